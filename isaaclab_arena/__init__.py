@@ -1,0 +1,1 @@
+"""Isaac Lab Arena on MuJoCo: evaluate robot policies from one job file, on every rank."""

@@ -1,0 +1,1 @@
+"""What was asked: job files, checked and turned into frozen dataclasses."""

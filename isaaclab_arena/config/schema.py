@@ -1,0 +1,88 @@
+"""What a job file says, as frozen dataclasses. Nothing here knows which environments or policies exist."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class JobStatus(StrEnum):
+    """Where a job stands. Only pending jobs are run."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobConfig:
+    """One job as the file describes it, after defaults, interpolation and sweeps.
+
+    Attributes:
+        index: Position among all jobs of the file, from 0; the assignment of jobs to ranks goes by it.
+        name: Unique name, one safe path component.
+        environment: Registered name of the environment.
+        environment_args: Options of the environment: ``arena_env_args`` without the keys below.
+        num_envs: Rows of the environment's batch.
+        enable_cameras: Whether the environment renders its cameras.
+        placement_seed: Seed of the initial conditions, where it differs from ``seed``.
+        policy_type: Registered name or dotted path of the policy.
+        policy_config_dict: Options of the policy.
+        num_steps: Control steps to run, or None; excludes ``num_episodes``.
+        num_episodes: Episodes to run over all rebuilds, or None.
+        num_rebuilds: How many times environment and policy are built for the job.
+        language_instruction: What the policy is told instead of the task's own words.
+        variations: Overrides of the environment's variations.
+        seed: Seed of the job.
+        status: Only ``pending`` jobs are run.
+    """
+
+    index: int
+    name: str
+    environment: str
+    policy_type: str
+    environment_args: Mapping[str, Any] = field(default_factory=dict)
+    num_envs: int = 1
+    enable_cameras: bool = False
+    placement_seed: int | None = None
+    policy_config_dict: Mapping[str, Any] = field(default_factory=dict)
+    num_steps: int | None = None
+    num_episodes: int | None = None
+    num_rebuilds: int = 1
+    language_instruction: str | None = None
+    variations: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    status: JobStatus = JobStatus.PENDING
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobsFile:
+    """A whole job file.
+
+    Attributes:
+        path: Where it was read from.
+        jobs: Every job, in order, ``index`` counting from 0.
+        config_hash: Hash of the resolved jobs: the same for two files that ask for the same thing.
+    """
+
+    path: str
+    jobs: tuple[JobConfig, ...]
+    config_hash: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobDefaults:
+    """What the command line gives to jobs that do not say it themselves.
+
+    Attributes:
+        num_steps: Control steps of a job that gives neither steps nor episodes.
+        num_episodes: Episodes of a job that gives neither steps nor episodes; excludes ``num_steps``.
+        num_envs: Rows of a job that does not say.
+        seed: Seed of a job that does not say.
+    """
+
+    num_steps: int | None = None
+    num_episodes: int | None = None
+    num_envs: int | None = None
+    seed: int | None = None

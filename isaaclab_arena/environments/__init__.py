@@ -1,0 +1,1 @@
+"""Environments: embodiment, objects, scene and task put together."""

@@ -1,0 +1,1 @@
+"""The robots, one file each."""

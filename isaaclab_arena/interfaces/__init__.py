@@ -1,0 +1,1 @@
+"""The contracts between environments, policies and observers."""

@@ -1,0 +1,188 @@
+"""The contract of an environment: a batch of rows that the loop starts, steps and starts again."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import gymnasium
+import numpy as np
+import torch
+
+from isaaclab_arena.interfaces.episode import Conditions
+from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
+
+Observation: TypeAlias = dict[str, Any]
+"""Nested dict of tensors whose first dimension is ``num_envs``: group (``policy``, ``camera_obs``), then term."""
+
+StateTree: TypeAlias = dict[str, Any]
+"""Nested dict of tensors whose first dimension is ``num_envs``: what the simulator knows, for recordings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What one control step gave, for every row.
+
+    Rows that are not running (never reset, or finished and not reset since) keep their last observation, get
+    reward 0 and are False in every mask.
+
+    Attributes:
+        observation: Observation after the step, which for a finished row is its terminal observation.
+        reward: Shape: (num_envs,), float32.
+        terminated: The task is over, solved or lost. Shape: (num_envs,), bool.
+        truncated: The time limit was reached. Shape: (num_envs,), bool.
+        success: The task is solved as of this step, or None where the environment does not measure success.
+            Shape: (num_envs,), bool.
+        diverged: The physics of the row broke down (NaN, MuJoCo warning); the episode is an error, whatever the
+            other masks say. Shape: (num_envs,), bool.
+        metrics: Further scalars per row, each of shape (num_envs,), float32; their value at the end of an episode
+            is kept in its record.
+    """
+
+    observation: Observation
+    reward: torch.Tensor
+    terminated: torch.Tensor
+    truncated: torch.Tensor
+    success: torch.Tensor | None
+    diverged: torch.Tensor
+    metrics: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+
+class Environment(ABC):
+    """A batch of ``num_envs`` independent rows of one task.
+
+    ``step`` never resets. The loop resets the rows it names, so the terminal observation exists, no frame is
+    lost, and no recorder needs to know about timing. A row runs from its reset until the step that reports it
+    ``terminated``, ``truncated`` or ``diverged``; then it rests, and costs no physics, until it is reset.
+
+    Attributes:
+        num_envs: Number of rows.
+        device: Where observations live and actions are expected.
+        observation_spec: Group, then term, then `ArraySpec`.
+        action_spec: Shape: (action_dim,), with bounds and names.
+        task_description: What the task asks for, in the words a policy is told.
+        max_episode_length: Control steps until a row is truncated.
+        control_dt: Time between two control steps [s].
+    """
+
+    num_envs: int
+    device: torch.device
+    observation_spec: ObservationSpec
+    action_spec: ArraySpec
+    task_description: str
+    max_episode_length: int
+    control_dt: float
+
+    @abstractmethod
+    def draw_conditions(self, generator: np.random.Generator) -> Conditions:
+        """Draw what one episode starts from.
+
+        Args:
+            generator: The episode's own stream; nothing else may influence the draw.
+        """
+
+    @abstractmethod
+    def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
+        """Start new episodes in the named rows and leave all other rows untouched.
+
+        Args:
+            env_ids: Rows to start, ascending. Shape: (n,), int64.
+            conditions: What each of them starts from, in the same order.
+
+        Returns:
+            The observation of all rows.
+        """
+
+    @abstractmethod
+    def step(self, action: torch.Tensor) -> Step:
+        """Advance every running row by one control step.
+
+        Args:
+            action: Shape: (num_envs, action_dim). Rows that are not running are ignored.
+        """
+
+    @abstractmethod
+    def state(self) -> StateTree:
+        """Return the simulator's state in Isaac Lab's layout, copied.
+
+        ``articulation/<name>/{joint_position,joint_velocity,root_pose,root_velocity}`` and
+        ``rigid_object/<name>/{root_pose,root_velocity}``; poses are (num_envs, 7), position [m] then quaternion
+        w x y z.
+        """
+
+    def episode_state(self, env_id: int) -> Mapping[str, np.ndarray]:
+        """Return what restores a row bit for bit beyond `state`; recorded once, at the start of an episode.
+
+        Args:
+            env_id: The row.
+        """
+        del env_id
+        return {}
+
+    def provenance(self) -> Mapping[str, str]:
+        """Return what identifies the simulated world, for recordings: model hash, engine version."""
+        return {}
+
+    def close(self) -> None:
+        """Release what the environment holds. May be called more than once."""
+
+    # What policies written for Isaac Lab Arena or Gymnasium read from the environment they are handed.
+
+    @property
+    def unwrapped(self) -> "Environment":
+        """The environment itself."""
+        return self
+
+    @property
+    def step_dt(self) -> float:
+        """Isaac Lab's name of ``control_dt`` [s]."""
+        return self.control_dt
+
+    @property
+    def single_action_space(self) -> gymnasium.spaces.Box:
+        """Space of one row's action. Shape: (action_dim,)."""
+        return _box(self.action_spec)
+
+    @property
+    def action_space(self) -> gymnasium.spaces.Box:
+        """Space of the batch of actions. Shape: (num_envs, action_dim)."""
+        single = self.single_action_space
+        shape = (self.num_envs, *single.shape)
+        return gymnasium.spaces.Box(
+            low=np.broadcast_to(single.low, shape), high=np.broadcast_to(single.high, shape), dtype=np.float32
+        )
+
+
+class EnvironmentBuilder(Protocol):
+    """What a registered environment name stands for: it checks options and builds environments.
+
+    Attributes:
+        config_class: Frozen dataclass of the options, which are the keys of ``arena_env_args`` other than those of
+            every environment (``environment``, ``num_envs``, ``enable_cameras``, ``env_spacing``, ``placement_seed``).
+    """
+
+    config_class: type
+
+    def check(self, config: Any) -> None:
+        """Refuse options that cannot work together, before any simulation.
+
+        Raises:
+            ConfigError: With ``key`` set to the option at fault.
+        """
+
+    def build(self, config: Any, *, num_envs: int, device: torch.device, num_threads: int) -> Environment:
+        """Build the environment.
+
+        Args:
+            config: An instance of ``config_class``.
+            num_envs: Number of rows.
+            device: Where observations live and actions are expected.
+            num_threads: Threads that the physics may use.
+        """
+        ...
+
+
+def _box(spec: ArraySpec) -> gymnasium.spaces.Box:
+    low = -np.inf if spec.low is None else np.asarray(spec.low, np.float32).reshape(spec.shape)
+    high = np.inf if spec.high is None else np.asarray(spec.high, np.float32).reshape(spec.shape)
+    return gymnasium.spaces.Box(low=low, high=high, shape=spec.shape, dtype=np.float32)

@@ -1,0 +1,86 @@
+"""What is known of an episode: before it runs, while it runs, and when it has ended."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+import numpy as np
+
+from isaaclab_arena.seeding import Stream, episode_generator, episode_seed
+
+ConditionValue: TypeAlias = float | int | str | tuple[float, ...]
+Conditions: TypeAlias = Mapping[str, ConditionValue]
+"""What an episode starts from: ``"<asset>.<what>"`` to a plain value, so that it fits into JSON and into a table."""
+
+
+class Outcome(StrEnum):
+    """How an episode ended. ``ERROR`` is neither the policy's success nor its failure."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    TIMEOUT = "timeout"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Episode:
+    """The identity of an episode, and the streams that follow from it.
+
+    Attributes:
+        job: Name of the job.
+        episode_index: Position in the job, from 0.
+        seed: Seed of the job.
+        conditions_seed: Seed of the initial conditions where it differs from ``seed`` (Arena's ``placement_seed``).
+    """
+
+    job: str
+    episode_index: int
+    seed: int
+    conditions_seed: int | None = None
+
+    def conditions_generator(self) -> np.random.Generator:
+        """Return a fresh generator for the episode's initial conditions."""
+        seed = self.seed if self.conditions_seed is None else self.conditions_seed
+        return episode_generator(seed, Stream.CONDITIONS, self.episode_index)
+
+    def policy_generator(self) -> np.random.Generator:
+        """Return a fresh generator for the policy's own noise in this episode."""
+        return episode_generator(self.seed, Stream.POLICY, self.episode_index)
+
+    @property
+    def episode_seed(self) -> int:
+        """One integer that stands for the episode's conditions, 0 to 2**63 - 1."""
+        seed = self.seed if self.conditions_seed is None else self.conditions_seed
+        return episode_seed(seed, Stream.CONDITIONS, self.episode_index)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeRecord:
+    """A finished episode.
+
+    Attributes:
+        episode: Which episode it was.
+        env_id: Row of the batch in which it ran.
+        outcome: How it ended; None where it ended without a time-out and success is not measured.
+        success: Whether the task was solved; None where success is not measured or the episode is an error.
+        length: Number of control steps.
+        episode_return: Sum of the rewards.
+        termination: Why it ended: ``terminated``, ``time_limit``, ``policy_finished``, ``diverged``.
+        conditions: What it started from.
+        language_instruction: What the policy was told.
+        metrics: Further scalars that the environment reports, for example ``final_distance_m``.
+        error: What went wrong, for outcome ``error``.
+    """
+
+    episode: Episode
+    env_id: int
+    outcome: Outcome | None
+    success: bool | None
+    length: int
+    episode_return: float
+    termination: str
+    conditions: Conditions
+    language_instruction: str
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    error: str | None = None

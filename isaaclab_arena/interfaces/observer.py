@@ -1,0 +1,65 @@
+"""The contract of an observer: recording, video and progress watch the loop without being part of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from isaaclab_arena.interfaces.environment import Environment, Observation, Step
+from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeStart:
+    """An episode that begins in a row.
+
+    Attributes:
+        env_id: The row.
+        episode: Which episode.
+        conditions: What it starts from.
+        language_instruction: What the policy is told.
+    """
+
+    env_id: int
+    episode: Episode
+    conditions: Conditions
+    language_instruction: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transition:
+    """One control step of the batch.
+
+    Attributes:
+        running: Rows in which an episode made this step. Shape: (num_envs,), bool.
+        observation: What the policy saw.
+        action: What it did. Shape: (num_envs, action_dim).
+        step: What came of it.
+    """
+
+    running: torch.Tensor
+    observation: Observation
+    action: torch.Tensor
+    step: Step
+
+
+class Observer:
+    """Watches a rollout. Every hook does nothing unless overridden, and none may change what it is shown.
+
+    Order of calls, for each row: ``on_episode_start``, then ``on_step`` once per control step, then
+    ``on_episode_end``. A rollout that is cut short ends without ``on_episode_end`` for the episodes under way.
+    """
+
+    def on_episode_start(
+        self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
+    ) -> None:
+        """Called after the rows of ``starts`` were reset, before the policy acts in them."""
+
+    def on_step(self, environment: Environment, transition: Transition) -> None:
+        """Called after every control step, before any row is reset."""
+
+    def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
+        """Called once per finished episode, after the `on_step` of its last step."""
+
+    def close(self) -> None:
+        """Release what the observer holds."""

@@ -1,0 +1,1 @@
+"""Policies, and the base class a user's own policy derives from."""

@@ -1,0 +1,65 @@
+"""The names of policies, and how a ``policy_type`` becomes a class."""
+
+import importlib
+from typing import TypeVar
+
+from isaaclab_arena.errors import ConfigError, did_you_mean
+from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.registry import Registry
+
+POLICIES = Registry(
+    "policy",
+    {
+        "zero_action": "isaaclab_arena.policy.zero_action:ZeroActionPolicy",
+        "random_action": "isaaclab_arena.policy.random_action:RandomActionPolicy",
+        "replay": "isaaclab_arena.policy.replay:ReplayPolicy",
+        "scripted": "isaaclab_arena.policy.scripted:ScriptedPolicy",
+    },
+    entry_point_group="isaaclab_arena.policies",
+)
+
+PolicyClass = TypeVar("PolicyClass", bound=type[PolicyBase])
+
+
+def register_policy(policy_class: PolicyClass) -> PolicyClass:
+    """Register a policy class under its ``name``; a class decorator, as in Isaac Lab Arena.
+
+    Raises:
+        ValueError: If the class has no name, or the name is taken.
+    """
+    if not policy_class.name:
+        raise ValueError(f"{policy_class.__name__} needs a class attribute 'name' to be registered")
+    POLICIES.register(policy_class.name, policy_class)
+    return policy_class
+
+
+def resolve_policy_class(policy_type: str) -> type[PolicyBase]:
+    """Return the class that a job's ``policy_type`` names.
+
+    Args:
+        policy_type: A registered name, or a dotted path ``package.module.Class`` (``package.module:Class`` too).
+            Importing a module runs its code.
+
+    Raises:
+        ConfigError: If there is no such policy, or what the name stands for is no policy class.
+    """
+    if policy_type in POLICIES or ("." not in policy_type and ":" not in policy_type):
+        found = POLICIES.get(policy_type)
+    else:
+        found = _import_dotted(policy_type)
+    if not (isinstance(found, type) and issubclass(found, PolicyBase)):
+        raise ConfigError(f"'{policy_type}' is no policy: it must be a class derived from PolicyBase")
+    return found
+
+
+def _import_dotted(path: str) -> object:
+    module_name, _, attribute = path.replace(":", ".").rpartition(".")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise ConfigError(
+            f"cannot import '{module_name}' of policy '{path}': {type(error).__name__}: {error}"
+        ) from error
+    if not hasattr(module, attribute):
+        raise ConfigError(f"'{module_name}' has no '{attribute}'{did_you_mean(attribute, dir(module))}")
+    return getattr(module, attribute)

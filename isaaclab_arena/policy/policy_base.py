@@ -1,0 +1,126 @@
+"""The base class of every policy: Isaac Lab Arena's, so that classes written for it run unchanged."""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import torch
+
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.observer import EpisodeStart
+
+
+@dataclass(frozen=True)
+class PolicyCfg:
+    """Base of a policy's options. A policy without options uses it as it is."""
+
+
+PolicyCfgT = TypeVar("PolicyCfgT")
+
+
+class PolicyBase(ABC, Generic[PolicyCfgT]):
+    """Maps observations of a batch to actions of a batch.
+
+    A policy is built once per rank, ``PolicyClass.from_dict(policy_config_dict)``, and serves one environment at a
+    time. The loop calls, in this order: ``set_task_description``; then for rows that start an episode
+    ``start_episodes`` (which by default calls ``reset``); then ``get_action`` once per control step.
+
+    Attributes:
+        name: Name under which the policy is registered.
+        config_class: Dataclass of the policy's options, None for a policy that takes a dict or nothing.
+    """
+
+    name: ClassVar[str] = ""
+    config_class: ClassVar[type | None] = None
+
+    def __init__(self, config: PolicyCfgT | None = None) -> None:
+        self.config = config
+        self.task_description: str | None = None
+
+    @classmethod
+    def from_dict(cls, config_dict: Mapping[str, Any]) -> Self:
+        """Build the policy from a job's ``policy_config_dict``.
+
+        Raises:
+            ConfigError: If an option is unknown or missing; ``key`` names it.
+        """
+        if cls.config_class is None:
+            if config_dict:
+                key = next(iter(config_dict))
+                raise ConfigError(Problem(f"{cls.__name__} takes no options", key=key))
+            return cls()
+        known = {field.name for field in dataclasses.fields(cls.config_class) if field.init}
+        problems = [
+            Problem(f"{cls.__name__} has no option '{key}'{did_you_mean(key, known)}", key=key)
+            for key in config_dict
+            if key not in known
+        ]
+        if problems:
+            raise ConfigError(problems)
+        try:
+            config = cls.config_class(**config_dict)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"options of {cls.__name__}: {error}") from error
+        return cls(config)
+
+    @abstractmethod
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        """Return the action of every row.
+
+        Args:
+            env: The environment, for its spaces and device.
+            observation: Nested dict of tensors, batched by environment; see `Environment`.
+
+        Returns:
+            Shape: (num_envs, action_dim).
+        """
+
+    def reset(self, env_ids: torch.Tensor | None = None) -> None:
+        """Forget what belongs to the episodes of the named rows.
+
+        Args:
+            env_ids: Rows, None for all. Shape: (n,), int64.
+        """
+
+    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
+        """Prepare for the episodes that begin; by default `reset` of their rows.
+
+        Override it to use the episode's identity: its own random stream, or its recording.
+        """
+        env_ids = torch.tensor([start.env_id for start in starts], dtype=torch.int64, device=env.device)
+        self.reset(env_ids)
+
+    def finished(self) -> torch.Tensor | None:
+        """Return which rows have nothing more to do, None for a policy that always has.
+
+        The loop ends such an episode after the step that the last action caused. Shape: (num_envs,), bool.
+        """
+        return None
+
+    def set_task_description(self, task_description: str | None) -> str | None:
+        """Tell the policy what to do, and return what it will follow."""
+        self.task_description = task_description
+        return task_description
+
+    def has_length(self) -> bool:
+        """Whether the policy itself says how long a run is."""
+        return False
+
+    def length(self) -> int | None:
+        """Number of control steps of a run of this policy, where it `has_length`."""
+        return None
+
+    def num_episodes(self) -> int | None:
+        """Number of episodes that the policy can play, for policies that hold a set of them."""
+        return None
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the policy's network runs in another process."""
+        return False
+
+    def close(self) -> None:
+        """Release what the policy holds. May be called more than once."""

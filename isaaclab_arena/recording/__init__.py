@@ -1,0 +1,1 @@
+"""Observers that write what happened to disk."""

@@ -1,0 +1,73 @@
+"""Names that stand for classes: looked up on demand, extended by other packages through entry points."""
+
+import importlib
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+from isaaclab_arena.errors import ConfigError, did_you_mean
+
+
+class Registry:
+    """A table from names to objects.
+
+    The built-in entries are ``"module:attribute"`` strings, so making the table imports nothing; an object is
+    imported when it is first asked for. Other packages add entries through an entry-point group, or at run time
+    with `register`.
+
+    Args:
+        kind: What an entry is, in one word, for messages: ``policy``.
+        builtin: Name to ``"module:attribute"``.
+        entry_point_group: Group in which other packages declare entries, for example ``isaaclab_arena.policies``.
+    """
+
+    def __init__(self, kind: str, builtin: Mapping[str, str], entry_point_group: str) -> None:
+        self.kind = kind
+        self.entry_point_group = entry_point_group
+        self._builtin = dict(builtin)
+        self._registered: dict[str, Any] = {}
+        self._entry_points: dict[str, metadata.EntryPoint] | None = None
+
+    def names(self) -> list[str]:
+        """Return every known name, sorted."""
+        return sorted({*self._builtin, *self._registered, *self._plugins()})
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._registered or name in self._builtin or name in self._plugins()
+
+    def get(self, name: str) -> Any:
+        """Return the object that ``name`` stands for, importing it if need be.
+
+        Raises:
+            ConfigError: If the name is unknown, or if the module behind it cannot be imported.
+        """
+        if name in self._registered:
+            return self._registered[name]
+        if name in self._builtin:
+            module, _, attribute = self._builtin[name].partition(":")
+            return getattr(importlib.import_module(module), attribute)
+        plugins = self._plugins()
+        if name not in plugins:
+            raise ConfigError(f"no {self.kind} called '{name}'{did_you_mean(name, self.names())}")
+        try:
+            return plugins[name].load()
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(
+                f"{self.kind} '{name}' comes from '{plugins[name].value}', which cannot be imported: {error}"
+            ) from error
+
+    def register(self, name: str, entry: Any) -> None:
+        """Add an entry for the life of this process.
+
+        Raises:
+            ValueError: If the name is taken by another object.
+        """
+        if name in self and self._registered.get(name) is not entry:
+            raise ValueError(f"a {self.kind} called '{name}' is registered already")
+        self._registered[name] = entry
+
+    def _plugins(self) -> dict[str, metadata.EntryPoint]:
+        if self._entry_points is None:
+            found = metadata.entry_points(group=self.entry_point_group)
+            self._entry_points = {point.name: point for point in found}
+        return self._entry_points
