@@ -1,0 +1,55 @@
+# Everything runs in .venv, made by pip from pyproject.toml and the tested versions in constraints.txt.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install eval test test-slow test-gpu check format bench clean
+
+help:
+	@echo "make eval       run jobs/quickstart.json on the CPU and show the table"
+	@echo "make test       run the tests"
+	@echo "make test-slow  run the tests that take more than a minute"
+	@echo "make test-gpu   run the tests that need a CUDA device"
+	@echo "make check      ruff, pyright and import-linter"
+	@echo "make bench      physics throughput and start-up time"
+
+install: $(INSTALLED)
+
+# torch is asked for first and literally: the pin takes the build that suits the machine.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; name one with make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+eval: $(INSTALLED)
+	$(BIN)/python -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs/quickstart.json
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+test-slow: $(INSTALLED)
+	$(BIN)/python -m pytest -m "slow and not gpu"
+
+test-gpu: $(INSTALLED)
+	$(BIN)/python -m pytest -m gpu
+
+check: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: $(INSTALLED)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(INSTALLED)
+	$(BIN)/python benchmarks/physics_throughput.py
+	$(BIN)/python benchmarks/startup_time.py
+
+clean:
+	rm -rf $(VENV) outputs build *.egg-info

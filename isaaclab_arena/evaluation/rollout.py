@@ -1,0 +1,248 @@
+"""The loop: one environment, one policy, a fixed list of episodes, and whoever watches.
+
+Episodes are assigned to rows before they start, and every episode that starts is finished and counted. A row that
+finishes takes the next episode not yet started. So the set of episodes never depends on which of them are short:
+stopping at the first K that finish, as vectorised evaluators commonly do, favours short episodes.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from isaaclab_arena.errors import ArenaError, PolicyError
+from isaaclab_arena.evaluation.stopwatch import Phase, Stopwatch
+from isaaclab_arena.interfaces.environment import Environment, Observation, Step
+from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
+from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
+from isaaclab_arena.policy.policy_base import PolicyBase
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutResult:
+    """What a rollout did.
+
+    Attributes:
+        finished_episodes: Episodes that ran to their end.
+        cut_episodes: Episodes that had started when the step limit or a stop request ended the rollout.
+        env_steps: Control steps summed over running rows.
+        interrupted: Whether a stop request ended it.
+    """
+
+    finished_episodes: int
+    cut_episodes: int
+    env_steps: int
+    interrupted: bool
+
+
+def rollout(
+    environment: Environment,
+    policy: PolicyBase,
+    episodes: Iterable[Episode],
+    observers: Sequence[Observer],
+    *,
+    language_instruction: str | None = None,
+    max_steps: int | None = None,
+    stop_requested: Callable[[], bool] = lambda: False,
+    stopwatch: Stopwatch | None = None,
+) -> RolloutResult:
+    """Run episodes until all have finished, or for a number of control steps.
+
+    Args:
+        environment: Its rows run the episodes.
+        policy: Gives the actions.
+        episodes: What to run, in order of start. May be endless if ``max_steps`` is given.
+        observers: Told of everything, in this order.
+        language_instruction: What the policy is told instead of the environment's own task description.
+        max_steps: Control steps of the batch after which the rollout ends and cuts the episodes under way.
+        stop_requested: Asked before every step; True ends the rollout.
+        stopwatch: Counts where the time goes.
+
+    Returns:
+        How many episodes finished and how many were cut.
+
+    Raises:
+        PolicyError: If the policy's action has the wrong shape or holds NaN or infinity.
+        ArenaError: If the environment lets an episode run past its ``max_episode_length``.
+    """
+    loop = _Loop(environment, policy, iter(episodes), observers, language_instruction, stopwatch or Stopwatch())
+    with torch.no_grad():
+        return loop.run(max_steps, stop_requested)
+
+
+class _Loop:
+    """The state of one rollout: which episode each row runs, and what it has gathered so far."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        policy: PolicyBase,
+        pending: Iterator[Episode],
+        observers: Sequence[Observer],
+        language_instruction: str | None,
+        stopwatch: Stopwatch,
+    ) -> None:
+        self._environment = environment
+        self._policy = policy
+        self._pending = pending
+        self._observers = observers
+        self._stopwatch = stopwatch
+        self._instruction = language_instruction or environment.task_description
+        rows, device = environment.num_envs, environment.device
+        self._starts: list[EpisodeStart | None] = [None] * rows
+        self._running = torch.zeros(rows, dtype=torch.bool, device=device)
+        self._length = torch.zeros(rows, dtype=torch.int64, device=device)
+        # Double precision, so that the sum does not depend on the order of magnitude of what came before.
+        self._return = torch.zeros(rows, dtype=torch.float64, device=device)
+        self._num_running = 0
+        self._finished_episodes = 0
+        self._env_steps = 0
+
+    def run(self, max_steps: int | None, stop_requested: Callable[[], bool]) -> RolloutResult:
+        self._instruction = self._policy.set_task_description(self._instruction) or self._instruction
+        observation = self._start_episodes(list(range(self._environment.num_envs)))
+        num_steps, interrupted = 0, False
+        while observation is not None and self._num_running > 0:
+            if max_steps is not None and num_steps >= max_steps:
+                break
+            interrupted = stop_requested()
+            if interrupted:
+                break
+            step, ended = self._step(observation)
+            num_steps += 1
+            observation = step.observation
+            if ended and (max_steps is None or num_steps < max_steps):
+                observation = self._start_episodes(ended) or observation
+        return RolloutResult(
+            finished_episodes=self._finished_episodes,
+            cut_episodes=self._num_running,
+            env_steps=self._env_steps,
+            interrupted=interrupted,
+        )
+
+    def _start_episodes(self, env_ids: Sequence[int]) -> Observation | None:
+        """Give each named row the next pending episode; return the observation, None if nothing was started."""
+        environment = self._environment
+        starts = []
+        for env_id, episode in zip(env_ids, self._pending, strict=False):
+            start = EpisodeStart(
+                env_id=env_id,
+                episode=episode,
+                conditions=environment.draw_conditions(episode.conditions_generator()),
+                language_instruction=self._instruction,
+            )
+            starts.append(start)
+            self._starts[env_id] = start
+        if not starts:
+            return None
+        rows = torch.tensor([start.env_id for start in starts], dtype=torch.int64, device=environment.device)
+        with self._stopwatch.measure(Phase.SIMULATE):
+            observation = environment.reset(rows, [start.conditions for start in starts])
+        self._running[rows] = True
+        self._num_running += len(starts)
+        self._length[rows] = 0
+        self._return[rows] = 0.0
+        with self._stopwatch.measure(Phase.POLICY):
+            self._policy.start_episodes(environment, starts)
+        with self._stopwatch.measure(Phase.RECORD):
+            for observer in self._observers:
+                observer.on_episode_start(environment, starts, observation)
+        return observation
+
+    def _step(self, observation: Observation) -> tuple[Step, list[int]]:
+        """Make one control step; return it and the rows whose episodes ended with it."""
+        environment, policy = self._environment, self._policy
+        with self._stopwatch.measure(Phase.POLICY):
+            action = checked_action(policy.get_action(environment, observation), environment, self._running)
+            policy_finished = policy.finished()
+        with self._stopwatch.measure(Phase.SIMULATE):
+            step = environment.step(action)
+        transition = Transition(running=self._running.clone(), observation=observation, action=action, step=step)
+        with self._stopwatch.measure(Phase.RECORD):
+            for observer in self._observers:
+                observer.on_step(environment, transition)
+        self._length += self._running
+        self._return += torch.where(self._running, step.reward, 0.0)
+        self._env_steps += self._num_running
+        over = step.terminated | step.truncated | step.diverged
+        if policy_finished is not None:
+            over = over | policy_finished.to(over.device)
+        overdue = self._running & ~over & (self._length >= environment.max_episode_length)
+        if bool(overdue.any()):
+            raise ArenaError(
+                f"the environment broke its contract: row {int(torch.nonzero(overdue)[0])} made "
+                f"{environment.max_episode_length} steps, its max_episode_length, and was not truncated"
+            )
+        ended = torch.nonzero(over & self._running).flatten().tolist()
+        for env_id in ended:
+            self._end_episode(env_id, step)
+        return step, ended
+
+    def _end_episode(self, env_id: int, step: Step) -> None:
+        start = self._starts[env_id]
+        if start is None:
+            raise RuntimeError(f"row {env_id} ended an episode that was never started")
+        outcome, success, termination = classify(step, env_id)
+        record = EpisodeRecord(
+            episode=start.episode,
+            env_id=env_id,
+            outcome=outcome,
+            success=success,
+            length=int(self._length[env_id]),
+            episode_return=float(self._return[env_id]),
+            termination=termination,
+            conditions=start.conditions,
+            language_instruction=start.language_instruction,
+            metrics={name: float(values[env_id]) for name, values in step.metrics.items()},
+            error="the physics diverged" if outcome is Outcome.ERROR else None,
+        )
+        self._running[env_id] = False
+        self._num_running -= 1
+        self._finished_episodes += 1
+        with self._stopwatch.measure(Phase.RECORD):
+            for observer in self._observers:
+                observer.on_episode_end(self._environment, record)
+
+
+def classify(step: Step, env_id: int) -> tuple[Outcome | None, bool | None, str]:
+    """Return outcome, success and reason of the episode that ended in row ``env_id`` with ``step``.
+
+    A diverged row is an error whatever the task made of its state. Success that is not measured stays None: such an
+    episode is a time-out or has no outcome, but is never called a failure.
+    """
+    if bool(step.diverged[env_id]):
+        return Outcome.ERROR, None, "diverged"
+    terminated, truncated = bool(step.terminated[env_id]), bool(step.truncated[env_id])
+    termination = "terminated" if terminated else "time_limit" if truncated else "policy_finished"
+    timed_out = truncated and not terminated
+    if step.success is None:
+        return (Outcome.TIMEOUT if timed_out else None), None, termination
+    if bool(step.success[env_id]):
+        return Outcome.SUCCESS, True, termination
+    return (Outcome.TIMEOUT if timed_out else Outcome.FAILURE), False, termination
+
+
+def checked_action(action: object, environment: Environment, running: torch.Tensor) -> torch.Tensor:
+    """Return a policy's action as the environment takes it: float32, on its device, in a tensor of its own.
+
+    Args:
+        action: What the policy returned.
+        environment: Gives the shape that is due.
+        running: Rows whose values matter. Shape: (num_envs,), bool.
+
+    Raises:
+        PolicyError: If it is no tensor, has the wrong shape, or a running row holds NaN or infinity.
+    """
+    if not isinstance(action, torch.Tensor):
+        raise PolicyError(f"get_action must return a torch.Tensor, got {type(action).__name__}")
+    expected = (environment.num_envs, *environment.action_spec.shape)
+    if tuple(action.shape) != expected:
+        raise PolicyError(
+            f"get_action returned shape {tuple(action.shape)}, the environment takes {expected}: (num_envs, action_dim)"
+        )
+    action = action.detach().to(device=environment.device, dtype=torch.float32, copy=True)
+    bad = running & ~torch.isfinite(action).flatten(1).all(dim=1)
+    if bool(bad.any()):
+        env_id = int(torch.nonzero(bad)[0])
+        raise PolicyError(f"get_action returned NaN or infinity in row {env_id}: {action[env_id].tolist()}")
+    return action

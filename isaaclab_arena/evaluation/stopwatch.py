@@ -1,0 +1,45 @@
+"""Where the time of a job goes."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+
+
+class Phase(StrEnum):
+    """What a job's wall time is spent on; the rest of it is idle."""
+
+    BUILD = "build"
+    SIMULATE = "simulate"
+    POLICY = "policy"
+    RENDER = "render"
+    RECORD = "record"
+
+
+class Stopwatch:
+    """Adds up the seconds of each phase."""
+
+    def __init__(self) -> None:
+        self._seconds = dict.fromkeys(Phase, 0.0)
+        self._started = time.perf_counter()
+
+    @contextmanager
+    def measure(self, phase: Phase) -> Iterator[None]:
+        """Count the time inside the ``with`` block towards ``phase``. Blocks must not be nested."""
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds[phase] += time.perf_counter() - begin
+
+    def seconds(self, phase: Phase) -> float:
+        """Return the seconds counted towards ``phase``."""
+        return self._seconds[phase]
+
+    def elapsed_s(self) -> float:
+        """Return the seconds since the stopwatch was made."""
+        return time.perf_counter() - self._started
+
+    def idle_s(self) -> float:
+        """Return the seconds since the stopwatch was made that belong to no phase."""
+        return max(0.0, self.elapsed_s() - sum(self._seconds.values()))

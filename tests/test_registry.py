@@ -1,0 +1,51 @@
+import pytest
+
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.registry import Registry
+
+
+def colours() -> Registry:
+    return Registry("colour", {"red": "collections:OrderedDict", "green": "collections:deque"}, "no.such.group")
+
+
+def test_a_builtin_entry_is_imported_when_it_is_asked_for():
+    assert colours().get("red").__name__ == "OrderedDict"
+
+
+def test_an_unknown_name_gets_a_suggestion():
+    with pytest.raises(ConfigError, match=r"no colour called 'gren'; did you mean 'green'\?"):
+        colours().get("gren")
+
+
+def test_a_name_without_a_neighbour_gets_the_list():
+    with pytest.raises(ConfigError, match="known are: green, red"):
+        colours().get("zzzzzz")
+
+
+def test_a_registered_entry_is_found_and_listed():
+    registry = colours()
+    registry.register("blue", int)
+    assert registry.get("blue") is int
+    assert registry.names() == ["blue", "green", "red"]
+    assert "blue" in registry
+
+
+def test_registering_the_same_entry_twice_is_harmless_and_another_one_is_refused():
+    registry = colours()
+    registry.register("blue", int)
+    registry.register("blue", int)
+    with pytest.raises(ValueError, match="'blue' is registered already"):
+        registry.register("blue", float)
+
+
+def test_an_installed_package_adds_entries_through_its_entry_points(tmp_path, monkeypatch):
+    (tmp_path / "paint_shop.py").write_text("class Violet: ...\n")
+    info = tmp_path / "paint_shop-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: paint-shop\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[test.colours]\nviolet = paint_shop:Violet\nbroken = paint_shop:Nothing\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    registry = Registry("colour", {}, "test.colours")
+    assert registry.get("violet").__name__ == "Violet"
+    with pytest.raises(ConfigError, match="comes from 'paint_shop:Nothing', which cannot be imported"):
+        registry.get("broken")
