@@ -17,6 +17,10 @@ class EnvironmentBuildError(ArenaError):
     """An environment could not be built although its configuration was valid."""
 
 
+class StorageError(ArenaError):
+    """A file could not be written or read: disk full, no permission, damaged. Who runs the program can mend it."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """One thing that is wrong with what the user asked for.

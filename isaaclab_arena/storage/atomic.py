@@ -1,0 +1,99 @@
+"""Writing files so that a crash leaves either nothing or all of them."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from isaaclab_arena.errors import StorageError
+
+
+def temporary_path(path: Path) -> Path:
+    """Return where this process writes what will become ``path``: ``.<name>.<host>.<pid>.tmp`` beside it."""
+    return path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
+
+
+@contextmanager
+def storage_errors(doing: str, path: Path) -> Iterator[None]:
+    """Turn an `OSError` inside the block into a `StorageError` that says what could not be done to which file."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StorageError(f"cannot {doing} {path}: {reason}") from error
+
+
+@contextmanager
+def written_in_place(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """Give a temporary path to write to; it becomes ``path`` when the block ends, and vanishes if the block fails.
+
+    Args:
+        path: The file to make; its folder is made too.
+        overwrite: Whether a file that is there may be replaced.
+
+    Raises:
+        StorageError: If the file exists and may not be replaced, or writing failed.
+    """
+    temporary = temporary_path(path)
+    with storage_errors("write", path):
+        _refuse_existing(path, overwrite=overwrite)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Only this process makes this name, so what is there is what an earlier process of the same id left.
+        temporary.unlink(missing_ok=True)
+        try:
+            yield temporary
+            _refuse_existing(path, overwrite=overwrite)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, content: bytes, *, overwrite: bool = False) -> None:
+    """Write a whole file, complete or not at all; see `written_in_place`."""
+    with written_in_place(path, overwrite=overwrite) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_text(path: Path, content: str, *, overwrite: bool = False) -> None:
+    """Write a whole text file in UTF-8, complete or not at all; see `written_in_place`."""
+    write_bytes(path, content.encode("utf-8"), overwrite=overwrite)
+
+
+def create_for_appending(path: Path) -> int:
+    """Create a file and return a descriptor that appends to it.
+
+    Raises:
+        FileExistsError: If the file exists.
+        StorageError: If it cannot be created.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise StorageError(f"cannot create {path}: {error.strerror}") from error
+
+
+def append_line(descriptor: int, line: str, path: Path) -> None:
+    """Append one line with one unbuffered write, so that a kill can tear at most the last line.
+
+    Args:
+        descriptor: From `create_for_appending`.
+        line: The line, without its newline.
+        path: The file, for messages.
+
+    Raises:
+        StorageError: If the line could not be written whole.
+    """
+    content = f"{line}\n".encode()
+    with storage_errors("append to", path):
+        written = os.write(descriptor, content)
+    if written != len(content):
+        raise StorageError(f"cannot append to {path}: only {written} of {len(content)} bytes fitted; the disk is full")
+
+
+def _refuse_existing(path: Path, *, overwrite: bool) -> None:
+    if path.exists() and not overwrite:
+        raise StorageError(f"{path} exists already and is not written over")

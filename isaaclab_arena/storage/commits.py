@@ -1,0 +1,255 @@
+"""The commit record of a job: one JSON line per finished episode, written after the episode's own file is in place.
+
+A line is the truth about its episode. Each process writes a file of its own, one unbuffered write per line, so a kill
+can tear at most the last line of a file, and readers ignore a torn last line.
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from isaaclab_arena.errors import StorageError
+from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
+from isaaclab_arena.storage.atomic import append_line, create_for_appending
+from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, commit_file_name
+
+MAX_LIVES = 10_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommitRow:
+    """One finished episode. The first block of fields is Isaac Lab Arena's, with its names.
+
+    Attributes:
+        job_name: Name of the job.
+        env_id: Row of the batch in which it ran.
+        episode_in_env: How many episodes that row had finished before.
+        language_instruction: What the policy was told.
+        seed: Seed of the job.
+        success: Whether the task was solved; None where that is not measured or the episode is an error.
+        episode_length: Number of control steps.
+        timestamp: When it ended, ISO 8601 with time zone.
+        variations: The conditions it started from.
+        episode_index: Position in the job, from 0; with ``job_name`` it names the episode.
+        outcome: ``success``, ``failure``, ``timeout`` or ``error``; None where neither is measured.
+        termination: Why it ended.
+        episode_return: Sum of the rewards; None where that is not a number.
+        metrics: Further scalars of the environment; None where one is not a number.
+        error: What went wrong.
+        rank: The rank that ran it.
+        episode_seed: One integer that stands for the conditions.
+        placement_seed: Seed of the conditions where it differs from ``seed``.
+        dataset_file: File of the job's recording after consolidation, in the job's folder.
+        episode_file: File of the episode before consolidation, in the job's folder.
+        checksum: CRC-32 of the recorded arrays.
+        wall_s: Seconds from its start to its end, during which other rows ran too.
+    """
+
+    job_name: str
+    env_id: int
+    episode_in_env: int
+    language_instruction: str | None
+    seed: int
+    success: bool | None
+    episode_length: int
+    timestamp: str
+    variations: Mapping[str, Any] = field(default_factory=dict)
+    episode_index: int
+    outcome: str | None
+    termination: str
+    episode_return: float | None
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    error: str | None = None
+    rank: int
+    episode_seed: int
+    placement_seed: int | None = None
+    dataset_file: str | None = None
+    episode_file: str | None = None
+    checksum: int | None = None
+    wall_s: float | None = None
+
+
+FIELDS = tuple(each.name for each in dataclasses.fields(CommitRow))
+_REQUIRED = frozenset(
+    each.name
+    for each in dataclasses.fields(CommitRow)
+    if each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
+)
+_OPTIONAL_TYPES = {"success": bool, "variations": dict, "metrics": dict, "episode_return": int | float, "error": str}
+_OUTCOMES = frozenset(str(outcome) for outcome in Outcome)
+_SAME_RESULT = ("outcome", "success", "episode_length", "episode_return", "termination", "episode_seed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitContext:
+    """What a commit row holds beside the episode's record; see `CommitRow` for the fields."""
+
+    rank: int
+    episode_in_env: int
+    timestamp: str
+    wall_s: float
+    dataset_file: str | None = None
+    episode_file: str | None = None
+    checksum: int | None = None
+
+
+def commit_row(record: EpisodeRecord, context: CommitContext) -> CommitRow:
+    """Return the row of a finished episode."""
+    return CommitRow(
+        job_name=record.episode.job,
+        env_id=record.env_id,
+        episode_in_env=context.episode_in_env,
+        language_instruction=record.language_instruction,
+        seed=record.episode.seed,
+        success=record.success,
+        episode_length=record.length,
+        timestamp=context.timestamp,
+        variations=record.conditions,
+        episode_index=record.episode.episode_index,
+        outcome=record.outcome,
+        termination=record.termination,
+        episode_return=record.episode_return,
+        metrics=record.metrics,
+        error=record.error,
+        rank=context.rank,
+        episode_seed=record.episode.episode_seed,
+        placement_seed=record.episode.conditions_seed,
+        dataset_file=context.dataset_file,
+        episode_file=context.episode_file,
+        checksum=context.checksum,
+        wall_s=round(context.wall_s, 6),
+    )
+
+
+class CommitWriter:
+    """Appends rows to a file of its own, which is created when it is made.
+
+    Args:
+        job_directory: Folder of the job.
+        rank: The rank that writes.
+
+    Raises:
+        StorageError: If the file cannot be created.
+    """
+
+    def __init__(self, job_directory: Path, rank: int) -> None:
+        self.path, self._descriptor = _create_own_file(job_directory, rank)
+
+    def write(self, row: CommitRow) -> None:
+        """Append one row.
+
+        Raises:
+            StorageError: If it could not be written whole.
+        """
+        append_line(self._descriptor, json_line(row), self.path)
+
+    def close(self) -> None:
+        """Close the file. May be called more than once."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitLog:
+    """What the commit files of a job say.
+
+    Attributes:
+        rows: One row per episode, by index; of several rows of one episode the first that was written.
+        problems: Lines that are no rows, files that cannot be read, rows of another job.
+        unequal_episodes: Indices of episodes that were committed more than once with different results.
+    """
+
+    rows: tuple[CommitRow, ...]
+    problems: tuple[str, ...]
+    unequal_episodes: tuple[int, ...]
+
+
+def read_commits(job_directory: Path, job: str) -> CommitLog:
+    """Read every commit file of a job.
+
+    A last line without its newline was torn by a kill: its episode has not been committed, and nothing is said.
+
+    Args:
+        job_directory: Folder of the job; it need not exist.
+        job: Name of the job.
+    """
+    by_index: dict[int, CommitRow] = {}
+    problems: list[str] = []
+    unequal: set[int] = set()
+    for path in sorted(job_directory.glob(COMMIT_FILE_PATTERN)):
+        for row in _read_file(path, job, problems):
+            first = by_index.setdefault(row.episode_index, row)
+            if first is not row and not _equal_results(first, row):
+                unequal.add(row.episode_index)
+    return CommitLog(
+        rows=tuple(by_index[index] for index in sorted(by_index)),
+        problems=tuple(problems),
+        unequal_episodes=tuple(sorted(unequal)),
+    )
+
+
+def _create_own_file(job_directory: Path, rank: int) -> tuple[Path, int]:
+    for life in range(MAX_LIVES):
+        path = job_directory / commit_file_name(rank, life)
+        try:
+            return path, create_for_appending(path)
+        except FileExistsError:
+            continue
+    raise StorageError(f"{job_directory} holds {MAX_LIVES} commit files of rank {rank} already")
+
+
+def _read_file(path: Path, job: str, problems: list[str]) -> Iterable[CommitRow]:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        problems.append(f"cannot read {path}: {error.strerror}")
+        return
+    lines = content.split(b"\n")
+    for number, line in enumerate(lines[:-1], start=1):
+        if not line.strip():
+            continue
+        try:
+            row = _parse(line)
+        except ValueError as error:
+            problems.append(f"{path}: line {number} is no episode: {error}")
+            continue
+        if row.job_name == job:
+            yield row
+        else:
+            problems.append(f"{path}: line {number} belongs to job {row.job_name!r}")
+
+
+def _parse(line: bytes) -> CommitRow:
+    try:
+        values = json.loads(line)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+    absent = _REQUIRED - values.keys() if isinstance(values, dict) else _REQUIRED
+    if absent:
+        raise ValueError(f"it lacks {', '.join(sorted(absent))}")
+    _check_types(values)
+    return CommitRow(**{name: values[name] for name in FIELDS if name in values})
+
+
+def _check_types(values: Mapping[str, Any]) -> None:
+    for name in ("episode_index", "episode_length", "env_id", "rank", "seed", "episode_seed"):
+        if type(values[name]) is not int or values[name] < 0:
+            raise ValueError(f"{name} is {values[name]!r}")
+    if values["outcome"] is not None and values["outcome"] not in _OUTCOMES:
+        raise ValueError(f"outcome is {values['outcome']!r}")
+    for name, kind in _OPTIONAL_TYPES.items():
+        value = values.get(name)
+        if not (value is None or isinstance(value, kind)):
+            raise ValueError(f"{name} is {value!r}")
+
+
+def _equal_results(first: CommitRow, second: CommitRow) -> bool:
+    if None not in (first.checksum, second.checksum) and first.checksum != second.checksum:
+        return False
+    return all(getattr(first, name) == getattr(second, name) for name in _SAME_RESULT)

@@ -1,0 +1,102 @@
+"""``job_report_rank<r>.json``: how a job went, written at its end by the rank that ran it."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.storage.atomic import write_text
+from isaaclab_arena.storage.json_values import json_text, read_versioned
+from isaaclab_arena.storage.layout import JOB_REPORT_PATTERN, job_report_file_name
+
+SCHEMA_VERSION = 1
+
+
+class ReportedStatus(StrEnum):
+    """How a job ended on a rank."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+
+
+class Reproducible(StrEnum):
+    """What running the same job again gives: the same bits, or the same episodes and conditions."""
+
+    BITWISE = "bitwise"
+    PLAN = "plan"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobReport:
+    """How a job went on one rank.
+
+    Attributes:
+        job: Name of the job.
+        rank: The rank that ran it.
+        device: Where it simulated.
+        status: How it ended.
+        started_at: ISO 8601 with time zone.
+        ended_at: ISO 8601 with time zone.
+        wall_s: Seconds from start to end, the sum of the following.
+        build_s: Seconds spent on building environment and policy.
+        simulate_s: Seconds spent on physics.
+        policy_s: Seconds spent in the policy.
+        render_s: Seconds spent on images.
+        record_s: Seconds spent on recording.
+        idle_s: The rest.
+        env_steps: Control steps summed over running rows.
+        num_episodes: Episodes planned, once known; None for a job limited by steps.
+        cut_episodes: Episodes under way that a step limit or an interruption ended.
+        reproducible: What running it again gives.
+        error: What went wrong, in one line.
+        traceback_file: File with the whole traceback, relative to the output folder.
+        schema_version: Version of this layout.
+    """
+
+    job: str
+    rank: int
+    device: str
+    status: ReportedStatus
+    started_at: str
+    ended_at: str
+    wall_s: float
+    build_s: float = 0.0
+    simulate_s: float = 0.0
+    policy_s: float = 0.0
+    render_s: float = 0.0
+    record_s: float = 0.0
+    idle_s: float = 0.0
+    env_steps: int = 0
+    num_episodes: int | None = None
+    cut_episodes: int = 0
+    reproducible: Reproducible = Reproducible.PLAN
+    error: str | None = None
+    traceback_file: str | None = None
+    schema_version: int = SCHEMA_VERSION
+
+
+def write_job_report(job_directory: Path, report: JobReport) -> Path:
+    """Write a job's report, complete or not at all, over that of an earlier run of the job; return its path.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    path = job_directory / job_report_file_name(report.rank)
+    write_text(path, json_text(report), overwrite=True)
+    return path
+
+
+def read_job_reports(job_directory: Path) -> tuple[list[JobReport], list[str]]:
+    """Read the reports of every rank that ran a job.
+
+    Returns:
+        The reports by rank, and one message for each file that cannot be read.
+    """
+    reports, problems = [], []
+    for path in sorted(job_directory.glob(JOB_REPORT_PATTERN)):
+        try:
+            reports.append(read_versioned(path, JobReport, SCHEMA_VERSION))
+        except ArenaError as error:
+            problems.append(str(error))
+    return sorted(reports, key=lambda report: report.rank), problems

@@ -1,0 +1,76 @@
+"""What every JSON file of a run has in common: plain values, no bare NaN, frozen dataclasses in and out."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.storage.atomic import storage_errors
+
+Value = TypeVar("Value")
+
+
+def plain(value: Any) -> Any:
+    """Return a value in JSON's own types: mappings as dicts, sequences as lists, NaN and infinity as None."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    elif isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str | int) else str(value)
+
+
+def json_line(value: Any) -> str:
+    """Return a value as one line of JSON that any reader takes."""
+    return json.dumps(plain(value), ensure_ascii=False, allow_nan=False, separators=(", ", ": "))
+
+
+def json_text(value: Any) -> str:
+    """Return a value as indented JSON that any reader takes."""
+    return json.dumps(plain(value), ensure_ascii=False, allow_nan=False, indent=2) + "\n"
+
+
+def read_versioned(path: Path, value_type: type[Value], schema_version: int) -> Value:
+    """Read a dataclass from a JSON file.
+
+    Args:
+        path: The file.
+        value_type: A dataclass with a field ``schema_version``.
+        schema_version: The version that this program writes and reads.
+
+    Raises:
+        ConfigError: If the file is no JSON, is of another program or version, or a field is missing or wrong.
+        StorageError: If the file is absent or cannot be read.
+    """
+    with storage_errors("read", path):
+        content = path.read_bytes()
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(Problem(f"is not valid JSON: {error}", file=str(path))) from error
+    found = document.get("schema_version") if isinstance(document, dict) else None
+    if found is None:
+        raise ConfigError(Problem("was not written by this program: it has no schema_version", file=str(path)))
+    if found != schema_version:
+        raise ConfigError(
+            Problem(f"has schema version {found}; this program reads version {schema_version}", file=str(path))
+        )
+    try:
+        return TypeAdapter(value_type).validate_python(document)
+    except ValidationError as error:
+        problems = [
+            Problem(details["msg"], file=str(path), key=".".join(str(part) for part in details["loc"]))
+            for details in error.errors()
+        ]
+        raise ConfigError(problems) from error

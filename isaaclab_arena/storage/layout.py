@@ -1,0 +1,72 @@
+"""Names of the files of a run and of the groups inside a recording, all in one place. Pure functions."""
+
+import re
+from pathlib import Path
+
+RUN_PLAN_FILE = "run.json"
+EPISODES_FOLDER = "episodes"
+COMMIT_FILE_PATTERN = "episode_results_rank*.jsonl"
+JOB_REPORT_PATTERN = "job_report_rank*.json"
+EPISODE_FILE_PATTERN = "e*.h5"
+
+DATA_GROUP = "data"
+ACTIONS = "actions"
+REWARDS = "rewards"
+DONES = "dones"
+OBSERVATIONS = "obs"
+CAMERA_OBSERVATIONS = "camera_obs"
+STATES = "states"
+INITIAL_STATE = "initial_state"
+SIMULATOR = "simulator"
+
+_DEMO = re.compile(r"demo_(\d+)")
+_EPISODE_FILE = re.compile(r"e(\d+)\.h5")
+
+
+def job_directory(output_directory: Path, job: str) -> Path:
+    """Return the folder of a job's files."""
+    return output_directory / job
+
+
+def dataset_file_name(job: str, rank: int, world_size: int) -> str:
+    """Return ``dataset_<job>.hdf5``, with ``_rank<r>`` before the dot where there are several ranks."""
+    suffix = f"_rank{rank}" if world_size > 1 else ""
+    return f"dataset_{job}{suffix}.hdf5"
+
+
+def episode_file_name(episode_index: int) -> str:
+    """Return the name of one episode's file: ``e000123.h5``."""
+    return f"e{episode_index:06d}.h5"
+
+
+def episode_index_of_file(name: str) -> int | None:
+    """Return the index that `episode_file_name` put into a name, None for any other name."""
+    match = _EPISODE_FILE.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def commit_file_name(rank: int, life: int = 0) -> str:
+    """Return the name of a rank's commit file.
+
+    Args:
+        rank: The rank that writes it.
+        life: How many processes of this rank wrote into the same job before; each has a file of its own.
+    """
+    suffix = f"_life{life}" if life else ""
+    return f"episode_results_rank{rank}{suffix}.jsonl"
+
+
+def job_report_file_name(rank: int) -> str:
+    """Return the name of the report that a rank writes at the end of a job."""
+    return f"job_report_rank{rank}.json"
+
+
+def demo_name(episode_index: int) -> str:
+    """Return the group of an episode below ``/data``: ``demo_123``."""
+    return f"demo_{episode_index}"
+
+
+def demo_index(name: str) -> int | None:
+    """Return the index that `demo_name` put into a name, None for any other name."""
+    match = _DEMO.fullmatch(name)
+    return int(match[1]) if match else None

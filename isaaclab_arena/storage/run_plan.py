@@ -1,0 +1,127 @@
+"""``run.json``: what a run set out to do, written before it starts, so that whatever is missing later can be named."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.storage.atomic import write_text
+from isaaclab_arena.storage.json_values import json_text, read_versioned
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedJob:
+    """One job of the plan, as every rank understood it.
+
+    Attributes:
+        index: Position among all jobs, from 0.
+        name: Unique name, which is also its folder.
+        environment: Registered name of the environment.
+        task: What is done, for tables; the environment's name where it has no better word.
+        embodiment: The robot, None where the environment has no choice.
+        object: The object, None where the environment has no choice.
+        policy_type: Registered name or dotted path.
+        policy_config: Options of the policy.
+        environment_args: Options of the environment.
+        seed: Seed of the job.
+        num_envs: Rows of the batch.
+        num_episodes: Episodes to run, None where steps or the policy decide.
+        num_steps: Control steps to run, None where episodes decide.
+        rank: The rank that runs it, None for a job that is not run.
+        status: ``pending`` for a job to run; any other status of the job file means it is skipped.
+    """
+
+    index: int
+    name: str
+    environment: str
+    policy_type: str
+    seed: int
+    num_envs: int
+    rank: int | None
+    task: str | None = None
+    embodiment: str | None = None
+    object: str | None = None
+    policy_config: Mapping[str, Any] = field(default_factory=dict)
+    environment_args: Mapping[str, Any] = field(default_factory=dict)
+    num_episodes: int | None = None
+    num_steps: int | None = None
+    status: str = "pending"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Where a run ran.
+
+    Attributes:
+        host: Host name of rank 0.
+        cpu: Model of the processor.
+        cores: Cores that rank 0 may use.
+        platform: Operating system, release and architecture.
+    """
+
+    host: str
+    cpu: str
+    cores: int
+    platform: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlan:
+    """What a run set out to do.
+
+    Attributes:
+        run_id: Names the run.
+        created_at: ISO 8601 with time zone.
+        config_hash: Hash of the resolved jobs.
+        source_file: The job file.
+        command_line: What was typed, one token each.
+        world_size: Number of ranks.
+        versions: Package to version: python, torch, mujoco, numpy, this package.
+        git_revision: Revision of the working directory, None outside a repository.
+        machine: Where rank 0 runs.
+        devices: Device of each rank, by rank.
+        jobs: Every job, in order of index.
+        schema_version: Version of this layout.
+    """
+
+    run_id: str
+    created_at: str
+    config_hash: str
+    source_file: str | None
+    command_line: tuple[str, ...]
+    world_size: int
+    versions: Mapping[str, str]
+    git_revision: str | None
+    machine: Machine
+    devices: tuple[str, ...]
+    jobs: tuple[PlannedJob, ...]
+    schema_version: int = SCHEMA_VERSION
+
+
+def write_run_plan(output_directory: Path, plan: RunPlan) -> Path:
+    """Write ``run.json``, complete or not at all, and return its path.
+
+    Raises:
+        StorageError: If the folder holds one already, or it cannot be written.
+    """
+    path = output_directory / RUN_PLAN_FILE
+    write_text(path, json_text(plan))
+    return path
+
+
+def read_run_plan(output_directory: Path) -> RunPlan:
+    """Read ``run.json``.
+
+    Raises:
+        ConfigError: If the folder is no output of a run, or is of another version of this program.
+    """
+    path = output_directory / RUN_PLAN_FILE
+    if not path.is_file():
+        raise ConfigError(
+            Problem(f"holds no {RUN_PLAN_FILE}: it is not the output of a run", file=str(output_directory))
+        )
+    return read_versioned(path, RunPlan, SCHEMA_VERSION)
