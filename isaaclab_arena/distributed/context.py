@@ -1,0 +1,131 @@
+"""Who this process is among the ranks, as the launcher's environment variables say."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+import torch
+
+from isaaclab_arena.distributed.devices import choose_rank_device, parse_count, visible_gpu_count
+from isaaclab_arena.errors import ConfigError
+
+_REQUIRED = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+_SHOWN = (*_REQUIRED, "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistributedContext:
+    """This process among the ranks. Without a launcher: rank 0 of 1.
+
+    Attributes:
+        rank: Number of this process among all, from 0.
+        local_rank: Number of this process on its machine, from 0.
+        world_size: Number of processes.
+        local_world_size: Number of processes on this machine.
+        device: Where this rank simulates and, unless told otherwise, its policy runs.
+        device_reason: Why that device, in words for the log.
+        visible_gpus: GPUs that this process can use.
+        master_address: ``host:port`` where ranks find each other, None for a single process.
+        attempt: Identifies this start of the ranks, so that a restart does not read what an earlier one left.
+        launched_by_torchrun: Whether torchrun is this process's parent.
+    """
+
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    local_world_size: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    device_reason: str = "the default"
+    visible_gpus: int = 0
+    master_address: str | None = None
+    attempt: str = "0"
+    launched_by_torchrun: bool = False
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether there are other ranks."""
+        return self.world_size > 1
+
+    @property
+    def is_rank_zero(self) -> bool:
+        """Whether this process speaks for all and merges their results."""
+        return self.rank == 0
+
+    @classmethod
+    def from_environment(
+        cls,
+        environ: Mapping[str, str] = os.environ,
+        *,
+        device: str | None = None,
+        visible_gpus: int | None = None,
+    ) -> Self:
+        """Read RANK, LOCAL_RANK and WORLD_SIZE, which belong together, and choose this rank's device.
+
+        Nothing is initialised and no GPU is touched. None of them set, or WORLD_SIZE=1, is a single process. Where
+        LOCAL_WORLD_SIZE is not set, all ranks are taken to be on this machine.
+
+        Args:
+            environ: Environment variables.
+            device: ``--device`` as the user gave it, None for a GPU where there is one.
+            visible_gpus: GPUs that this process can use; counted where None.
+
+        Raises:
+            ConfigError: If the variables are malformed or contradict each other, or the device does not exist.
+        """
+        world_size, rank, local_rank, local_world_size = _read_ranks(environ)
+        gpus = visible_gpu_count() if visible_gpus is None else visible_gpus
+        choice = choose_rank_device(
+            device, local_rank=local_rank, local_world_size=local_world_size, visible_gpus=gpus, environ=environ
+        )
+        run_id = environ.get("TORCHELASTIC_RUN_ID")
+        return cls(
+            rank=rank,
+            local_rank=local_rank,
+            world_size=world_size,
+            local_world_size=local_world_size,
+            device=choice.device,
+            device_reason=choice.reason,
+            visible_gpus=gpus,
+            master_address=_read_master_address(environ) if world_size > 1 else None,
+            attempt=environ.get("TORCHELASTIC_RESTART_COUNT", "0"),
+            launched_by_torchrun=run_id is not None,
+        )
+
+
+def _read_ranks(environ: Mapping[str, str]) -> tuple[int, int, int, int]:
+    if not any(name in environ for name in (*_REQUIRED, "LOCAL_WORLD_SIZE")):
+        return 1, 0, 0, 1
+    values = {name: parse_count(name, environ[name]) for name in _SHOWN[:4] if name in environ}
+    world_size = values.get("WORLD_SIZE")
+    if world_size == 1:
+        values = {"RANK": 0, "LOCAL_RANK": 0, **values}
+    missing = [name for name in _REQUIRED if name not in values]
+    if world_size is None or missing:
+        raise _inconsistent(f"{' and '.join(missing)} not set; a launcher sets all of {', '.join(_REQUIRED)}", environ)
+    rank, local_rank = values["RANK"], values["LOCAL_RANK"]
+    local_world_size = values.get("LOCAL_WORLD_SIZE", world_size)
+    for mistaken, what in (
+        (world_size < 1, "WORLD_SIZE must be at least 1"),
+        (rank >= world_size, "RANK must be below WORLD_SIZE"),
+        (not 1 <= local_world_size <= world_size, "LOCAL_WORLD_SIZE must be from 1 to WORLD_SIZE"),
+        (local_rank >= local_world_size, "LOCAL_RANK must be below the number of processes on this machine"),
+    ):
+        if mistaken:
+            raise _inconsistent(what, environ)
+    return world_size, rank, local_rank, local_world_size
+
+
+def _read_master_address(environ: Mapping[str, str]) -> str:
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
+    if missing:
+        raise _inconsistent(f"with WORLD_SIZE above 1, {' and '.join(missing)} must be set too", environ)
+    port = parse_count("MASTER_PORT", environ["MASTER_PORT"])
+    if not 0 < port < 2**16:
+        raise _inconsistent("MASTER_PORT must be from 1 to 65535", environ)
+    return f"{environ['MASTER_ADDR']}:{port}"
+
+
+def _inconsistent(what: str, environ: Mapping[str, str]) -> ConfigError:
+    seen = ", ".join(f"{name}={environ[name]!r}" for name in _SHOWN if name in environ) or "none"
+    return ConfigError(f"inconsistent environment variables: {what} (seen: {seen})")

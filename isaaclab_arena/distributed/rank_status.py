@@ -1,0 +1,260 @@
+"""What each rank tells the others about itself: one small file, rewritten every second."""
+
+import dataclasses
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Self
+
+from isaaclab_arena.distributed.process import machine_identity, process_start_ticks
+
+_LOG = logging.getLogger(__name__)
+_SPEED_WINDOW = 10
+
+
+class RankState(StrEnum):
+    """What a rank is doing. The last three are final."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    FINISHED = "finished"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the rank's jobs are over."""
+        return self in (RankState.FINISHED, RankState.INTERRUPTED, RankState.FAILED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankStatus:
+    """What a rank last said about itself.
+
+    Attributes:
+        rank: Its number among all ranks.
+        run_id: Which start of the program it belongs to; an earlier start leaves its files behind.
+        host: Name of its machine, for people.
+        machine: Identity of its machine, for comparing process numbers.
+        pid: Its process number.
+        start_ticks: Start time of the process, None where the system does not tell.
+        state: What it is doing.
+        exited: Whether this is its last word: the process is about to end.
+        current_job: The job it runs, None between jobs.
+        jobs_done: Jobs that have ended, however they ended.
+        jobs_failed: Those of them that failed.
+        jobs_total: Jobs it was given.
+        episodes_done: Episodes that have ended.
+        episodes_total: Episodes it was given, as far as known beforehand.
+        successes: Episodes that succeeded.
+        scored: Episodes for which success was measured.
+        errors: Episodes that ended in an error.
+        env_steps: Control steps summed over running rows.
+        steps_per_s: The same per second, over the last beats [1/s].
+        beat: Counts how often the file was written.
+        updated_at: When, by the clock of its machine; for people.
+    """
+
+    rank: int
+    run_id: str
+    host: str
+    machine: str
+    pid: int
+    start_ticks: int | None
+    state: RankState = RankState.STARTING
+    exited: bool = False
+    current_job: str | None = None
+    jobs_done: int = 0
+    jobs_failed: int = 0
+    jobs_total: int = 0
+    episodes_done: int = 0
+    episodes_total: int = 0
+    successes: int = 0
+    scored: int = 0
+    errors: int = 0
+    env_steps: int = 0
+    steps_per_s: float = 0.0
+    beat: int = 0
+    updated_at: str = ""
+
+    @classmethod
+    def of_this_process(cls, *, rank: int, run_id: str, jobs_total: int = 0, episodes_total: int = 0) -> Self:
+        """Return the status with which this process starts."""
+        return cls(
+            rank=rank,
+            run_id=run_id,
+            host=socket.gethostname(),
+            machine=machine_identity(),
+            pid=os.getpid(),
+            start_ticks=process_start_ticks(os.getpid()),
+            jobs_total=jobs_total,
+            episodes_total=episodes_total,
+        )
+
+
+def status_path(output_directory: Path, rank: int) -> Path:
+    """Return where a rank's status lies."""
+    return output_directory / "logs" / f"rank{rank}.status.json"
+
+
+def write_rank_status(output_directory: Path, status: RankStatus) -> None:
+    """Replace the rank's status file; a reader sees the old one or the new one, never a part."""
+    path = status_path(output_directory, status.rank)
+    temporary = path.with_name(f".{path.name}.{status.pid}.tmp")
+    temporary.write_text(json.dumps(dataclasses.asdict(status)), encoding="utf-8")
+    temporary.replace(path)
+
+
+def read_rank_status(output_directory: Path, rank: int, *, run_id: str | None = None) -> RankStatus | None:
+    """Return what a rank last said, None if it has said nothing that can be read.
+
+    Args:
+        output_directory: The run's directory.
+        rank: Which rank.
+        run_id: Ignore what belongs to another start of the program; None accepts any.
+    """
+    try:
+        fields: dict[str, Any] = json.loads(status_path(output_directory, rank).read_text(encoding="utf-8"))
+        status = RankStatus(**{**fields, "state": RankState(fields["state"])})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return status if run_id is None or status.run_id == run_id else None
+
+
+class StatusPublisher:
+    """Writes a rank's status file, once a second, from a thread of its own.
+
+    The rank's main thread only counts; it never waits for the disk. Used as a context manager, or with `start` and
+    `close`.
+
+    Args:
+        output_directory: The run's directory.
+        status: What the rank says first.
+        interval_s: Time between two beats [s].
+    """
+
+    def __init__(self, output_directory: Path, status: RankStatus, *, interval_s: float = 1.0) -> None:
+        self._output_directory = output_directory
+        self._status = status
+        self._interval_s = interval_s
+        self._env_steps = status.env_steps
+        self._episodes_left = 0
+        self._recent: deque[tuple[float, int]] = deque(maxlen=_SPEED_WINDOW)
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._beat_until_closed, name="rank-status", daemon=True)
+
+    @property
+    def status(self) -> RankStatus:
+        """What the rank says now."""
+        return dataclasses.replace(self._status, env_steps=self._env_steps)
+
+    def start(self) -> Self:
+        """Write the first status and start beating.
+
+        Raises:
+            OSError: If the first status cannot be written; later failures are only logged.
+        """
+        status_path(self._output_directory, self._status.rank).parent.mkdir(parents=True, exist_ok=True)
+        self._write()
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """Stop beating and say that the process is about to end. May be called more than once."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if not self._status.exited:
+            self._update(exited=True)
+            self._write_or_log()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exception: object) -> None:
+        if exception[0] is not None and not self._status.state.is_final:
+            self._update(state=RankState.FAILED)
+        self.close()
+
+    def set_state(self, state: RankState) -> None:
+        """Say what the rank is doing; a final state is written at once."""
+        self._update(state=state)
+        if state.is_final:
+            self._write_or_log()
+
+    def start_job(self, name: str, *, num_episodes: int = 0) -> None:
+        """Say which job begins.
+
+        Args:
+            name: Name of the job.
+            num_episodes: How many of ``episodes_total`` belong to it. At its end the total is corrected by what it
+                really ran.
+        """
+        self._episodes_left = num_episodes
+        self._update(state=RankState.RUNNING, current_job=name)
+
+    def finish_job(self, *, failed: bool = False) -> None:
+        """Say that the current job has ended."""
+        self._update(
+            current_job=None,
+            jobs_done=self._status.jobs_done + 1,
+            jobs_failed=self._status.jobs_failed + int(failed),
+            episodes_total=self._status.episodes_total - self._episodes_left,
+        )
+        self._episodes_left = 0
+
+    def count_env_steps(self, number: int) -> None:
+        """Count control steps of running rows. Cheap: called in every step."""
+        self._env_steps += number
+
+    def count_episode(self, *, success: bool | None, error: bool = False) -> None:
+        """Count a finished episode.
+
+        Args:
+            success: Whether it succeeded, None where that was not measured.
+            error: Whether it ended in an error.
+        """
+        self._episodes_left -= 1
+        self._update(
+            episodes_done=self._status.episodes_done + 1,
+            successes=self._status.successes + int(success is True),
+            scored=self._status.scored + int(success is not None),
+            errors=self._status.errors + int(error),
+        )
+
+    def _update(self, **changes: Any) -> None:
+        # The beat is counted by the other thread, so the two take turns.
+        with self._lock:
+            self._status = dataclasses.replace(self._status, **changes)
+
+    def _beat_until_closed(self) -> None:
+        while not self._closing.wait(self._interval_s):
+            self._write_or_log()
+
+    def _write_or_log(self) -> None:
+        try:
+            self._write()
+        except OSError as error:
+            _LOG.warning("cannot write this rank's status, so others may take it for dead: %s", error)
+
+    def _write(self) -> None:
+        with self._lock:
+            self._recent.append((time.monotonic(), self._env_steps))
+            (since, steps), (now, steps_now) = self._recent[0], self._recent[-1]
+            self._status = dataclasses.replace(
+                self._status,
+                env_steps=steps_now,
+                steps_per_s=round((steps_now - steps) / (now - since), 1) if now > since else 0.0,
+                beat=self._status.beat + 1,
+                updated_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            )
+            write_rank_status(self._output_directory, self._status)
