@@ -1,0 +1,117 @@
+"""An environment made of a backend, a robot and a task."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from isaaclab_arena.environments.actions import ActionMode
+from isaaclab_arena.environments.observations import read_terms, robot_terms
+from isaaclab_arena.environments.state import state_tree
+from isaaclab_arena.environments.tasks.task import Task, draw_uniform, point
+from isaaclab_arena.interfaces.environment import Environment, Observation, StateTree, Step
+from isaaclab_arena.interfaces.episode import Conditions
+from isaaclab_arena.sim.backend import Backend, StartState
+from isaaclab_arena.sim.robot import Robot
+
+CONTROL_DT = 0.05
+ROBOT_CONDITION = "robot.joint_position"
+
+_START_NOISE_RAD = 0.02
+
+
+class ArenaEnvironment(Environment):
+    """A batch of rows of one task.
+
+    Args:
+        backend: The simulation; its model holds the task's parts and the robot.
+        robot: The robot in it.
+        task: What is to be done.
+        action_mode: What actions mean.
+    """
+
+    def __init__(self, *, backend: Backend, robot: Robot, task: Task, action_mode: ActionMode) -> None:
+        self.backend = backend
+        self.robot = robot
+        self.task = task
+        self.action_mode = action_mode
+        self.num_envs = backend.num_envs
+        self.device = backend.device
+        self.control_dt = CONTROL_DT
+        self.task_description = task.instruction
+        self.max_episode_length = round(task.time_limit_s / CONTROL_DT)
+        self.action_spec = action_mode.spec
+        self._terms = {**robot_terms(robot, backend), **task.observation_terms()}
+        self.observation_spec = {"policy": {name: term.spec for name, term in self._terms.items()}}
+        self._num_substeps = round(CONTROL_DT / backend.physics_dt)
+        self._running = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
+        self._length = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
+        everyone = torch.arange(self.num_envs, device=self.device)
+        self.backend.reset(everyone, [StartState()] * self.num_envs)
+        self.task.begin(self.backend, everyone)
+
+    def draw_conditions(self, generator: np.random.Generator) -> Conditions:
+        noise = (_START_NOISE_RAD,) * len(self.robot.home)
+        offset = draw_uniform(generator, tuple(-value for value in noise), noise)
+        joints = tuple(home + shift for home, shift in zip(self.robot.home, offset, strict=True))
+        return {ROBOT_CONDITION: joints, **self.task.draw_conditions(generator)}
+
+    def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
+        self.backend.reset(env_ids, [self._start_state(condition) for condition in conditions])
+        self.task.begin(self.backend, env_ids)
+        self._running[env_ids] = True
+        self._length[env_ids] = 0
+        return self._observation()
+
+    def step(self, action: torch.Tensor) -> Step:
+        running = self._running.clone()
+        controls = self.action_mode.controls(self.backend, action)
+        self.backend.ctrl.copy_(torch.where(running[:, None], controls, self.backend.ctrl))
+        self.backend.step(running.nonzero()[:, 0], self._num_substeps)
+        self._length += running
+        diverged = running & self.backend.diverged
+        sound = running & ~diverged
+        judgement = self.task.judge(self.backend, sound)
+        success = sound & judgement.success
+        terminated = success | (sound & judgement.lost)
+        truncated = sound & ~terminated & (self._length >= self.max_episode_length)
+        self._running = sound & ~terminated & ~truncated
+        return Step(
+            observation=self._observation(),
+            reward=torch.where(sound, judgement.reward, 0.0).to(torch.float32),
+            terminated=terminated,
+            truncated=truncated,
+            success=success,
+            diverged=diverged,
+            metrics={name: value.to(torch.float32, copy=True) for name, value in judgement.metrics.items()},
+        )
+
+    def state(self) -> StateTree:
+        return state_tree(self.backend, self.robot, self.task)
+
+    def episode_state(self, env_id: int) -> Mapping[str, np.ndarray]:
+        return {"integration_state": self.backend.integration_state(env_id)}
+
+    def provenance(self) -> Mapping[str, str]:
+        return {
+            "model_sha256": self.backend.model_digest(),
+            "engine": self.backend.engine(),
+            "embodiment": self.robot.name,
+            "action_mode": self.action_mode.name,
+        }
+
+    def _observation(self) -> Observation:
+        return {"policy": read_terms(self._terms, self.backend)}
+
+    def _start_state(self, conditions: Conditions) -> StartState:
+        task = self.task.start_state(conditions)
+        arm = dict(zip(self.robot.arm_joints, point(conditions[ROBOT_CONDITION]), strict=True))
+        fingers = dict.fromkeys(self.robot.finger_joints, self.robot.gripper_width / 2)
+        return StartState(
+            joint_positions={
+                **{joint: (value,) for joint, value in {**arm, **fingers}.items()},
+                **task.joint_positions,
+            },
+            controls={**arm, self.robot.gripper_actuator: self.robot.gripper_width / 2, **task.controls},
+            mocap_positions=task.mocap_positions,
+        )

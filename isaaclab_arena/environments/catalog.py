@@ -1,0 +1,30 @@
+"""The names of environments, embodiments and objects."""
+
+from isaaclab_arena.registry import Registry
+
+ENVIRONMENTS = Registry(
+    "environment",
+    {
+        "reach": "isaaclab_arena.environments.tasks.reach:REACH",
+        "lift_object": "isaaclab_arena.environments.tasks.lift_object:LIFT_OBJECT",
+        "pick_and_place": "isaaclab_arena.environments.tasks.pick_and_place:PICK_AND_PLACE",
+        "open_drawer": "isaaclab_arena.environments.tasks.open_drawer:OPEN_DRAWER",
+    },
+    entry_point_group="isaaclab_arena.environments",
+)
+
+EMBODIMENTS = Registry(
+    "embodiment",
+    {"panda": "isaaclab_arena.environments.embodiments.panda:PANDA"},
+    entry_point_group="isaaclab_arena.embodiments",
+)
+
+OBJECTS = Registry(
+    "object",
+    {
+        "cube": "isaaclab_arena.environments.objects:CUBE",
+        "cylinder": "isaaclab_arena.environments.objects:CYLINDER",
+        "can": "isaaclab_arena.environments.objects:CAN",
+    },
+    entry_point_group="isaaclab_arena.objects",
+)

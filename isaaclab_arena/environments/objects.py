@@ -1,0 +1,55 @@
+"""Objects that can be grasped and moved."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectAsset:
+    """A rigid object. Its file holds one body called ``body`` on a free joint called ``free``, centred on its origin.
+
+    Attributes:
+        name: Registered name.
+        words: What an instruction calls it.
+        asset: Path of its MJCF file, relative to the package's assets or absolute.
+        half_height: From its centre to the surface it rests on [m].
+        grasp_width: Widest distance between the fingers that a grasp from above needs [m].
+        footprint_radius: Radius of the circle around everything of it, seen from above [m].
+        round: Whether it looks the same from every side, so that the gripper may come in at any yaw.
+    """
+
+    name: str
+    words: str
+    asset: str
+    half_height: float
+    grasp_width: float
+    footprint_radius: float
+    round: bool
+
+
+CUBE = ObjectAsset(
+    name="cube",
+    words="red cube",
+    asset="objects/cube.xml",
+    half_height=0.025,
+    grasp_width=0.05,
+    footprint_radius=0.0354,
+    round=False,
+)
+CYLINDER = ObjectAsset(
+    name="cylinder",
+    words="green cylinder",
+    asset="objects/cylinder.xml",
+    half_height=0.035,
+    grasp_width=0.048,
+    footprint_radius=0.024,
+    round=True,
+)
+CAN = ObjectAsset(
+    name="can",
+    words="blue can",
+    asset="objects/can.xml",
+    half_height=0.05,
+    grasp_width=0.0624,
+    footprint_radius=0.0312,
+    round=True,
+)

@@ -1,0 +1,108 @@
+"""Pick an object up from the table and hold it in the air."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from isaaclab_arena.environments import terms
+from isaaclab_arena.environments.actions import ActionModeName
+from isaaclab_arena.environments.builder import TableEnvironmentBuilder
+from isaaclab_arena.environments.catalog import OBJECTS
+from isaaclab_arena.environments.embodiments.embodiment import Embodiment
+from isaaclab_arena.environments.objects import ObjectAsset
+from isaaclab_arena.environments.observations import ObservationTerm, body_pose_terms
+from isaaclab_arena.environments.tasks.grasping import (
+    OBJECT_BODY,
+    OBJECT_JOINT,
+    finger_sensors,
+    grasped,
+    object_part,
+    refuse_too_wide,
+)
+from isaaclab_arena.environments.tasks.task import Judgement, Task, draw_uniform, upright_pose
+from isaaclab_arena.interfaces.episode import Conditions
+from isaaclab_arena.sim.backend import Backend, StartState
+from isaaclab_arena.sim.robot import Robot
+
+LIFT_HEIGHT_M = 0.10
+HOLD_STEPS = 10
+
+_LOW = (0.40, -0.20, -np.pi)
+_HIGH = (0.60, 0.20, np.pi)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiftObjectConfig:
+    """Options of ``lift_object``.
+
+    Attributes:
+        embodiment: Registered name of the robot.
+        object: Registered name of the object.
+        action_mode: What actions mean.
+    """
+
+    embodiment: str = "panda"
+    object: str = "cube"
+    action_mode: ActionModeName = "joint_position"
+
+
+class LiftObject(Task):
+    """Solved when the object is 0.1 m above its resting height, held between both fingers, for 0.5 s without a break.
+
+    Lost when the object falls off the table.
+    """
+
+    name = "lift_object"
+    time_limit_s = 8.0
+
+    def __init__(self, robot: Robot, thing: ObjectAsset) -> None:
+        self.robot = robot
+        self.thing = thing
+        self.instruction = f"pick up the {thing.words} and lift it"
+        self.parts = (object_part(thing),)
+        self.contact_sensors = finger_sensors(robot)
+        self.rigid_objects = {thing.name: OBJECT_JOINT}
+        self.landmarks = {"object": OBJECT_BODY}
+        self.sizes = {"object_half_height": thing.half_height, "object_round": float(thing.round)}
+        self._held_steps = torch.zeros(0, dtype=torch.int64)
+
+    def draw_conditions(self, generator: np.random.Generator) -> dict[str, float | tuple[float, ...]]:
+        x, y, yaw = draw_uniform(generator, _LOW, _HIGH)
+        return {f"{self.thing.name}.position": (x, y, self.thing.half_height), f"{self.thing.name}.yaw": yaw}
+
+    def start_state(self, conditions: Conditions) -> StartState:
+        position, yaw = conditions[f"{self.thing.name}.position"], conditions[f"{self.thing.name}.yaw"]
+        return StartState(joint_positions={OBJECT_JOINT: upright_pose(position, yaw)})
+
+    def observation_terms(self) -> dict[str, ObservationTerm]:
+        return body_pose_terms("object", OBJECT_BODY)
+
+    def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
+        if len(self._held_steps) != backend.num_envs:
+            self._held_steps = torch.zeros(backend.num_envs, dtype=torch.int64, device=backend.device)
+        self._held_steps[env_ids] = 0
+
+    def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:
+        position = backend.body_position(OBJECT_BODY)
+        distance = terms.distance(backend.site_position(self.robot.tcp_site), position)
+        height = position[:, 2] - self.thing.half_height
+        held = grasped(backend, self.robot)
+        self._held_steps = terms.count_while(held & (height >= LIFT_HEIGHT_M), self._held_steps, running)
+        success = self._held_steps >= HOLD_STEPS
+        raised = held * terms.progress(height, start=0.0, goal=LIFT_HEIGHT_M)
+        return Judgement(
+            reward=0.3 * terms.closeness(distance, half_at=0.1) + 0.2 * held + 0.5 * raised + success,
+            success=success,
+            lost=terms.off_the_table(position),
+            metrics={"final_height_m": height, "final_distance_m": distance},
+        )
+
+
+def _make_task(config: LiftObjectConfig, embodiment: Embodiment) -> LiftObject:
+    thing = OBJECTS.get(config.object)
+    refuse_too_wide(thing, embodiment.robot)
+    return LiftObject(embodiment.robot, thing)
+
+
+LIFT_OBJECT = TableEnvironmentBuilder(config_class=LiftObjectConfig, make_task=_make_task)

@@ -1,0 +1,66 @@
+"""Reward and success terms: pure functions of tensors, one number per row.
+
+Only elementwise arithmetic without transcendental functions, so that a row's numbers are the same in every batch.
+"""
+
+import torch
+
+from isaaclab_arena.sim.rotation import norm
+
+
+def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return the distance between points [m]. Shapes: (num_envs, 3), (num_envs, 3) -> (num_envs,)."""
+    return norm(a - b)
+
+
+def closeness(distance: torch.Tensor, half_at: float) -> torch.Tensor:
+    """Return 1 at distance 0, 0.5 at ``half_at``, and a long tail that still has a slope far away.
+
+    Args:
+        distance: Shape: (num_envs,), not negative.
+        half_at: Distance at which the term is 0.5, in the unit of ``distance``.
+    """
+    relative = distance / half_at
+    return 1 / (1 + relative * relative)
+
+
+def progress(value: torch.Tensor, start: float, goal: float) -> torch.Tensor:
+    """Return how far a value has come from ``start`` (0) to ``goal`` (1), clipped to that range.
+
+    Args:
+        value: Shape: (num_envs,).
+        start: Value that counts as no progress.
+        goal: Value that counts as done.
+    """
+    return ((value - start) / (goal - start)).clamp(0, 1)
+
+
+def count_while(condition: torch.Tensor, count: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
+    """Return for how many control steps in a row a condition has held.
+
+    Args:
+        condition: Whether it holds now. Shape: (num_envs,), bool.
+        count: The count one step ago. Shape: (num_envs,), int64.
+        running: Rows that made this step; the others keep their count. Shape: (num_envs,), bool.
+    """
+    return torch.where(running, torch.where(condition, count + 1, 0), count)
+
+
+def off_the_table(position: torch.Tensor) -> torch.Tensor:
+    """Return whether a thing has fallen below the table top or left its area. Shape: (num_envs, 3) -> (num_envs,)."""
+    x, y, z = position.unbind(-1)
+    return (z < -0.02) | (x < -0.22) | (x > 1.02) | (y.abs() > 0.6)
+
+
+def inside_box(
+    position: torch.Tensor, low: tuple[float, float, float], high: tuple[float, float, float]
+) -> torch.Tensor:
+    """Return whether points lie in an axis-aligned box. Shape: (num_envs, 3) -> (num_envs,).
+
+    Args:
+        position: Points [m].
+        low: Lowest corner [m].
+        high: Highest corner [m].
+    """
+    x, y, z = position.unbind(-1)
+    return (x >= low[0]) & (x <= high[0]) & (y >= low[1]) & (y <= high[1]) & (z >= low[2]) & (z <= high[2])

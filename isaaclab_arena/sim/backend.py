@@ -1,0 +1,188 @@
+"""The contract of a physics backend: a batch of worlds of one model, read and written by name.
+
+Shapes: ``num_envs`` worlds; ``nq`` positions, ``nv`` degrees of freedom, ``nu`` controls of the model. Quaternions
+are w x y z. Task code reads named joints, bodies, sites and sensors and never an index, so the same code serves
+every backend. All derived quantities describe the state after the last `reset` or `step`; contact sensors alone
+are those of the last physics step, one ``physics_dt`` earlier.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from isaaclab_arena.sim.rotation import rotate
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelNames:
+    """Where the model keeps what its names stand for.
+
+    Attributes:
+        joint_qpos: Joint to its entries of ``qpos``.
+        joint_dof: Joint to its entries of ``qvel``.
+        actuators: Actuator to its entry of ``ctrl``.
+        bodies: Body to its row of ``xpos`` and ``xquat``.
+        sites: Site to its row of ``site_xpos``.
+        sensors: Sensor to its entries of ``sensordata``.
+        mocap_bodies: Mocap body to its row of ``mocap_pos``.
+    """
+
+    joint_qpos: Mapping[str, slice]
+    joint_dof: Mapping[str, slice]
+    actuators: Mapping[str, int]
+    bodies: Mapping[str, int]
+    sites: Mapping[str, int]
+    sensors: Mapping[str, slice]
+    mocap_bodies: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartState:
+    """What one world starts from; whatever is not named keeps the model's default, at rest.
+
+    Attributes:
+        joint_positions: Joint to its position: one number [m or rad], or a pose of seven for a free joint.
+        controls: Actuator to its control.
+        mocap_positions: Mocap body to its position [m].
+    """
+
+    joint_positions: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    controls: Mapping[str, float] = field(default_factory=dict)
+    mocap_positions: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+
+class Backend(ABC):
+    """A batch of worlds that share a model.
+
+    The tensors are live views of the simulation: read them after `step`, copy what must last, and write only
+    ``ctrl``. Their values do not depend on ``num_envs`` or on the number of threads.
+
+    Attributes:
+        num_envs: Number of worlds.
+        device: Where the tensors live.
+        physics_dt: Time that one substep advances [s].
+        names: Where named things are.
+        qpos: Shape: (num_envs, nq).
+        qvel: Shape: (num_envs, nv).
+        ctrl: Shape: (num_envs, nu).
+        xpos: Body positions [m]. Shape: (num_envs, nbody, 3).
+        xquat: Body orientations. Shape: (num_envs, nbody, 4).
+        site_xpos: Site positions [m]. Shape: (num_envs, nsite, 3).
+        sensordata: Shape: (num_envs, nsensordata).
+        diverged: Worlds whose physics broke down since their reset: a MuJoCo error, a warning about bad positions,
+            velocities, accelerations or controls, or a number that is not finite. Shape: (num_envs,), bool.
+    """
+
+    num_envs: int
+    device: torch.device
+    physics_dt: float
+    names: ModelNames
+    qpos: torch.Tensor
+    qvel: torch.Tensor
+    ctrl: torch.Tensor
+    xpos: torch.Tensor
+    xquat: torch.Tensor
+    site_xpos: torch.Tensor
+    sensordata: torch.Tensor
+    diverged: torch.Tensor
+
+    @abstractmethod
+    def reset(self, env_ids: torch.Tensor, starts: Sequence[StartState]) -> None:
+        """Put the named worlds into their start states and leave all others untouched.
+
+        Args:
+            env_ids: Worlds, ascending. Shape: (n,), int64.
+            starts: One state per world, in the same order.
+        """
+
+    @abstractmethod
+    def step(self, env_ids: torch.Tensor, num_substeps: int) -> None:
+        """Advance the named worlds; the others keep state and derived quantities.
+
+        Args:
+            env_ids: Worlds, ascending. Shape: (n,), int64.
+            num_substeps: Physics steps of ``physics_dt`` each.
+        """
+
+    @abstractmethod
+    def jacobian(self, body: str, site: str) -> torch.Tensor:
+        """Return how a site, moving with its body, follows the degrees of freedom.
+
+        Args:
+            body: The body that the site belongs to.
+            site: The site.
+
+        Returns:
+            Rows vx, vy, vz, wx, wy, wz in the world frame. Shape: (num_envs, 6, nv).
+        """
+
+    @abstractmethod
+    def integration_state(self, env_id: int) -> np.ndarray:
+        """Return everything the future of a world depends on, copied. Shape: (state_size,), float64."""
+
+    @abstractmethod
+    def set_integration_state(self, env_id: int, state: np.ndarray) -> None:
+        """Continue a world from what `integration_state` returned.
+
+        Args:
+            env_id: The world.
+            state: Shape: (state_size,).
+        """
+
+    @abstractmethod
+    def model_digest(self) -> str:
+        """Return a hash of the compiled model: equal for equal physics."""
+
+    @abstractmethod
+    def engine(self) -> str:
+        """Return name and version of the physics engine."""
+
+    def joint_indices(self, joints: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the entries of ``qpos`` and of ``qvel`` that belong to joints. Shapes: (sum of sizes,), int64."""
+        positions = [index for name in joints for index in _entries(self.names.joint_qpos[name])]
+        dofs = [index for name in joints for index in _entries(self.names.joint_dof[name])]
+        return torch.tensor(positions, device=self.device), torch.tensor(dofs, device=self.device)
+
+    def joint_position(self, joint: str) -> torch.Tensor:
+        """Return a joint's position. Shape: (num_envs, 1), or (num_envs, 7) for a free joint."""
+        return self.qpos[:, self.names.joint_qpos[joint]]
+
+    def joint_velocity(self, joint: str) -> torch.Tensor:
+        """Return a joint's velocity. Shape: (num_envs, 1), or (num_envs, 6) for a free joint."""
+        return self.qvel[:, self.names.joint_dof[joint]]
+
+    def body_position(self, body: str) -> torch.Tensor:
+        """Return a body's position in the world [m]. Shape: (num_envs, 3)."""
+        return self.xpos[:, self.names.bodies[body]]
+
+    def body_orientation(self, body: str) -> torch.Tensor:
+        """Return a body's orientation in the world. Shape: (num_envs, 4)."""
+        return self.xquat[:, self.names.bodies[body]]
+
+    def site_position(self, site: str) -> torch.Tensor:
+        """Return a site's position in the world [m]. Shape: (num_envs, 3)."""
+        return self.site_xpos[:, self.names.sites[site]]
+
+    def sensor(self, sensor: str) -> torch.Tensor:
+        """Return a sensor's reading. Shape: (num_envs, dim)."""
+        return self.sensordata[:, self.names.sensors[sensor]]
+
+    def touching(self, contact_sensor: str) -> torch.Tensor:
+        """Return whether a contact sensor found a contact. Shape: (num_envs,), bool."""
+        return self.sensor(contact_sensor)[:, 0] > 0
+
+    def free_velocity(self, joint: str) -> torch.Tensor:
+        """Return the velocity of a free joint's body in the world: linear [m/s], angular [rad/s].
+
+        Shape: (num_envs, 6).
+        """
+        velocity = self.joint_velocity(joint)
+        angular = rotate(self.joint_position(joint)[:, 3:7], velocity[:, 3:6])
+        return torch.cat((velocity[:, :3], angular), dim=-1)
+
+
+def _entries(part: slice) -> range:
+    return range(part.start, part.stop)

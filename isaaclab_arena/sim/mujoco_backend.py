@@ -1,0 +1,146 @@
+"""CPU physics: MuJoCo's own batch of simulations, stepped on a thread pool."""
+
+import hashlib
+import warnings
+from collections.abc import Sequence
+
+import mujoco
+import numpy as np
+import torch
+from mujoco import batch as mujoco_batch
+
+from isaaclab_arena.sim.backend import Backend, ModelNames, StartState
+
+_BAD_STATE_WARNINGS = [
+    int(warning)
+    for warning in (
+        mujoco.mjtWarning.mjWARN_BADQPOS,
+        mujoco.mjtWarning.mjWARN_BADQVEL,
+        mujoco.mjtWarning.mjWARN_BADQACC,
+        mujoco.mjtWarning.mjWARN_BADCTRL,
+    )
+]
+_NO_STAGE = int(mujoco.mjtStage.mjSTAGE_NONE)
+_VELOCITY_STAGE = int(mujoco.mjtStage.mjSTAGE_VEL)
+
+
+class MujocoBackend(Backend):
+    """Worlds of a model on CPU threads, bit for bit what a loop over `mujoco.MjData` gives.
+
+    Args:
+        model: The compiled model; the batch keeps a copy.
+        num_envs: Number of worlds.
+        num_threads: Threads that share them.
+    """
+
+    def __init__(self, model: mujoco.MjModel, *, num_envs: int, num_threads: int = 1) -> None:
+        self.model = model
+        self.batch = mujoco_batch.Batch(model, num_envs, num_threads)
+        self.num_envs = num_envs
+        self.device = torch.device("cpu")
+        self.physics_dt = float(model.opt.timestep)
+        self.names = model_names(model)
+        self.qpos, self.qvel, self.ctrl = self._view("qpos"), self._view("qvel"), self._view("ctrl")
+        self.xpos, self.xquat = self._view("xpos"), self._view("xquat")
+        self.site_xpos, self.sensordata = self._view("site_xpos"), self._view("sensordata")
+        self._mocap_pos = self.batch.bind("mocap_pos")
+        self._diverged = np.zeros(num_envs, bool)
+        self.diverged = torch.from_numpy(self._diverged)
+        self._warnings_at_reset = self._bad_state_warnings()
+
+    def reset(self, env_ids: torch.Tensor, starts: Sequence[StartState]) -> None:
+        ids = env_ids.numpy()
+        self.batch.reset(ids, stage=_NO_STAGE)
+        qpos, ctrl = self.batch.bind("qpos"), self.batch.bind("ctrl")
+        for env_id, start in zip(ids, starts, strict=True):
+            for joint, position in start.joint_positions.items():
+                qpos[env_id, self.names.joint_qpos[joint]] = position
+            for actuator, control in start.controls.items():
+                ctrl[env_id, self.names.actuators[actuator]] = control
+            for body, position in start.mocap_positions.items():
+                self._mocap_pos[env_id, self.names.mocap_bodies[body]] = position
+        self._diverged[ids] = False
+        self._warnings_at_reset[ids] = self._bad_state_warnings()[ids]
+        self._forward(ids)
+
+    def step(self, env_ids: torch.Tensor, num_substeps: int) -> None:
+        ids = env_ids.numpy()
+        if ids.size == 0:
+            return
+        try:
+            self.batch.step(ids, num_substeps, _VELOCITY_STAGE)
+        except mujoco_batch.SimulationError as error:
+            self._diverged[error.ids] = True
+        self._mark_diverged(ids)
+
+    def jacobian(self, body: str, site: str) -> torch.Tensor:
+        points = self.site_xpos[:, self.names.sites[site]].numpy()
+        translation, rotation = self.batch.jac(self.names.bodies[body], points)
+        return torch.from_numpy(np.concatenate((translation, rotation), axis=1))
+
+    def integration_state(self, env_id: int) -> np.ndarray:
+        return self.batch.state[env_id].copy()
+
+    def set_integration_state(self, env_id: int, state: np.ndarray) -> None:
+        self.batch.state[env_id] = state
+        self._forward(np.array([env_id]))
+
+    def model_digest(self) -> str:
+        buffer = np.empty(mujoco.mj_sizeModel(self.model), np.uint8)
+        mujoco.mj_saveModel(self.model, None, buffer)
+        return hashlib.sha256(buffer.tobytes()).hexdigest()
+
+    def engine(self) -> str:
+        return f"mujoco {mujoco.__version__}"
+
+    def _forward(self, ids: np.ndarray) -> None:
+        # A forward pass overwrites the warm start, and a world that continues from a stored state needs the stored one.
+        warm_start = self.batch.bind("qacc_warmstart")
+        kept = warm_start[ids].copy()
+        try:
+            self.batch.forward(ids)
+        except mujoco_batch.SimulationError as error:
+            self._diverged[error.ids] = True
+        warm_start[ids] = kept
+
+    def _mark_diverged(self, ids: np.ndarray) -> None:
+        warned = self._bad_state_warnings()[ids] != self._warnings_at_reset[ids]
+        finite = np.isfinite(self.batch.bind("qpos")[ids]).all(1) & np.isfinite(self.batch.bind("qvel")[ids]).all(1)
+        self._diverged[ids] |= warned | ~finite
+
+    def _bad_state_warnings(self) -> np.ndarray:
+        return self.batch.warning[:, _BAD_STATE_WARNINGS, 1].sum(axis=1)
+
+    def _view(self, field: str) -> torch.Tensor:
+        with warnings.catch_warnings():
+            # Derived fields are read-only arrays, and torch has no read-only tensors; nobody writes to these.
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            return torch.from_numpy(self.batch.bind(field))
+
+
+def model_names(model: mujoco.MjModel) -> ModelNames:
+    """Return where a compiled model keeps its named parts."""
+    free, ball = int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_BALL)
+    joint_qpos, joint_dof = {}, {}
+    for index in range(model.njnt):
+        name, kind = model.joint(index).name, int(model.jnt_type[index])
+        num_positions, num_dofs = {free: (7, 6), ball: (4, 3)}.get(kind, (1, 1))
+        joint_qpos[name] = _part(model.jnt_qposadr[index], num_positions)
+        joint_dof[name] = _part(model.jnt_dofadr[index], num_dofs)
+    bodies = {model.body(index).name: index for index in range(model.nbody)}
+    return ModelNames(
+        joint_qpos=joint_qpos,
+        joint_dof=joint_dof,
+        actuators={model.actuator(index).name: index for index in range(model.nu)},
+        bodies=bodies,
+        sites={model.site(index).name: index for index in range(model.nsite)},
+        sensors={
+            model.sensor(index).name: _part(model.sensor_adr[index], model.sensor_dim[index])
+            for index in range(model.nsensor)
+        },
+        mocap_bodies={name: int(model.body_mocapid[i]) for name, i in bodies.items() if model.body_mocapid[i] >= 0},
+    )
+
+
+def _part(start: int, size: int) -> slice:
+    return slice(int(start), int(start) + int(size))
