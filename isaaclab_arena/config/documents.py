@@ -1,0 +1,216 @@
+"""Read a JSON or YAML file strictly: what is ambiguous or would be changed silently is refused."""
+
+import json
+import math
+import re
+from collections.abc import Hashable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from isaaclab_arena.errors import ConfigError, Problem
+
+MAX_FILE_BYTES = 64 * 2**20
+MAX_DEPTH = 64
+MAX_VALUES = 5_000_000
+
+
+def read_document(path: str | Path) -> Any:
+    """Return what a JSON or YAML file holds: dicts with string keys, lists, strings, numbers, booleans and None.
+
+    The suffix decides between JSON (``.json``) and YAML (``.yaml``, ``.yml``); with any other suffix JSON is tried
+    first. Scalars of YAML follow the core schema of YAML 1.2, so ``no`` is a string and ``010`` is ten.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ConfigError: If the file cannot be read, is not well formed, has a key twice, holds NaN or infinity, or is
+            nested deeper than 64 levels.
+    """
+    file = str(path)
+    text = _read_text(Path(path), file)
+    if not text.strip():
+        raise ConfigError(Problem("the file is empty", file=file))
+    suffix = Path(path).suffix.lower()
+    try:
+        if suffix == ".json":
+            document = _parse_json(text)
+        elif suffix in {".yaml", ".yml"}:
+            document = _parse_yaml(text)
+        else:
+            document = _parse_either(text)
+        _check_values(document)
+    except _RefusedError as error:
+        raise ConfigError(Problem(str(error), file=file)) from error
+    return document
+
+
+class _RefusedError(ValueError):
+    """The text is not what a document may be; the message says why."""
+
+
+def _read_text(path: Path, file: str) -> str:
+    try:
+        if path.is_dir():
+            raise ConfigError(Problem("is a directory, not a file", file=file))
+        with path.open("rb") as stream:
+            data = stream.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError as error:
+        raise ConfigError(Problem("there is no such file", file=file)) from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ConfigError(Problem(f"cannot be read: {reason}", file=file)) from error
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError(Problem(f"is larger than {MAX_FILE_BYTES // 2**20} MiB", file=file))
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in data[:4]:
+        raise ConfigError(Problem("is UTF-16 or UTF-32; save it as UTF-8", file=file))
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(Problem(f"is not UTF-8 (byte {error.start}); save it as UTF-8", file=file)) from error
+
+
+def _parse_either(text: str) -> Any:
+    try:
+        return _parse_json(text)
+    except _RefusedError:
+        if text.lstrip().startswith(("{", "[")):
+            raise
+        return _parse_yaml(text)
+
+
+def _parse_json(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_pairs)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise _RefusedError(f"not valid JSON at {where}: {_json_hint(text, error)}") from error
+    except RecursionError as error:
+        raise _RefusedError(f"nested deeper than {MAX_DEPTH} levels") from error
+    except _RefusedError:
+        raise
+    except ValueError as error:  # an integer with more digits than Python converts
+        raise _RefusedError("holds a number with too many digits") from error
+
+
+def _json_hint(text: str, error: json.JSONDecodeError) -> str:
+    before, after = text[: error.pos].rstrip(), text[error.pos :].lstrip()
+    if (before.endswith(",") and after[:1] in {"}", "]"}) or after[:1] == ",":
+        return "a comma that nothing follows"
+    if after.startswith(("//", "/*", "#")):
+        return "JSON has no comments; write the file as YAML to have them"
+    return error.msg[:1].lower() + error.msg[1:]
+
+
+def _refuse_constant(constant: str) -> NoReturn:
+    raise _RefusedError(f"holds {constant}, which is no number")
+
+
+def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in mapping if keys.count(key) > 1)
+        raise _RefusedError(f"key '{twice}' appears twice in one mapping")
+    return mapping
+
+
+class _CoreLoader(yaml.CSafeLoader):
+    """YAML with the scalars of the 1.2 core schema and without duplicate keys."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, Any]]] = {}  # noqa: RUF012 - PyYAML's own class attribute
+
+
+def _construct_mapping(loader: _CoreLoader, node: yaml.MappingNode) -> dict[Hashable, Any]:
+    keys = [key.value for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+    if len(set(map(str, keys))) != len(keys):
+        twice = next(key for key in keys if keys.count(key) > 1)
+        line = node.start_mark.line + 1
+        raise _RefusedError(f"key '{twice}' appears twice in the mapping that begins at line {line}")
+    loader.flatten_mapping(node)
+    return loader.construct_mapping(node, deep=True)
+
+
+def _construct_int(loader: _CoreLoader, node: yaml.ScalarNode) -> int:
+    text = str(loader.construct_scalar(node))
+    base = {"0x": 16, "0o": 8}.get(text[:2], 10)
+    return int(text[2:] if base != 10 else text, base)
+
+
+def _resolve_as_core_schema() -> None:
+    resolve = _CoreLoader.add_implicit_resolver
+    resolve("tag:yaml.org,2002:bool", _pattern(r"true|True|TRUE|false|False|FALSE"), list("tTfF"))
+    resolve("tag:yaml.org,2002:null", _pattern(r"~|null|Null|NULL|"), ["~", "n", "N", ""])
+    resolve("tag:yaml.org,2002:int", _pattern(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+"), list("-+0123456789"))
+    number = r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+    resolve("tag:yaml.org,2002:float", _pattern(number), list("-+0123456789."))
+    resolve("tag:yaml.org,2002:merge", _pattern(r"<<"), ["<"])
+    _CoreLoader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
+    _CoreLoader.add_constructor("tag:yaml.org,2002:int", _construct_int)
+
+
+def _pattern(expression: str) -> re.Pattern[str]:
+    return re.compile(f"^(?:{expression})$")
+
+
+_resolve_as_core_schema()
+
+
+def _parse_yaml(text: str) -> Any:
+    try:
+        _check_yaml_depth(text)
+        return yaml.load(text, Loader=_CoreLoader)  # noqa: S506 - derived from the safe loader
+    except yaml.YAMLError as error:
+        raise _RefusedError(f"not valid YAML: {_yaml_hint(error)}") from error
+    except _RefusedError:
+        raise
+    except ValueError as error:
+        raise _RefusedError(f"not valid YAML: {error}") from error
+
+
+def _check_yaml_depth(text: str) -> None:
+    # The C composer recurses without a limit and would end the process.
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise _RefusedError(f"nested deeper than {MAX_DEPTH} levels")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+def _yaml_hint(error: yaml.YAMLError) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return str(error).splitlines()[0]
+
+
+def _check_values(document: Any) -> None:
+    for count, (value, depth) in enumerate(_walk(document)):
+        if depth > MAX_DEPTH:
+            raise _RefusedError(f"nested deeper than {MAX_DEPTH} levels")
+        if count > MAX_VALUES:
+            raise _RefusedError(f"holds more than {MAX_VALUES} values")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise _RefusedError(f"holds {value}, which is no finite number")
+        if not isinstance(value, dict | list | str | int | float | None):
+            raise _RefusedError(f"holds {value}, which is neither text, number, boolean, list nor mapping")
+
+
+def _walk(document: Any) -> Iterator[tuple[Any, int]]:
+    pending = [(document, 0)]
+    while pending:
+        value, depth = pending.pop()
+        yield value, depth
+        if isinstance(value, dict):
+            for key, item in value.items():
+                if not isinstance(key, str):
+                    raise _RefusedError(f"has the key {key!r}, which is no text; put it in quotes")
+                pending.append((key, depth + 1))
+                pending.append((item, depth + 1))
+        elif isinstance(value, list):
+            pending.extend((item, depth + 1) for item in value)

@@ -1,0 +1,148 @@
+"""The keys of a job and the values they take: from a plain dict to a `JobConfig`, or to what is wrong with it."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from isaaclab_arena.config.messages import error_message, key_path
+from isaaclab_arena.config.names import name_problem
+from isaaclab_arena.config.schema import JobConfig, JobDefaults, JobStatus
+from isaaclab_arena.errors import Problem, did_you_mean
+from isaaclab_arena.seeding import MAX_SEED
+
+MAX_COUNT = 10_000_000
+MAX_ENVS = 1_000_000
+
+_Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+_Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
+_Text = Annotated[str, Field(min_length=1)]
+
+
+class _EnvironmentArgs(BaseModel):
+    """The keys of ``arena_env_args`` that every environment has; the others are the environment's own."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    environment: _Text
+    num_envs: Annotated[int, Field(ge=1, le=MAX_ENVS)] | None = None
+    enable_cameras: bool | None = None
+    placement_seed: _Seed | None = None
+    env_spacing: float | None = None
+
+
+class _JobFields(BaseModel):
+    """The keys of a job, after defaults, interpolation and sweep."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    name: str
+    arena_env_args: _EnvironmentArgs
+    policy_type: _Text
+    policy_config_dict: dict[str, Any] | None = None
+    num_steps: _Count | None = None
+    num_episodes: _Count | None = None
+    num_rebuilds: _Count | None = None
+    language_instruction: _Text | None = None
+    variations: dict[str, Any] | None = None
+    seed: _Seed | None = None
+    status: str | None = None
+
+
+JOB_KEYS = frozenset({*_JobFields.model_fields, "policy_args", "sweep"})
+"""Every key that a job of the file may have."""
+
+COMMON_ENVIRONMENT_KEYS = frozenset(_EnvironmentArgs.model_fields)
+"""The keys of ``arena_env_args`` that every environment has."""
+
+
+class _CommandLineFields(BaseModel):
+    """What `JobDefaults` may hold."""
+
+    model_config = ConfigDict(strict=True)
+
+    num_steps: _Count | None = None
+    num_episodes: _Count | None = None
+    num_envs: Annotated[int, Field(ge=1, le=MAX_ENVS)] | None = None
+    seed: _Seed | None = None
+
+
+def check_defaults(defaults: JobDefaults) -> list[Problem]:
+    """Return what is wrong with what the command line gives."""
+    try:
+        _CommandLineFields.model_validate(vars(defaults))
+    except ValidationError as invalid:
+        return [Problem(error_message(error), key=f"--{key_path(error)}") for error in invalid.errors()]
+    if defaults.num_steps is not None and defaults.num_episodes is not None:
+        return [Problem("excludes --num_episodes; give one of them", key="--num_steps")]
+    return []
+
+
+def read_job(
+    fields: Mapping[str, Any], *, index: int, label: str, defaults: JobDefaults
+) -> tuple[JobConfig | None, list[Problem]]:
+    """Check one job and return it as a `JobConfig`.
+
+    Args:
+        fields: The job's keys, after defaults, interpolation and sweep.
+        index: The job's position among all jobs.
+        label: How messages call the job.
+        defaults: What the command line gives to jobs that do not say it themselves.
+
+    Returns:
+        The job where nothing is wrong, and what is wrong.
+    """
+    try:
+        checked = _JobFields.model_validate(fields)
+    except ValidationError as invalid:
+        errors = invalid.errors(include_url=False)
+        return None, [Problem(error_message(error, JOB_KEYS), job=label, key=key_path(error)) for error in errors]
+    conflicts = _conflicts(checked)
+    if conflicts:
+        return None, [Problem(message, job=label, key=key) for key, message in conflicts]
+    job = _job_config(checked, index, defaults)
+    if job.num_episodes is not None and job.num_episodes < job.num_rebuilds:
+        message = f"{job.num_rebuilds} rebuilds cannot share {job.num_episodes} episodes; each needs at least one"
+        return None, [Problem(message, job=label, key="num_rebuilds")]
+    return job, []
+
+
+def _job_config(checked: _JobFields, index: int, defaults: JobDefaults) -> JobConfig:
+    arguments = checked.arena_env_args
+    options = {key: value for key, value in (arguments.model_extra or {}).items() if value is not None}
+    has_length = checked.num_steps is not None or checked.num_episodes is not None
+    return JobConfig(
+        index=index,
+        name=checked.name,
+        environment=arguments.environment,
+        environment_args=options,
+        num_envs=_first(arguments.num_envs, defaults.num_envs, 1),
+        enable_cameras=bool(arguments.enable_cameras),
+        placement_seed=arguments.placement_seed,
+        policy_type=checked.policy_type,
+        policy_config_dict=checked.policy_config_dict or {},
+        num_steps=checked.num_steps if has_length else defaults.num_steps,
+        num_episodes=checked.num_episodes if has_length else defaults.num_episodes,
+        num_rebuilds=_first(checked.num_rebuilds, 1),
+        language_instruction=checked.language_instruction,
+        variations=checked.variations or {},
+        seed=_first(checked.seed, defaults.seed, 0),
+        status=JobStatus(checked.status or JobStatus.PENDING),
+    )
+
+
+def _conflicts(checked: _JobFields) -> list[tuple[str, str]]:
+    conflicts = []
+    unsafe = name_problem(checked.name)
+    if unsafe is not None:
+        conflicts.append(("name", unsafe))
+    if checked.num_steps is not None and checked.num_episodes is not None:
+        conflicts.append(("num_steps", "excludes num_episodes; give one of them"))
+    known = [status.value for status in JobStatus]
+    if checked.status is not None and checked.status not in known:
+        conflicts.append(("status", f"no status '{checked.status}'{did_you_mean(checked.status, known)}"))
+    return conflicts
+
+
+def _first(*values: int | None) -> int:
+    return next(value for value in values if value is not None)
