@@ -6,56 +6,25 @@ HDF5 updates its trees in place and a kill in such a moment loses earlier episod
 """
 
 import json
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from importlib import util
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import h5py
 import numpy as np
+from h5py import h5o  # pyright: ignore[reportAttributeAccessIssue]  compiled, its stubs lack it
 
 from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.storage.atomic import storage_errors, write_bytes, written_in_place
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.layout import ACTIONS, DATA_GROUP, demo_index, demo_name
+from isaaclab_arena.storage.layout import ACTIONS, DATA_GROUP, demo_index, demo_name, episode_index_of_file
+from isaaclab_arena.storage.recorded_episode import AttributeValue, Compression, RecordedEpisode, checksum
 
 ZSTD_FILTER = 32015
 CHUNK_BYTES = 1 << 20
 CHUNK_ROWS = 20
-
-AttributeValue: TypeAlias = str | int | float | bool
-Arrays: TypeAlias = Mapping[str, np.ndarray]
-"""Path below the episode's group, such as ``obs/robot_joint_pos``, to array."""
-
-
-class Compression(StrEnum):
-    """How arrays are compressed. ``ZSTD`` needs the package hdf5plugin, also in programs that read the file."""
-
-    NONE = "none"
-    LZF = "lzf"
-    GZIP = "gzip"
-    ZSTD = "zstd"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordedEpisode:
-    """One episode as it is stored.
-
-    Attributes:
-        episode_index: Its position in the job, which names its group.
-        arrays: ``actions`` of shape (num_samples, action_dim) and whatever else was recorded.
-        attributes: Attributes of its group, other than ``num_samples`` and ``checksum``.
-        env_args: Content of the attribute ``env_args`` of ``/data``.
-    """
-
-    episode_index: int
-    arrays: Arrays
-    attributes: Mapping[str, AttributeValue]
-    env_args: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,16 +52,6 @@ def check_compression(compression: Compression) -> None:
         )
 
 
-def checksum(arrays: Arrays) -> int:
-    """Return the CRC-32 of names, types, shapes and contents of arrays, in order of their names."""
-    crc = 0
-    for name in sorted(arrays):
-        array = np.ascontiguousarray(arrays[name])
-        crc = zlib.crc32(f"{name} {array.dtype.str} {array.shape}".encode(), crc)
-        crc = zlib.crc32(array.data.cast("B") if array.size else b"", crc)
-    return crc
-
-
 def write_episode(path: Path, episode: RecordedEpisode, compression: Compression = Compression.NONE) -> int:
     """Write one episode's file, complete or not at all, and return its checksum.
 
@@ -118,8 +77,7 @@ def write_episode(path: Path, episode: RecordedEpisode, compression: Compression
         group.attrs["num_samples"] = num_samples
         group.attrs["checksum"] = crc
         for name in sorted(episode.arrays):
-            array = episode.arrays[name]
-            group.create_dataset(name, data=array, **_filters(array, compression))
+            _create_dataset(group, name, episode.arrays[name], compression)
         file.flush()
         image = file.id.get_file_image()
     write_bytes(path, image)
@@ -156,7 +114,7 @@ def read_actions(path: Path, episode_index: int) -> np.ndarray:
         actions = _group(file, episode_index).get(ACTIONS)
         if not isinstance(actions, h5py.Dataset):
             raise StorageError(f"{path}: {demo_name(episode_index)} holds no '{ACTIONS}'")
-        return _read_array(actions)
+        return _read_array(actions.id)
 
 
 def read_episode(path: Path, episode_index: int) -> RecordedEpisode:
@@ -197,38 +155,91 @@ def consolidate(parts: Sequence[Path], dataset: Path) -> Consolidation:
     Raises:
         StorageError: If writing fails, or a part holds other content than the same episode of the dataset.
     """
-    sources, damaged = _intact(parts)
-    if dataset.exists():
-        with _opened(dataset) as file:
-            sources = [(index, dataset) for index in _episode_indices(file)] + sources
-    chosen = _first_of_each(sources)
-    if not chosen:
-        return Consolidation(episode_indices=(), damaged=damaged)
-    with written_in_place(dataset, overwrite=True) as temporary:
-        with h5py.File(temporary, "x") as target:
-            _copy(chosen, target)
-        with _opened(temporary) as written:
-            for index in chosen:
-                _verify(_group(written, index), dataset)
-    for index, part in sources:
-        if part != dataset and index in chosen:
-            part.unlink(missing_ok=True)
-    return Consolidation(episode_indices=tuple(chosen), damaged=damaged)
+    sources = {index: part for part in parts if (index := episode_index_of_file(part.name)) is not None}
+    strangers = [part for part in parts if episode_index_of_file(part.name) is None]
+    damaged = [(part, f"{part} is not named like an episode file") for part in strangers]
+    try:
+        indices = _consolidate(sources, dataset)
+    except StorageError:
+        reasons = _damage(sources)
+        if not reasons:
+            raise
+        damaged += [(sources.pop(index), reason) for index, reason in reasons.items()]
+        indices = _consolidate(sources, dataset)
+    return Consolidation(episode_indices=indices, damaged=tuple(damaged))
 
 
-def _filters(array: np.ndarray, compression: Compression) -> dict[str, Any]:
+def _consolidate(sources: Mapping[int, Path], dataset: Path) -> tuple[int, ...]:
+    kept = list_episodes(dataset) if dataset.exists() else []
+    for index in kept:
+        _refuse_different(index, dataset, sources.get(index))
+    everything = {**sources, **dict.fromkeys(kept, dataset)}
+    indices = tuple(sorted(everything))
+    if sources:
+        with written_in_place(dataset, overwrite=True) as temporary:
+            with h5py.File(temporary, "x") as target:
+                _copy([(index, everything[index]) for index in indices], target)
+            with _opened(temporary) as written:
+                for index in indices:
+                    _verify(_group(written, index), dataset)
+    for part in sources.values():
+        part.unlink(missing_ok=True)
+    return indices
+
+
+def _damage(sources: Mapping[int, Path]) -> dict[int, str]:
+    """Return why, for each episode whose file does not verify."""
+    reasons = {}
+    for index, part in sources.items():
+        try:
+            verify_episode(part, index)
+        except StorageError as error:
+            reasons[index] = str(error)
+    return reasons
+
+
+def _refuse_different(episode_index: int, dataset: Path, part: Path | None) -> None:
+    if part is None:
+        return
+    kept, new = (read_attributes(path, episode_index).get("checksum") for path in (dataset, part))
+    if kept != new:
+        raise StorageError(f"{dataset} and {part} both hold {demo_name(episode_index)}, with different content")
+
+
+# Below, h5py's low-level interface: an episode has many small arrays, and the high-level one costs more than HDF5.
+
+
+def _create_dataset(group: h5py.Group, name: str, array: np.ndarray, compression: Compression) -> None:
+    array = np.ascontiguousarray(array)
+    links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+    links.set_create_intermediate_group(True)
+    dataset = h5py.h5d.create(
+        group.id,
+        name.encode(),
+        h5py.h5t.py_create(array.dtype, logical=True),
+        h5py.h5s.create_simple(array.shape),
+        dcpl=_filters(array, compression),
+        lcpl=links,
+    )
+    if array.size:
+        dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, array)
+
+
+def _filters(array: np.ndarray, compression: Compression) -> h5py.h5p.PropDCID | None:
     if compression is Compression.NONE or array.size == 0 or array.ndim == 0:
-        return {}
-    row_bytes = max(1, array.nbytes // len(array))
-    rows = min(len(array), CHUNK_ROWS if array.ndim > 2 else max(1, CHUNK_BYTES // row_bytes))
-    chunks = (rows, *array.shape[1:])
+        return None
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    rows = CHUNK_ROWS if array.ndim > 2 else max(1, CHUNK_BYTES * len(array) // array.nbytes)
+    properties.set_chunk((min(len(array), rows), *array.shape[1:]))
     if compression is Compression.GZIP:
-        return {"chunks": chunks, "compression": "gzip", "compression_opts": 1}
-    if compression is Compression.LZF:
-        return {"chunks": chunks, "compression": "lzf"}
-    check_compression(compression)
-    _load_zstd()
-    return {"chunks": chunks, "compression": ZSTD_FILTER, "compression_opts": (1,)}
+        properties.set_deflate(1)
+    elif compression is Compression.LZF:
+        properties.set_filter(h5py.h5z.FILTER_LZF, h5py.h5z.FLAG_OPTIONAL)
+    else:
+        check_compression(compression)
+        _load_zstd()
+        properties.set_filter(ZSTD_FILTER, h5py.h5z.FLAG_MANDATORY, (1,))
+    return properties
 
 
 def _load_zstd() -> None:
@@ -273,23 +284,29 @@ def _attributes(group: h5py.Group) -> dict[str, AttributeValue]:
 
 
 def _arrays(group: h5py.Group) -> dict[str, np.ndarray]:
-    arrays: dict[str, np.ndarray] = {}
-
-    def add(name: str, item: object) -> None:
-        if isinstance(item, h5py.Dataset):
-            arrays[name] = _read_array(item)
-
-    group.visititems(add)
-    return arrays
+    return {name: _read_array(dataset) for name, dataset in _datasets(group.id, "")}
 
 
-def _read_array(dataset: h5py.Dataset) -> np.ndarray:
-    properties = dataset.id.get_create_plist()
+def _datasets(group: h5py.h5g.GroupID, prefix: str) -> Iterator[tuple[str, h5py.h5d.DatasetID]]:
+    for name in group:
+        item = h5o.open(group, name)
+        path = prefix + name.decode()
+        if isinstance(item, h5py.h5d.DatasetID):
+            yield path, item
+        elif isinstance(item, h5py.h5g.GroupID):
+            yield from _datasets(item, f"{path}/")
+
+
+def _read_array(dataset: h5py.h5d.DatasetID) -> np.ndarray:
+    properties = dataset.get_create_plist()
     filters = {properties.get_filter(position)[0] for position in range(properties.get_nfilters())}
     if ZSTD_FILTER in filters and not h5py.h5z.filter_avail(ZSTD_FILTER):
         check_compression(Compression.ZSTD)
         _load_zstd()
-    return np.asarray(dataset[()])
+    array = np.empty(dataset.shape, dataset.dtype)
+    if array.size:
+        dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
+    return array
 
 
 def _verify(group: h5py.Group, path: Path) -> None:
@@ -298,39 +315,10 @@ def _verify(group: h5py.Group, path: Path) -> None:
         raise StorageError(f"{path}: the arrays of {group.name} are not what was written (checksum {found})")
 
 
-def _intact(parts: Iterable[Path]) -> tuple[list[tuple[int, Path]], tuple[tuple[Path, str], ...]]:
-    """Return the episode index of each part that verifies, and the parts that do not."""
-    intact: list[tuple[int, Path]] = []
-    damaged: list[tuple[Path, str]] = []
-    for part in parts:
-        try:
-            with _opened(part) as file:
-                for index in _episode_indices(file):
-                    _verify(_group(file, index), part)
-                    intact.append((index, part))
-        except StorageError as error:
-            damaged.append((part, str(error)))
-    return intact, tuple(damaged)
-
-
-def _first_of_each(sources: Iterable[tuple[int, Path]]) -> dict[int, Path]:
-    """Return one source of each episode, ascending by index.
-
-    Raises:
-        StorageError: If two sources of an episode differ.
-    """
-    chosen: dict[int, Path] = {}
-    for index, path in sources:
-        first = chosen.setdefault(index, path)
-        if first != path and read_attributes(first, index).get("checksum") != read_attributes(path, index)["checksum"]:
-            raise StorageError(f"{first} and {path} both hold {demo_name(index)}, with different content")
-    return {index: chosen[index] for index in sorted(chosen)}
-
-
-def _copy(chosen: Mapping[int, Path], target: h5py.File) -> None:
+def _copy(sources: Iterable[tuple[int, Path]], target: h5py.File) -> None:
     data = target.create_group(DATA_GROUP)
     total, env_args = 0, "{}"
-    for index, path in chosen.items():
+    for index, path in sources:
         with _opened(path) as source:
             group = _group(source, index)
             source.copy(group, data, name=demo_name(index))

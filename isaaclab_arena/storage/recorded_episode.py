@@ -1,0 +1,49 @@
+"""An episode's arrays and attributes, as they travel between the recorder, the file and whoever reads it."""
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+import numpy as np
+
+AttributeValue: TypeAlias = str | int | float | bool
+Arrays: TypeAlias = Mapping[str, np.ndarray]
+"""Path below the episode's group, such as ``obs/robot_joint_pos``, to array."""
+
+
+class Compression(StrEnum):
+    """How arrays are compressed. ``ZSTD`` needs the package hdf5plugin, also in programs that read the file."""
+
+    NONE = "none"
+    LZF = "lzf"
+    GZIP = "gzip"
+    ZSTD = "zstd"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedEpisode:
+    """One episode as it is stored.
+
+    Attributes:
+        episode_index: Its position in the job, which names its group.
+        arrays: ``actions`` of shape (num_samples, action_dim) and whatever else was recorded.
+        attributes: Attributes of its group, other than ``num_samples`` and ``checksum``.
+        env_args: Content of the attribute ``env_args`` of ``/data``.
+    """
+
+    episode_index: int
+    arrays: Arrays
+    attributes: Mapping[str, AttributeValue]
+    env_args: Mapping[str, Any]
+
+
+def checksum(arrays: Arrays) -> int:
+    """Return the CRC-32 of names, types, shapes and contents of arrays, in order of their names."""
+    crc = 0
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        crc = zlib.crc32(f"{name} {array.dtype.str} {array.shape}".encode(), crc)
+        crc = zlib.crc32(array.data.cast("B") if array.size else b"", crc)
+    return crc
