@@ -1,0 +1,96 @@
+"""Options given as plain JSON values, checked against the dataclass that declares them."""
+
+import dataclasses
+import json
+import typing
+from collections.abc import Collection, Mapping
+from functools import cache
+from typing import Any
+
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
+
+from isaaclab_arena.config.messages import error_message
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+
+
+def option_names(config_class: type) -> frozenset[str] | None:
+    """Return the names of the options that a dataclass declares, None for a class that is no dataclass."""
+    if not dataclasses.is_dataclass(config_class):
+        return None
+    return frozenset(field.name for field in dataclasses.fields(config_class) if field.init)
+
+
+def read_options(
+    config_class: type, options: Mapping[str, Any], *, owner: str, other_names: Collection[str] = ()
+) -> Any:
+    """Return an instance of a dataclass made from plain options.
+
+    Types are strict as in the job file: ``"10"`` and ``true`` are no numbers, a list serves as a tuple, a name as an
+    enum.
+
+    Args:
+        config_class: The dataclass.
+        options: JSON values by the name of the option.
+        owner: Whose options they are, for messages: ``environment 'reach'``.
+        other_names: Names that stand beside the options, for the suggestion after an unknown one.
+
+    Raises:
+        ConfigError: With every problem; ``key`` names the option.
+    """
+    declared = {field.name: field for field in dataclasses.fields(config_class) if field.init}
+    problems = [
+        Problem(f"{owner} has no such option{did_you_mean(name, {*declared, *other_names})}", key=name)
+        for name in options
+        if name not in declared
+    ]
+    adapters = _adapters(config_class)
+    values: dict[str, Any] = {}
+    for name, field in declared.items():
+        if name not in options:
+            if _is_required(field):
+                problems.append(Problem(f"is missing; {owner} needs it", key=name))
+        elif options[name] is None and field.default is None:
+            values[name] = None
+        else:
+            try:
+                values[name] = _read(adapters.get(name), options[name])
+            except ValidationError as invalid:
+                problems.extend(
+                    Problem(error_message(error), key=".".join([name, *map(str, error["loc"])]))
+                    for error in invalid.errors(include_url=False)
+                )
+    if problems:
+        raise ConfigError(problems)
+    return _instance(config_class, values, owner)
+
+
+def _read(adapter: TypeAdapter[Any] | None, value: Any) -> Any:
+    # Pydantic's JSON mode is strict about types and still turns lists into tuples and names into enums.
+    return value if adapter is None else adapter.validate_json(json.dumps(value), strict=True)
+
+
+def _instance(config_class: type, values: dict[str, Any], owner: str) -> Any:
+    try:
+        return config_class(**values)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"options of {owner}: {error}") from error
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+@cache
+def _adapters(config_class: type) -> dict[str, TypeAdapter[Any]]:
+    """Return a checker per option; an option whose type JSON cannot express has none and takes any value."""
+    try:
+        hints = typing.get_type_hints(config_class, include_extras=True)
+    except (NameError, TypeError):
+        return {}
+    adapters = {}
+    for name, hint in hints.items():
+        try:
+            adapters[name] = TypeAdapter(hint)
+        except (PydanticUserError, TypeError):
+            continue
+    return adapters

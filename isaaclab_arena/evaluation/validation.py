@@ -1,0 +1,164 @@
+"""Check every job against the environments and policies that exist, before anything is simulated."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from isaaclab_arena.config.job_fields import COMMON_ENVIRONMENT_KEYS
+from isaaclab_arena.config.options import option_names, read_options
+from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.interfaces.environment import EnvironmentBuilder
+from isaaclab_arena.policy.catalog import resolve_policy_class
+from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.registry import Registry
+
+_Result = TypeVar("_Result")
+
+
+def resolve_jobs(
+    jobs: Sequence[JobConfig],
+    *,
+    file: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    environments: Registry = ENVIRONMENTS,
+) -> tuple[Job, ...]:
+    """Find the environment and the policy of every job and check all their options.
+
+    Args:
+        jobs: What the job file says.
+        file: The job file, for messages.
+        overrides: Options that the command line gives to every policy that has them, such as ``policy_device``;
+            those that are None are left out.
+        environments: Where the names of environments are looked up.
+
+    Raises:
+        ConfigError: With every problem of every job.
+    """
+    given = {key: value for key, value in (overrides or {}).items() if value is not None}
+    resolver = _Resolver(environments, given)
+    resolved: list[Job] = []
+    problems: list[Problem] = []
+    for job in jobs:
+        found, wrong = resolver.resolve(job)
+        problems.extend(dataclasses.replace(problem, file=file, job=job.name) for problem in wrong)
+        if found is not None:
+            resolved.append(found)
+    if problems:
+        raise ConfigError(problems)
+    return tuple(resolved)
+
+
+class _Resolver:
+    """Resolves jobs one by one, and what many jobs share only once."""
+
+    def __init__(self, environments: Registry, overrides: Mapping[str, Any]) -> None:
+        self._environments = environments
+        self._overrides = overrides
+        self._known: dict[str, Any] = {}
+
+    def resolve(self, job: JobConfig) -> tuple[Job | None, list[Problem]]:
+        problems = _unsupported(job)
+        environment = self._once("environment", [job.environment, job.environment_args], self._environment, job)
+        asked = [job.policy_type, job.policy_config_dict, job.num_envs]
+        policy = self._once("policy", asked, self._policy, job)
+        for outcome in (environment, policy):
+            if isinstance(outcome, ConfigError):
+                problems.extend(outcome.problems)
+        if not isinstance(policy, ConfigError) and _has_no_length(job, policy[0]):
+            message = f"is missing: '{job.policy_type}' has no length of its own, so give num_episodes or num_steps"
+            problems.append(Problem(message, key="num_episodes"))
+        if problems or isinstance(environment, ConfigError) or isinstance(policy, ConfigError):
+            return None, problems
+        builder, environment_config = environment
+        policy_class, policy_options = policy
+        resolved = Job(
+            config=job,
+            builder=builder,
+            environment_config=environment_config,
+            policy_class=policy_class,
+            policy_options=policy_options,
+        )
+        return resolved, []
+
+    def _once(
+        self, what: str, key: Any, resolve: Callable[[JobConfig], _Result], job: JobConfig
+    ) -> _Result | ConfigError:
+        index = what + json.dumps(key, sort_keys=True)
+        if index not in self._known:
+            try:
+                self._known[index] = resolve(job)
+            except ConfigError as error:
+                self._known[index] = error
+        return self._known[index]
+
+    def _environment(self, job: JobConfig) -> tuple[EnvironmentBuilder, Any]:
+        if job.environment.lower().endswith((".yaml", ".yml")):
+            message = f"'{job.environment}' is a graph specification; this version builds registered environments only"
+            raise ConfigError(Problem(message, key="arena_env_args.environment"))
+        builder = _keyed("arena_env_args.environment", lambda: self._environments.get(job.environment))
+        owner = f"environment '{job.environment}'"
+        config = _keyed(
+            "arena_env_args",
+            lambda: read_options(
+                builder.config_class, job.environment_args, owner=owner, other_names=COMMON_ENVIRONMENT_KEYS
+            ),
+        )
+        _keyed("arena_env_args", lambda: builder.check(config))
+        return builder, config
+
+    def _policy(self, job: JobConfig) -> tuple[type[PolicyBase], dict[str, Any]]:
+        policy_class = _keyed("policy_type", lambda: resolve_policy_class(job.policy_type))
+        undefined = sorted(getattr(policy_class, "__abstractmethods__", ()))
+        if undefined:
+            message = f"'{job.policy_type}' is no complete policy: it does not define {', '.join(undefined)}"
+            raise ConfigError(Problem(message, key="policy_type"))
+        options = dict(job.policy_config_dict)
+        # A class that reads its dict itself knows best what may be in it.
+        if policy_class.from_dict.__func__ is not PolicyBase.from_dict.__func__:
+            return policy_class, options
+        owner = f"policy '{job.policy_type}'"
+        config_class = policy_class.config_class
+        if config_class is None:
+            unwanted = [Problem(f"{owner} takes no options", key=f"policy_config_dict.{key}") for key in options]
+            if unwanted:
+                raise ConfigError(unwanted)
+            return policy_class, options
+        known = option_names(config_class)
+        if known is not None:
+            options |= {key: value for key, value in self._overrides.items() if key in known}
+            if "num_envs" in known:
+                options["num_envs"] = job.num_envs
+            _keyed("policy_config_dict", lambda: read_options(config_class, options, owner=owner))
+        return policy_class, options
+
+
+def _unsupported(job: JobConfig) -> list[Problem]:
+    problems = []
+    if job.enable_cameras:
+        message = "this version renders no cameras; leave it out or set it to false"
+        problems.append(Problem(message, key="arena_env_args.enable_cameras"))
+    if job.variations:
+        problems.append(Problem("this version knows no variations; leave them out", key="variations"))
+    return problems
+
+
+def _has_no_length(job: JobConfig, policy_class: type[PolicyBase]) -> bool:
+    if job.num_steps is not None or job.num_episodes is not None:
+        return False
+    return policy_class.has_length is PolicyBase.has_length and policy_class.num_episodes is PolicyBase.num_episodes
+
+
+def _keyed(prefix: str, act: Callable[[], Any]) -> Any:
+    """Do something, and put a key before what its problems name."""
+    try:
+        return act()
+    except ConfigError as error:
+        problems = [
+            dataclasses.replace(problem, key=f"{prefix}.{problem.key}" if problem.key else prefix)
+            for problem in error.problems
+        ]
+        raise ConfigError(problems) from error
