@@ -100,6 +100,26 @@ class ArenaEnvironment(Environment):
             "action_mode": self.action_mode.name,
         }
 
+    @property
+    def task_name(self) -> str:
+        """Registered name of the task."""
+        return self.task.name
+
+    @property
+    def action_mode_name(self) -> str:
+        """What actions mean."""
+        return self.action_mode.name
+
+    @property
+    def landmarks(self) -> Mapping[str, str]:
+        """Role to the name of the body or site that plays it."""
+        return self.task.landmarks
+
+    @property
+    def sizes(self) -> Mapping[str, float]:
+        """Lengths of the task's things [m]."""
+        return self.task.sizes
+
     def _observation(self) -> Observation:
         return {"policy": read_terms(self._terms, self.backend)}
 
