@@ -1,0 +1,64 @@
+"""The policy that draws its actions at random, from each episode's own stream."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
+
+BLOCK_STEPS = 64
+
+
+class RandomActionPolicy(PolicyBase[PolicyCfg]):
+    """Draws every action uniformly between the bounds of the action space, -1 to 1 where it has none.
+
+    The numbers of an episode come from the episode's own stream, so they are the same bits for any number of
+    environments, and in whichever row the episode runs. A row in which no episode has started gets zeros.
+    """
+
+    name: ClassVar[str] = "random_action"
+    config_class: ClassVar[type | None] = PolicyCfg
+
+    def __init__(self, config: PolicyCfg | None = None) -> None:
+        super().__init__(config)
+        self._generators: dict[int, np.random.Generator] = {}
+        self._blocks = np.zeros((0, BLOCK_STEPS, 0))
+        self._positions = np.zeros(0, np.int64)
+
+    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
+        """Take up the streams of the episodes that begin."""
+        shape = (env.num_envs, BLOCK_STEPS, *env.action_spec.shape)
+        if self._blocks.shape != shape:
+            self._generators = {}
+            self._blocks = np.zeros(shape)
+            self._positions = np.zeros(env.num_envs, np.int64)
+        for start in starts:
+            self._generators[start.env_id] = start.episode.policy_generator()
+            self._positions[start.env_id] = BLOCK_STEPS
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        """Return the next action of every row. Shape: (num_envs, action_dim)."""
+        del observation
+        if self._blocks.shape[0] != env.num_envs:
+            return torch.zeros((env.num_envs, *env.action_spec.shape), device=env.device)
+        low, high = _bounds(env.action_spec)
+        # Drawn in blocks: one call of the generator per row and step would cost more than a small policy network.
+        for row in np.flatnonzero(self._positions == BLOCK_STEPS):
+            self._positions[row] = 0
+            if row in self._generators:
+                unit = self._generators[row].random(self._blocks.shape[1:])
+                self._blocks[row] = low + (high - low) * unit
+        action = self._blocks[np.arange(env.num_envs), self._positions]
+        self._positions += 1
+        return torch.from_numpy(action.astype(np.float32)).to(env.device)
+
+
+def _bounds(spec: ArraySpec) -> tuple[np.ndarray, np.ndarray]:
+    low = np.full(spec.shape, -1.0) if spec.low is None else np.asarray(spec.low).reshape(spec.shape)
+    high = np.full(spec.shape, 1.0) if spec.high is None else np.asarray(spec.high).reshape(spec.shape)
+    return np.where(np.isfinite(low), low, -1.0), np.where(np.isfinite(high), high, 1.0)

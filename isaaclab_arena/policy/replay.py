@@ -1,0 +1,195 @@
+"""The policy that plays recorded actions again."""
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from isaaclab_arena.errors import ConfigError, PolicyError, Problem, StorageError
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
+from isaaclab_arena.storage.hdf5 import list_episodes, read_actions, read_attributes
+from isaaclab_arena.storage.layout import EPISODE_FILE_PATTERN, EPISODES_FOLDER, demo_index, demo_name
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ReplayPolicyCfg(PolicyCfg):
+    """Options of `ReplayPolicy`.
+
+    Attributes:
+        replay_file_path: A recording, a folder of recordings, or a pattern such as ``out/dataset_lift_rank*.hdf5``.
+        episode_name: The recorded episode to play in every episode, for example ``demo_3``; None plays in each
+            episode the recorded one of the same index.
+        device: Where actions are kept until they are played, None for the environment's device.
+    """
+
+    replay_file_path: str
+    episode_name: str | None = None
+    device: str | None = None
+
+
+class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
+    """Plays the ``actions`` of a recording, in as many environments as there are.
+
+    An episode ends with the step of its last recorded action, unless the environment ends it before.
+
+    Raises:
+        ConfigError: If there is no recording at ``replay_file_path``, or it does not hold ``episode_name``.
+    """
+
+    name: ClassVar[str] = "replay"
+    config_class: ClassVar[type | None] = ReplayPolicyCfg
+
+    def __init__(self, config: ReplayPolicyCfg) -> None:
+        super().__init__(config)
+        self._replay = config
+        self._files = _index(_recordings(config.replay_file_path))
+        self._only = None if config.episode_name is None else self._checked(config.episode_name)
+        self._warned = False
+        self._actions = torch.zeros(0, 0, 0)
+        self._lengths = torch.zeros(0, dtype=torch.int64)
+        self._positions = torch.zeros(0, dtype=torch.int64)
+
+    def num_episodes(self) -> int | None:
+        """Number of recorded episodes, 1 if one of them is played in every episode."""
+        return len(self._files) if self._only is None else 1
+
+    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
+        """Load the actions of the episodes that begin.
+
+        Raises:
+            PolicyError: If the recording lacks an episode, or its actions do not fit the environment.
+        """
+        if len(self._lengths) != env.num_envs or self._actions.shape[2:] != env.action_spec.shape:
+            device = env.device if self._replay.device is None else torch.device(self._replay.device)
+            self._actions = torch.zeros((env.num_envs, 1, *env.action_spec.shape), device=device)
+            self._lengths = torch.zeros(env.num_envs, dtype=torch.int64, device=device)
+            self._positions = torch.zeros(env.num_envs, dtype=torch.int64, device=device)
+        for start in starts:
+            self._load(env, start)
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        """Return the next recorded action of every row, the last one again past the end.
+
+        Returns:
+            Shape: (num_envs, action_dim). Zeros in rows where no episode has started.
+        """
+        del observation
+        if len(self._lengths) != env.num_envs:
+            return torch.zeros((env.num_envs, *env.action_spec.shape), device=env.device)
+        steps = torch.minimum(self._positions, (self._lengths - 1).clamp(min=0))
+        action = self._actions[torch.arange(env.num_envs, device=steps.device), steps]
+        self._positions += 1
+        return action.to(env.device)
+
+    def finished(self) -> torch.Tensor | None:
+        """Return the rows whose recording has been played to its end. Shape: (num_envs,), bool."""
+        return (self._lengths > 0) & (self._positions >= self._lengths)
+
+    def _load(self, env: Environment, start: EpisodeStart) -> None:
+        index = start.episode.episode_index if self._only is None else self._only
+        if index not in self._files:
+            raise PolicyError(
+                f"'{self._replay.replay_file_path}' holds no {demo_name(index)}; it holds {_ranges(self._files)}"
+            )
+        try:
+            actions = read_actions(self._files[index], index)
+        except StorageError as error:
+            raise PolicyError(str(error)) from error
+        if actions.shape[1:] != env.action_spec.shape or len(actions) == 0:
+            raise PolicyError(
+                f"the actions of {demo_name(index)} in {self._files[index]} have shape {actions.shape}; "
+                f"the environment takes (num_steps, action_dim) = (1 or more, {env.action_spec.shape[0]})"
+            )
+        self._warn_of_other_seed(start, index)
+        self._put(start.env_id, actions)
+
+    def _put(self, row: int, actions: np.ndarray) -> None:
+        missing = len(actions) - self._actions.shape[1]
+        if missing > 0:
+            shape = (len(self._actions), missing, *self._actions.shape[2:])
+            self._actions = torch.cat([self._actions, torch.zeros(shape, device=self._actions.device)], dim=1)
+        self._actions[row, : len(actions)] = torch.as_tensor(actions, dtype=torch.float32)
+        self._lengths[row] = len(actions)
+        self._positions[row] = 0
+
+    def _warn_of_other_seed(self, start: EpisodeStart, index: int) -> None:
+        attributes = read_attributes(self._files[index], index)
+        recorded = attributes.get("placement_seed", attributes.get("seed"))
+        episode = start.episode
+        seed = episode.seed if episode.conditions_seed is None else episode.conditions_seed
+        if not self._warned and recorded is not None and recorded != seed:
+            self._warned = True
+            logger.warning(
+                "%s was recorded with seed %s, job '%s' has seed %s: its episodes start from other conditions",
+                self._files[index],
+                recorded,
+                episode.job,
+                seed,
+            )
+
+    def _checked(self, episode_name: str) -> int:
+        index = demo_index(episode_name)
+        if index is None or index not in self._files:
+            raise ConfigError(
+                Problem(
+                    f"'{self._replay.replay_file_path}' holds no '{episode_name}'; it holds {_ranges(self._files)}",
+                    key="episode_name",
+                )
+            )
+        return index
+
+
+def _recordings(path: str) -> list[Path]:
+    """Return the files that a path, a folder or a pattern stands for, sorted."""
+    given = Path(path).expanduser()
+    if given.is_file():
+        return [given]
+    if given.is_dir():
+        episodes = given / EPISODES_FOLDER
+        found = [*given.glob("*.hdf5"), *given.glob(EPISODE_FILE_PATTERN), *episodes.glob(EPISODE_FILE_PATTERN)]
+    else:
+        relative = given.relative_to(given.anchor)
+        found = list(Path(given.anchor or ".").glob(str(relative)))
+    if not found:
+        raise ConfigError(Problem(f"no recording at '{path}'", key="replay_file_path"))
+    return sorted(found)
+
+
+def _index(files: Iterable[Path]) -> dict[int, Path]:
+    """Return which file holds each recorded episode."""
+    found: dict[int, Path] = {}
+    for file in files:
+        try:
+            indices = list_episodes(file)
+        except StorageError as error:
+            raise ConfigError(Problem(str(error), key="replay_file_path")) from error
+        for index in indices:
+            if index in found:
+                raise ConfigError(
+                    Problem(f"{found[index]} and {file} both hold {demo_name(index)}; name one", key="replay_file_path")
+                )
+            found[index] = file
+    if not found:
+        raise ConfigError(Problem("the recording holds no episodes", key="replay_file_path"))
+    return dict(sorted(found.items()))
+
+
+def _ranges(indices: Iterable[int]) -> str:
+    """Return ascending indices for people: ``demo_0 to demo_4, demo_7``."""
+    runs: list[list[int]] = []
+    for index in indices:
+        if runs and runs[-1][1] == index - 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return ", ".join(
+        demo_name(first) if first == last else f"{demo_name(first)} to {demo_name(last)}" for first, last in runs
+    )

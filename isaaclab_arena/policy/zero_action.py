@@ -1,0 +1,23 @@
+"""The policy that does nothing, to try an environment out."""
+
+from typing import ClassVar
+
+import torch
+
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
+
+
+class ZeroActionPolicy(PolicyBase[PolicyCfg]):
+    """Returns zeros, as in Isaac Lab Arena.
+
+    Zero is meant literally: an environment that takes joint positions is asked to go to zero, not to stand still.
+    """
+
+    name: ClassVar[str] = "zero_action"
+    config_class: ClassVar[type | None] = PolicyCfg
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        """Return zeros. Shape: (num_envs, action_dim)."""
+        del observation
+        return torch.zeros((env.num_envs, *env.action_spec.shape), device=env.device)
