@@ -1,0 +1,77 @@
+"""``isaaclab-arena list``: the names that a job file may use, with their options."""
+
+import dataclasses
+import inspect
+import sys
+import typing
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import tyro
+
+from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJECTS
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.policy.catalog import POLICIES
+from isaaclab_arena.registry import Registry
+
+_REGISTRIES = {"environments": ENVIRONMENTS, "policies": POLICIES, "embodiments": EMBODIMENTS, "objects": OBJECTS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListOptions:
+    """Show the names that a job file may use, what they stand for and their options."""
+
+    what: tyro.conf.Positional[Literal["environments", "policies", "embodiments", "objects"]]
+    """What to list."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Show one catalog."""
+    options = tyro.cli(ListOptions, args=argv, prog="isaaclab-arena list")
+    print(catalog_text(_REGISTRIES[options.what]))
+    return 0
+
+
+def catalog_text(registry: Registry) -> str:
+    """Return a table of a catalog's names, each with one line on what it is and its options with their defaults."""
+    names = registry.names()
+    width = max(map(len, names), default=0)
+    lines = []
+    for name in names:
+        try:
+            entry = registry.get(name)
+        except (ConfigError, ImportError, AttributeError) as error:
+            lines.append(f"{name:<{width}}  cannot be loaded: {error}")
+            continue
+        lines.append(f"{name:<{width}}  {_summary(entry)}".rstrip())
+        lines.extend(f"{'':<{width}}    {option}" for option in _options(getattr(entry, "config_class", None)))
+    return "\n".join(lines)
+
+
+def _summary(entry: Any) -> str:
+    if isinstance(entry, type):
+        documented = entry.__doc__
+    elif hasattr(entry, "config_class"):
+        # A builder is described by the module that defines its options.
+        documented = inspect.getdoc(sys.modules[entry.config_class.__module__])
+    else:
+        documented = getattr(entry, "words", None)
+    return (documented or "").strip().partition("\n")[0]
+
+
+def _options(config_class: type | None) -> list[str]:
+    if config_class is None or not dataclasses.is_dataclass(config_class):
+        return []
+    hints = typing.get_type_hints(config_class)
+    return [_option(field, hints[field.name]) for field in dataclasses.fields(config_class) if field.init]
+
+
+def _option(field: dataclasses.Field[Any], hint: Any) -> str:
+    choices = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
+    suffix = f"  ({' | '.join(map(str, choices))})" if choices else ""
+    if field.default is not dataclasses.MISSING:
+        return f"{field.name} = {field.default}{suffix}"
+    if field.default_factory is not dataclasses.MISSING:
+        return f"{field.name} = {field.default_factory()}{suffix}"
+    return f"{field.name}, required{suffix}"

@@ -1,0 +1,73 @@
+"""``isaaclab-arena``: finds the command that was typed and hands it the rest of the line."""
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from isaaclab_arena.errors import ArenaError, ConfigError, did_you_mean
+
+_MAX_PROBLEMS_SHOWN = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Command:
+    entry: str
+    summary: str
+
+
+# Entries are text, so that a command pays only for what it needs: `list` must not wait for MuJoCo and pandas.
+_COMMANDS = {
+    "evaluate": _Command(
+        entry="isaaclab_arena.evaluation.eval_runner:main", summary="run the jobs of a job file, show the merged table"
+    ),
+    "merge": _Command(entry="isaaclab_arena.cli.merge:main", summary="build the table of a run again from its files"),
+    "list": _Command(entry="isaaclab_arena.cli.listing:main", summary="environments, policies, embodiments or objects"),
+    "validate": _Command(entry="isaaclab_arena.cli.validate:main", summary="check job files without running anything"),
+    "doctor": _Command(entry="isaaclab_arena.cli.doctor:main", summary="show what this machine has to offer"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: What follows ``isaaclab-arena`` on the command line; the process's own arguments by default.
+
+    Returns:
+        The exit code: 0 where all went well, 2 for a mistake of the user's, 1 for anything else.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    name = arguments[0] if arguments else ""
+    if name in {"", "-h", "--help"}:
+        print(_help())
+        return 0 if name else 2
+    if name not in _COMMANDS:
+        print(f"no command called '{name}'{did_you_mean(name, _COMMANDS)}", file=sys.stderr)
+        return 2
+    try:
+        return _load(_COMMANDS[name].entry)(arguments[1:])
+    except ConfigError as error:
+        print(_problems_text(error), file=sys.stderr)
+        return 2
+    except ArenaError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+def _load(entry: str) -> Callable[[Sequence[str]], int]:
+    module, _, attribute = entry.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _help() -> str:
+    width = max(map(len, _COMMANDS))
+    lines = [f"  {name:<{width}}  {command.summary}" for name, command in _COMMANDS.items()]
+    head = ["usage: isaaclab-arena COMMAND [OPTIONS]", "", "commands:"]
+    return "\n".join([*head, *lines, "", "isaaclab-arena COMMAND --help shows a command's options"])
+
+
+def _problems_text(error: ConfigError) -> str:
+    lines = [str(problem) for problem in error.problems[:_MAX_PROBLEMS_SHOWN]]
+    hidden = len(error.problems) - len(lines)
+    return "\n".join([*lines, f"... and {hidden} more problems"] if hidden else lines)

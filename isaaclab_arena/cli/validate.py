@@ -1,0 +1,70 @@
+"""``isaaclab-arena validate``: check job files without running anything."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from isaaclab_arena.config.loading import load_jobs_file
+from isaaclab_arena.config.schema import JobDefaults, JobsFile
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.validation import resolve_jobs
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidateOptions:
+    """Check job files without running anything: every job, every option, all problems at once."""
+
+    files: tyro.conf.Positional[tuple[Path, ...]]
+    """Job files, JSON or YAML."""
+
+    num_steps: int | None = None
+    """Control steps of jobs that give neither steps nor episodes."""
+
+    num_episodes: int | None = None
+    """Episodes of jobs that give neither steps nor episodes."""
+
+    num_envs: int | None = None
+    """Rows of jobs that do not say."""
+
+    seed: int | None = None
+    """Seed of jobs that do not say."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Check the files named in ``argv``.
+
+    Raises:
+        ConfigError: With every problem of every file.
+    """
+    options = tyro.cli(ValidateOptions, args=argv, prog="isaaclab-arena validate")
+    defaults = JobDefaults(
+        num_steps=options.num_steps, num_episodes=options.num_episodes, num_envs=options.num_envs, seed=options.seed
+    )
+    if not options.files:
+        raise ConfigError("name at least one job file: isaaclab-arena validate jobs.json")
+    problems: list[Problem] = []
+    for path in options.files:
+        try:
+            jobs_file = load_jobs_file(path, defaults)
+            resolve_jobs(jobs_file.jobs, file=jobs_file.path)
+        except ConfigError as error:
+            problems.extend(error.problems)
+        else:
+            print(_summary(jobs_file))
+    if problems:
+        raise ConfigError(problems)
+    return 0
+
+
+def _summary(jobs_file: JobsFile) -> str:
+    jobs = jobs_file.jobs
+    episodes = sum(job.num_episodes or 0 for job in jobs)
+    environments = sorted({job.environment for job in jobs})
+    policies = sorted({job.policy_type for job in jobs})
+    noun = "job" if len(jobs) == 1 else "jobs"
+    return (
+        f"{jobs_file.path}: {len(jobs)} {noun}, {episodes} episodes, environments {', '.join(environments)}, "
+        f"policies {', '.join(policies)}, hash {jobs_file.config_hash}"
+    )
