@@ -50,7 +50,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorOptions:
-    """Show versions, processors, GPUs, ranks and file formats, and try the physics. Exit code 1: a needed part fails."""
+    """Show versions, processors, GPUs, ranks and file formats, and try the physics; exit code 1 where a part fails."""
 
 
 def main(argv: Sequence[str]) -> int:
