@@ -48,7 +48,7 @@ class RandomActionPolicy(PolicyBase[PolicyCfg]):
             return torch.zeros((env.num_envs, *env.action_spec.shape), device=env.device)
         low, high = _bounds(env.action_spec)
         # Drawn in blocks: one call of the generator per row and step would cost more than a small policy network.
-        for row in np.flatnonzero(self._positions == BLOCK_STEPS):
+        for row in np.flatnonzero(self._positions == BLOCK_STEPS).tolist():
             self._positions[row] = 0
             if row in self._generators:
                 unit = self._generators[row].random(self._blocks.shape[1:])

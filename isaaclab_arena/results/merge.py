@@ -1,0 +1,113 @@
+"""One table of all jobs and one of all episodes, from what is on disk and from nothing else.
+
+Whoever merges needs no memory of the run: every rank's rows and reports are files, and what the plan promised but no
+file holds is named as missing. Merging again gives the same tables.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from isaaclab_arena.results.rows import (
+    EPISODE_COLUMNS,
+    JOB_COLUMNS,
+    JobEvidence,
+    JobResultStatus,
+    episode_row,
+    job_row,
+    missing_episodes,
+    status_of,
+)
+from isaaclab_arena.storage.commits import read_commits
+from isaaclab_arena.storage.job_reports import read_job_reports
+from isaaclab_arena.storage.layout import job_directory
+from isaaclab_arena.storage.run_plan import PlannedJob, RunPlan, read_run_plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class MissingJob:
+    """What a job still owes.
+
+    Attributes:
+        job: Name of the job.
+        rank: The rank that should have run it.
+        status: Where the job stands.
+        episode_indices: Planned episodes that did not finish; empty where the plan was never known.
+    """
+
+    job: str
+    rank: int | None
+    status: JobResultStatus
+    episode_indices: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergedResults:
+    """The results of a run.
+
+    Attributes:
+        plan: What the run set out to do.
+        jobs: One row per job, in order of the plan, with the columns `JOB_COLUMNS`.
+        episodes: One row per finished episode, by job and index, with the columns `EPISODE_COLUMNS`.
+        missing: What jobs still owe, in order of the plan.
+        problems: Files and lines that could not be read, and episodes that were committed with unequal results.
+        complete: Whether every job that was to run completed with all of its episodes.
+    """
+
+    plan: RunPlan
+    jobs: pd.DataFrame
+    episodes: pd.DataFrame
+    missing: tuple[MissingJob, ...]
+    problems: tuple[str, ...]
+    complete: bool
+
+
+def merge_results(output_directory: Path) -> MergedResults:
+    """Read everything that the ranks of a run have written.
+
+    Args:
+        output_directory: The folder that holds ``run.json``.
+
+    Raises:
+        ConfigError: If the folder is no output of a run.
+    """
+    plan = read_run_plan(output_directory)
+    problems: list[str] = []
+    evidence = [_evidence(output_directory, job, problems) for job in sorted(plan.jobs, key=lambda job: job.index)]
+    missing = tuple(owed for owed in map(_owed, evidence) if owed is not None)
+    episodes = [episode_row(each.job, row) for each in evidence for row in each.rows]
+    return MergedResults(
+        plan=plan,
+        jobs=_table([job_row(each) for each in evidence], JOB_COLUMNS),
+        episodes=_table(episodes, EPISODE_COLUMNS),
+        missing=missing,
+        problems=tuple(problems),
+        complete=not missing,
+    )
+
+
+def _evidence(output_directory: Path, job: PlannedJob, problems: list[str]) -> JobEvidence:
+    directory = job_directory(output_directory, job.name)
+    commits = read_commits(directory, job.name)
+    reports, unreadable = read_job_reports(directory)
+    problems += [*commits.problems, *unreadable]
+    problems += [
+        f"job '{job.name}': episode {index} was committed more than once, with different results; the first counts"
+        for index in commits.unequal_episodes
+    ]
+    return JobEvidence(job=job, rows=commits.rows, reports=reports, unequal_episodes=bool(commits.unequal_episodes))
+
+
+def _owed(evidence: JobEvidence) -> MissingJob | None:
+    status, indices = status_of(evidence), missing_episodes(evidence)
+    if status is JobResultStatus.SKIPPED or (status is JobResultStatus.COMPLETED and not indices):
+        return None
+    return MissingJob(job=evidence.job.name, rank=evidence.job.rank, status=status, episode_indices=indices)
+
+
+def _table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> pd.DataFrame:
+    # Types are fixed, so that a column without a single value is the same in every run.
+    return pd.DataFrame({name: pd.array([row.get(name) for row in rows], dtype=kind) for name, kind in columns.items()})

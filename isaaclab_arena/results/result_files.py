@@ -1,0 +1,63 @@
+"""The merged results as files: CSV for people, Parquet for programs, JSON for both. All can be rebuilt."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from isaaclab_arena.results.merge import MergedResults
+from isaaclab_arena.storage.atomic import write_bytes, write_text
+from isaaclab_arena.storage.json_values import json_text
+
+SCHEMA_VERSION = 1
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def write_tables(output_directory: Path, merged: MergedResults) -> tuple[Path, ...]:
+    """Write ``results`` as CSV, Parquet and JSON, and ``episodes`` as CSV and Parquet, over earlier ones.
+
+    Each file is complete or is the earlier one. Rows are in order of the plan, then of the episode.
+
+    Returns:
+        The files.
+
+    Raises:
+        StorageError: If one cannot be written.
+    """
+    paths = []
+    for name, table in (("results", merged.jobs), ("episodes", merged.episodes)):
+        csv, parquet = output_directory / f"{name}.csv", output_directory / f"{name}.parquet"
+        write_text(csv, _without_formulas(table).to_csv(index=False), overwrite=True)
+        write_bytes(parquet, table.to_parquet(index=False), overwrite=True)
+        paths += [csv, parquet]
+    json_file = output_directory / "results.json"
+    write_text(json_file, json_text(results_document(merged)), overwrite=True)
+    return (*paths, json_file)
+
+
+def results_document(merged: MergedResults) -> dict[str, Any]:
+    """Return what ``results.json`` holds: the jobs, what is missing, and what could not be read."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": merged.plan.run_id,
+        "config_hash": merged.plan.config_hash,
+        "complete": merged.complete,
+        "jobs": [_record(row) for row in merged.jobs.to_dict(orient="records")],
+        "missing": merged.missing,
+        "problems": merged.problems,
+    }
+
+
+def _record(row: dict[Any, Any]) -> dict[str, Any]:
+    return {str(name): None if value is pd.NA else value for name, value in row.items()}
+
+
+def _without_formulas(table: pd.DataFrame) -> pd.DataFrame:
+    """Put an apostrophe before text that a spreadsheet would run as a formula."""
+    texts = table.select_dtypes("string")
+    return table.assign(**{str(name): _quoted(texts[name]) for name in texts})
+
+
+def _quoted(values: Iterable[Any]) -> list[Any]:
+    return [f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_STARTS) else value for value in values]

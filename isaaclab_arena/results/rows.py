@@ -1,0 +1,264 @@
+"""The columns of the results, in one place: one row per job, one row per episode."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from isaaclab_arena.results.statistics import clopper_pearson_interval, rate_bounds, success_rate, wilson_interval
+from isaaclab_arena.storage.commits import CommitRow
+from isaaclab_arena.storage.job_reports import JobReport, Reproducible
+from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.run_plan import PlannedJob
+
+
+class JobResultStatus(StrEnum):
+    """Where a job stands when the results are merged.
+
+    ``INTERRUPTED``: it was stopped, or its rank died after it had finished episodes. ``MISSING``: no trace of it.
+    ``SKIPPED``: the job file said not to run it.
+    """
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+    MISSING = "missing"
+    SKIPPED = "skipped"
+
+
+JOB_COLUMNS: dict[str, str] = {
+    "name": "string",
+    "environment": "string",
+    "task": "string",
+    "embodiment": "string",
+    "object": "string",
+    "policy": "string",
+    "seed": "Int64",
+    "status": "string",
+    "planned": "Int64",
+    "episodes": "Int64",
+    "successes": "Int64",
+    "success_rate": "Float64",
+    "success_low": "Float64",
+    "success_high": "Float64",
+    "clopper_pearson_low": "Float64",
+    "clopper_pearson_high": "Float64",
+    "success_rate_lower_bound": "Float64",
+    "success_rate_upper_bound": "Float64",
+    "mean_length": "Float64",
+    "mean_return": "Float64",
+    "failures": "Int64",
+    "timeouts": "Int64",
+    "errors": "Int64",
+    "missing": "Int64",
+    "cut": "Int64",
+    "reproducible": "string",
+    "error": "string",
+    "traceback_file": "string",
+    "wall_s": "Float64",
+    "build_s": "Float64",
+    "simulate_s": "Float64",
+    "policy_s": "Float64",
+    "render_s": "Float64",
+    "record_s": "Float64",
+    "idle_s": "Float64",
+    "env_steps": "Int64",
+    "env_steps_per_s": "Float64",
+    "rank": "Int64",
+    "device": "string",
+}
+"""Column to type of the table of jobs, in order; ``docs/results.md`` says what each means."""
+
+EPISODE_COLUMNS: dict[str, str] = {
+    "job": "string",
+    "episode_index": "Int64",
+    "environment": "string",
+    "object": "string",
+    "policy": "string",
+    "seed": "Int64",
+    "episode_seed": "Int64",
+    "outcome": "string",
+    "success": "boolean",
+    "length": "Int64",
+    "return": "Float64",
+    "termination": "string",
+    "error": "string",
+    "language_instruction": "string",
+    "conditions": "string",
+    "metrics": "string",
+    "checksum": "Int64",
+    "dataset_file": "string",
+    "env_id": "Int64",
+    "episode_in_env": "Int64",
+    "rank": "Int64",
+    "timestamp": "string",
+    "wall_s": "Float64",
+}
+"""Column to type of the table of episodes, in order; conditions and metrics are JSON."""
+
+TIME_AND_PLACE_COLUMNS = frozenset(
+    {"wall_s", "build_s", "simulate_s", "policy_s", "render_s", "record_s", "idle_s", "env_steps_per_s"}
+    | {"rank", "device", "timestamp", "traceback_file", "dataset_file"}
+)
+"""Columns that may differ between two runs of the same job file; with several environments also ``env_id``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobEvidence:
+    """Everything that the disk says about a job.
+
+    Attributes:
+        job: What was planned.
+        rows: Its finished episodes, by index, each once.
+        reports: How it went, by rank; normally one.
+        unequal_episodes: Whether an episode was committed twice with different results.
+    """
+
+    job: PlannedJob
+    rows: Sequence[CommitRow]
+    reports: Sequence[JobReport]
+    unequal_episodes: bool = False
+
+
+def planned_episodes(evidence: JobEvidence) -> int | None:
+    """Return how many episodes the job should have; None where steps decide, or nobody lived to say."""
+    if evidence.job.num_episodes is not None:
+        return evidence.job.num_episodes
+    return next((report.num_episodes for report in evidence.reports if report.num_episodes is not None), None)
+
+
+def missing_episodes(evidence: JobEvidence) -> tuple[int, ...]:
+    """Return the indices of the planned episodes that did not finish."""
+    planned = planned_episodes(evidence)
+    if planned is None or status_of(evidence) is JobResultStatus.SKIPPED:
+        return ()
+    finished = {row.episode_index for row in evidence.rows}
+    return tuple(index for index in range(planned) if index not in finished)
+
+
+def status_of(evidence: JobEvidence) -> JobResultStatus:
+    """Return where the job stands."""
+    if evidence.reports:
+        statuses = {JobResultStatus(report.status.value) for report in evidence.reports}
+        worst = (JobResultStatus.FAILED, JobResultStatus.INTERRUPTED, JobResultStatus.COMPLETED)
+        return next(status for status in worst if status in statuses)
+    if evidence.rows:
+        return JobResultStatus.INTERRUPTED
+    return JobResultStatus.MISSING if evidence.job.status == "pending" else JobResultStatus.SKIPPED
+
+
+def job_row(evidence: JobEvidence) -> dict[str, Any]:
+    """Return a job's row of the table: a value, or None, for each of `JOB_COLUMNS`."""
+    job = evidence.job
+    return {
+        "name": job.name,
+        "environment": job.environment,
+        "task": job.task,
+        "embodiment": job.embodiment,
+        "object": job.object,
+        "policy": job.policy_type,
+        "seed": job.seed,
+        "status": str(status_of(evidence)),
+        "planned": planned_episodes(evidence),
+        **_success(evidence),
+        **_means(evidence.rows),
+        **_how_it_went(evidence),
+    }
+
+
+def episode_row(job: PlannedJob, row: CommitRow) -> dict[str, Any]:
+    """Return an episode's row of the table: a value, or None, for each of `EPISODE_COLUMNS`."""
+    return {
+        "job": job.name,
+        "episode_index": row.episode_index,
+        "environment": job.environment,
+        "object": job.object,
+        "policy": job.policy_type,
+        "seed": row.seed,
+        "episode_seed": row.episode_seed,
+        "outcome": row.outcome,
+        "success": row.success,
+        "length": row.episode_length,
+        "return": row.episode_return,
+        "termination": row.termination,
+        "error": row.error,
+        "language_instruction": row.language_instruction,
+        "conditions": json_line(row.variations),
+        "metrics": json_line(row.metrics),
+        "checksum": row.checksum,
+        "dataset_file": row.dataset_file,
+        "env_id": row.env_id,
+        "episode_in_env": row.episode_in_env,
+        "rank": row.rank,
+        "timestamp": row.timestamp,
+        "wall_s": row.wall_s,
+    }
+
+
+def _success(evidence: JobEvidence) -> dict[str, Any]:
+    """Count. Errors and episodes whose success is not measured are not scored."""
+    outcomes = Counter(row.outcome for row in evidence.rows)
+    scored = [row for row in evidence.rows if row.success is not None and row.outcome != "error"]
+    successes, errors = sum(row.success is True for row in scored), outcomes["error"]
+    unmeasured = len(evidence.rows) - errors - len(scored)
+    missing = len(missing_episodes(evidence))
+    wilson = wilson_interval(successes, len(scored))
+    exact = clopper_pearson_interval(successes, len(scored))
+    # A job that does not measure success has no rate to bound, however many of its episodes are missing.
+    bounds = None if unmeasured else rate_bounds(successes, len(scored), errors + missing)
+    unknown_plan = planned_episodes(evidence) is None and status_of(evidence) is JobResultStatus.MISSING
+    return {
+        "episodes": len(evidence.rows),
+        "successes": None if unmeasured and not scored else successes,
+        "success_rate": success_rate(successes, len(scored)),
+        "success_low": wilson.low if wilson else None,
+        "success_high": wilson.high if wilson else None,
+        "clopper_pearson_low": exact.low if exact else None,
+        "clopper_pearson_high": exact.high if exact else None,
+        "success_rate_lower_bound": bounds.low if bounds else None,
+        "success_rate_upper_bound": bounds.high if bounds else None,
+        "failures": outcomes["failure"],
+        "timeouts": outcomes["timeout"],
+        "errors": errors,
+        "missing": None if unknown_plan else missing,
+    }
+
+
+def _means(rows: Sequence[CommitRow]) -> dict[str, Any]:
+    """Average over finished episodes, without errors: how long those took says nothing of the policy."""
+    kept = [row for row in rows if row.outcome != "error"]
+    returns = [row.episode_return for row in kept if row.episode_return is not None]
+    return {
+        "mean_length": sum(row.episode_length for row in kept) / len(kept) if kept else None,
+        "mean_return": sum(returns) / len(returns) if returns else None,
+    }
+
+
+def _how_it_went(evidence: JobEvidence) -> dict[str, Any]:
+    """Return the columns that the job's reports give, None where no rank lived to write one."""
+    reports = evidence.reports
+    if not reports:
+        return {"rank": evidence.job.rank}
+    seconds = {
+        name: sum(getattr(report, name) for report in reports)
+        for name in ("build_s", "simulate_s", "policy_s", "render_s", "record_s", "idle_s")
+    }
+    # Ranks that share a job work at the same time.
+    wall_s = max(report.wall_s for report in reports)
+    env_steps = sum(report.env_steps for report in reports)
+    running_s = max(report.wall_s - report.build_s for report in reports)
+    bitwise = all(report.reproducible is Reproducible.BITWISE for report in reports) and not evidence.unequal_episodes
+    first_error = next((report for report in reports if report.error), None)
+    return {
+        "cut": sum(report.cut_episodes for report in reports),
+        "reproducible": str(Reproducible.BITWISE if bitwise else Reproducible.PLAN),
+        "error": first_error.error if first_error else None,
+        "traceback_file": first_error.traceback_file if first_error else None,
+        "wall_s": wall_s,
+        **seconds,
+        "env_steps": env_steps,
+        "env_steps_per_s": env_steps / running_s if running_s > 0 else None,
+        "rank": reports[0].rank,
+        "device": reports[0].device,
+    }

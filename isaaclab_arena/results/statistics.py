@@ -1,0 +1,79 @@
+"""Success rates with their uncertainty. Pure functions; no tables, no files."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from scipy.stats import binomtest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """Two ends of an interval of a rate, 0 to 1."""
+
+    low: float
+    high: float
+
+
+def success_rate(successes: int, trials: int) -> float | None:
+    """Return the share of successes, None if nothing was tried.
+
+    Raises:
+        ValueError: If there are more successes than trials, or a count is negative.
+    """
+    _check(successes, trials)
+    return successes / trials if trials else None
+
+
+def wilson_interval(successes: int, trials: int, *, confidence: float = 0.95) -> Interval | None:
+    """Return Wilson's score interval, None if nothing was tried.
+
+    Its coverage is right on average and it is never empty, not even when all trials succeeded: the one to show.
+
+    Raises:
+        ValueError: If there are more successes than trials, or a count is negative.
+    """
+    return _interval(successes, trials, "wilson", confidence)
+
+
+def clopper_pearson_interval(successes: int, trials: int, *, confidence: float = 0.95) -> Interval | None:
+    """Return the exact interval of Clopper and Pearson, None if nothing was tried.
+
+    It covers the true rate at least as often as it says, whatever the rate: the one for claims such as "at least".
+
+    Raises:
+        ValueError: If there are more successes than trials, or a count is negative.
+    """
+    return _interval(successes, trials, "exact", confidence)
+
+
+def rate_bounds(successes: int, trials: int, unknown: int) -> Interval | None:
+    """Return what the rate is if every unknown trial failed, and if every one succeeded; None without any trial.
+
+    Args:
+        successes: Trials that succeeded.
+        trials: Trials whose result is known.
+        unknown: Trials that ended in an error, or are missing.
+
+    Raises:
+        ValueError: If a count is negative, or there are more successes than trials.
+    """
+    _check(successes, trials)
+    if unknown < 0:
+        raise ValueError(f"unknown must not be negative, got {unknown}")
+    total = trials + unknown
+    if total == 0:
+        return None
+    return Interval(low=successes / total, high=(successes + unknown) / total)
+
+
+def _interval(successes: int, trials: int, method: Literal["wilson", "exact"], confidence: float) -> Interval | None:
+    _check(successes, trials)
+    if trials == 0:
+        return None
+    ends = binomtest(successes, trials).proportion_ci(confidence_level=confidence, method=method)
+    return Interval(low=max(0.0, float(ends.low)), high=min(1.0, float(ends.high)))
+
+
+def _check(successes: int, trials: int) -> None:
+    if not 0 <= successes <= trials:
+        raise ValueError(f"successes must be 0 to {trials} (the trials), got {successes}")
