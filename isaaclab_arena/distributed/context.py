@@ -93,6 +93,12 @@ class DistributedContext:
         )
 
 
+def claimed_rank(environ: Mapping[str, str] = os.environ) -> int:
+    """Return RANK as it stands, 0 where it is missing or malformed: who speaks before anything has been checked."""
+    text = environ.get("RANK", "0")
+    return int(text) if text.isdecimal() else 0
+
+
 def _read_ranks(environ: Mapping[str, str]) -> tuple[int, int, int, int]:
     if not any(name in environ for name in (*_REQUIRED, "LOCAL_WORLD_SIZE")):
         return 1, 0, 0, 1

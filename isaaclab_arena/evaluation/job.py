@@ -1,5 +1,6 @@
 """A job that was checked: what it asks for, and the classes that do it."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,25 @@ class Job:
     environment_config: Any
     policy_class: type[PolicyBase]
     policy_options: Mapping[str, Any]
+
+    @property
+    def environment_key(self) -> str:
+        """Equal for two jobs that can use the same environment object."""
+        config = self.config
+        return json.dumps([config.environment, config.environment_args, config.num_envs], sort_keys=True)
+
+    @property
+    def policy_key(self) -> str:
+        """Equal for two jobs that can use the same policy object."""
+        return json.dumps([self.config.policy_type, self.policy_options], sort_keys=True)
+
+    def build_policy(self) -> PolicyBase:
+        """Build the policy.
+
+        Raises:
+            ConfigError: If the policy refuses its options.
+        """
+        return self.policy_class.from_dict(self.policy_options)
 
     def environment_option(self, name: str) -> str | None:
         """Return an option of the environment as text, such as ``object``, None where it has no such option."""

@@ -1,0 +1,59 @@
+"""Run a file of evaluation jobs, on one process or as one of many ranks.
+
+python -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs.json
+python -m torch.distributed.run --nproc_per_node=4 -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs.json
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from isaaclab_arena.config.loading import load_jobs_file
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.evaluation.options import RunOptions, read_command_line, refuse_unknown
+from isaaclab_arena.evaluation.run import RunRequest, execute, exit_code_of
+from isaaclab_arena.evaluation.validation import resolve_jobs
+
+PROGRAM = "isaaclab_arena.evaluation.eval_runner"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalOptions(RunOptions):
+    """Run every job of a job file and merge one table."""
+
+    eval_jobs_config: str
+    """The job file, JSON or YAML."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code.
+
+    Args:
+        argv: Arguments after the program's name; those of this process where None.
+
+    Returns:
+        0 if every job completed, 1 if not, 2 for a mistake of the user's, 130 or 143 if interrupted.
+    """
+    arguments = tuple(sys.argv[1:] if argv is None else argv)
+    return exit_code_of(lambda: _run(arguments))
+
+
+def _run(arguments: Sequence[str]) -> int:
+    options, unknown = read_command_line(EvalOptions, arguments, program=PROGRAM)
+    refuse_unknown(unknown, EvalOptions)
+    options.check()
+    context = DistributedContext.from_environment(device=options.device)
+    jobs_file = load_jobs_file(options.eval_jobs_config, options.job_defaults())
+    jobs = resolve_jobs(jobs_file.jobs, file=jobs_file.path, overrides=options.policy_overrides())
+    request = RunRequest(
+        jobs=jobs,
+        config_hash=jobs_file.config_hash,
+        source_file=jobs_file.path,
+        command_line=(PROGRAM, *arguments),
+        options=options,
+    )
+    return execute(request, context)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,296 @@
+"""One job: build or reuse what it needs, run its episodes, and report how it went, whatever happens."""
+
+import logging
+import random
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from isaaclab_arena.errors import ArenaError, ConfigError
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.rollout import RolloutResult, rollout
+from isaaclab_arena.evaluation.stopwatch import Phase, Stopwatch
+from isaaclab_arena.evaluation.workbench import Workbench
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.interfaces.observer import Observer, Transition
+from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordingOptions
+from isaaclab_arena.storage.job_reports import JobReport, ReportedStatus, Reproducible, write_job_report
+from isaaclab_arena.storage.layout import job_directory
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankSettings:
+    """What all jobs of one rank share.
+
+    Attributes:
+        rank: This rank.
+        world_size: Number of ranks.
+        device: Where this rank simulates.
+        num_threads: Threads that its physics may use.
+        output_directory: Where the run writes.
+        recording: What is recorded.
+        provenance: What identifies the run, kept with every recording: versions, configuration hash.
+    """
+
+    rank: int
+    world_size: int
+    device: torch.device
+    num_threads: int
+    output_directory: Path
+    recording: RecordingOptions
+    provenance: Mapping[str, str] = field(default_factory=dict)
+
+
+class JobRunner:
+    """Runs jobs one after the other on this rank.
+
+    Args:
+        settings: What all jobs share.
+        stop_requested: Asked before every step; True ends the job under way.
+    """
+
+    def __init__(
+        self,
+        settings: RankSettings,
+        *,
+        stop_requested: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._settings = settings
+        self._stop_requested = stop_requested
+        self._workbench = Workbench()
+
+    def run(self, job: Job, observers: Sequence[Observer] = ()) -> JobReport:
+        """Run one job and write its report.
+
+        A job that fails is reported with its traceback; nothing it raises gets out, so the next job can run.
+
+        Args:
+            job: What to run.
+            observers: Watch the job, beside its recorder.
+
+        Raises:
+            StorageError: If the report cannot be written.
+        """
+        directory = job_directory(self._settings.output_directory, job.config.name)
+        directory.mkdir(parents=True, exist_ok=True)
+        attempt = _Attempt(job, self._settings, self._workbench, observers, self._stop_requested)
+        error, traceback_file = None, None
+        try:
+            attempt.run(directory)
+        except (Exception, SystemExit) as raised:  # noqa: BLE001  a failed job must not take the next one down
+            error = f"{type(raised).__name__}: {raised}".splitlines()[0]
+            traceback_file = self._write_traceback(job, directory)
+            # What took part in a failure may be in any state, and the next job deserves better.
+            self._workbench.discard()
+        report = attempt.report(error=error, traceback_file=traceback_file)
+        write_job_report(directory, report)
+        return report
+
+    def close(self) -> None:
+        """Close the environment and the policy in use."""
+        self._workbench.clear()
+
+    def _write_traceback(self, job: Job, directory: Path) -> str:
+        path = directory / f"traceback_rank{self._settings.rank}.txt"
+        path.write_text(traceback.format_exc(), encoding="utf-8")
+        _LOG.error("job '%s' failed; its traceback is in %s", job.config.name, path)
+        _LOG.debug("%s", traceback.format_exc())
+        return str(path.relative_to(self._settings.output_directory))
+
+
+class _Attempt:
+    """One job under way, and what is known of it so far."""
+
+    def __init__(
+        self,
+        job: Job,
+        settings: RankSettings,
+        workbench: Workbench,
+        observers: Sequence[Observer],
+        stop_requested: Callable[[], bool],
+    ) -> None:
+        self._job = job
+        self._settings = settings
+        self._workbench = workbench
+        self._observers = observers
+        self._stop_requested = stop_requested
+        self._stopwatch = Stopwatch()
+        self._started_at = _now()
+        self._results: list[RolloutResult] = []
+        self._num_episodes: int | None = job.config.num_episodes
+        self._env_steps = _EnvStepCounter()
+        self._policy_is_remote = False
+
+    def run(self, directory: Path) -> None:
+        """Run every rebuild of the job."""
+        seed_global_generators(self._job.config.seed)
+        recorder: EpisodeRecorder | None = None
+        try:
+            for rebuild in range(self._job.config.num_rebuilds):
+                if rebuild > 0:
+                    self._workbench.clear()
+                with self._stopwatch.measure(Phase.BUILD):
+                    environment, policy = self._build()
+                if recorder is None:
+                    recorder = self._new_recorder(directory, environment)
+                self._run_rebuild(rebuild, environment, policy, recorder)
+                if self._results[-1].interrupted:
+                    return
+            if recorder is not None:
+                with self._stopwatch.measure(Phase.RECORD):
+                    recorder.consolidate()
+        finally:
+            if recorder is not None:
+                recorder.close()
+
+    def report(self, *, error: str | None, traceback_file: str | None) -> JobReport:
+        """Return how the job went."""
+        interrupted = any(result.interrupted for result in self._results)
+        status = ReportedStatus.INTERRUPTED if interrupted else ReportedStatus.COMPLETED
+        watch = self._stopwatch
+        on_cpu = self._settings.device.type == "cpu" and not self._policy_is_remote
+        return JobReport(
+            job=self._job.config.name,
+            rank=self._settings.rank,
+            device=str(self._settings.device),
+            status=ReportedStatus.FAILED if error else status,
+            started_at=self._started_at,
+            ended_at=_now(),
+            wall_s=watch.elapsed_s(),
+            build_s=watch.seconds(Phase.BUILD),
+            simulate_s=watch.seconds(Phase.SIMULATE),
+            policy_s=watch.seconds(Phase.POLICY),
+            render_s=watch.seconds(Phase.RENDER),
+            record_s=watch.seconds(Phase.RECORD),
+            idle_s=watch.idle_s(),
+            env_steps=self._env_steps.total,
+            num_episodes=self._num_episodes,
+            cut_episodes=sum(result.cut_episodes for result in self._results),
+            reproducible=Reproducible.BITWISE if on_cpu else Reproducible.PLAN,
+            error=error,
+            traceback_file=traceback_file,
+        )
+
+    def _build(self) -> tuple[Environment, PolicyBase]:
+        job, settings = self._job, self._settings
+        environment = self._workbench.environment.get(
+            job.environment_key,
+            lambda: job.builder.build(
+                job.environment_config,
+                num_envs=job.config.num_envs,
+                device=settings.device,
+                num_threads=settings.num_threads,
+            ),
+        )
+        policy = self._workbench.policy.get(job.policy_key, job.build_policy)
+        policy.reset()
+        self._policy_is_remote = policy.is_remote
+        return environment, policy
+
+    def _new_recorder(self, directory: Path, environment: Environment) -> EpisodeRecorder:
+        config, settings = self._job.config, self._settings
+        recorded_job = RecordedJob(
+            name=config.name,
+            rank=settings.rank,
+            world_size=settings.world_size,
+            env_args={"env_name": config.environment, "env_kwargs": dict(config.environment_args)},
+            provenance={**settings.provenance, **environment.provenance(), "policy_type": config.policy_type},
+        )
+        return EpisodeRecorder(directory, recorded_job, settings.recording)
+
+    def _run_rebuild(
+        self, rebuild: int, environment: Environment, policy: PolicyBase, recorder: EpisodeRecorder
+    ) -> None:
+        episodes, max_steps = self._plan(rebuild, policy)
+        result = rollout(
+            environment,
+            policy,
+            episodes,
+            [recorder, self._env_steps, *self._observers],
+            language_instruction=self._job.config.language_instruction,
+            max_steps=max_steps,
+            stop_requested=self._stop_requested,
+            stopwatch=self._stopwatch,
+        )
+        self._results.append(result)
+
+    def _plan(self, rebuild: int, policy: PolicyBase) -> tuple[Iterable[Episode], int | None]:
+        """Return the episodes of one rebuild and its step limit: the job's own, else what the policy says."""
+        config = self._job.config
+        num_steps, num_episodes = config.num_steps, config.num_episodes
+        if num_steps is None and num_episodes is None:
+            num_episodes = policy.num_episodes()
+        if num_steps is None and num_episodes is None and policy.has_length():
+            num_steps = policy.length()
+        self._num_episodes = num_episodes
+        if num_episodes is not None:
+            return map(self._episode, split_evenly(num_episodes, config.num_rebuilds)[rebuild]), None
+        if num_steps is None:
+            raise ConfigError(
+                f"job '{config.name}' gives neither num_episodes nor num_steps, "
+                f"and policy '{config.policy_type}' has no length of its own"
+            )
+        started = sum(result.finished_episodes + result.cut_episodes for result in self._results)
+        return map(self._episode, count(started)), num_steps
+
+    def _episode(self, episode_index: int) -> Episode:
+        config = self._job.config
+        return Episode(
+            job=config.name,
+            episode_index=episode_index,
+            seed=config.seed,
+            conditions_seed=config.placement_seed,
+        )
+
+
+class _EnvStepCounter(Observer):
+    """Counts control steps over running rows, also those of a rollout that raises."""
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def on_step(self, environment: Environment, transition: Transition) -> None:
+        del environment
+        self.total += int(transition.running.sum())
+
+
+def split_evenly(num_episodes: int, num_parts: int) -> list[range]:
+    """Split episodes 0 to ``num_episodes - 1`` into consecutive ranges, the first ones longer by one if need be.
+
+    Raises:
+        ArenaError: If there are more parts than episodes.
+    """
+    if num_parts > num_episodes:
+        raise ArenaError(f"cannot split {num_episodes} episodes over {num_parts} rebuilds")
+    size, remainder = divmod(num_episodes, num_parts)
+    ranges, begin = [], 0
+    for part in range(num_parts):
+        end = begin + size + (part < remainder)
+        ranges.append(range(begin, end))
+        begin = end
+    return ranges
+
+
+def seed_global_generators(seed: int) -> None:
+    """Put the process-wide generators into a state that depends on the job's seed alone.
+
+    Nothing in this package draws from them, but policies from elsewhere do, and then the same job would give other
+    results after another job, that is on another number of ranks.
+    """
+    torch.manual_seed(seed)  # noqa: TID251  the one place, for policies from elsewhere
+    np.random.seed(seed % 2**32)  # noqa: TID251  the one place, for policies from elsewhere
+    random.seed(seed)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,163 @@
+"""The command-line options that both runners share, and reading them the way Isaac Lab Arena's users type them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeVar
+
+import tyro
+
+from isaaclab_arena.config.schema import JobDefaults
+from isaaclab_arena.distributed.context import claimed_rank
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+
+_Options = TypeVar("_Options")
+
+_NOT_AVAILABLE = {
+    "record_viewport_video": "videos are not recorded by this version",
+    "record_camera_video": "videos are not recorded by this version",
+    "enable_cameras": "this version renders no cameras",
+    "list_variations": "this version knows no variations",
+    "serve_evaluation_report": "this version writes tables, no report to serve",
+    "chunk_size": "jobs need no fresh process each, so there are no chunks",
+}
+"""Flags of Isaac Lab Arena that mean something this version does not do: refused, never ignored."""
+
+_ALIASES = {"experiment_config": "eval_jobs_config", "experiment_output_directory": "output_dir"}
+"""Later names that Isaac Lab Arena gave to the same options."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Options of a run, whatever it evaluates."""
+
+    device: str | None = None
+    """Where to simulate: cpu, cuda or cuda:<index>. By default a GPU where there is one; each rank its own."""
+    policy_device: str | None = None
+    """Device of policies that have an option of that name."""
+    policy_device_id: int | None = None
+    """GPU index of policies that have an option of that name."""
+    num_envs: int | None = None
+    """Rows of jobs that do not say."""
+    num_steps: int | None = None
+    """Control steps of jobs that give neither steps nor episodes."""
+    num_episodes: int | None = None
+    """Episodes of jobs that give neither steps nor episodes."""
+    seed: int | None = None
+    """Seed of jobs that do not say."""
+    output_base_dir: str = "outputs"
+    """Folder that gets a dated folder for this run."""
+    output_dir: str | None = None
+    """Exact folder for this run, instead of a dated one; missing or empty."""
+    no_dataset: bool = False
+    """Record no HDF5 datasets, only one line per episode."""
+    record_observations: Literal["none", "state", "all"] = "state"
+    """Which observations the datasets hold: none, the policy group, or also images."""
+    compression: Literal["none", "lzf", "gzip", "zstd"] = "none"
+    """Compression of the datasets; zstd needs the extra of that name."""
+    fail_fast: bool = False
+    """Stop at the first job that fails."""
+    continue_on_error: bool = False
+    """Go on after a job that fails, which is the default; excludes --fail_fast."""
+    assignment: str = "round_robin"
+    """Which rank runs which jobs."""
+    num_threads: int | None = None
+    """Physics threads of this rank. By default its share of the cores."""
+    torch_threads: int = 1
+    """Torch threads of this rank."""
+    headless: bool = False
+    """Accepted for Isaac Lab Arena's command lines; nothing here opens a window."""
+    distributed: bool = False
+    """Accepted for Isaac Lab Arena's command lines; the launcher's variables say it."""
+    viz: str | None = None
+    """Accepted for Isaac Lab Arena's command lines; nothing here opens a window."""
+
+    def job_defaults(self) -> JobDefaults:
+        """Return what the command line gives to jobs that do not say it themselves."""
+        return JobDefaults(
+            num_steps=self.num_steps, num_episodes=self.num_episodes, num_envs=self.num_envs, seed=self.seed
+        )
+
+    def policy_overrides(self) -> dict[str, Any]:
+        """Return what the command line gives to every policy that has an option of that name."""
+        return {"policy_device": self.policy_device, "policy_device_id": self.policy_device_id}
+
+    def check(self) -> None:
+        """Refuse options that contradict each other.
+
+        Raises:
+            ConfigError: With every problem.
+        """
+        problems = []
+        if self.num_steps is not None and self.num_episodes is not None:
+            problems.append(Problem("give either this or --num_episodes", key="--num_steps"))
+        if self.fail_fast and self.continue_on_error:
+            problems.append(Problem("contradicts --continue_on_error", key="--fail_fast"))
+        for name in ("num_envs", "num_steps", "num_episodes", "num_threads", "torch_threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                problems.append(Problem(f"must be at least 1, got {value}", key=f"--{name}"))
+        if self.seed is not None and self.seed < 0:
+            problems.append(Problem(f"must not be negative, got {self.seed}", key="--seed"))
+        if problems:
+            raise ConfigError(problems)
+
+
+def read_command_line(
+    options_class: type[_Options], arguments: Sequence[str], *, program: str
+) -> tuple[_Options, list[str]]:
+    """Read a command line into a dataclass; underscores and hyphens are the same.
+
+    Args:
+        options_class: Dataclass of the options; its docstrings are the help.
+        arguments: What was typed after the program's name.
+        program: Name for the help.
+
+    Returns:
+        The options, and the arguments that belong to none of them, in order.
+
+    Raises:
+        ConfigError: If an Arena option was given that this version does not have.
+        SystemExit: With 2 for a malformed option, with 0 after ``--help``.
+    """
+    return tyro.cli(
+        options_class,
+        prog=program,
+        args=[_translated(argument) for argument in arguments],
+        return_unknown_args=True,
+        config=(tyro.conf.FlagCreatePairsOff,),
+        use_underscores=True,
+        console_outputs=claimed_rank() == 0,
+    )
+
+
+def refuse_unknown(unknown: Sequence[str], options_class: type) -> None:
+    """Refuse arguments that nothing understood.
+
+    Args:
+        unknown: What `read_command_line` left over.
+        options_class: Dataclass of the options, for suggestions.
+
+    Raises:
+        ConfigError: One problem per option, with the nearest known one.
+    """
+    known = [field.name for field in fields(options_class)]
+    problems = []
+    for argument in unknown:
+        if argument.startswith("-"):
+            name = argument.partition("=")[0].lstrip("-").replace("-", "_")
+            problems.append(Problem(f"unknown option{did_you_mean(name, known)}", key=f"--{name}"))
+    if not problems and unknown:
+        problems.append(Problem(f"unexpected argument '{unknown[0]}'"))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _translated(argument: str) -> str:
+    """Return an argument with Arena's later option names replaced, after refusing options that do not exist here."""
+    name, equals, value = argument.partition("=")
+    if not name.startswith("--"):
+        return argument
+    option = name.removeprefix("--").replace("-", "_")
+    if option in _NOT_AVAILABLE:
+        raise ConfigError(Problem(_NOT_AVAILABLE[option], key=f"--{option}"))
+    return f"--{_ALIASES[option]}{equals}{value}" if option in _ALIASES else argument

@@ -1,0 +1,262 @@
+"""A whole run as one rank lives it: agree on the plan, run this rank's jobs, and have one rank merge the results."""
+
+import logging
+import sys
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from isaaclab_arena.config.schema import JobStatus
+from isaaclab_arena.distributed.assignment import assign_jobs
+from isaaclab_arena.distributed.context import DistributedContext, claimed_rank
+from isaaclab_arena.distributed.process import die_with_parent, limit_threads
+from isaaclab_arena.distributed.process_group import PeerStoppedError, Ranks, initialise
+from isaaclab_arena.distributed.rank_status import RankState, RankStatus, StatusPublisher
+from isaaclab_arena.distributed.rendezvous import RankWatch, lowest_live_rank, wait_for_ranks
+from isaaclab_arena.errors import ArenaError, ConfigError
+from isaaclab_arena.evaluation import provenance
+from isaaclab_arena.evaluation.interruption import Interruption, watch_for_interruption
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.job_runner import JobRunner, RankSettings
+from isaaclab_arena.evaluation.options import RunOptions
+from isaaclab_arena.evaluation.output_directory import make_output_directory
+from isaaclab_arena.evaluation.progress import ProgressDisplay, ProgressObserver
+from isaaclab_arena.logs import add_log_file, set_up_console_logging
+from isaaclab_arena.recording.recorder import RecordedObservations, RecordingOptions
+from isaaclab_arena.sim.threads import default_num_threads
+from isaaclab_arena.storage.job_reports import ReportedStatus
+from isaaclab_arena.storage.recorded_episode import Compression
+from isaaclab_arena.storage.run_plan import PlannedJob, RunPlan, write_run_plan
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """What a run is to do, the same on every rank.
+
+    Attributes:
+        jobs: Every job of the file.
+        config_hash: Hash of the resolved jobs.
+        source_file: The job file, None for a job from the command line.
+        command_line: What was typed, one token each.
+        options: The shared options.
+    """
+
+    jobs: tuple[Job, ...]
+    config_hash: str
+    source_file: str | None
+    command_line: tuple[str, ...]
+    options: RunOptions
+
+
+def execute(request: RunRequest, context: DistributedContext) -> int:
+    """Run the jobs that fall to this rank and, on the rank that merges, write and show the results.
+
+    Returns:
+        The exit code: 0 if every job of the run completed, 1 if not, 130 or 143 if interrupted. A rank other than the
+        one that merges returns 0 though jobs of its failed: torchrun would take anything else for a death, and end
+        the ranks that still work.
+
+    Raises:
+        ConfigError: If the ranks read different jobs, or the output folder cannot be used.
+        DistributedError: If the ranks do not find each other.
+    """
+    if context.launched_by_torchrun:
+        die_with_parent()
+    limit_threads(request.options.torch_threads)
+    with watch_for_interruption() as interruption, initialise(context) as ranks:
+        shares = assign_jobs(request.options.assignment, len(request.jobs), context.world_size)
+        output_directory, run_id = _set_up(request, context, ranks, shares)
+        rank_run = _RankRun(request, context, shares[context.rank], output_directory, run_id, interruption)
+        return rank_run.execute()
+
+
+def _set_up(
+    request: RunRequest, context: DistributedContext, ranks: Ranks, shares: Sequence[Sequence[int]]
+) -> tuple[Path, str]:
+    """Agree on the plan and return the output folder and the identity of the run."""
+    ranks.agree("jobs", request.config_hash)
+    devices = ranks.gather("device", str(context.device))
+    output_directory, run_id = "", ""
+    if context.is_rank_zero:
+        options = request.options
+        path = make_output_directory(output_dir=options.output_dir, output_base_dir=options.output_base_dir)
+        output_directory, run_id = str(path), uuid.uuid4().hex
+        write_run_plan(path, _plan(request, context, devices, shares, run_id))
+    output_directory = ranks.share_from_rank_zero("output_directory", output_directory)
+    run_id = ranks.share_from_rank_zero("run_id", run_id)
+    path = Path(output_directory)
+    add_log_file(path / "logs" / f"rank{context.rank}.log", context.rank)
+    return path, run_id
+
+
+class _RankRun:
+    """One rank's part of a run."""
+
+    def __init__(
+        self,
+        request: RunRequest,
+        context: DistributedContext,
+        share: Sequence[int],
+        output_directory: Path,
+        run_id: str,
+        interruption: Interruption,
+    ) -> None:
+        self._request = request
+        self._context = context
+        self._jobs = [request.jobs[index] for index in share if request.jobs[index].config.status is JobStatus.PENDING]
+        self._output_directory = output_directory
+        self._run_id = run_id
+        self._interruption = interruption
+        self._watch = RankWatch(output_directory, world_size=context.world_size, run_id=run_id)
+
+    def execute(self) -> int:
+        status = RankStatus.of_this_process(
+            rank=self._context.rank,
+            run_id=self._run_id,
+            jobs_total=len(self._jobs),
+            episodes_total=sum(job.config.num_episodes or 0 for job in self._jobs),
+        )
+        with StatusPublisher(self._output_directory, status) as publisher:
+            if self._context.is_rank_zero:
+                _LOG.info("writing to %s", self._output_directory)
+                with ProgressDisplay(self._watch.look):
+                    state = self._run_jobs(publisher)
+                    merges = self._is_the_one_to_merge(state)
+            else:
+                state = self._run_jobs(publisher)
+                # While rank 0 lives it merges. Only a rank that was told to stop has reason to doubt it.
+                merges = state is RankState.INTERRUPTED and self._is_the_one_to_merge(state)
+            code = self._merge() if merges else int(state is RankState.FAILED)
+        return self._interruption.exit_code or code
+
+    def _run_jobs(self, publisher: StatusPublisher) -> RankState:
+        """Run this rank's jobs, say how it ended, and return that."""
+        runner = self._new_runner()
+        state = RankState.FINISHED
+        try:
+            for job in self._jobs:
+                if self._interruption.stop_requested():
+                    break
+                publisher.start_job(job.config.name, num_episodes=job.config.num_episodes or 0)
+                report = runner.run(job, [ProgressObserver(publisher)])
+                failed = report.status is ReportedStatus.FAILED
+                publisher.finish_job(failed=failed)
+                _LOG.debug("job '%s' %s after %.1f s", job.config.name, report.status, report.wall_s)
+                if failed and self._request.options.fail_fast:
+                    state = RankState.FAILED
+                    break
+        finally:
+            runner.close()
+        if self._interruption.stop_requested():
+            state = RankState.INTERRUPTED
+        publisher.set_state(state)
+        return state
+
+    def _new_runner(self) -> JobRunner:
+        context, options = self._context, self._request.options
+        settings = RankSettings(
+            rank=context.rank,
+            world_size=context.world_size,
+            device=context.device,
+            num_threads=options.num_threads or default_num_threads(context.local_world_size),
+            output_directory=self._output_directory,
+            recording=RecordingOptions(
+                write_dataset=not options.no_dataset,
+                observations=RecordedObservations(options.record_observations),
+                compression=Compression(options.compression),
+            ),
+            provenance={**provenance.versions(), "config_hash": self._request.config_hash},
+        )
+        return JobRunner(settings, stop_requested=self._interruption.stop_requested)
+
+    def _is_the_one_to_merge(self, state: RankState) -> bool:
+        """Wait until no rank works any more; return whether this is the lowest one that is left.
+
+        A rank that stops at its first failure does not wait: its exit is what makes the launcher end the others.
+        """
+        if state is RankState.FAILED:
+            return True
+        reports = wait_for_ranks(self._watch, stop_requested=self._interruption.stop_requested)
+        return lowest_live_rank(reports) == self._context.rank
+
+    def _merge(self) -> int:
+        """Write the tables from what is on disk and show them; return the exit code."""
+        # pandas takes half a second to load, and the first step of a run should not wait for it.
+        from isaaclab_arena.results.merge import merge_results, write_tables  # noqa: PLC0415
+        from isaaclab_arena.results.table import console_table  # noqa: PLC0415
+
+        merged = merge_results(self._output_directory)
+        write_tables(self._output_directory, merged)
+        Console(file=sys.stdout).print(console_table(merged))
+        return 0 if merged.complete else 1
+
+
+def _plan(
+    request: RunRequest,
+    context: DistributedContext,
+    devices: Sequence[str],
+    shares: Sequence[Sequence[int]],
+    run_id: str,
+) -> RunPlan:
+    rank_of = {index: rank for rank, share in enumerate(shares) for index in share}
+    return RunPlan(
+        run_id=run_id,
+        created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        config_hash=request.config_hash,
+        source_file=request.source_file,
+        command_line=request.command_line,
+        world_size=context.world_size,
+        versions=provenance.versions(),
+        git_revision=provenance.git_revision(Path.cwd()),
+        machine=provenance.machine(),
+        devices=tuple(devices),
+        jobs=tuple(_planned_job(job, rank_of[job.config.index]) for job in request.jobs),
+    )
+
+
+def _planned_job(job: Job, rank: int) -> PlannedJob:
+    config = job.config
+    return PlannedJob(
+        index=config.index,
+        name=config.name,
+        environment=config.environment,
+        task=config.environment,
+        embodiment=job.environment_option("embodiment"),
+        object=job.environment_option("object"),
+        policy_type=config.policy_type,
+        policy_config=job.policy_options,
+        environment_args=config.environment_args,
+        seed=config.seed,
+        num_envs=config.num_envs,
+        num_episodes=config.num_episodes,
+        num_steps=config.num_steps,
+        rank=rank if config.status is JobStatus.PENDING else None,
+        status=str(config.status),
+    )
+
+
+def exit_code_of(run: Callable[[], int]) -> int:
+    """Run a command and turn what the user can mend into a message on rank 0 and an exit code.
+
+    Returns:
+        What ``run`` returns; 2 for a mistake in what was asked for; 1 if the ranks cannot find each other or a file
+        cannot be written.
+    """
+    rank = claimed_rank()
+    set_up_console_logging(rank)
+    try:
+        return run()
+    except PeerStoppedError as error:
+        _LOG.debug("%s", error)
+        return 1
+    except ArenaError as error:
+        code = 2 if isinstance(error, ConfigError) else 1
+        if rank == 0 or code == 1:
+            Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(f"error: {error}")
+        return code

@@ -1,0 +1,62 @@
+"""The environment and the policy in use, kept as long as the next job asks for the same ones."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Generic, Protocol, TypeVar
+
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.policy.policy_base import PolicyBase
+
+
+class Closable(Protocol):
+    """Something that holds resources."""
+
+    def close(self) -> None:
+        """Release them."""
+
+
+Tool = TypeVar("Tool", bound=Closable)
+
+
+class Slot(Generic[Tool]):
+    """Holds one built thing and what it was built from."""
+
+    def __init__(self) -> None:
+        self._key: str | None = None
+        self._tool: Tool | None = None
+
+    def get(self, key: str, build: Callable[[], Tool]) -> Tool:
+        """Return what was built for ``key``, building it, after closing what was there, if that was another."""
+        if self._tool is None or self._key != key:
+            self.clear()
+            self._tool = build()
+            self._key = key
+        return self._tool
+
+    def clear(self) -> None:
+        """Close what is there."""
+        tool, self._tool, self._key = self._tool, None, None
+        if tool is not None:
+            tool.close()
+
+
+class Workbench:
+    """What one rank has built: consecutive jobs that ask for the same environment or policy share it."""
+
+    def __init__(self) -> None:
+        self.environment: Slot[Environment] = Slot()
+        self.policy: Slot[PolicyBase] = Slot()
+
+    def clear(self) -> None:
+        """Close both. The environment is closed even if closing the policy fails."""
+        try:
+            self.policy.clear()
+        finally:
+            self.environment.clear()
+
+    def discard(self) -> None:
+        """Close both after a failure, whose cause must not be hidden by one in closing."""
+        with suppress(Exception):
+            self.policy.clear()
+        with suppress(Exception):
+            self.environment.clear()
