@@ -229,7 +229,7 @@ def _network_failures(context: DistributedContext, timeout_s: float) -> Iterator
     try:
         yield
     except RuntimeError as error:
-        first_line = str(error).partition("\n")[0]
+        first_line = str(error).partition("\n")[0].rstrip(".")
         where = f"rank {context.rank} of {context.world_size} at {context.master_address}"
         if "EADDRINUSE" in str(error):
             raise DistributedError(

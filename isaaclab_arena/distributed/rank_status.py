@@ -132,8 +132,8 @@ def read_rank_status(output_directory: Path, rank: int, *, run_id: str | None = 
 class StatusPublisher:
     """Writes a rank's status file, once a second, from a thread of its own.
 
-    The rank's main thread only counts; it never waits for the disk. Used as a context manager, or with `start` and
-    `close`.
+    While a job runs the rank's main thread only counts; it never waits for the disk. Used as a context manager, or
+    with `start` and `close`.
 
     Args:
         output_directory: The run's directory.
@@ -147,6 +147,7 @@ class StatusPublisher:
         self._interval_s = interval_s
         self._env_steps = status.env_steps
         self._episodes_left = 0
+        self._silent = False
         self._recent: deque[tuple[float, int]] = deque(maxlen=_SPEED_WINDOW)
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -201,6 +202,7 @@ class StatusPublisher:
         """
         self._episodes_left = num_episodes
         self._update(state=RankState.RUNNING, current_job=name)
+        self._write_or_log()
 
     def finish_job(self, *, failed: bool = False) -> None:
         """Say that the current job has ended."""
@@ -211,6 +213,7 @@ class StatusPublisher:
             episodes_total=self._status.episodes_total - self._episodes_left,
         )
         self._episodes_left = 0
+        self._write_or_log()
 
     def count_env_steps(self, number: int) -> None:
         """Count control steps of running rows. Cheap: called in every step."""
@@ -244,7 +247,11 @@ class StatusPublisher:
         try:
             self._write()
         except OSError as error:
-            _LOG.warning("cannot write this rank's status, so others may take it for dead: %s", error)
+            if not self._silent:
+                _LOG.warning("cannot write this rank's status, so others may take it for dead: %s", error)
+            self._silent = True
+        else:
+            self._silent = False
 
     def _write(self) -> None:
         with self._lock:

@@ -1,0 +1,65 @@
+"""Stopping on request: the first signal ends the run after the current step, a second one at once."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SAME_REQUEST_S = 0.5
+
+
+class Interruption:
+    """Whether this process was told to stop. Passed to the loop, which asks before every step.
+
+    Attributes:
+        signal_number: The signal that asked, None if none has.
+    """
+
+    def __init__(self) -> None:
+        self.signal_number: int | None = None
+        self._since = 0.0
+
+    def stop_requested(self) -> bool:
+        """Whether to stop at the next boundary between two steps."""
+        return self.signal_number is not None
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of an interrupted process: 130 for SIGINT, 143 for SIGTERM; 0 if nothing was asked."""
+        return 0 if self.signal_number is None else 128 + self.signal_number
+
+    def receive(self, signal_number: int, frame: FrameType | None = None) -> None:
+        """Take note of a signal; a second one ends the process on the spot.
+
+        Schedulers and launchers often send the same signal to a process twice, directly and through its parent.
+        What arrives within half a second of the first counts as the same request.
+        """
+        del frame
+        now = time.monotonic()
+        if self.signal_number is None:
+            self.signal_number = signal_number
+            self._since = now
+        elif now - self._since > _SAME_REQUEST_S:
+            os._exit(128 + signal_number)
+
+
+@contextmanager
+def watch_for_interruption() -> Iterator[Interruption]:
+    """Listen for SIGINT and SIGTERM for the length of a ``with`` block, in the main thread only.
+
+    Yields:
+        What the loop asks. The handlers that were there before are restored at the end.
+
+    Raises:
+        ValueError: If called outside the main thread, where Python delivers no signals.
+    """
+    interruption = Interruption()
+    previous = {number: signal.signal(number, interruption.receive) for number in _SIGNALS}
+    try:
+        yield interruption
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,221 @@
+"""What a person sees while a run goes: one live display on rank 0 for all ranks, or plain lines."""
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from isaaclab_arena.distributed.rank_status import RankStatus, StatusPublisher
+from isaaclab_arena.distributed.rendezvous import RankFate, RankReport
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
+from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
+
+_LOG = logging.getLogger(__name__)
+_DISPLAY_INTERVAL_S = 0.5
+_LINE_INTERVAL_S = 10.0
+_FATE_STYLES = {RankFate.WORKING: "", RankFate.FINISHED: "green", RankFate.INTERRUPTED: "yellow"}
+
+
+class ProgressObserver(Observer):
+    """Counts a job's steps and episodes into the status of its rank. Only counts: it never waits for the disk.
+
+    Args:
+        publisher: Publishes this rank's status.
+    """
+
+    def __init__(self, publisher: StatusPublisher) -> None:
+        self._publisher = publisher
+        self._running_rows = 0
+
+    def on_episode_start(
+        self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
+    ) -> None:
+        """Count the rows that begin."""
+        del environment, observation
+        self._running_rows += len(starts)
+
+    def on_step(self, environment: Environment, transition: Transition) -> None:
+        """Count one step of every running row.
+
+        The rows are known from starts and ends, because summing ``transition.running`` would wait for the GPU.
+        """
+        del environment, transition
+        self._publisher.count_env_steps(self._running_rows)
+
+    def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
+        """Count the episode."""
+        del environment
+        self._running_rows -= 1
+        self._publisher.count_episode(success=record.success, error=record.outcome is Outcome.ERROR)
+
+
+class ProgressDisplay:
+    """Shows how all ranks get on until it is closed: a live table on a terminal, otherwise a line now and then.
+
+    It looks from a thread of its own, so the rank's loop never waits for it. A context manager.
+
+    Args:
+        look: Returns one report per rank, for example `RankWatch.look`.
+        console: Where the table goes; stderr where None.
+        line_interval_s: Time between two lines where there is no terminal [s].
+    """
+
+    def __init__(
+        self,
+        look: Callable[[], Sequence[RankReport]],
+        *,
+        console: Console | None = None,
+        line_interval_s: float = _LINE_INTERVAL_S,
+    ) -> None:
+        self._look = look
+        self._console = console or Console(stderr=True)
+        self._line_interval_s = line_interval_s
+        self._started_at = time.monotonic()
+        self._closing = threading.Event()
+        show = self._show_table if self._console.is_terminal else self._log_lines
+        self._thread = threading.Thread(target=show, name="progress", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._started_at = time.monotonic()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Show the last state and stop. May be called more than once."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self._started_at
+
+    def _show_table(self) -> None:
+        with Live(console=self._console, auto_refresh=False) as live:
+            handlers = _redirect_log_lines()
+            try:
+                closing = False
+                while not closing:
+                    closing = self._closing.wait(_DISPLAY_INTERVAL_S)
+                    live.update(progress_table(self._look(), elapsed_s=self._elapsed_s()), refresh=True)
+            finally:
+                for handler, stream in handlers:
+                    handler.setStream(stream)
+
+    def _log_lines(self) -> None:
+        closing = False
+        while not closing:
+            closing = self._closing.wait(self._line_interval_s)
+            _LOG.info("%s", progress_line(self._look(), elapsed_s=self._elapsed_s()))
+
+
+def progress_table(reports: Sequence[RankReport], *, elapsed_s: float) -> RenderableType:
+    """Return the live display: a row per rank, and a bar over all.
+
+    Args:
+        reports: One per rank.
+        elapsed_s: Time since the run began [s].
+    """
+    table = Table(box=None, pad_edge=False, expand=True)
+    table.add_column("rank", justify="right")
+    table.add_column("jobs", justify="right")
+    table.add_column("current job", ratio=1, no_wrap=True, overflow="ellipsis")
+    for heading in ("episodes", "success", "errors", "steps/s"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for report in reports:
+        table.add_row(*_cells(report), style=_FATE_STYLES.get(report.fate, "red"))
+    fraction = fraction_done(reports)
+    bar = Table.grid(padding=(0, 1), expand=True)
+    bar.add_column(ratio=1)
+    bar.add_column(no_wrap=True)
+    bar.add_row(ProgressBar(total=1.0, completed=fraction), Text(_overall(reports, fraction, elapsed_s)))
+    return Group(table, bar)
+
+
+def progress_line(reports: Sequence[RankReport], *, elapsed_s: float) -> str:
+    """Return the state of the run in one line; see `progress_table`."""
+    line = _overall(reports, fraction_done(reports), elapsed_s)
+    lost = [str(report.rank) for report in reports if report.fate in (RankFate.DEAD, RankFate.FAILED)]
+    return f"{line}, lost ranks: {', '.join(lost)}" if lost else line
+
+
+def fraction_done(reports: Sequence[RankReport]) -> float:
+    """Return how much of the work is done, 0 to 1: by episodes where they are known beforehand, else by jobs."""
+    statuses = _statuses(reports)
+    episodes_total = sum(status.episodes_total for status in statuses)
+    jobs_total = sum(status.jobs_total for status in statuses)
+    if episodes_total > 0:
+        return min(sum(status.episodes_done for status in statuses) / episodes_total, 1.0)
+    return sum(status.jobs_done for status in statuses) / jobs_total if jobs_total > 0 else 0.0
+
+
+def _cells(report: RankReport) -> tuple[Text, ...]:
+    status = report.status
+    if status is None:
+        waiting = "has not started yet" if report.fate is RankFate.WORKING else "has died"
+        return Text(str(report.rank)), Text("-"), Text(waiting), *(Text("-") for _ in range(4))
+    doing = status.current_job or str(status.state)
+    if report.fate is not RankFate.WORKING:
+        doing = str(report.fate) if status.current_job is None else f"{report.fate} in {status.current_job}"
+    episodes = f"{status.episodes_done}/{status.episodes_total}" if status.episodes_total else str(status.episodes_done)
+    cells = (
+        str(report.rank),
+        f"{status.jobs_done}/{status.jobs_total}",
+        doing,
+        episodes,
+        _percentage(status.successes, status.scored),
+        str(status.errors),
+        f"{status.steps_per_s:,.0f}" if report.alive else "-",
+    )
+    return tuple(Text(cell) for cell in cells)
+
+
+def _overall(reports: Sequence[RankReport], fraction: float, elapsed_s: float) -> str:
+    statuses = _statuses(reports)
+    parts = [
+        f"{fraction:.0%}",
+        f"jobs {sum(status.jobs_done for status in statuses)}/{sum(status.jobs_total for status in statuses)}",
+        f"episodes {sum(status.episodes_done for status in statuses)}",
+        "success "
+        + _percentage(sum(status.successes for status in statuses), sum(status.scored for status in statuses)),
+        f"{sum(report.status.steps_per_s for report in reports if report.status and report.alive):,.0f} steps/s",
+        f"{_clock(elapsed_s)} gone",
+    ]
+    if 0.0 < fraction < 1.0:
+        parts.append(f"{_clock(elapsed_s * (1.0 - fraction) / fraction)} left")
+    return ", ".join(parts)
+
+
+def _statuses(reports: Sequence[RankReport]) -> list[RankStatus]:
+    return [report.status for report in reports if report.status is not None]
+
+
+def _percentage(part: int, whole: int) -> str:
+    return f"{part / whole:.0%}" if whole else "-"
+
+
+def _clock(duration_s: float) -> str:
+    minutes, seconds = divmod(round(duration_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def _redirect_log_lines() -> list[tuple[logging.StreamHandler, object]]:
+    """Send console log lines through the live display, which would otherwise be torn by them."""
+    redirected = []
+    for handler in logging.getLogger("isaaclab_arena").handlers:
+        if type(handler) is logging.StreamHandler:
+            redirected.append((handler, handler.stream))
+            handler.setStream(sys.stderr)
+    return redirected

@@ -1,0 +1,210 @@
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.process_group import (
+    DistributedError,
+    PeerStoppedError,
+    Ranks,
+    choose_backend,
+    initialise,
+)
+from isaaclab_arena.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+START_UP = """
+    import sys, torch, torch.distributed as dist
+    from isaaclab_arena.distributed.context import DistributedContext
+    from isaaclab_arena.distributed.process_group import initialise
+    from isaaclab_arena.errors import ConfigError
+    context = DistributedContext.from_environment()
+    with initialise(context, timeout_s=30) as ranks:
+        total = torch.tensor([float(context.rank)])
+        dist.all_reduce(total)
+        shared = ranks.share_from_rank_zero("output_dir", f"directory of rank {context.rank}")
+        ranks.agree("config_hash", "same everywhere")
+        try:
+            ranks.agree("seed", str(context.rank))
+        except ConfigError as error:
+            verdict = str(error)
+        line = f"RESULT|{context.rank}|{ranks.backend}|{total.item():g}|{shared}|{verdict}\\n"
+    sys.stdout.write(line if not dist.is_initialized() else "still there")
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def start_rank(rank: int, port: int, script: str) -> subprocess.Popen[str]:
+    environ = {
+        **os.environ,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env=environ,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ranks_in_threads(world_size: int, timeout_s: float = 5.0) -> list[Ranks]:
+    store = HashStore()
+    contexts = [DistributedContext(rank=rank, world_size=world_size) for rank in range(world_size)]
+    return [Ranks(context, backend="gloo", store=store, timeout_s=timeout_s) for context in contexts]
+
+
+def test_two_ranks_under_torchrun_join_share_and_agree(tmp_path):
+    script = tmp_path / "start_up.py"
+    script.write_text(textwrap.dedent(START_UP))
+    finished = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    lines = sorted(line for line in finished.stdout.splitlines() if line.startswith("RESULT"))
+    disagreement = "the ranks do not agree on seed (rank 0: 0, rank 1: 1); start all of them with the same input"
+    assert lines == [f"RESULT|{rank}|gloo|1|directory of rank 0|{disagreement}" for rank in range(2)]
+
+
+def test_a_rank_that_gives_up_in_start_up_takes_the_others_along_at_once():
+    script = """
+        from isaaclab_arena.distributed.context import DistributedContext
+        from isaaclab_arena.distributed.process_group import initialise
+        from isaaclab_arena.errors import ConfigError
+        context = DistributedContext.from_environment()
+        with initialise(context, timeout_s=60) as ranks:
+            if context.is_rank_zero:
+                raise ConfigError("the output directory is not empty")
+            ranks.share_from_rank_zero("output_dir", "")
+    """
+    port = free_port()
+    processes = [start_rank(rank, port, script) for rank in range(2)]
+    outputs = [process.communicate(timeout=30) for process in processes]
+    assert "ConfigError: the output directory is not empty" in outputs[0][1]
+    assert "PeerStoppedError: stopped because of rank 0: the output directory is not empty" in outputs[1][1]
+
+
+def test_a_missing_rank_and_a_taken_port_are_one_clear_message(monkeypatch):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        context = DistributedContext(rank=0, world_size=2, master_address=f"127.0.0.1:{port}")
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", str(port))
+        with pytest.raises(DistributedError, match="the port is taken; choose another"), initialise(context):
+            pass
+    with (
+        pytest.raises(DistributedError, match=r"rank 0 of 2 at .* could not reach the other ranks within 1 s"),
+        initialise(context, timeout_s=1.0),
+    ):
+        pass
+    assert not dist.is_initialized()
+
+
+def test_a_single_process_makes_no_group_and_agrees_with_itself():
+    with initialise(DistributedContext()) as ranks:
+        assert not dist.is_initialized()
+        assert ranks.backend is None
+        assert ranks.share_from_rank_zero("output_dir", "here") == "here"
+        ranks.agree("config_hash", "abc")
+
+
+def test_a_group_that_exists_is_used_and_left_as_it_is():
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        with initialise(DistributedContext()) as ranks:
+            assert ranks.backend == "gloo"
+            assert ranks.share_from_rank_zero("output_dir", "here") == "here"
+        assert dist.is_initialized()
+        with (
+            pytest.raises(ConfigError, match=r"exists already, with rank 0 of 1, but .* say rank 1 of 2"),
+            initialise(DistributedContext(rank=1, world_size=2)),
+        ):
+            pass
+    finally:
+        dist.destroy_process_group()
+
+
+def test_ranks_hear_each_other_in_any_order():
+    ranks = ranks_in_threads(3)
+    heard: dict[int, str] = {}
+    listeners = [
+        threading.Thread(target=lambda one=one: heard.update({one.context.rank: one.share_from_rank_zero("name", "?")}))
+        for one in ranks[1:]
+    ]
+    for listener in listeners:
+        listener.start()
+    ranks[0].share_from_rank_zero("name", "Ada")
+    for listener in listeners:
+        listener.join()
+    assert heard == {1: "Ada", 2: "Ada"}
+
+
+def test_a_silent_rank_is_named():
+    with pytest.raises(DistributedError, match=r"rank 0 did not say its output_dir within 0\.1 s"):
+        ranks_in_threads(2, timeout_s=0.1)[1].share_from_rank_zero("output_dir", "")
+
+
+def test_a_rank_that_gave_up_is_quoted():
+    giving_up, waiting = ranks_in_threads(2)
+    giving_up.give_up("no such job file")
+    with pytest.raises(PeerStoppedError, match="stopped because of rank 0: no such job file"):
+        waiting.agree("config_hash", "abc")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "backend", "reason"),
+    [
+        (["GPU-1", "GPU-2"], "cpu:gloo,cuda:nccl", "a GPU of its own"),
+        (["GPU-1", "GPU-1"], "gloo", "share a GPU"),
+        (["GPU-1", "no GPU"], "gloo", "not every rank has a GPU"),
+        (["no GPU", "no GPU"], "gloo", "not every rank has a GPU"),
+        (["no NCCL", "no NCCL"], "gloo", "has no NCCL"),
+    ],
+)
+def test_nccl_is_used_only_where_every_rank_has_a_gpu_of_its_own(gpus, backend, reason):
+    assert choose_backend(gpus)[0] == backend
+    assert reason in choose_backend(gpus)[1]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_two_ranks_use_nccl_on_two_gpus_and_gloo_on_a_shared_one():
+    script = """
+        import sys
+        from isaaclab_arena.distributed.context import DistributedContext
+        from isaaclab_arena.distributed.process_group import initialise
+        with initialise(DistributedContext.from_environment(device="cuda"), timeout_s=60) as ranks:
+            sys.stdout.write(f"{ranks.backend} {ranks.context.device}")
+    """
+    port = free_port()
+    processes = [start_rank(rank, port, script) for rank in range(2)]
+    outputs = [process.communicate(timeout=120) for process in processes]
+    devices = [f"cuda:{rank if torch.cuda.device_count() > 1 else 0}" for rank in range(2)]
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.device_count() > 1 else "gloo"
+    assert [output[0] for output in outputs] == [f"{backend} {device}" for device in devices]

@@ -1,0 +1,123 @@
+import dataclasses
+import io
+import logging
+import time
+
+from rich.console import Console
+
+from isaaclab_arena.distributed.rank_status import RankState, RankStatus, StatusPublisher
+from isaaclab_arena.distributed.rendezvous import RankFate, RankReport, RankWatch
+from isaaclab_arena.evaluation.progress import (
+    ProgressDisplay,
+    ProgressObserver,
+    fraction_done,
+    progress_line,
+    progress_table,
+)
+from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.interfaces.episode import Episode
+from tests.fakes import CoinConfig, CoinEnvironment, ShrugPolicy
+
+
+def report_of(rank: int, *, fate: RankFate = RankFate.WORKING, alive: bool = True, **changes) -> RankReport:
+    status = dataclasses.replace(
+        RankStatus.of_this_process(rank=rank, run_id="run"), **{"state": RankState.RUNNING, **changes}
+    )
+    return RankReport(rank=rank, fate=fate, status=status, alive=alive)
+
+
+def rendered(reports, elapsed_s: float = 60.0) -> str:
+    console = Console(file=io.StringIO(), width=100)
+    console.print(progress_table(reports, elapsed_s=elapsed_s))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_steps_and_episodes_of_a_rollout_are_counted_exactly(tmp_path):
+    publisher = StatusPublisher(tmp_path, RankStatus.of_this_process(rank=0, run_id="run", episodes_total=20)).start()
+    environment = CoinEnvironment(CoinConfig(diverge_every=4), 6)
+    episodes = [Episode(job="coins", episode_index=index, seed=0) for index in range(20)]
+    result = rollout(environment, ShrugPolicy(), episodes, [ProgressObserver(publisher)])
+    publisher.close()
+    status = publisher.status
+    assert status.env_steps == result.env_steps
+    assert status.episodes_done == 20
+    assert status.errors > 0
+    assert status.scored == 20 - status.errors
+    assert 0 < status.successes < status.scored
+
+
+def test_the_table_shows_every_rank_and_the_whole():
+    reports = [
+        report_of(0, jobs_done=1, jobs_total=3, episodes_done=50, episodes_total=100, current_job="lift[bold]_cube",
+                  successes=25, scored=40, errors=2, steps_per_s=12_345.6),
+        report_of(1, fate=RankFate.DEAD, alive=False, jobs_total=2, episodes_total=50, current_job="drawer",
+                  steps_per_s=99.0),
+        RankReport(rank=2, fate=RankFate.WORKING, status=None, alive=True),
+    ]  # fmt: skip
+    text = rendered(reports)
+    for expected in ("1/3", "lift[bold]_cube", "50/100", "62%", "12,346", "dead in drawer", "has not started yet"):
+        assert expected in text
+    assert "33%, jobs 1/5, episodes 50, success 62%, 12,346 steps/s, 1:00 gone, 2:00 left" in text
+
+
+def test_the_line_names_lost_ranks():
+    reports = [
+        report_of(0, fate=RankFate.FINISHED, jobs_done=2, jobs_total=2),
+        report_of(1, fate=RankFate.DEAD, alive=False, jobs_total=2),
+        report_of(2, fate=RankFate.FAILED, alive=False, jobs_total=1, jobs_done=1),
+    ]
+    line = progress_line(reports, elapsed_s=4000.0)
+    assert line == "60%, jobs 3/5, episodes 0, success -, 0 steps/s, 1:06:40 gone, 44:27 left, lost ranks: 1, 2"
+
+
+def test_work_is_measured_in_episodes_or_else_in_jobs():
+    assert fraction_done([report_of(0, episodes_done=3, episodes_total=4, jobs_total=9)]) == 0.75
+    assert fraction_done([report_of(0, jobs_done=1, jobs_total=4)]) == 0.25
+    assert fraction_done([report_of(0, episodes_done=9, episodes_total=4)]) == 1.0
+    assert fraction_done([]) == 0.0
+
+
+def test_an_idle_run_says_nothing_about_time_left():
+    line = progress_line([report_of(0, jobs_total=2)], elapsed_s=5.0)
+    assert line == "0%, jobs 0/2, episodes 0, success -, 0 steps/s, 0:05 gone"
+
+
+def test_without_a_terminal_there_is_a_line_now_and_then(caplog, monkeypatch):
+    # Other tests may have set up console logging, which keeps records from pytest's handler.
+    monkeypatch.setattr(logging.getLogger("isaaclab_arena"), "propagate", True)
+    caplog.set_level(logging.INFO, logger="isaaclab_arena")
+    console = Console(file=io.StringIO())
+    with ProgressDisplay(lambda: [report_of(0, jobs_total=2)], console=console, line_interval_s=0.05):
+        time.sleep(0.2)
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) >= 3
+    assert all(line.startswith("0%, jobs 0/2") for line in lines)
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue() == ""
+
+
+def test_on_a_terminal_the_last_state_stays_and_log_lines_go_through_the_display(tmp_path):
+    publisher = StatusPublisher(tmp_path, RankStatus.of_this_process(rank=0, run_id="run", jobs_total=1)).start()
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    own_stream = io.StringIO()
+    handler = logging.StreamHandler(own_stream)
+    logger = logging.getLogger("isaaclab_arena")
+    logger.addHandler(handler)
+    try:
+        with ProgressDisplay(RankWatch(tmp_path, world_size=1, run_id="run").look, console=console):
+            time.sleep(0.1)
+            logger.warning("a job has failed")
+            publisher.start_job("lift")
+            publisher.finish_job()
+            publisher.set_state(RankState.FINISHED)
+        assert handler.stream is own_stream
+    finally:
+        logger.removeHandler(handler)
+        publisher.close()
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue()
+    assert "a job has failed" in shown
+    assert "a job has failed" not in own_stream.getvalue()
+    assert "finished" in shown
+    assert "100%" in shown
