@@ -8,6 +8,7 @@ Sizes: TypeAlias = Mapping[str, float]
 """Lengths of the task's things [m]; see `isaaclab_arena.sim.privileged.Simulated`."""
 
 _FOREVER = 10_000
+_FINGER_DEPTH_M = 0.03
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +57,17 @@ def _reach(sizes: Sizes) -> Script:
 
 
 def _grasp(sizes: Sizes) -> tuple[Phase, ...]:
-    above = sizes["object_half_height"] + 0.08
+    above, grasp = sizes["object_half_height"] + 0.08, _grasp_offset(sizes)
     return (
         Phase(role="object", offset=(0.0, 0.0, above), closed=False),
-        Phase(role="object", offset=(0.0, 0.0, 0.0), closed=False, step_m=0.03, tolerance_m=0.006, max_steps=30),
-        Phase(role="object", offset=(0.0, 0.0, 0.0), closed=True, min_steps=6, max_steps=6),
+        Phase(role="object", offset=(0.0, 0.0, grasp), closed=False, step_m=0.03, tolerance_m=0.006, max_steps=30),
+        Phase(role="object", offset=(0.0, 0.0, grasp), closed=True, min_steps=6, max_steps=6),
     )
+
+
+def _grasp_offset(sizes: Sizes) -> float:
+    """Return how far above its centre an object is taken, so that a tall one does not meet the palm [m]."""
+    return max(0.0, sizes["object_half_height"] - _FINGER_DEPTH_M)
 
 
 def _lift_object(sizes: Sizes) -> Script:
