@@ -4,11 +4,13 @@ Nothing here is called once the jobs run. Ranks have very unequal work, and nobo
 """
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -21,6 +23,7 @@ from isaaclab_arena.errors import ArenaError, ConfigError
 _LOG = logging.getLogger(__name__)
 _POLL_INTERVAL_S = 0.05
 _LINGER_S = 0.3
+_SHARED_DISK_DELAY_S = 10.0
 _LEAVE_TIMEOUT_S = 10.0
 _NO_GPU = "no GPU"
 _NO_NCCL = "no NCCL"
@@ -87,6 +90,32 @@ class Ranks:
         """Return every rank's value, by rank; see `agree` for arguments and errors."""
         self._say(f"gathered/{name}/{self.context.rank}", value)
         return [self._hear(f"gathered/{name}/{rank}", rank=rank, name=name) for rank in range(self.context.world_size)]
+
+    def check_shared(self, directory: Path) -> None:
+        """Check that every rank sees the directory that rank 0 sees; all ranks come to the same verdict.
+
+        Args:
+            directory: An existing directory, named alike on all machines. Asked once in a run.
+
+        Raises:
+            ConfigError: If it is another one on some machine; the message names the ranks.
+            PeerStoppedError: If another rank has given up.
+            DistributedError: If a rank does not answer in time.
+        """
+        probe = directory / f".seen_by_all_{os.getpid()}"
+        if self.context.is_rank_zero:
+            probe.touch()
+        name = self.share_from_rank_zero("probe of the shared disk", probe.name)
+        seen = _appears(directory / name, within_s=min(_SHARED_DISK_DELAY_S, self._timeout_s / 2))
+        verdicts = self.gather("view of the shared disk", str(seen))
+        if self.context.is_rank_zero:
+            probe.unlink(missing_ok=True)
+        blind = [str(rank) for rank, verdict in enumerate(verdicts) if verdict != str(True)]
+        if blind:
+            raise ConfigError(
+                f"{directory} is not the same directory on every machine: what rank 0 writes does not appear for rank "
+                f"{', '.join(blind)}; choose one on a disk that all machines share"
+            )
 
     def give_up(self, reason: str) -> None:
         """Tell ranks that still wait in start-up that this one will not take part."""
@@ -211,6 +240,16 @@ def _leave() -> None:
     leaving.join(_LEAVE_TIMEOUT_S)
     if leaving.is_alive():
         _LOG.warning("left the process group without waiting for the other ranks")
+
+
+def _appears(path: Path, *, within_s: float) -> bool:
+    # A network file system may show a new file to other machines only after seconds.
+    deadline = time.monotonic() + within_s
+    while not path.exists():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_INTERVAL_S)
+    return True
 
 
 def _gpu_name(device: torch.device) -> str:

@@ -149,7 +149,8 @@ class StatusPublisher:
         self._episodes_left = 0
         self._silent = False
         self._recent: deque[tuple[float, int]] = deque(maxlen=_SPEED_WINDOW)
-        self._lock = threading.Lock()
+        self._status_lock = threading.Lock()
+        self._file_lock = threading.Lock()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._beat_until_closed, name="rank-status", daemon=True)
 
@@ -235,8 +236,7 @@ class StatusPublisher:
         )
 
     def _update(self, **changes: Any) -> None:
-        # The beat is counted by the other thread, so the two take turns.
-        with self._lock:
+        with self._status_lock:
             self._status = dataclasses.replace(self._status, **changes)
 
     def _beat_until_closed(self) -> None:
@@ -254,14 +254,19 @@ class StatusPublisher:
             self._silent = False
 
     def _write(self) -> None:
-        with self._lock:
-            self._recent.append((time.monotonic(), self._env_steps))
-            (since, steps), (now, steps_now) = self._recent[0], self._recent[-1]
-            self._status = dataclasses.replace(
-                self._status,
-                env_steps=steps_now,
-                steps_per_s=round((steps_now - steps) / (now - since), 1) if now > since else 0.0,
-                beat=self._status.beat + 1,
-                updated_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            )
+        # Two locks, so that the main thread can go on counting while the other one waits for a slow disk.
+        with self._file_lock:
+            with self._status_lock:
+                self._status = self._next_beat()
             write_rank_status(self._output_directory, self._status)
+
+    def _next_beat(self) -> RankStatus:
+        self._recent.append((time.monotonic(), self._env_steps))
+        (since, steps), (now, steps_now) = self._recent[0], self._recent[-1]
+        return dataclasses.replace(
+            self._status,
+            env_steps=steps_now,
+            steps_per_s=round((steps_now - steps) / (now - since), 1) if now > since else 0.0,
+            beat=self._status.beat + 1,
+            updated_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        )

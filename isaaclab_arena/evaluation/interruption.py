@@ -43,12 +43,16 @@ class Interruption:
             self.signal_number = signal_number
             self._since = now
         elif now - self._since > _SAME_REQUEST_S:
+            _show_cursor()
             os._exit(128 + signal_number)
 
 
 @contextmanager
 def watch_for_interruption() -> Iterator[Interruption]:
     """Listen for SIGINT and SIGTERM for the length of a ``with`` block, in the main thread only.
+
+    Enter it when the ranks have found each other: before that there is no loop that could stop by itself, and a
+    signal had better end the process.
 
     Yields:
         What the loop asks. The handlers that were there before are restored at the end.
@@ -63,3 +67,9 @@ def watch_for_interruption() -> Iterator[Interruption]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _show_cursor() -> None:
+    # A live display hides it, and gets no chance to bring it back.
+    if os.isatty(2):
+        os.write(2, b"\x1b[?25h\n")

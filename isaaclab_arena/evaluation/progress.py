@@ -81,7 +81,7 @@ class ProgressDisplay:
         self._line_interval_s = line_interval_s
         self._started_at = time.monotonic()
         self._closing = threading.Event()
-        show = self._show_table if self._console.is_terminal else self._log_lines
+        show = self._show_table if self._console.is_interactive else self._log_lines
         self._thread = threading.Thread(target=show, name="progress", daemon=True)
 
     def __enter__(self) -> Self:
@@ -121,7 +121,7 @@ class ProgressDisplay:
 
 
 def progress_table(reports: Sequence[RankReport], *, elapsed_s: float) -> RenderableType:
-    """Return the live display: a row per rank, and a bar over all.
+    """Return the live display: a bar over all, and a row per rank.
 
     Args:
         reports: One per rank.
@@ -140,7 +140,8 @@ def progress_table(reports: Sequence[RankReport], *, elapsed_s: float) -> Render
     bar.add_column(ratio=1)
     bar.add_column(no_wrap=True)
     bar.add_row(ProgressBar(total=1.0, completed=fraction), Text(_overall(reports, fraction, elapsed_s)))
-    return Group(table, bar)
+    # The whole comes first, because a terminal that is too small cuts off what comes last.
+    return Group(bar, table)
 
 
 def progress_line(reports: Sequence[RankReport], *, elapsed_s: float) -> str:

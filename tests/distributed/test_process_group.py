@@ -165,6 +165,31 @@ def test_ranks_hear_each_other_in_any_order():
     assert heard == {1: "Ada", 2: "Ada"}
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_directory_that_other_machines_do_not_share_is_refused(tmp_path, shared):
+    directories = [tmp_path / "mine", tmp_path / ("mine" if shared else "another")]
+    for directory in directories:
+        directory.mkdir(exist_ok=True)
+    verdicts: dict[int, str] = {}
+
+    def check(ranks: Ranks, directory: Path) -> None:
+        try:
+            ranks.check_shared(directory)
+            verdicts[ranks.context.rank] = "shared"
+        except ConfigError as error:
+            verdicts[ranks.context.rank] = str(error)
+
+    pairs = zip(ranks_in_threads(2, timeout_s=1.0), directories, strict=True)
+    threads = [threading.Thread(target=check, args=pair) for pair in pairs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    expected = "shared" if shared else "does not appear for rank 1; choose one on a disk that all machines share"
+    assert [expected in verdicts[rank] for rank in range(2)] == [True, True]
+    assert list(directories[0].iterdir()) == []
+
+
 def test_a_silent_rank_is_named():
     with pytest.raises(DistributedError, match=r"rank 0 did not say its output_dir within 0\.1 s"):
         ranks_in_threads(2, timeout_s=0.1)[1].share_from_rank_zero("output_dir", "")

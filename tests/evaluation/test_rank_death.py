@@ -17,7 +17,7 @@ from isaaclab_arena.evaluation.interruption import watch_for_interruption
 
 directory, victim = Path(sys.argv[1]), int(sys.argv[2])
 context = DistributedContext.from_environment(device="cpu")
-with watch_for_interruption() as interruption, initialise(context) as ranks:
+with initialise(context) as ranks, watch_for_interruption() as interruption:
     run_id = ranks.share_from_rank_zero("run_id", str(os.getpid()))
     with StatusPublisher(directory, RankStatus.of_this_process(rank=context.rank, run_id=run_id)) as publisher:
         publisher.start_job(f"job of rank {context.rank}")
