@@ -36,16 +36,26 @@ def load_jobs_file(path: str | Path, defaults: JobDefaults | None = None) -> Job
     Raises:
         ConfigError: With every problem of the file, each with its job and key.
     """
+    return read_jobs(read_document(path), source=str(path), defaults=defaults)
+
+
+def read_jobs(document: Any, *, source: str, defaults: JobDefaults | None = None) -> JobsFile:
+    """Read what a job file holds, or what a command line amounts to; see `load_jobs_file`.
+
+    Args:
+        document: Mapping with the key ``jobs``.
+        source: Where it comes from, for messages.
+        defaults: What the command line gives to jobs that do not say it themselves.
+    """
     defaults = defaults or JobDefaults()
     problems = check_defaults(defaults)
     if problems:
         raise ConfigError(problems)
-    document = read_document(path)
     try:
         jobs = _Reading(_checked_top_level(document), defaults).jobs()
     except ConfigError as error:
-        raise ConfigError([replace(problem, file=str(path)) for problem in error.problems]) from error
-    return JobsFile(path=str(path), jobs=jobs, config_hash=hash_jobs(jobs))
+        raise ConfigError([replace(problem, file=source) for problem in error.problems]) from error
+    return JobsFile(path=source, jobs=jobs, config_hash=hash_jobs(jobs))
 
 
 def hash_jobs(jobs: tuple[JobConfig, ...]) -> str:

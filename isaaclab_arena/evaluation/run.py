@@ -33,6 +33,7 @@ from isaaclab_arena.storage.recorded_episode import Compression
 from isaaclab_arena.storage.run_plan import PlannedJob, RunPlan, write_run_plan
 
 _LOG = logging.getLogger(__name__)
+_FILE_COLUMNS = 140
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,13 +189,19 @@ class _RankRun:
     def _merge(self) -> int:
         """Write the tables from what is on disk and show them; return the exit code."""
         # pandas takes half a second to load, and the first step of a run should not wait for it.
-        from isaaclab_arena.results.merge import merge_results, write_tables  # noqa: PLC0415
-        from isaaclab_arena.results.table import console_table  # noqa: PLC0415
+        from isaaclab_arena.results.merge import merge_results  # noqa: PLC0415
+        from isaaclab_arena.results.result_files import write_tables  # noqa: PLC0415
+        from isaaclab_arena.results.summary import print_summary  # noqa: PLC0415
 
         merged = merge_results(self._output_directory)
         write_tables(self._output_directory, merged)
-        Console(file=sys.stdout).print(console_table(merged))
+        print_summary(merged, self._output_directory, results_console())
         return 0 if merged.complete else 1
+
+
+def results_console() -> Console:
+    """Return where results are shown: stdout, as wide as the terminal, and wide enough for every column in a file."""
+    return Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _FILE_COLUMNS)
 
 
 def _plan(

@@ -1,0 +1,116 @@
+"""Evaluate one policy in one environment, both named on the command line.
+
+    python -m isaaclab_arena.evaluation.policy_runner --policy_type scripted --num_episodes 20 lift_object --object cube
+
+First come the options of the run, then the environment's name, then the options of the environment and of the policy
+in any order.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from isaaclab_arena.config.loading import read_jobs
+from isaaclab_arena.config.tokens import parse_tokens
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.options import RunOptions, read_command_line
+from isaaclab_arena.evaluation.run import RunRequest, execute, exit_code_of
+from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.policy.catalog import resolve_policy_class
+from isaaclab_arena.policy.policy_base import PolicyBase
+
+PROGRAM = "isaaclab_arena.evaluation.policy_runner"
+_SOURCE = "command line"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyOptions(RunOptions):
+    """Evaluate one policy in one environment: OPTIONS ENVIRONMENT [options of environment and policy]."""
+
+    policy_type: str
+    """Registered name or dotted class path of the policy."""
+    language_instruction: str | None = None
+    """What the policy is told instead of the task's own words."""
+    name: str | None = None
+    """Name of the job; the environment's by default."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code.
+
+    Args:
+        argv: Arguments after the program's name; those of this process where None.
+
+    Returns:
+        0 if the job completed, 1 if not, 2 for a mistake of the user's, 130 or 143 if interrupted.
+    """
+    arguments = tuple(sys.argv[1:] if argv is None else argv)
+    return exit_code_of(lambda: _run(arguments))
+
+
+def _run(arguments: Sequence[str]) -> int:
+    options, rest = read_command_line(PolicyOptions, arguments, program=PROGRAM)
+    options.check()
+    context = DistributedContext.from_environment(device=options.device)
+    jobs_file = read_jobs({"jobs": [job_block(options, rest)]}, source=_SOURCE, defaults=options.job_defaults())
+    request = RunRequest(
+        jobs=resolve_jobs(jobs_file.jobs, file=_SOURCE, overrides=options.policy_overrides()),
+        config_hash=jobs_file.config_hash,
+        source_file=None,
+        command_line=(PROGRAM, *arguments),
+        options=options,
+    )
+    return execute(request, context)
+
+
+def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
+    """Return what a job file would say for a command line.
+
+    Args:
+        options: The options of the run.
+        rest: The environment's name, and the options of environment and policy.
+
+    Raises:
+        ConfigError: If no environment is named, or more than one word might be its name.
+    """
+    positionals, given = parse_tokens(rest)
+    if len(positionals) != 1:
+        found = f"got {' '.join(positionals)}" if positionals else "name one after the options"
+        raise ConfigError(Problem(f"one environment is needed; {found}", key="ENVIRONMENT"))
+    environment_args, policy_config = split_options(given, options.policy_type)
+    block: dict[str, Any] = {
+        "name": options.name or positionals[0],
+        "arena_env_args": {"environment": positionals[0], **environment_args},
+        "policy_type": options.policy_type,
+        "policy_config_dict": policy_config,
+    }
+    if options.language_instruction is not None:
+        block["language_instruction"] = options.language_instruction
+    return block
+
+
+def split_options(given: Mapping[str, Any], policy_type: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options of the environment and those of the policy: what the policy does not know is the former's.
+
+    Raises:
+        ConfigError: If there is no such policy.
+    """
+    config_class = _policy_class(policy_type).config_class
+    known = {field.name for field in dataclasses.fields(config_class)} if dataclasses.is_dataclass(config_class) else ()
+    policy_config = {name: value for name, value in given.items() if name in known}
+    return {name: value for name, value in given.items() if name not in known}, policy_config
+
+
+def _policy_class(policy_type: str) -> type[PolicyBase]:
+    try:
+        return resolve_policy_class(policy_type)
+    except ConfigError as error:
+        problems = [dataclasses.replace(problem, key="--policy_type") for problem in error.problems]
+        raise ConfigError(problems) from error
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,58 @@
+"""What a person reads at the end of a run: the table, what failed, what is missing, and where everything lies."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+from rich.text import Text
+
+from isaaclab_arena.results.merge import MergedResults, MissingJob
+from isaaclab_arena.results.rows import JobResultStatus
+from isaaclab_arena.results.table import console_table, plain
+
+_MAX_INDICES_SHOWN = 8
+
+
+def print_summary(merged: MergedResults, output_directory: Path, console: Console) -> None:
+    """Show the results of a run.
+
+    Args:
+        merged: The results.
+        output_directory: Where the run has written.
+        console: Where to show them.
+    """
+    console.print(console_table(merged))
+    for line in failures(merged):
+        console.print(Text(line, style="red"), soft_wrap=True)
+    for line in map(describe_missing, merged.missing):
+        console.print(Text(line, style="red"), soft_wrap=True)
+    for problem in merged.problems:
+        console.print(Text(plain(problem), style="yellow"), soft_wrap=True)
+    console.print(Text(f"results in {output_directory}"), soft_wrap=True)
+
+
+def failures(merged: MergedResults) -> list[str]:
+    """Return one line per job that failed: what it raised, on which rank, and the file with the traceback."""
+    return [
+        f"failed: job '{plain(row['name'])}' on rank {row['rank']}: {_cause(row)}"
+        for row in merged.jobs.to_dict(orient="records")
+        if row["status"] == JobResultStatus.FAILED
+    ]
+
+
+def describe_missing(missing: MissingJob) -> str:
+    """Return one line: which episodes of which job are missing, and on which rank."""
+    rank = "" if missing.rank is None else f" on rank {missing.rank}"
+    where = f"job '{plain(missing.job)}'{rank}"
+    if not missing.episode_indices:
+        return f"incomplete: {where} is {missing.status}"
+    count = len(missing.episode_indices)
+    shown = ", ".join(map(str, missing.episode_indices[:_MAX_INDICES_SHOWN]))
+    more = ", …" if count > _MAX_INDICES_SHOWN else ""
+    return f"missing: {where} lacks {count} episode{'s' if count > 1 else ''} ({shown}{more}); it is {missing.status}"
+
+
+def _cause(row: dict[Any, Any]) -> str:
+    error = "no report" if row["error"] is pd.NA else plain(row["error"])
+    return error if row["traceback_file"] is pd.NA else f"{error} (traceback in {plain(row['traceback_file'])})"

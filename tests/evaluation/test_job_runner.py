@@ -1,0 +1,226 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.job_runner import JobRunner, RankSettings, split_evenly
+from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.recording.recorder import RecordingOptions
+from isaaclab_arena.storage.job_reports import ReportedStatus, Reproducible
+from tests.fakes import CoinBuilder, CoinConfig, Notebook, ShrugPolicy
+
+
+def settings(output_directory: Path, **changes) -> RankSettings:
+    values = {
+        "rank": 0,
+        "world_size": 1,
+        "device": torch.device("cpu"),
+        "num_threads": 1,
+        "output_directory": output_directory,
+        "recording": RecordingOptions(write_dataset=False),
+    }
+    return RankSettings(**{**values, **changes})
+
+
+def job(
+    name: str = "coins",
+    builder: CoinBuilder | None = None,
+    environment: CoinConfig | None = None,
+    policy_class: type[PolicyBase] = ShrugPolicy,
+    **config,
+) -> Job:
+    options = {key: config.pop(key) for key in ("raise_at", "action") if key in config}
+    environment = environment or CoinConfig()
+    if not {"num_steps", "num_episodes"} & config.keys():
+        config["num_episodes"] = 10
+    return Job(
+        config=JobConfig(
+            index=0,
+            name=name,
+            environment="coins",
+            environment_args=vars(environment),
+            policy_type=policy_class.__qualname__,
+            num_envs=config.pop("num_envs", 4),
+            **config,
+        ),
+        builder=builder or CoinBuilder(),
+        environment_config=environment,
+        policy_class=policy_class,
+        policy_options=options,
+    )
+
+
+def committed(output_directory: Path, name: str = "coins") -> list[dict]:
+    lines = (output_directory / name / "episode_results_rank0.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_a_completed_job_reports_its_time_and_steps(tmp_path):
+    report = JobRunner(settings(tmp_path)).run(job())
+    assert report.status is ReportedStatus.COMPLETED
+    assert report.num_episodes == 10
+    assert report.env_steps == sum(row["episode_length"] for row in committed(tmp_path))
+    parts = report.build_s + report.simulate_s + report.policy_s + report.render_s + report.record_s + report.idle_s
+    assert parts == pytest.approx(report.wall_s, abs=0.01)
+
+
+def test_a_job_on_the_cpu_is_reproducible_bit_for_bit(tmp_path):
+    assert JobRunner(settings(tmp_path)).run(job()).reproducible is Reproducible.BITWISE
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"raise_at": 25}, "ValueError: I would rather not"),
+        ({"action": "nan"}, "PolicyError: get_action returned NaN or infinity in row 0"),
+        ({"action": "wrong_shape"}, "PolicyError: get_action returned shape"),
+        ({"environment": CoinConfig(fail_to_build=True)}, "RuntimeError: the mint is closed"),
+    ],
+)
+def test_a_job_that_fails_is_reported_with_its_traceback_and_the_next_one_runs(tmp_path, changes, error):
+    runner = JobRunner(settings(tmp_path))
+    report = runner.run(job("bad", **changes))
+    assert report.status is ReportedStatus.FAILED
+    assert report.error is not None
+    assert report.error.startswith(error)
+    assert report.traceback_file == "bad/traceback_rank0.txt"
+    assert "Traceback (most recent call last)" in (tmp_path / report.traceback_file).read_text()
+    assert runner.run(job("good")).status is ReportedStatus.COMPLETED
+
+
+def test_what_finished_before_a_failure_stays_committed(tmp_path):
+    report = JobRunner(settings(tmp_path)).run(job(raise_at=25))
+    assert len(committed(tmp_path)) > 0
+    assert report.env_steps == 24 * 4
+
+
+def test_a_policy_that_calls_sys_exit_fails_its_job_only(tmp_path):
+    class Quitter(ShrugPolicy):
+        def get_action(self, env, observation):
+            raise SystemExit(0)
+
+    report = JobRunner(settings(tmp_path)).run(job(policy_class=Quitter))
+    assert report.status is ReportedStatus.FAILED
+
+
+def test_equal_environments_and_policies_in_consecutive_jobs_are_built_once(tmp_path):
+    builder, runner = CoinBuilder(), JobRunner(settings(tmp_path))
+    runner.run(job("first", builder))
+    runner.run(job("second", builder, seed=1))
+    assert len(builder.built) == 1
+    assert not builder.built[0].closed
+    runner.close()
+    assert builder.built[0].closed
+
+
+@pytest.mark.parametrize("changes", [{"num_envs": 2}, {"environment": CoinConfig(success_step=5)}])
+def test_another_environment_takes_the_place_of_the_one_before(tmp_path, changes):
+    builder, runner = CoinBuilder(), JobRunner(settings(tmp_path))
+    runner.run(job("first", builder))
+    runner.run(job("second", builder, **changes))
+    assert [environment.closed for environment in builder.built] == [True, False]
+
+
+def test_nothing_is_reused_after_a_failure(tmp_path):
+    builder, runner = CoinBuilder(), JobRunner(settings(tmp_path))
+    runner.run(job("first", builder, raise_at=5))
+    runner.run(job("second", builder, raise_at=5))
+    assert len(builder.built) == 2
+
+
+def test_results_do_not_depend_on_the_job_before(tmp_path):
+    class Gambler(ShrugPolicy):
+        """Draws from torch's global generator, as policies from elsewhere do."""
+
+        drawn: list[float] = []  # noqa: RUF012  shared by the instances on purpose
+
+        def get_action(self, env, observation):
+            action = torch.rand(env.num_envs, 2)
+            self.drawn.append(float(action[0, 0]))
+            return action
+
+    runner = JobRunner(settings(tmp_path))
+    runner.run(job("first", policy_class=Gambler, num_steps=3))
+    runner.run(job("second", policy_class=Gambler, num_steps=3))
+    assert Gambler.drawn[:3] == Gambler.drawn[3:]
+
+
+def test_rebuilds_share_the_episodes_out_and_build_everything_again(tmp_path):
+    builder = CoinBuilder()
+    report = JobRunner(settings(tmp_path)).run(job(builder=builder, num_episodes=10, num_rebuilds=3))
+    assert len(builder.built) == 3
+    assert report.num_episodes == 10
+    assert sorted(row["episode_index"] for row in committed(tmp_path)) == list(range(10))
+
+
+@pytest.mark.parametrize(("number", "parts", "sizes"), [(10, 3, [4, 3, 3]), (3, 3, [1, 1, 1]), (5, 1, [5])])
+def test_episodes_are_split_evenly(number, parts, sizes):
+    ranges = split_evenly(number, parts)
+    assert [len(part) for part in ranges] == sizes
+    assert [index for part in ranges for index in part] == list(range(number))
+
+
+def test_more_rebuilds_than_episodes_are_refused():
+    with pytest.raises(ArenaError, match="cannot split 2 episodes over 3 rebuilds"):
+        split_evenly(2, 3)
+
+
+def test_a_job_limited_by_steps_says_how_many_episodes_were_cut(tmp_path):
+    report = JobRunner(settings(tmp_path)).run(job(num_steps=55))
+    assert report.num_episodes is None
+    assert report.cut_episodes == 4
+    assert report.env_steps == 55 * 4
+
+
+def test_a_job_without_a_length_takes_the_policys(tmp_path):
+    class Short(ShrugPolicy):
+        def num_episodes(self):
+            return 3
+
+    class Timed(ShrugPolicy):
+        def has_length(self):
+            return True
+
+        def length(self):
+            return 30
+
+    runner = JobRunner(settings(tmp_path))
+    unlimited = {"num_episodes": None}
+    assert runner.run(job("three", policy_class=Short, **unlimited)).num_episodes == 3
+    assert runner.run(job("thirty", policy_class=Timed, **unlimited)).env_steps == 30 * 4
+    report = runner.run(job("endless", **unlimited))
+    assert report.error is not None
+    assert "neither num_episodes nor num_steps" in report.error
+
+
+def test_an_interrupted_job_says_so_and_keeps_what_finished(tmp_path):
+    notebook = Notebook()
+    runner = JobRunner(settings(tmp_path), stop_requested=lambda: len(notebook.records) >= 3)
+    report = runner.run(job(num_envs=1), [notebook])
+    assert report.status is ReportedStatus.INTERRUPTED
+    assert len(committed(tmp_path)) == 3
+
+
+def test_an_episode_that_diverges_is_an_error_and_the_job_completes(tmp_path):
+    report = JobRunner(settings(tmp_path)).run(job(environment=CoinConfig(diverge_every=2), num_episodes=20))
+    outcomes = [row["outcome"] for row in committed(tmp_path)]
+    assert report.status is ReportedStatus.COMPLETED
+    assert "error" in outcomes
+    assert len(outcomes) == 20
+
+
+def test_a_placement_seed_changes_the_conditions_and_nothing_else(tmp_path):
+    runner = JobRunner(settings(tmp_path))
+    runner.run(job("plain", seed=3))
+    runner.run(job("placed", seed=3, placement_seed=4))
+    runner.run(job("other", seed=4))
+    conditions = {name: _conditions(tmp_path, name) for name in ("plain", "placed", "other")}
+    assert conditions["placed"] == conditions["other"] != conditions["plain"]
+
+
+def _conditions(output_directory: Path, name: str) -> dict[int, dict]:
+    return {row["episode_index"]: row["variations"] for row in committed(output_directory, name)}
