@@ -14,6 +14,7 @@ _FIXED = {
     "bool_type": "{value} is not true or false",
     "dict_type": "{value} is not a mapping",
     "dataclass_type": "{value} is not a mapping",
+    "model_type": "{value} is not a mapping",
     "list_type": "{value} is not a list",
     "tuple_type": "{value} is not a list",
     "int_type": "{value} is not a whole number",

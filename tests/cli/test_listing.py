@@ -1,0 +1,29 @@
+"""Tests of the catalogs as text."""
+
+from isaaclab_arena.cli.listing import catalog_text
+from isaaclab_arena.registry import Registry
+from tests.fakes import CoinBuilder, ShrugPolicy
+
+
+def test_an_entry_that_cannot_be_loaded_does_not_hide_the_others():
+    registry = Registry("policy", {"broken": "no_such_module:Thing"}, "isaaclab_arena.no_such_group")
+    registry.register("shrug", ShrugPolicy)
+
+    broken, shrug, *options = catalog_text(registry).splitlines()
+
+    assert broken.startswith("broken  cannot be loaded: No module named 'no_such_module'")
+    assert (
+        shrug == "shrug   Does nothing, and remembers how it was called. ``raise_at`` and ``action`` make it misbehave."
+    )
+    assert [option.strip() for option in options] == ["raise_at = -1", "action = zeros"]
+
+
+def test_an_environment_is_summed_up_by_its_module():
+    registry = Registry("environment", {}, "isaaclab_arena.no_such_group")
+    registry.register("coin", CoinBuilder())
+
+    assert catalog_text(registry).startswith("coin  Fakes that replace mocks")
+
+
+def test_an_empty_catalog_is_an_empty_text():
+    assert catalog_text(Registry("policy", {}, "isaaclab_arena.no_such_group")) == ""

@@ -1,0 +1,102 @@
+"""Tests of the command line: what a person types, and what comes back."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from isaaclab_arena.cli.main import main
+
+JOB = {"name": "lift", "policy_type": "scripted", "arena_env_args": {"environment": "lift_object"}}
+
+
+def test_help_lists_the_commands(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(command in out for command in ("evaluate", "merge", "list", "validate", "doctor"))
+
+
+def test_no_command_is_a_mistake(capsys):
+    assert main([]) == 2
+    assert "usage:" in capsys.readouterr().out
+
+
+def test_an_unknown_command_gets_a_suggestion(capsys):
+    assert main(["evalute"]) == 2
+    assert "no command called 'evalute'; did you mean 'evaluate'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["evaluate", "merge", "list", "validate", "doctor"])
+def test_every_command_has_help(command, capsys):
+    with pytest.raises(SystemExit) as left:
+        raise SystemExit(main([command, "--help"]))
+    assert left.value.code == 0
+    assert "usage:" in capsys.readouterr().out.lower()
+
+
+def test_list_environments_shows_summaries_and_options_with_defaults(capsys):
+    assert main(["list", "environments"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^lift_object +Pick an object up", out, re.MULTILINE)
+    assert re.search(r"^ +object = cube$", out, re.MULTILINE)
+    assert "cannot be loaded" not in out
+
+
+@pytest.mark.parametrize(("what", "name"), [("policies", "scripted"), ("embodiments", "panda"), ("objects", "cube")])
+def test_list_shows_the_other_catalogs(what, name, capsys):
+    assert main(["list", what]) == 0
+    out = capsys.readouterr().out
+    assert re.search(rf"^{name}\b", out, re.MULTILINE)
+    assert "cannot be loaded" not in out
+
+
+def test_list_refuses_another_catalog():
+    with pytest.raises(SystemExit) as left:
+        main(["list", "robots"])
+    assert left.value.code == 2
+
+
+def test_validate_sums_a_good_file_up(tmp_path, capsys):
+    path = tmp_path / "jobs.json"
+    path.write_text(json.dumps({"jobs": [JOB]}))
+
+    assert main(["validate", str(path), "--num_episodes", "5"]) == 0
+    assert main(["validate", "--num-episodes", "5", str(path)]) == 0
+    assert "1 job, 5 episodes, environments lift_object, policies scripted" in capsys.readouterr().out
+
+
+def test_validate_tells_the_problems_of_all_files_without_a_traceback(tmp_path, capsys):
+    (tmp_path / "a.json").write_text(json.dumps({"jobs": [{**JOB, "num_episode": 5}]}))
+    (tmp_path / "b.json").write_text(json.dumps({"jobs": [{**JOB, "num_episodes": 5, "policy_type": "scriptd"}]}))
+
+    assert main(["validate", str(tmp_path / "a.json"), str(tmp_path / "b.json"), str(tmp_path / "c.json")]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(f"{tmp_path}/")[2] for line in lines] == [
+        "a.json: job 'lift': num_episode: unknown key; did you mean 'num_episodes'?",
+        "b.json: job 'lift': policy_type: no policy called 'scriptd'; did you mean 'scripted'?",
+        "c.json: there is no such file",
+    ]
+
+
+def test_a_flood_of_problems_is_cut(tmp_path, capsys):
+    path = tmp_path / "jobs.json"
+    path.write_text(json.dumps({"jobs": [3] * 60}))
+
+    assert main(["validate", str(path)]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == "... and 10 more problems"
+
+
+def test_evaluate_hands_its_arguments_to_the_runner(tmp_path, capsys):
+    assert main(["evaluate", "--eval_jobs_config", str(tmp_path / "none.json")]) == 2
+    assert "none.json: there is no such file" in capsys.readouterr().err
+
+
+def test_starting_the_program_loads_nothing_heavy():
+    heavy = "{'torch', 'mujoco', 'pandas', 'h5py', 'omegaconf', 'pydantic', 'tyro'}"
+    code = f"import sys, isaaclab_arena.cli.main; print({heavy} & set(sys.modules))"
+
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert out.strip() == "set()"

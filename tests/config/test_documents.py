@@ -1,0 +1,91 @@
+"""Tests of reading JSON and YAML strictly."""
+
+from pathlib import Path
+
+import pytest
+
+from isaaclab_arena.config.documents import read_document
+from isaaclab_arena.errors import ConfigError
+
+
+def write(directory: Path, name: str, content: str | bytes) -> Path:
+    path = directory / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.json", "", "empty"),
+        ("a.yaml", "  \n", "empty"),
+        ("a.json", '{"a": 1,}', r"line 1, column \d+: a comma that nothing follows"),
+        ("a.json", '{"a": [1,]}', "a comma that nothing follows"),
+        ("a.json", '{"a": 1} // why', "line 1, column 10: JSON has no comments"),
+        ("a.json", '{"a": 1, "a": 2}', "key 'a' appears twice"),
+        ("a.json", '{"b": {"a": NaN}}', "holds NaN"),
+        ("a.json", '{"a": -Infinity}', "holds -Infinity"),
+        ("a.json", '{"a": 1e999}', "holds inf"),
+        ("a.json", '{"a": ' + "9" * 5000 + "}", "too many digits"),
+        ("a.json", "[" * 100_000, "nested deeper than 64"),
+        ("a.json", "[" * 70 + "]" * 70, "nested deeper than 64"),
+        ("a.json", "jobs", "not valid JSON"),
+        ("a.json", '{"a": 1}'.encode("utf-16"), "is UTF-16"),
+        ("a.json", '{"a": 1}'.encode("utf-16-le"), "is UTF-16"),
+        ("a.json", b'{"a": "\xff"}', r"is not UTF-8 \(byte 7\)"),
+        ("a.yaml", "a: 1\na: 2\n", "key 'a' appears twice"),
+        ("a.yaml", "a: .nan\n", "holds nan"),
+        ("a.yaml", "1: a\n", "key 1, which is no text"),
+        ("a.yaml", "a: [1\n", "line 2, column 1"),
+        ("a.yaml", "- " * 100_000 + "1", "nested deeper than 64"),
+        ("a.yaml", "a: &a [*a]\n", "recursive"),
+        ("a.yaml", "!!python/object/apply:os.getcwd []\n", "not valid YAML"),
+        ("a.yaml", "a: 1\n---\nb: 1\n", "another document"),
+        ("a.yml", "a: " + "9" * 5000, "not valid YAML"),
+    ],
+)
+def test_a_malformed_file_is_refused_with_its_reason(tmp_path, name, content, message):
+    path = write(tmp_path, name, content)
+
+    with pytest.raises(ConfigError, match=message) as refused:
+        read_document(path)
+    assert refused.value.problems[0].file == str(path)
+
+
+def test_a_missing_file_and_a_directory_are_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"none\.json: there is no such file"):
+        read_document(tmp_path / "none.json")
+    with pytest.raises(ConfigError, match="is a directory"):
+        read_document(tmp_path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_document("a\0b")
+
+
+def test_an_alias_bomb_is_refused_before_it_is_unfolded(tmp_path):
+    lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
+    with pytest.raises(ConfigError, match="more than 5000000 values"):
+        read_document(write(tmp_path, "a.yaml", "\n".join(lines)))
+
+
+def test_a_byte_order_mark_is_accepted(tmp_path):
+    assert read_document(write(tmp_path, "a.json", b'\xef\xbb\xbf{"a": 1}')) == {"a": 1}
+
+
+def test_yaml_reads_scalars_as_its_core_schema_says(tmp_path):
+    text = "a: no\nb: 010\nc: 1e3\nd: 2020-01-01\ne:\nf: 1_0\ng: 0x1f\nh: True\ni: 1:30\nj: 0.5\n"
+
+    assert read_document(write(tmp_path, "a.yaml", text)) == {
+        "a": "no", "b": 10, "c": 1000.0, "d": "2020-01-01", "e": None,
+        "f": "1_0", "g": 31, "h": True, "i": "1:30", "j": 0.5,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "expected"), [('{"a": [1]}', {"a": [1]}), ("a: [1]", {"a": [1]})])
+def test_without_a_telling_suffix_both_formats_are_read(tmp_path, content, expected):
+    assert read_document(write(tmp_path, "jobs.txt", content)) == expected
+
+
+def test_without_a_telling_suffix_a_brace_means_json(tmp_path):
+    with pytest.raises(ConfigError, match="not valid JSON"):
+        read_document(write(tmp_path, "jobs", '{"a": 1,}'))

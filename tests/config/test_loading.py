@@ -1,0 +1,351 @@
+"""Tests of job files, from the file to its jobs."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from isaaclab_arena.config.loading import load_jobs_file
+from isaaclab_arena.config.schema import JobConfig, JobDefaults, JobsFile, JobStatus
+from isaaclab_arena.errors import ConfigError, Problem
+
+JOB = {"name": "lift", "policy_type": "zero_action", "arena_env_args": {"environment": "lift_object"}}
+
+
+@pytest.fixture
+def load(tmp_path):
+    def load_document(document: Any, defaults: JobDefaults | None = None) -> JobsFile:
+        path = tmp_path / "jobs.json"
+        path.write_text(json.dumps(document))
+        return load_jobs_file(path, defaults)
+
+    return load_document
+
+
+@pytest.fixture
+def problems_of(load):
+    def load_and_fail(document: Any) -> tuple[Problem, ...]:
+        with pytest.raises(ConfigError) as refused:
+            load(document)
+        return refused.value.problems
+
+    return load_and_fail
+
+
+def test_a_job_gets_arenas_defaults(load):
+    jobs = load({"jobs": [{**JOB, "num_episodes": 5}]}).jobs
+
+    assert jobs == (
+        JobConfig(index=0, name="lift", environment="lift_object", policy_type="zero_action", num_episodes=5),
+    )
+
+
+def test_every_key_of_arenas_job_files_is_understood(load):
+    job = {
+        "name": "lift",
+        "arena_env_args": {
+            "environment": "lift_object",
+            "num_envs": 4,
+            "env_spacing": 2.5,
+            "enable_cameras": True,
+            "placement_seed": 7,
+            "object": "cube",
+            "object_set": ["a", "b"],
+            "nothing": None,
+        },
+        "policy_type": "my.Policy",
+        "policy_config_dict": {"policy_device_id": None},
+        "num_episodes": 6,
+        "num_rebuilds": 2,
+        "language_instruction": "lift it",
+        "variations": {"light": {"enabled": True}},
+        "seed": 3,
+        "status": "completed",
+    }
+    assert load({"jobs": [job]}).jobs == (
+        JobConfig(
+            index=0,
+            name="lift",
+            environment="lift_object",
+            environment_args={"object": "cube", "object_set": ["a", "b"]},
+            num_envs=4,
+            enable_cameras=True,
+            placement_seed=7,
+            policy_type="my.Policy",
+            policy_config_dict={"policy_device_id": None},
+            num_episodes=6,
+            num_rebuilds=2,
+            language_instruction="lift it",
+            variations={"light": {"enabled": True}},
+            seed=3,
+            status=JobStatus.COMPLETED,
+        ),
+    )
+
+
+def test_token_lists_and_policy_args_mean_the_same_as_mappings(load):
+    tokens = ["--num_envs", "4", "--enable_cameras", "lift_object", "--object", "cube"]
+    old = {**JOB, "arena_env_args": tokens, "policy_args": ["--replay-file-path", "a.hdf5", "--loop"]}
+    new = {
+        **JOB,
+        "arena_env_args": {"environment": "lift_object", "num_envs": 4, "enable_cameras": True, "object": "cube"},
+        "policy_config_dict": {"replay_file_path": "a.hdf5", "loop": True},
+    }
+    assert load({"jobs": [old]}) == load({"jobs": [new]})
+    assert load({"jobs": [{**JOB, "policy_args": {"a": 1}}]}).jobs[0].policy_config_dict == {"a": 1}
+
+
+def test_json_and_yaml_say_the_same(tmp_path):
+    document = {"defaults": {"num_episodes": 3}, "jobs": [JOB]}
+    (tmp_path / "a.json").write_text(json.dumps(document))
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(document))
+
+    from_json, from_yaml = load_jobs_file(tmp_path / "a.json"), load_jobs_file(tmp_path / "a.yaml")
+
+    assert from_json.jobs == from_yaml.jobs
+    assert from_json.config_hash == from_yaml.config_hash
+
+
+def test_the_hash_tells_different_jobs_apart(load):
+    first = load({"jobs": [JOB]})
+
+    assert first.config_hash == load({"jobs": [JOB]}).config_hash
+    assert first.config_hash != load({"jobs": [{**JOB, "seed": 1}]}).config_hash
+
+
+def test_defaults_lie_under_each_job(load):
+    defaults = {"num_episodes": 20, "seed": 4, "arena_env_args": {"num_envs": 8, "embodiment": "panda"}}
+    own = {**JOB, "arena_env_args": {"environment": "lift_object", "num_envs": 2}, "seed": None}
+
+    [job] = load({"defaults": defaults, "jobs": [own]}).jobs
+
+    assert (job.num_episodes, job.num_envs, job.seed) == (20, 2, 0)
+    assert job.environment_args == {"embodiment": "panda"}
+
+
+def test_a_jobs_own_length_replaces_the_default_length(load):
+    [job] = load({"defaults": {"num_episodes": 20}, "jobs": [{**JOB, "num_steps": 100}]}).jobs
+
+    assert (job.num_steps, job.num_episodes) == (100, None)
+
+
+def test_the_command_line_speaks_for_jobs_that_do_not(load):
+    defaults = JobDefaults(num_episodes=7, num_envs=3, seed=9)
+    jobs = load({"jobs": [JOB, {**JOB, "name": "b", "num_steps": 5, "seed": 1}]}, defaults).jobs
+
+    assert [(job.num_episodes, job.num_steps, job.num_envs, job.seed) for job in jobs] == [
+        (7, None, 3, 9),
+        (None, 5, 3, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("defaults", "message"),
+    [
+        (JobDefaults(num_episodes=0), "--num_episodes: 0 is too small"),
+        (JobDefaults(num_envs=-1), "--num_envs: -1 is too small"),
+        (JobDefaults(seed=2**63), "--seed: 9223372036854775808 is too large"),
+        (JobDefaults(num_steps=1, num_episodes=1), "--num_steps: excludes --num_episodes"),
+    ],
+)
+def test_the_command_line_is_checked_too(load, defaults, message):
+    with pytest.raises(ConfigError, match=message):
+        load({"jobs": [JOB]}, defaults)
+
+
+def test_interpolation_reaches_variables_defaults_other_jobs_and_the_job_itself(load):
+    document = {
+        "variables": {"episodes": 20, "folder": "models", "args": {"object": "can"}},
+        "defaults": {"num_episodes": "${variables.episodes}", "language_instruction": "lift the ${.name}"},
+        "jobs": [
+            {**JOB, "name": "cube", "seed": 5, "policy_config_dict": {"path": "${variables.folder}/a.pt"}},
+            {**JOB, "name": "can", "seed": "${jobs[0].seed}", "policy_config_dict": "${variables.args}"},
+        ],
+    }
+    cube, can = load(document).jobs
+
+    assert (cube.num_episodes, cube.language_instruction) == (20, "lift the cube")
+    assert cube.policy_config_dict == {"path": "models/a.pt"}
+    assert (can.seed, can.language_instruction) == (5, "lift the can")
+    assert can.policy_config_dict == {"object": "can"}
+
+
+def test_a_sweep_gives_stable_indices_and_names(load):
+    document = {
+        "variables": {"seeds": [0, 1]},
+        "sweep": {"seed": "${variables.seeds}"},
+        "jobs": [
+            {**JOB, "sweep": {"arena_env_args.object": ["cube", "can"]}, "language_instruction": "seed ${.seed}"},
+            {**JOB, "name": "alone", "sweep": None},
+        ],
+    }
+    jobs = load(document).jobs
+
+    assert [(job.index, job.name, job.seed) for job in jobs] == [
+        (0, "lift-seed0-cube", 0),
+        (1, "lift-seed0-can", 0),
+        (2, "lift-seed1-cube", 1),
+        (3, "lift-seed1-can", 1),
+        (4, "alone", 0),
+    ]
+    assert jobs[3].environment_args == {"object": "can"}
+    assert jobs[3].language_instruction == "seed 1"
+
+
+@pytest.mark.parametrize(
+    ("document", "key", "message"),
+    [
+        ([], None, "the top level is [], not a mapping"),
+        ("text", None, 'the top level is "text"'),
+        (3, None, "the top level is 3"),
+        ({}, "jobs", "is missing"),
+        ({"jobs": None}, "jobs", "null is not a list"),
+        ({"jobs": {}}, "jobs", "{} is not a list"),
+        ({"jobs": []}, "jobs", "lists no job"),
+        ({"jbos": [], "jobs": [JOB]}, "jbos", "unknown key; did you mean 'jobs'?"),
+        ({"jobs": [JOB], "defaults": [1]}, "defaults", "[1] is not a mapping"),
+        ({"jobs": [JOB], "sweep": 3}, "sweep", "3 is not a mapping"),
+        ({"jobs": [JOB], "defaults": {"num_episode": 3}}, "defaults.num_episode", "did you mean 'num_episodes'?"),
+        ({"jobs": [JOB], "defaults": {"name": "a"}}, "defaults.name", "unknown key"),
+        ({"jobs": [JOB], "defaults": {"sweep": {}}}, "defaults.sweep", "belongs to the top level"),
+        ({"jobs": [JOB], "defaults": {"policy_args": ["a"]}}, "defaults.policy_config_dict", "belongs to no option"),
+        ({"jobs": [JOB], "defaults": {"seed": "${"}}, "defaults.seed", "no well-formed interpolation"),
+    ],
+)
+def test_a_wrong_top_level_is_refused(problems_of, document, key, message):
+    [problem] = problems_of(document)
+
+    assert problem.key == key
+    assert message in problem.message
+    assert problem.job is None
+    assert problem.file is not None
+    assert problem.file.endswith("jobs.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "message"),
+    [
+        ({"num_episode": 3}, "num_episode", "unknown key; did you mean 'num_episodes'?"),
+        ({"policy_type": None}, "policy_type", "null is not a text"),
+        ({"policy_type": 3}, "policy_type", "3 is not a text"),
+        ({"policy_type": ""}, "policy_type", "is empty"),
+        ({"arena_env_args": None}, "arena_env_args", "null is not a mapping"),
+        ({"arena_env_args": "lift_object"}, "arena_env_args", '"lift_object" is not a mapping'),
+        ({"arena_env_args": {}}, "arena_env_args.environment", "is missing"),
+        ({"arena_env_args": {"environment": None}}, "arena_env_args.environment", "null is not a text"),
+        ({"arena_env_args": ["--num_envs", "4"]}, "arena_env_args.environment", "is missing"),
+        ({"arena_env_args": ["a", "b"]}, "arena_env_args", "takes one environment, got 'a' and 'b'"),
+        ({"arena_env_args": ["a", "--environment", "b"]}, "arena_env_args", "names the environment twice"),
+        ({"arena_env_args": ["a", 4]}, "arena_env_args", "the token 4 is not a text"),
+        ({"arena_env_args": ["a", "--b", "1", "--b", "2"]}, "arena_env_args.b", "--b is given twice"),
+        ({"policy_args": ["x"]}, "policy_config_dict", "'x' belongs to no option"),
+        ({"policy_args": {}, "policy_config_dict": {}}, "policy_args", "old name of policy_config_dict"),
+        ({"policy_config_dict": "a"}, "policy_config_dict", '"a" is not a mapping'),
+        ({"variations": [1]}, "variations", "[1] is not a mapping"),
+        ({"num_episodes": 0}, "num_episodes", "0 is too small; the least is 1"),
+        ({"num_episodes": -1}, "num_episodes", "-1 is too small"),
+        ({"num_episodes": 1.5}, "num_episodes", "1.5 is not a whole number"),
+        ({"num_episodes": 3.0}, "num_episodes", "3.0 is not a whole number"),
+        ({"num_episodes": "10"}, "num_episodes", '"10" is not a whole number'),
+        ({"num_episodes": True}, "num_episodes", "true is not a whole number"),
+        ({"num_episodes": [3]}, "num_episodes", "[3] is not a whole number"),
+        ({"num_episodes": 10**12}, "num_episodes", "is too large; the most is 10000000"),
+        ({"num_steps": 0}, "num_steps", "0 is too small"),
+        ({"num_steps": 1, "num_episodes": 1}, "num_steps", "excludes num_episodes"),
+        ({"num_episodes": 2, "num_rebuilds": 3}, "num_rebuilds", "3 rebuilds cannot share 2 episodes"),
+        ({"num_rebuilds": 0}, "num_rebuilds", "0 is too small"),
+        ({"seed": -1}, "seed", "-1 is too small; the least is 0"),
+        ({"seed": 2**63}, "seed", "is too large"),
+        ({"seed": "abc"}, "seed", '"abc" is not a whole number'),
+        ({"status": "done"}, "status", "no status 'done'; known are: completed, failed, pending, running"),
+        ({"status": True}, "status", "true is not a text"),
+        ({"language_instruction": ""}, "language_instruction", "is empty"),
+        ({"arena_env_args": {"environment": "a", "num_envs": 0}}, "arena_env_args.num_envs", "0 is too small"),
+        ({"arena_env_args": {"environment": "a", "num_envs": "4"}}, "arena_env_args.num_envs", "not a whole number"),
+        ({"arena_env_args": {"environment": "a", "enable_cameras": 1}}, "arena_env_args.enable_cameras", "not true"),
+        ({"arena_env_args": {"environment": "a", "placement_seed": -1}}, "arena_env_args.placement_seed", "too small"),
+        ({"seed": "${no.such}"}, "seed", "Interpolation key 'no.such' not found"),
+        ({"seed": "${.seed}"}, "seed", "cannot be resolved"),
+        ({"policy_config_dict": {"a": "${"}}, "policy_config_dict.a", '"${" is no well-formed interpolation'),
+        ({"sweep": [1]}, "sweep", "[1] is not a mapping"),
+        ({"sweep": {"seeds": [1]}}, "sweep.seeds", "did you mean 'seed'?"),
+        ({"sweep": {"seed": "${no.such}"}}, "sweep.seed", "not found"),
+        ({"sweep": {"seed": list(range(400)), "policy_type": ["a"] * 400}}, "sweep", "makes 160000 jobs"),
+    ],
+)
+def test_a_wrong_job_is_refused_with_its_name_and_key(problems_of, change, key, message):
+    [problem] = problems_of({"jobs": [{**JOB, **change}]})
+
+    assert (problem.job, problem.key) == ("lift", key)
+    assert message in problem.message
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [(3, "3 is not a text"), (None, "null is not a text"), ("a/b", "slash"), ("", "is empty"), ("\ud800", "surrogate")],
+)
+def test_a_job_without_a_usable_name_is_called_by_its_position(problems_of, name, message):
+    [problem] = problems_of({"jobs": [JOB, {**JOB, "name": name}]})
+
+    assert (problem.job, problem.key) == ("jobs[1]", "name")
+    assert message in problem.message
+
+
+def test_a_job_that_is_no_mapping_is_called_by_its_position(problems_of):
+    [problem] = problems_of({"jobs": [JOB, 3]})
+
+    assert str(problem).endswith("jobs.json: job 'jobs[1]': 3 is not a mapping")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("lift", "is taken by an earlier job"), ("LIFT", "is taken by 'lift' where file systems ignore case")],
+)
+def test_two_jobs_cannot_share_a_name(problems_of, name, message):
+    [problem] = problems_of({"jobs": [JOB, {**JOB, "name": name}]})
+
+    assert (problem.job, problem.key, problem.message) == (name, "name", message)
+
+
+def test_every_problem_of_the_file_is_told_at_once(problems_of):
+    jobs = [
+        {**JOB, "num_episode": 3, "seed": -1},
+        {"name": "b", "arena_env_args": {"environment": "reach"}},
+        {**JOB, "name": "c", "sweep": {"seed": []}},
+        JOB,
+    ]
+    found = problems_of({"defaults": {"num_step": 1}, "jobs": jobs})
+
+    assert [(problem.job, problem.key) for problem in found] == [
+        (None, "defaults.num_step"),
+        ("lift", "seed"),
+        ("lift", "num_episode"),
+        ("b", "policy_type"),
+        ("c", "sweep.seed"),
+        ("lift", "name"),
+    ]
+
+
+def test_what_is_wrong_in_the_defaults_is_told_once(problems_of):
+    jobs = [{**JOB, "name": str(position)} for position in range(10)]
+
+    [problem] = problems_of({"defaults": {"arena_env_args": {"num_envs": 0}}, "jobs": jobs})
+
+    assert (problem.job, problem.key) == (None, "defaults.arena_env_args.num_envs")
+
+
+@pytest.mark.parametrize("instruction", ["lift it", "lift ${variables.what}"])
+def test_ten_thousand_jobs_load_in_seconds(tmp_path, instruction):
+    jobs = [{**JOB, "name": f"lift{position}", "language_instruction": instruction} for position in range(10_000)]
+    path: Path = tmp_path / "jobs.json"
+    path.write_text(json.dumps({"variables": {"what": "it"}, "defaults": {"num_episodes": 3}, "jobs": jobs}))
+
+    started = time.monotonic()
+    loaded = load_jobs_file(path)
+
+    assert time.monotonic() - started < 5.0
+    assert len(loaded.jobs) == 10_000
+    assert {job.language_instruction for job in loaded.jobs} == {"lift it"}

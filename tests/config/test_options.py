@@ -1,0 +1,106 @@
+"""Tests of options checked against the dataclass that declares them."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+import pytest
+
+from isaaclab_arena.config.options import option_names, read_options
+from isaaclab_arena.errors import ConfigError
+
+
+class Colour(StrEnum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass(frozen=True)
+class Inner:
+    depth: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unreadable:
+    count: int = 1
+    callback: "Unknown | None" = None  # noqa: F821  # pyright: ignore[reportUndefinedVariable] - the point of it
+
+
+@dataclass(frozen=True)
+class Positive:
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError("count must be positive")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    path: str
+    count: int = 1
+    scale: float = 1.0
+    fast: bool = False
+    mode: Literal["soft", "hard"] = "soft"
+    colour: Colour = Colour.RED
+    offset: tuple[float, float] = (0.0, 0.0)
+    inner: Inner = Inner()
+    sloppy: str = None  # pyright: ignore[reportAssignmentType] - as third parties write it
+
+
+def test_json_values_become_what_the_dataclass_declares():
+    given = {"path": "p", "scale": 2, "colour": "blue", "offset": [1, 2], "inner": {"depth": 3}, "sloppy": None}
+
+    read = read_options(Options, given, owner="it")
+
+    assert read == Options(path="p", scale=2.0, colour=Colour.BLUE, offset=(1.0, 2.0), inner=Inner(depth=3))
+    assert isinstance(read.scale, float)
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "message"),
+    [
+        ({}, "path", "is missing; it needs it"),
+        ({"path": 3}, "path", "3 is not a text"),
+        ({"path": "p", "count": "10"}, "count", '"10" is not a whole number'),
+        ({"path": "p", "count": True}, "count", "true is not a whole number"),
+        ({"path": "p", "count": 1.5}, "count", "1.5 is not a whole number"),
+        ({"path": "p", "count": None}, "count", "null is not a whole number"),
+        ({"path": "p", "scale": "fast"}, "scale", '"fast" is not a number'),
+        ({"path": "p", "fast": 1}, "fast", "1 is not true or false"),
+        ({"path": "p", "mode": "sofft"}, "mode", "\"sofft\" is none of 'soft' or 'hard'"),
+        ({"path": "p", "colour": "green"}, "colour", "\"green\" is none of 'red' or 'blue'"),
+        ({"path": "p", "offset": 3}, "offset", "3 is not a list"),
+        ({"path": "p", "offset": [1, "x"]}, "offset.1", '"x" is not a number'),
+        ({"path": "p", "inner": {"depth": "x"}}, "inner.depth", '"x" is not a whole number'),
+        ({"path": "p", "coutn": 3}, "coutn", "it has no such option; did you mean 'count'?"),
+    ],
+)
+def test_a_wrong_option_is_named(given, key, message):
+    with pytest.raises(ConfigError) as refused:
+        read_options(Options, given, owner="it")
+    [problem] = refused.value.problems
+    assert problem.key == key
+    assert message in problem.message
+
+
+def test_every_wrong_option_is_told_at_once():
+    with pytest.raises(ConfigError) as refused:
+        read_options(Options, {"count": "x", "scale": "y", "foo": 1}, owner="it")
+    assert {problem.key for problem in refused.value.problems} == {"path", "count", "scale", "foo"}
+
+
+def test_what_the_dataclass_itself_refuses_is_told():
+    with pytest.raises(ConfigError, match="options of it: count must be positive"):
+        read_options(Positive, {"count": 0}, owner="it")
+
+
+def test_a_dataclass_with_annotations_that_cannot_be_read_still_checks_names():
+    assert read_options(Unreadable, {"count": 2}, owner="it").count == 2
+    with pytest.raises(ConfigError, match="did you mean 'count'"):
+        read_options(Unreadable, {"conut": 2}, owner="it")
+
+
+def test_only_a_dataclass_has_option_names():
+    assert option_names(Positive) == {"count"}
+    assert option_names(dict) is None
