@@ -3,6 +3,8 @@
 Legend: n rows, k arm joints. Elementwise arithmetic only; see `isaaclab_arena.sim.rotation`.
 """
 
+import math
+
 import torch
 
 from isaaclab_arena.sim.backend import Backend
@@ -11,7 +13,10 @@ from isaaclab_arena.sim.robot import Robot
 from isaaclab_arena.sim.rotation import clip_length, multiply, norm, rotation_error
 
 HAND_DOWN = (0.0, 1.0, 0.0, 0.0)
-HAND_FORWARD = (0.5, 0.5, 0.5, 0.5)
+_DEGREES = math.pi / 180
+HAND_FORWARD = tuple(
+    half * 0.5**0.5 for half in (math.sin(20 * _DEGREES), math.cos(20 * _DEGREES), math.cos(20 * _DEGREES), math.sin(20 * _DEGREES))
+)
 
 _DAMPING = 0.03
 _TURN_RAD = 0.25

@@ -94,7 +94,7 @@ class _Player:
         self.roles = sorted({phase.role for phase in phases})
         self.role_of = self._table([self.roles.index(phase.role) for phase in phases])
         self.offset = self._table([phase.offset for phase in phases])
-        self.closed = self._table([phase.closed for phase in phases])
+        self.width_m = self._table([phase.width_m for phase in phases])
         self.step_m = self._table([phase.step_m for phase in phases]) * speed
         self.tolerance_m = self._table([phase.tolerance_m for phase in phases])
         self.min_steps = self._table([phase.min_steps for phase in phases])
@@ -117,8 +117,7 @@ class _Player:
         translation, rotation = self.motion.errors(self._goal(), self.hand)
         targets = self.motion.joint_targets(translation, rotation, self.step_m[self.phase])
         arm = targets if self.env.action_mode_name == "joint_position" else self.motion.as_twist(targets)
-        width = torch.where(self.closed[self.phase], 0.0, self.env.robot.gripper_width)
-        return torch.cat((arm, width[:, None].to(arm.dtype)), dim=-1)
+        return torch.cat((arm, self.width_m[self.phase][:, None]), dim=-1)
 
     def _start_again_where_dropped(self) -> None:
         carrying = self.script.carrying

@@ -9,6 +9,8 @@ Sizes: TypeAlias = Mapping[str, float]
 
 _FOREVER = 10_000
 _FINGER_DEPTH_M = 0.03
+_OPEN_M = 0.08
+_AROUND_HANDLE_M = 0.045
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +20,7 @@ class Phase:
     Attributes:
         role: The landmark that the goal is relative to.
         offset: From the landmark to the goal, in the world frame [m].
-        closed: Whether the gripper is closed.
+        width_m: Distance between the fingers [m].
         step_m: Longest way to aim ahead in one control step [m].
         tolerance_m: How near is near enough [m].
         min_steps: Shortest stay [control steps].
@@ -27,7 +29,7 @@ class Phase:
 
     role: str
     offset: tuple[float, float, float]
-    closed: bool
+    width_m: float
     step_m: float = 0.06
     tolerance_m: float = 0.02
     min_steps: int = 0
@@ -53,15 +55,15 @@ class Script:
 
 def _reach(sizes: Sizes) -> Script:
     del sizes
-    return Script(phases=(Phase(role="target", offset=(0.0, 0.0, 0.0), closed=False, max_steps=_FOREVER),))
+    return Script(phases=(Phase(role="target", offset=(0.0, 0.0, 0.0), width_m=_OPEN_M, max_steps=_FOREVER),))
 
 
 def _grasp(sizes: Sizes) -> tuple[Phase, ...]:
     above, grasp = sizes["object_half_height"] + 0.08, _grasp_offset(sizes)
     return (
-        Phase(role="object", offset=(0.0, 0.0, above), closed=False),
-        Phase(role="object", offset=(0.0, 0.0, grasp), closed=False, step_m=0.03, tolerance_m=0.006, max_steps=30),
-        Phase(role="object", offset=(0.0, 0.0, grasp), closed=True, min_steps=6, max_steps=6),
+        Phase(role="object", offset=(0.0, 0.0, above), width_m=_OPEN_M),
+        Phase(role="object", offset=(0.0, 0.0, grasp), width_m=_OPEN_M, step_m=0.03, tolerance_m=0.006, max_steps=30),
+        Phase(role="object", offset=(0.0, 0.0, grasp), width_m=0.0, min_steps=6, max_steps=6),
     )
 
 
@@ -71,7 +73,7 @@ def _grasp_offset(sizes: Sizes) -> float:
 
 
 def _lift_object(sizes: Sizes) -> Script:
-    lift = Phase(role="object", offset=(0.0, 0.0, 0.18), closed=True, step_m=0.03, max_steps=_FOREVER)
+    lift = Phase(role="object", offset=(0.0, 0.0, 0.18), width_m=0.0, step_m=0.03, max_steps=_FOREVER)
     return Script(phases=(*_grasp(sizes), lift), followed=2, carrying=range(3, 4))
 
 
@@ -80,11 +82,11 @@ def _pick_and_place(sizes: Sizes) -> Script:
     over_bin = sizes["bin_rim"] + sizes["object_half_height"] + 0.05
     phases = (
         *_grasp(sizes),
-        Phase(role="object", offset=(0.0, 0.0, over_bin), closed=True, step_m=0.04, tolerance_m=0.03),
-        Phase(role="bin", offset=(0.0, 0.0, over_bin), closed=True, step_m=0.04, tolerance_m=0.015),
-        Phase(role="bin", offset=(0.0, 0.0, in_bin), closed=True, step_m=0.03, tolerance_m=0.01, max_steps=20),
-        Phase(role="bin", offset=(0.0, 0.0, in_bin), closed=False, min_steps=4, max_steps=4),
-        Phase(role="bin", offset=(0.0, 0.0, over_bin + 0.1), closed=False, max_steps=40),
+        Phase(role="object", offset=(0.0, 0.0, over_bin), width_m=0.0, step_m=0.04, tolerance_m=0.03),
+        Phase(role="bin", offset=(0.0, 0.0, over_bin), width_m=0.0, step_m=0.04, tolerance_m=0.015),
+        Phase(role="bin", offset=(0.0, 0.0, in_bin), width_m=0.0, step_m=0.03, tolerance_m=0.01, max_steps=20),
+        Phase(role="bin", offset=(0.0, 0.0, in_bin), width_m=_OPEN_M, min_steps=4, max_steps=4),
+        Phase(role="bin", offset=(0.0, 0.0, over_bin + 0.1), width_m=_OPEN_M, max_steps=40),
     )
     return Script(phases=phases, followed=2, carrying=range(3, 6))
 
@@ -92,10 +94,17 @@ def _pick_and_place(sizes: Sizes) -> Script:
 def _open_drawer(sizes: Sizes) -> Script:
     far = -1.25 * sizes["drawer_threshold"]
     phases = (
-        Phase(role="handle", offset=(-0.10, 0.0, 0.0), closed=False),
-        Phase(role="handle", offset=(0.005, 0.0, 0.0), closed=False, step_m=0.03, tolerance_m=0.008, max_steps=30),
-        Phase(role="handle", offset=(0.005, 0.0, 0.0), closed=True, min_steps=6, max_steps=6),
-        Phase(role="handle", offset=(far, 0.0, 0.0), closed=True, step_m=0.03, max_steps=60),
+        Phase(role="handle", offset=(-0.075, 0.0, 0.09), width_m=_AROUND_HANDLE_M),
+        Phase(
+            role="handle",
+            offset=(0.0, 0.0, 0.0),
+            width_m=_AROUND_HANDLE_M,
+            step_m=0.03,
+            tolerance_m=0.008,
+            max_steps=30,
+        ),
+        Phase(role="handle", offset=(0.0, 0.0, 0.0), width_m=0.0, min_steps=6, max_steps=6),
+        Phase(role="handle", offset=(far, 0.0, 0.0), width_m=0.0, step_m=0.03, max_steps=60),
     )
     return Script(phases=phases, hand="forward", followed=2)
 
