@@ -52,7 +52,7 @@ class _Pack:
 
     def take(self, env_id: int, length: int) -> Iterator[tuple[str, np.ndarray]]:
         for column in self.columns:
-            values = np.ascontiguousarray(self.values[env_id, :length, column.start : column.stop])
+            values = self.values[env_id, :length, column.start : column.stop].copy()
             yield column.name, values.reshape(length, *column.shape)
 
 

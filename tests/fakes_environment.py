@@ -1,0 +1,148 @@
+"""A small environment with a state, observations and images, whose episodes end as their conditions say."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from isaaclab_arena.interfaces.environment import Environment, Observation, StateTree, Step
+from isaaclab_arena.interfaces.episode import Conditions, Episode
+from isaaclab_arena.interfaces.observer import Observer
+from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.policy.policy_base import PolicyBase
+
+ENDINGS = ("success", "failure", "timeout", "error")
+
+
+class ScriptedEnvironment(Environment):
+    """A point that actions push, in episodes of 3 to 8 steps that end as scripted.
+
+    Conditions hold ``script.length``, ``script.ending`` (one of `ENDINGS`) and ``point.start``; position, reward
+    and images follow from the start and the actions alone. Errors leave NaN in position and reward.
+
+    Args:
+        num_envs: Number of rows.
+        action_dim: Coordinates of the point.
+        endings: What episodes may end with.
+        cameras: Whether there are images, (8, 8, 3).
+        measures_success: Whether steps say what succeeded.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        *,
+        action_dim: int = 3,
+        endings: Sequence[str] = ENDINGS,
+        cameras: bool = False,
+        measures_success: bool = True,
+    ) -> None:
+        self.num_envs = num_envs
+        self.device = torch.device("cpu")
+        self.action_spec = ArraySpec(shape=(action_dim,), low=(-1.0,) * action_dim, high=(2.0,) * action_dim)
+        self.observation_spec = {"policy": {"position": ArraySpec(shape=(action_dim,))}}
+        self.task_description = "push the point"
+        self.max_episode_length = 8
+        self.control_dt = 0.05
+        self._endings = tuple(endings)
+        self._cameras = cameras
+        self._measures_success = measures_success
+        self._position = torch.zeros(num_envs, action_dim)
+        self._clock = torch.zeros(num_envs, dtype=torch.int64)
+        self._length = torch.zeros(num_envs, dtype=torch.int64)
+        self._ending = [""] * num_envs
+        self._running = torch.zeros(num_envs, dtype=torch.bool)
+
+    def draw_conditions(self, generator: np.random.Generator) -> Conditions:
+        return {
+            "script.length": int(generator.integers(3, 9)),
+            "script.ending": self._endings[int(generator.integers(len(self._endings)))],
+            "point.start": tuple(generator.uniform(-1, 1, self.action_spec.shape[0]).tolist()),
+        }
+
+    def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
+        for row, condition in zip(env_ids.tolist(), conditions, strict=True):
+            self._position[row] = torch.tensor(condition["point.start"])
+            self._clock[row] = 0
+            self._length[row] = int(str(condition["script.length"]))
+            self._ending[row] = str(condition["script.ending"])
+            self._running[row] = True
+        return self._observe()
+
+    def step(self, action: torch.Tensor) -> Step:
+        running = self._running.clone()
+        self._position[running] += 0.1 * action[running]
+        self._clock += running
+        over = running & (self._clock >= self._length)
+        ends = {ending: over & torch.tensor([each == ending for each in self._ending]) for ending in ENDINGS}
+        self._position[ends["error"]] = torch.nan
+        self._running &= ~over
+        return Step(
+            observation=self._observe(),
+            reward=torch.where(running, self._position.sum(dim=1), 0.0),
+            terminated=ends["success"] | ends["failure"],
+            truncated=ends["timeout"],
+            success=ends["success"] if self._measures_success else None,
+            diverged=ends["error"],
+            metrics={"distance_m": self._position.norm(dim=1)},
+        )
+
+    def state(self) -> StateTree:
+        velocity = torch.zeros_like(self._position)
+        pose = torch.cat([self._position[:, :1].expand(-1, 3), torch.zeros(self.num_envs, 4)], dim=1)
+        return {
+            "articulation": {"robot": {"joint_position": self._position.clone(), "joint_velocity": velocity}},
+            "rigid_object": {"point": {"root_pose": pose}},
+        }
+
+    def episode_state(self, env_id: int) -> Mapping[str, np.ndarray]:
+        return {"integration_state": self._position[env_id].double().numpy()}
+
+    def provenance(self) -> Mapping[str, str]:
+        return {"model_hash": "abc"}
+
+    def _observe(self) -> Observation:
+        observation: Observation = {
+            "policy": {"position": self._position.clone(), "clock": self._clock[:, None].clone()}
+        }
+        if self._cameras:
+            grey = self._clock.to(torch.uint8)[:, None, None, None]
+            observation["camera_obs"] = {"front": grey.expand(-1, 8, 8, 3).clone()}
+        return observation
+
+
+class PushPolicy(PolicyBase[None]):
+    """Pushes by an amount that depends on what it sees, so that a wrong observation shows in the actions."""
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        return torch.sin(observation["policy"]["position"] * 3 + observation["policy"]["clock"])
+
+
+class ActionLog(Observer):
+    """Keeps the actions of every finished episode, by its index."""
+
+    def __init__(self) -> None:
+        self.actions: dict[int, torch.Tensor] = {}
+        self._underway: dict[int, list[torch.Tensor]] = {}
+
+    def on_episode_start(self, environment, starts, observation) -> None:
+        for start in starts:
+            self._underway[start.env_id] = []
+
+    def on_step(self, environment, transition) -> None:
+        for row in torch.nonzero(transition.running).flatten().tolist():
+            self._underway[row].append(transition.action[row].clone())
+
+    def on_episode_end(self, environment, record) -> None:
+        self.actions[record.episode.episode_index] = torch.stack(self._underway.pop(record.env_id))
+
+
+def episodes(number: int, *, job: str = "push", seed: int = 7) -> list[Episode]:
+    """Return the first episodes of a job."""
+    return [Episode(job=job, episode_index=index, seed=seed) for index in range(number)]
+
+
+def files_below(folder: Path) -> set[str]:
+    """Return the names of all files below a folder, relative to it."""
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}

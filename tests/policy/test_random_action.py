@@ -1,0 +1,53 @@
+import torch
+
+from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.policy.catalog import resolve_policy_class
+from tests.fakes_environment import ActionLog, ScriptedEnvironment, episodes
+
+
+def actions(num_envs: int, *, max_length: int = 8, seed: int = 7) -> dict[int, torch.Tensor]:
+    log = ActionLog()
+    environment = ScriptedEnvironment(num_envs)
+    environment.max_episode_length = max_length
+    rollout(environment, resolve_policy_class("random_action").from_dict({}), episodes(20, seed=seed), [log])
+    return log.actions
+
+
+def test_an_episode_gets_the_same_bits_in_any_row_of_any_batch():
+    alone, few, many = actions(1), actions(4), actions(16)
+    assert len(alone) == 20
+    assert all(torch.equal(alone[index], few[index]) for index in alone)
+    assert all(torch.equal(alone[index], many[index]) for index in alone)
+
+
+def test_episodes_and_seeds_differ():
+    first, other = actions(4), actions(4, seed=8)
+    assert not torch.equal(first[0][:3], first[1][:3])
+    assert not torch.equal(first[0][:3], other[0][:3])
+
+
+def test_actions_fill_the_bounds_evenly():
+    drawn = torch.cat(list(actions(4).values()))
+    assert drawn.min() >= -1
+    assert drawn.max() <= 2
+    assert abs(float(drawn.mean()) - 0.5) < 0.15
+
+
+def test_a_long_episode_never_repeats_its_numbers():
+    policy = resolve_policy_class("random_action").from_dict({})
+    environment = ScriptedEnvironment(2)
+    policy.start_episodes(environment, [])
+    assert torch.equal(policy.get_action(environment, {}), torch.zeros(2, 3))
+    rollout(environment, policy, episodes(1), [])
+    assert len({tuple(policy.get_action(environment, {})[0].tolist()) for _ in range(200)}) == 200
+
+
+def test_without_bounds_actions_lie_between_minus_one_and_one():
+    environment = ScriptedEnvironment(1)
+    environment.action_spec = ArraySpec(shape=(3,))
+    log = ActionLog()
+    rollout(environment, resolve_policy_class("random_action").from_dict({}), episodes(20), [log])
+    drawn = torch.cat(list(log.actions.values()))
+    assert -1 <= drawn.min() < -0.5
+    assert 0.5 < drawn.max() <= 1

@@ -1,0 +1,149 @@
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.errors import ConfigError, PolicyError
+from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.policy.catalog import resolve_policy_class
+from isaaclab_arena.storage.hdf5 import consolidate, write_episode
+from isaaclab_arena.storage.layout import episode_file_name
+from isaaclab_arena.storage.recorded_episode import RecordedEpisode
+from tests.fakes import Notebook
+from tests.fakes_environment import ActionLog, ScriptedEnvironment, episodes
+
+
+def recording(folder, name="dataset_push.hdf5", indices=range(6), length=3, seed=7):
+    folder.mkdir(exist_ok=True)
+    parts = []
+    for index in indices:
+        actions = np.full((length, 3), index, np.float32) + np.arange(length, dtype=np.float32)[:, None] / 10
+        episode = RecordedEpisode(
+            episode_index=index, arrays={"actions": actions}, attributes={"seed": seed}, env_args={}
+        )
+        parts.append(folder / episode_file_name(index))
+        write_episode(parts[-1], episode)
+    consolidate(parts, folder / name)
+    return folder / name
+
+
+def replay(path, **options):
+    return resolve_policy_class("replay").from_dict({"replay_file_path": str(path), **options})
+
+
+def play(policy, number, num_envs=4):
+    log, notebook = ActionLog(), Notebook()
+    # Timeouts after 8 steps at most and 3 at least: a recording of 3 steps always ends first or at the same time.
+    rollout(ScriptedEnvironment(num_envs, endings=("timeout",)), policy, episodes(number), [log, notebook])
+    return log.actions, notebook.records
+
+
+@pytest.mark.parametrize("num_envs", [1, 4, 16])
+def test_each_episode_plays_the_recorded_one_of_its_index(tmp_path, num_envs):
+    policy = replay(recording(tmp_path))
+    assert policy.num_episodes() == 6
+    actions, _ = play(policy, 6, num_envs)
+    expected = {index: torch.tensor([[index + step / 10] * 3 for step in range(3)]) for index in range(6)}
+    assert all(torch.allclose(actions[index], expected[index]) for index in range(6))
+
+
+def test_an_episode_ends_with_the_recording(tmp_path):
+    _, records = play(replay(recording(tmp_path, length=2)), 6)
+    assert {(record.length, record.termination) for record in records} == {(2, "policy_finished")}
+
+
+def test_the_environment_may_end_an_episode_before_the_recording(tmp_path):
+    _, records = play(replay(recording(tmp_path, length=50)), 6)
+    assert {record.termination for record in records} == {"time_limit"}
+
+
+def test_one_named_episode_is_played_in_every_episode(tmp_path):
+    policy = replay(recording(tmp_path), episode_name="demo_3")
+    assert policy.num_episodes() == 1
+    actions, _ = play(policy, 5)
+    assert len(actions) == 5
+    assert all(float(action[0, 0]) == 3 for action in actions.values())
+
+
+@pytest.mark.parametrize("pattern", ["", "*.hdf5", "dataset_push_rank?.hdf5"])
+def test_recordings_of_several_ranks_are_one(tmp_path, pattern):
+    recording(tmp_path / "out", "dataset_push_rank0.hdf5", [0, 2])
+    recording(tmp_path / "out", "dataset_push_rank1.hdf5", [1, 3])
+    actions, _ = play(replay(tmp_path / "out" / pattern), 4)
+    assert {index: int(action[0, 0]) for index, action in actions.items()} == {0: 0, 1: 1, 2: 2, 3: 3}
+
+
+def test_episodes_that_are_not_consolidated_yet_are_found(tmp_path):
+    (tmp_path / "episodes").mkdir()
+    episode = RecordedEpisode(
+        episode_index=0, arrays={"actions": np.ones((2, 3), np.float32)}, attributes={}, env_args={}
+    )
+    write_episode(tmp_path / "episodes" / "e000000.h5", episode)
+    assert replay(tmp_path).num_episodes() == 1
+
+
+def test_a_missing_episode_is_told_with_those_that_exist(tmp_path):
+    policy = replay(recording(tmp_path, indices=[0, 1, 2, 5]))
+    with pytest.raises(PolicyError, match="holds no demo_3; it holds demo_0 to demo_2, demo_5"):
+        play(policy, 6)
+
+
+def test_actions_of_another_size_are_refused(tmp_path):
+    policy = replay(recording(tmp_path))
+    environment = ScriptedEnvironment(1, action_dim=8)
+    with pytest.raises(PolicyError, match=r"shape \(3, 3\); the environment takes .* 8\)"):
+        rollout(environment, policy, episodes(1), [])
+
+
+def test_a_recording_without_actions_is_refused(tmp_path):
+    path = recording(tmp_path, length=0)
+    with pytest.raises(PolicyError, match=r"shape \(0, 3\)"):
+        play(replay(path), 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"replay_file_path": "nowhere.hdf5"}, "replay_file_path: no recording at 'nowhere.hdf5'"),
+        ({"replay_file_path": "*.nothing"}, "no recording at"),
+        ({"episode_name": "demo_9"}, "holds no 'demo_9'; it holds demo_0 to demo_5"),
+        ({"episode_name": "first"}, "holds no 'first'"),
+        ({"replay_path": "x"}, "did you mean 'replay_file_path'"),
+    ],
+)
+def test_wrong_options_are_named(tmp_path, options, message):
+    options = {"replay_file_path": str(recording(tmp_path)), **options}
+    with pytest.raises(ConfigError, match=message.replace("*", r"\*")):
+        resolve_policy_class("replay").from_dict(options)
+
+
+def test_the_same_episode_in_two_files_is_refused(tmp_path):
+    recording(tmp_path, "a.hdf5", [0, 1])
+    recording(tmp_path, "b.hdf5", [1, 2])
+    with pytest.raises(ConfigError, match="both hold demo_1"):
+        replay(tmp_path)
+
+
+def test_another_seed_is_told_once(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("isaaclab_arena"), "propagate", True)
+    with caplog.at_level(logging.WARNING):
+        play(replay(recording(tmp_path / "other", seed=99)), 6)
+        play(replay(recording(tmp_path / "same", seed=7)), 6)
+    assert len(caplog.records) == 1
+    assert "recorded with seed 99, job 'push' has seed 7" in caplog.text
+
+
+def test_the_last_action_is_held_past_the_end(tmp_path):
+    policy = replay(recording(tmp_path))
+    environment = ScriptedEnvironment(2)
+    start = EpisodeStart(
+        env_id=1, episode=Episode(job="push", episode_index=4, seed=7), conditions={}, language_instruction=""
+    )
+    policy.start_episodes(environment, [start])
+    actions = torch.stack([policy.get_action(environment, {}) for _ in range(5)])
+    assert torch.equal(actions[:, 0], torch.zeros(5, 3))
+    assert torch.allclose(actions[:, 1, 0], torch.tensor([4.0, 4.1, 4.2, 4.2, 4.2]))
+    assert policy.finished().tolist() == [False, True]

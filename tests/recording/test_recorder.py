@@ -1,0 +1,152 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.errors import StorageError
+from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.recording.recorder import (
+    EpisodeRecorder,
+    RecordedJob,
+    RecordedObservations,
+    RecordingOptions,
+    observation_path,
+)
+from isaaclab_arena.storage.commits import read_commits
+from isaaclab_arena.storage.hdf5 import list_episodes, read_episode, verify_episode
+from isaaclab_arena.storage.recorded_episode import Compression
+from tests.fakes_environment import ActionLog, PushPolicy, ScriptedEnvironment, episodes, files_below
+
+JOB = RecordedJob(name="push", rank=0, world_size=1, env_args={"env_name": "push"}, provenance={"torch": "2.13"})
+
+
+def record(folder, *, num_envs=4, number=12, options=None, consolidate=True, **environment):
+    recorder = EpisodeRecorder(folder, JOB, options or RecordingOptions())
+    log = ActionLog()
+    rollout(ScriptedEnvironment(num_envs, **environment), PushPolicy(), episodes(number), [recorder, log])
+    if consolidate:
+        recorder.consolidate()
+    recorder.close()
+    return log
+
+
+def test_every_episode_is_recorded_with_the_actions_that_were_played(tmp_path):
+    log = record(tmp_path)
+    dataset = tmp_path / "dataset_push.hdf5"
+    assert list_episodes(dataset) == list(range(12))
+    for index in range(12):
+        verify_episode(dataset, index)
+        np.testing.assert_array_equal(read_episode(dataset, index).arrays["actions"], log.actions[index].numpy())
+
+
+def test_observations_are_those_before_the_action_and_states_those_after(tmp_path):
+    record(tmp_path, number=1, endings=("success",))
+    arrays = read_episode(tmp_path / "dataset_push.hdf5", 0).arrays
+    length = len(arrays["actions"])
+    start = arrays["initial_state/articulation/robot/joint_position"]
+    state, seen = arrays["states/articulation/robot/joint_position"], arrays["obs/position"]
+    assert start.shape == (1, 3)
+    assert arrays["obs/clock"][:, 0].tolist() == list(range(length))
+    assert arrays["dones"].tolist() == [0] * (length - 1) + [1]
+    np.testing.assert_array_equal(seen[0], start[0])
+    np.testing.assert_array_equal(seen[1:], state[:-1])
+    np.testing.assert_allclose(arrays["rewards"], state.sum(axis=1), rtol=1e-5)
+    np.testing.assert_allclose(arrays["initial_state/simulator/integration_state"], start[0])
+    assert arrays["states/rigid_object/point/root_pose"].shape == (length, 7)
+
+
+def test_the_same_bits_are_recorded_for_any_number_of_environments(tmp_path):
+    checksums = []
+    for num_envs in (1, 4, 16):
+        record(tmp_path / str(num_envs), num_envs=num_envs, cameras=True)
+        log = read_commits(tmp_path / str(num_envs), "push")
+        checksums.append([(row.episode_index, row.checksum, row.outcome) for row in log.rows])
+    assert len(checksums[0]) == 12
+    assert checksums[0] == checksums[1] == checksums[2]
+
+
+def test_attributes_say_which_episode_it_was_and_how_it_ended(tmp_path):
+    record(tmp_path)
+    rows = read_commits(tmp_path, "push").rows
+    assert {row.outcome for row in rows} == {"success", "failure", "timeout", "error"}
+    for row in rows:
+        episode = read_episode(tmp_path / "dataset_push.hdf5", row.episode_index)
+        attributes = episode.attributes
+        assert attributes["outcome"] == row.outcome
+        assert attributes.get("success") == row.success
+        assert attributes["checksum"] == row.checksum
+        assert attributes["num_samples"] == row.episode_length == len(episode.arrays["actions"])
+        assert attributes["episode_seed"] == row.episode_seed
+        assert json.loads(str(attributes["conditions"]))["script.length"] == row.episode_length
+        assert json.loads(str(attributes["provenance"])) == {"model_hash": "abc", "torch": "2.13"}
+        assert episode.env_args == {"type": 2, "env_name": "push"}
+
+
+def test_an_episode_whose_physics_diverged_is_recorded_as_an_error(tmp_path):
+    record(tmp_path, endings=("error",), number=2)
+    row = read_commits(tmp_path, "push").rows[0]
+    assert (row.outcome, row.success, row.episode_return) == ("error", None, None)
+    arrays = read_episode(tmp_path / "dataset_push.hdf5", 0).arrays
+    assert np.isnan(arrays["rewards"][-1])
+
+
+@pytest.mark.parametrize(
+    ("observations", "expected"),
+    [
+        (RecordedObservations.NONE, set()),
+        (RecordedObservations.STATE, {"obs/position", "obs/clock"}),
+        (RecordedObservations.ALL, {"obs/position", "obs/clock", "camera_obs/front"}),
+    ],
+)
+def test_only_the_chosen_observations_are_recorded(tmp_path, observations, expected):
+    record(tmp_path, options=RecordingOptions(observations=observations), cameras=True, number=2)
+    arrays = read_episode(tmp_path / "dataset_push.hdf5", 1).arrays
+    assert {name for name in arrays if name.startswith(("obs", "camera_obs"))} == expected
+    if "camera_obs/front" in arrays:
+        assert arrays["camera_obs/front"].dtype == np.uint8
+        assert arrays["camera_obs/front"][:, 0, 0, 0].tolist() == list(range(len(arrays["actions"])))
+
+
+def test_without_a_dataset_there_are_only_commit_lines(tmp_path):
+    record(tmp_path, options=RecordingOptions(write_dataset=False))
+    assert files_below(tmp_path) == {"episode_results_rank0.jsonl"}
+    rows = read_commits(tmp_path, "push").rows
+    assert len(rows) == 12
+    assert rows[0].dataset_file is None
+
+
+def test_until_consolidation_each_episode_is_a_file_of_its_own(tmp_path):
+    record(tmp_path, number=3, consolidate=False)
+    parts = {f"episodes/e{index:06d}.h5" for index in range(3)}
+    assert files_below(tmp_path) == {"episode_results_rank0.jsonl", *parts}
+    assert {row.episode_file for row in read_commits(tmp_path, "push").rows} == parts
+
+
+def test_compression_reaches_the_dataset(tmp_path):
+    record(tmp_path, options=RecordingOptions(compression=Compression.GZIP), number=2)
+    verify_episode(tmp_path / "dataset_push.hdf5", 1)
+
+
+def test_an_episode_that_is_there_already_is_not_written_over(tmp_path):
+    record(tmp_path, number=2, consolidate=False)
+    with pytest.raises(StorageError, match=r"e00000\d\.h5 exists already"):
+        record(tmp_path, number=2)
+    assert len(read_commits(tmp_path, "push").rows) == 2
+
+
+def test_rows_count_their_own_episodes(tmp_path):
+    record(tmp_path, num_envs=1, number=3)
+    assert [row.episode_in_env for row in read_commits(tmp_path, "push").rows] == [0, 1, 2]
+
+
+def test_groups_have_isaac_labs_places():
+    assert observation_path("policy") == "obs"
+    assert observation_path("camera_obs") == "camera_obs"
+    assert observation_path("teacher") == "obs_teacher"
+
+
+def test_recording_changes_nothing_it_is_shown(tmp_path):
+    plain, recorded = ActionLog(), record(tmp_path)
+    rollout(ScriptedEnvironment(4), PushPolicy(), episodes(12), [plain])
+    assert all(torch.equal(plain.actions[index], recorded.actions[index]) for index in range(12))

@@ -1,0 +1,105 @@
+import dataclasses
+import json
+import math
+
+from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
+from isaaclab_arena.storage.commits import CommitContext, CommitWriter, commit_row, read_commits
+
+CONTEXT = CommitContext(rank=1, episode_in_env=0, timestamp="2026-01-01T00:00:00+00:00", wall_s=0.5, checksum=7)
+ARENA_FIELDS = {"job_name", "env_id", "episode_in_env", "language_instruction", "seed", "success"} | {
+    "episode_length",
+    "timestamp",
+    "variations",
+}
+
+
+def row(index: int, **changes):
+    record = EpisodeRecord(
+        episode=Episode(job="lift", episode_index=index, seed=3),
+        env_id=2,
+        outcome=Outcome.SUCCESS,
+        success=True,
+        length=10,
+        episode_return=1.5,
+        termination="terminated",
+        conditions={"cube.position": (0.1, 0.2), "cube.colour": "red"},
+        language_instruction="lift the \n cube",
+        metrics={"distance_m": 0.25},
+    )
+    return dataclasses.replace(commit_row(record, CONTEXT), **changes)
+
+
+def write(folder, *rows):
+    writer = CommitWriter(folder, 1)
+    for each in rows:
+        writer.write(each)
+    writer.close()
+    return writer.path
+
+
+def test_a_row_comes_back_as_it_was_and_holds_arenas_fields(tmp_path):
+    path = write(tmp_path, row(0))
+    line = json.loads(path.read_text())
+    assert line.keys() >= ARENA_FIELDS
+    assert line["variations"] == {"cube.position": [0.1, 0.2], "cube.colour": "red"}
+    (read,) = read_commits(tmp_path, "lift").rows
+    assert dataclasses.replace(read, variations=row(0).variations) == row(0)
+
+
+def test_rows_are_sorted_by_episode(tmp_path):
+    write(tmp_path, row(10), row(9), row(0))
+    assert [each.episode_index for each in read_commits(tmp_path, "lift").rows] == [0, 9, 10]
+
+
+def test_what_is_not_a_number_is_written_as_null(tmp_path):
+    path = write(tmp_path, row(0, episode_return=math.nan, metrics={"distance_m": math.inf}))
+    line = json.loads(path.read_text(), parse_constant=lambda name: f"bare {name}")
+    assert line["episode_return"] is None
+    assert line["metrics"] == {"distance_m": None}
+
+
+def test_a_torn_last_line_is_ignored(tmp_path):
+    path = write(tmp_path, row(0), row(1))
+    content = path.read_bytes()
+    for length in range(content.index(b"\n") + 1, len(content)):
+        path.write_bytes(content[:length])
+        log = read_commits(tmp_path, "lift")
+        assert [each.episode_index for each in log.rows] == [0]
+        assert log.problems == ()
+
+
+def test_garbage_is_reported_with_its_line_and_the_rest_is_read(tmp_path):
+    path = write(tmp_path, row(0))
+    garbage = [b"{}", b"[1]", b"\xff\xfe", b"[" * 100_000, b'{"job_name": "lift"}']
+    wrong = json.dumps({**json.loads(path.read_text()), "episode_index": True}).encode()
+    path.write_bytes(b"\n".join([path.read_bytes().strip(), *garbage, wrong, b""]))
+    log = read_commits(tmp_path, "lift")
+    assert len(log.rows) == 1
+    assert [problem.split(": ")[1].split(" is")[0] for problem in log.problems] == [f"line {n}" for n in range(2, 8)]
+
+
+def test_of_two_rows_of_an_episode_the_first_counts_and_unequal_ones_are_named(tmp_path):
+    write(tmp_path, row(0), row(1))
+    write(tmp_path, row(0, wall_s=9.0, env_id=5, timestamp="later"), row(1, success=False, outcome="failure"))
+    log = read_commits(tmp_path, "lift")
+    assert [each.success for each in log.rows] == [True, True]
+    assert log.unequal_episodes == (1,)
+
+
+def test_each_process_writes_a_file_of_its_own(tmp_path):
+    first, second = CommitWriter(tmp_path, 0), CommitWriter(tmp_path, 0)
+    assert first.path.name == "episode_results_rank0.jsonl"
+    assert second.path.name == "episode_results_rank0_life1.jsonl"
+    first.close()
+    second.close()
+
+
+def test_rows_of_another_job_are_reported(tmp_path):
+    write(tmp_path, row(0, job_name="other"))
+    log = read_commits(tmp_path, "lift")
+    assert log.rows == ()
+    assert "belongs to job 'other'" in log.problems[0]
+
+
+def test_a_job_without_files_has_no_rows(tmp_path):
+    assert read_commits(tmp_path / "never", "lift").rows == ()

@@ -1,0 +1,41 @@
+from isaaclab_arena.storage.job_reports import (
+    JobReport,
+    ReportedStatus,
+    Reproducible,
+    read_job_reports,
+    write_job_report,
+)
+
+
+def report(rank: int, **changes) -> JobReport:
+    values = {
+        "job": "lift",
+        "rank": rank,
+        "device": "cpu",
+        "status": ReportedStatus.COMPLETED,
+        "started_at": "a",
+        "ended_at": "b",
+        "wall_s": 2.0,
+        "reproducible": Reproducible.BITWISE,
+    }
+    return JobReport(**{**values, **changes})
+
+
+def test_reports_come_back_by_rank(tmp_path):
+    for rank in (10, 2):
+        write_job_report(tmp_path, report(rank))
+    assert read_job_reports(tmp_path) == ([report(2), report(10)], [])
+
+
+def test_a_later_run_of_the_job_replaces_its_report(tmp_path):
+    write_job_report(tmp_path, report(0, status=ReportedStatus.FAILED, error="no"))
+    write_job_report(tmp_path, report(0))
+    assert read_job_reports(tmp_path)[0] == [report(0)]
+
+
+def test_an_unreadable_report_is_told_and_the_others_are_read(tmp_path):
+    write_job_report(tmp_path, report(0))
+    (tmp_path / "job_report_rank1.json").write_text("{")
+    reports, problems = read_job_reports(tmp_path)
+    assert reports == [report(0)]
+    assert "job_report_rank1.json: is not valid JSON" in problems[0]
