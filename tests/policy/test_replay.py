@@ -1,4 +1,5 @@
 import logging
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from tests.fakes import Notebook
 from tests.fakes_environment import ActionLog, ScriptedEnvironment, episodes
 
 
-def recording(folder, name="dataset_push.hdf5", indices=range(6), length=3, seed=7):
+def recording(folder, name="dataset_push.hdf5", indices: Iterable[int] = range(6), length=3, seed=7):
     folder.mkdir(exist_ok=True)
     parts = []
     for index in indices:
@@ -146,4 +147,6 @@ def test_the_last_action_is_held_past_the_end(tmp_path):
     actions = torch.stack([policy.get_action(environment, {}) for _ in range(5)])
     assert torch.equal(actions[:, 0], torch.zeros(5, 3))
     assert torch.allclose(actions[:, 1, 0], torch.tensor([4.0, 4.1, 4.2, 4.2, 4.2]))
-    assert policy.finished().tolist() == [False, True]
+    finished = policy.finished()
+    assert finished is not None
+    assert finished.tolist() == [False, True]

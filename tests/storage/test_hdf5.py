@@ -1,3 +1,5 @@
+from typing import Any
+
 import h5py
 import numpy as np
 import pytest
@@ -59,7 +61,7 @@ def test_compression_makes_a_file_smaller(tmp_path):
 def test_the_layout_is_robomimics(tmp_path):
     hdf5.consolidate(write_parts(tmp_path, [0, 2]), tmp_path / "dataset.hdf5")
     with h5py.File(tmp_path / "dataset.hdf5") as file:
-        data = file["data"]
+        data: Any = file["data"]
         assert sorted(data) == ["demo_0", "demo_2"]
         assert data.attrs["total"] == 3 + 5
         assert data.attrs["env_args"] == '{"env_name": "lift", "type": 2}'
@@ -86,7 +88,8 @@ def test_episodes_are_listed_by_number_and_the_parts_are_gone(tmp_path):
 def test_a_damaged_part_stays_and_the_others_are_kept(tmp_path):
     parts = write_parts(tmp_path, [0, 1, 2])
     with h5py.File(parts[1], "r+") as file:
-        file["data/demo_1/actions"][0, 0] += 1
+        actions: Any = file["data/demo_1/actions"]
+        actions[0, 0] += 1
     parts[2].write_bytes(b"")
     done = hdf5.consolidate(parts, tmp_path / "dataset.hdf5")
     assert done.episode_indices == (0,)
