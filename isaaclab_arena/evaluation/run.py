@@ -70,7 +70,8 @@ def execute(request: RunRequest, context: DistributedContext) -> int:
     if context.launched_by_torchrun:
         die_with_parent()
     limit_threads(request.options.torch_threads)
-    with watch_for_interruption() as interruption, initialise(context) as ranks:
+    # Signals are watched for after the ranks have met: before that, one may end the process as it always does.
+    with initialise(context) as ranks, watch_for_interruption() as interruption:
         shares = assign_jobs(request.options.assignment, len(request.jobs), context.world_size)
         output_directory, run_id = _set_up(request, context, ranks, shares)
         rank_run = _RankRun(request, context, shares[context.rank], output_directory, run_id, interruption)
@@ -92,6 +93,7 @@ def _set_up(
     output_directory = ranks.share_from_rank_zero("output_directory", output_directory)
     run_id = ranks.share_from_rank_zero("run_id", run_id)
     path = Path(output_directory)
+    ranks.check_shared(path)
     add_log_file(path / "logs" / f"rank{context.rank}.log", context.rank)
     return path, run_id
 

@@ -1,0 +1,67 @@
+"""Starting the program as a user does, in processes of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from isaaclab_arena.results.rows import TIME_AND_PLACE_COLUMNS
+
+ROOT = Path(__file__).parents[2]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+EVAL_RUNNER = ["-m", "isaaclab_arena.evaluation.eval_runner"]
+RANK_VARIABLES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+
+
+def command(*arguments: object, ranks: int = 1, module: Sequence[str] = EVAL_RUNNER) -> list[str]:
+    """Return the command line that runs a module on a number of ranks, without torchrun for one."""
+    launcher = [sys.executable] if ranks == 1 else [*TORCHRUN, "--standalone", f"--nproc_per_node={ranks}"]
+    return [*launcher, *module, *map(str, arguments)]
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return this process's environment variables without those of a launcher, and with the checkout on the path."""
+    plain = {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
+    return {**plain, "PYTHONPATH": str(ROOT), **(extra or {})}
+
+
+def run(
+    arguments: Sequence[str], *, timeout_s: float = 120, extra: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end in the project's root."""
+    return subprocess.run(
+        arguments, cwd=ROOT, env=environment(extra), capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+
+
+def start(arguments: Sequence[str], log: Path, *, extra: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Start a command and let it run, its output going to a file."""
+    with log.open("wb") as stream:
+        return subprocess.Popen(
+            arguments, cwd=ROOT, env=environment(extra), stdout=stream, stderr=subprocess.STDOUT, start_new_session=True
+        )
+
+
+def write_jobs(path: Path, jobs: Sequence[Mapping[str, Any]], **top_level: Any) -> Path:
+    """Write a job file."""
+    path.write_text(json.dumps({**top_level, "jobs": list(jobs)}))
+    return path
+
+
+def jobs_table(output_directory: Path) -> pd.DataFrame:
+    """Return the merged table without what may differ between runs: time, rank, device."""
+    return _comparable(pd.read_parquet(output_directory / "results.parquet"))
+
+
+def episodes_table(output_directory: Path) -> pd.DataFrame:
+    """Return the table of episodes, likewise."""
+    return _comparable(pd.read_parquet(output_directory / "episodes.parquet"))
+
+
+def _comparable(table: pd.DataFrame) -> pd.DataFrame:
+    return table[[column for column in table.columns if column not in TIME_AND_PLACE_COLUMNS]]

@@ -1,0 +1,138 @@
+"""The same job file on any number of ranks, and what happens when one of them dies."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.end_to_end.launching import command, episodes_table, jobs_table, run, start, write_jobs
+
+JOBS = [
+    {"name": "reach", "arena_env_args": {"environment": "reach", "num_envs": 3}, "policy_type": "scripted"},
+    {"name": "lift", "arena_env_args": {"environment": "lift_object", "num_envs": 2}, "policy_type": "scripted"},
+    {"name": "random", "arena_env_args": {"environment": "lift_object", "num_envs": 4}, "policy_type": "random_action"},
+    {"name": "drawer", "arena_env_args": {"environment": "open_drawer", "num_envs": 2}, "policy_type": "scripted"},
+    {"name": "steps", "arena_env_args": {"environment": "reach", "num_envs": 2}, "policy_type": "random_action",
+     "num_steps": 200},
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def one_rank(tmp_path_factory) -> tuple[Path, Path]:
+    """The job file, and what one process makes of it."""
+    directory = tmp_path_factory.mktemp("ranks")
+    jobs = [job if "num_steps" in job else {**job, "num_episodes": 5} for job in JOBS]
+    path = write_jobs(directory / "jobs.json", jobs)
+    output = directory / "one"
+    finished = run(command("--eval_jobs_config", path, "--output_dir", output))
+    assert finished.returncode == 0, finished.stderr
+    return path, output
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_the_merged_table_is_the_same_for_any_number_of_ranks(one_rank, tmp_path, ranks):
+    path, alone = one_rank
+    together = tmp_path / "together"
+    finished = run(command("--eval_jobs_config", path, "--output_dir", together, ranks=ranks))
+    assert finished.returncode == 0, finished.stderr
+    pd.testing.assert_frame_equal(jobs_table(together), jobs_table(alone))
+    pd.testing.assert_frame_equal(episodes_table(together), episodes_table(alone))
+    for index, job in enumerate(JOBS):
+        assert (together / job["name"] / f"dataset_{job['name']}_rank{index % ranks}.hdf5").is_file()
+
+
+def test_one_table_is_printed_however_many_ranks_there_are(one_rank, tmp_path):
+    path, _ = one_rank
+    finished = run(
+        command("--eval_jobs_config", path, "--output_dir", tmp_path / "out", ranks=2, module=["-m", "eval_runner"])
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.count("results in") == 1
+    assert finished.stdout.count("reach") >= 1
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_that_is_killed_costs_its_unfinished_episodes_and_nothing_else(tmp_path, victim):
+    """The run ends by itself, says so in its exit code, and the table names what is missing."""
+    jobs = [
+        {
+            "name": f"job{index}",
+            "arena_env_args": {"environment": "lift_object", "num_envs": 2},
+            "policy_type": "random_action",
+            "num_episodes": 5000 if index == victim else 3,
+        }
+        for index in range(3)
+    ]
+    output = tmp_path / "out"
+    path = write_jobs(tmp_path / "jobs.json", jobs)
+    process = start(command("--eval_jobs_config", path, "--output_dir", output, ranks=3), tmp_path / "log")
+    try:
+        _wait_for(lambda: _num_committed(output, f"job{victim}", victim) >= 4, timeout_s=60)
+        status = json.loads((output / "logs" / f"rank{victim}.status.json").read_text())
+        os.kill(status["pid"], signal.SIGKILL)
+        killed_at = time.monotonic()
+        assert process.wait(timeout=60) != 0
+        assert time.monotonic() - killed_at < 60
+    finally:
+        _end(process)
+    committed = [_num_committed(output, f"job{index}", index) for index in range(3)]
+    document = json.loads((output / "results.json").read_text())
+    missing = {entry["job"]: entry for entry in document["missing"]}
+    assert not document["complete"]
+    assert missing[f"job{victim}"]["rank"] == victim
+    assert len(missing[f"job{victim}"]["episode_indices"]) == 5000 - committed[victim]
+    assert [row["episodes"] for row in document["jobs"]] == committed
+    assert f"missing: job 'job{victim}' on rank {victim} lacks" in (tmp_path / "log").read_text()
+
+
+def test_a_finished_run_can_be_merged_again_later(one_rank, tmp_path):
+    _, output = one_rank
+    before = (output / "results.csv").read_bytes()
+    (output / "results.csv").unlink()
+    finished = run(command("merge", output, module=["-m", "isaaclab_arena.cli"]))
+    assert finished.returncode == 0, finished.stderr
+    assert (output / "results.csv").read_bytes() == before
+
+
+def test_an_interrupted_run_keeps_what_finished_and_exits_with_the_signals_code(tmp_path):
+    job = {
+        "name": "long",
+        "arena_env_args": {"environment": "lift_object", "num_envs": 2},
+        "policy_type": "random_action",
+        "num_episodes": 5000,
+    }
+    output = tmp_path / "out"
+    path = write_jobs(tmp_path / "jobs.json", [job])
+    process = start(command("--eval_jobs_config", path, "--output_dir", output), tmp_path / "log")
+    try:
+        _wait_for(lambda: _num_committed(output, "long", 0) >= 2, timeout_s=60)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 130
+    finally:
+        _end(process)
+    row = json.loads((output / "results.json").read_text())["jobs"][0]
+    assert row["status"] == "interrupted"
+    assert row["episodes"] == _num_committed(output, "long", 0)
+
+
+def _num_committed(output: Path, job: str, rank: int) -> int:
+    path = output / job / f"episode_results_rank{rank}.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def _wait_for(condition, *, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened in time"
+        time.sleep(0.05)
+
+
+def _end(process: subprocess.Popen) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
