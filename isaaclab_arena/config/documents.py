@@ -13,7 +13,7 @@ from isaaclab_arena.errors import ConfigError, Problem
 
 MAX_FILE_BYTES = 64 * 2**20
 MAX_DEPTH = 64
-MAX_VALUES = 5_000_000
+MAX_VALUES = 2_000_000
 
 
 def read_document(path: str | Path) -> Any:

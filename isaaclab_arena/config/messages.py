@@ -21,6 +21,7 @@ _FIXED = {
     "int_from_float": "{value} is not a whole number",
     "float_type": "{value} is not a number",
     "finite_number": "{value} is not a finite number",
+    "string_unicode": "{value} holds half a character (a surrogate)",
     "string_too_short": "is empty",
     "greater_than": "{value} is too small; it must be greater than {gt}",
     "greater_than_equal": "{value} is too small; the least is {ge}",

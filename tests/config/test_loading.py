@@ -263,6 +263,7 @@ def test_a_wrong_top_level_is_refused(problems_of, document, key, message):
         ({"status": "done"}, "status", "no status 'done'; known are: completed, failed, pending, running"),
         ({"status": True}, "status", "true is not a text"),
         ({"language_instruction": ""}, "language_instruction", "is empty"),
+        ({"language_instruction": "\ud800"}, "language_instruction", "holds half a character"),
         ({"arena_env_args": {"environment": "a", "num_envs": 0}}, "arena_env_args.num_envs", "0 is too small"),
         ({"arena_env_args": {"environment": "a", "num_envs": "4"}}, "arena_env_args.num_envs", "not a whole number"),
         ({"arena_env_args": {"environment": "a", "enable_cameras": 1}}, "arena_env_args.enable_cameras", "not true"),
