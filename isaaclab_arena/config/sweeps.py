@@ -71,6 +71,8 @@ def expand(job: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]]) -> Iterat
 
 
 def _name(template: str, labels: Mapping[str, str]) -> str:
+    if not labels:
+        return template
     keys = _placeholder_keys(labels)
     used = {keys[placeholder] for placeholder in _PLACEHOLDER.findall(template)}
     filled = _PLACEHOLDER.sub(lambda match: labels[keys[match[1]]], template)

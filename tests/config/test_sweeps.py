@@ -27,6 +27,7 @@ def test_the_last_key_changes_fastest():
 
 def test_without_a_sweep_the_job_stays_as_it_is():
     assert names("lift", {}) == ["lift"]
+    assert names("lift-{seed}", {}) == ["lift-{seed}"]
 
 
 @pytest.mark.parametrize(
