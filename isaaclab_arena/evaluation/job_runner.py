@@ -91,7 +91,7 @@ class JobRunner:
             error = f"{type(raised).__name__}: {raised}".splitlines()[0]
             traceback_file = self._write_traceback(job, directory)
             # What took part in a failure may be in any state, and the next job deserves better.
-            self._workbench.discard()
+            self._workbench.clear()
         report = attempt.report(error=error, traceback_file=traceback_file)
         write_job_report(directory, report)
         return report

@@ -2,8 +2,10 @@
 
 import logging
 import sys
+import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +18,7 @@ from isaaclab_arena.distributed.context import DistributedContext, claimed_rank
 from isaaclab_arena.distributed.process import die_with_parent, limit_threads
 from isaaclab_arena.distributed.process_group import PeerStoppedError, Ranks, initialise
 from isaaclab_arena.distributed.rank_status import RankState, RankStatus, StatusPublisher
-from isaaclab_arena.distributed.rendezvous import RankWatch, lowest_live_rank, wait_for_ranks
+from isaaclab_arena.distributed.rendezvous import RankReport, RankWatch, lowest_live_rank, wait_for_ranks
 from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.evaluation import provenance
 from isaaclab_arena.evaluation.interruption import Interruption, watch_for_interruption
@@ -34,6 +36,7 @@ from isaaclab_arena.storage.run_plan import PlannedJob, RunPlan, write_run_plan
 
 _LOG = logging.getLogger(__name__)
 _FILE_COLUMNS = 140
+_POLL_INTERVAL_S = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,17 +129,18 @@ class _RankRun:
             episodes_total=sum(job.config.num_episodes or 0 for job in self._jobs),
         )
         with StatusPublisher(self._output_directory, status) as publisher:
-            if self._context.is_rank_zero:
-                _LOG.info("writing to %s", self._output_directory)
-                with ProgressDisplay(self._watch.look):
-                    state = self._run_jobs(publisher)
-                    merges = self._is_the_one_to_merge(state)
-            else:
+            with self._display():
                 state = self._run_jobs(publisher)
-                # While rank 0 lives it merges. Only a rank that was told to stop has reason to doubt it.
-                merges = state is RankState.INTERRUPTED and self._is_the_one_to_merge(state)
+                merges = self._is_the_one_to_merge(state)
             code = self._merge() if merges else int(state is RankState.FAILED)
         return self._interruption.exit_code or code
+
+    def _display(self) -> AbstractContextManager[object]:
+        """Return the display of all ranks, which only rank 0 has."""
+        if not self._context.is_rank_zero:
+            return nullcontext()
+        _LOG.info("writing to %s", self._output_directory)
+        return ProgressDisplay(self._watch.look)
 
     def _run_jobs(self, publisher: StatusPublisher) -> RankState:
         """Run this rank's jobs, say how it ended, and return that."""
@@ -179,14 +183,22 @@ class _RankRun:
         return JobRunner(settings, stop_requested=self._interruption.stop_requested)
 
     def _is_the_one_to_merge(self, state: RankState) -> bool:
-        """Wait until no rank works any more; return whether this is the lowest one that is left.
+        """Wait until no rank works any more; return whether this rank has to merge.
 
-        A rank that stops at its first failure does not wait: its exit is what makes the launcher end the others.
+        That is rank 0. The others stay until it has gone, and if it died the lowest of them takes its place. A rank
+        that stops at its first failure does not wait: its exit is what makes the launcher end the others.
         """
+        rank = self._context.rank
         if state is RankState.FAILED:
-            return True
-        reports = wait_for_ranks(self._watch, stop_requested=self._interruption.stop_requested)
-        return lowest_live_rank(reports) == self._context.rank
+            return not any(report.alive for report in self._watch.look() if report.rank != rank)
+        while True:
+            reports = self._watch.look()
+            if rank != 0 and _has_merged(reports[0]):
+                return False
+            if lowest_live_rank(reports) == rank:
+                wait_for_ranks(self._watch, stop_requested=self._interruption.stop_requested)
+                return True
+            time.sleep(_POLL_INTERVAL_S)
 
     def _merge(self) -> int:
         """Write the tables from what is on disk and show them; return the exit code."""
@@ -199,6 +211,11 @@ class _RankRun:
         write_tables(self._output_directory, merged)
         print_summary(merged, self._output_directory, results_console())
         return 0 if merged.complete else 1
+
+
+def _has_merged(rank_zero: RankReport) -> bool:
+    status = rank_zero.status
+    return status is not None and status.exited and status.state in (RankState.FINISHED, RankState.INTERRUPTED)
 
 
 def results_console() -> Console:

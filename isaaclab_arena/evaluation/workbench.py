@@ -1,7 +1,7 @@
 """The environment and the policy in use, kept as long as the next job asks for the same ones."""
 
+import logging
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 from isaaclab_arena.interfaces.environment import Environment
@@ -14,6 +14,8 @@ class Closable(Protocol):
     def close(self) -> None:
         """Release them."""
 
+
+_LOG = logging.getLogger(__name__)
 
 Tool = TypeVar("Tool", bound=Closable)
 
@@ -34,10 +36,14 @@ class Slot(Generic[Tool]):
         return self._tool
 
     def clear(self) -> None:
-        """Close what is there."""
+        """Close what is there. If that fails it is logged: the next job is not to blame."""
         tool, self._tool, self._key = self._tool, None, None
-        if tool is not None:
+        if tool is None:
+            return
+        try:
             tool.close()
+        except Exception:  # noqa: BLE001  closing is a user's code too, and must not take the next job down
+            _LOG.warning("closing %s failed", type(tool).__name__, exc_info=True)
 
 
 class Workbench:
@@ -48,15 +54,6 @@ class Workbench:
         self.policy: Slot[PolicyBase] = Slot()
 
     def clear(self) -> None:
-        """Close both. The environment is closed even if closing the policy fails."""
-        try:
-            self.policy.clear()
-        finally:
-            self.environment.clear()
-
-    def discard(self) -> None:
-        """Close both after a failure, whose cause must not be hidden by one in closing."""
-        with suppress(Exception):
-            self.policy.clear()
-        with suppress(Exception):
-            self.environment.clear()
+        """Close both."""
+        self.policy.clear()
+        self.environment.clear()

@@ -132,6 +132,16 @@ def test_nothing_is_reused_after_a_failure(tmp_path):
     assert len(builder.built) == 2
 
 
+def test_a_policy_that_fails_to_close_is_not_held_against_the_next_job(tmp_path):
+    class Clinging(ShrugPolicy):
+        def close(self):
+            raise RuntimeError("never")
+
+    runner = JobRunner(settings(tmp_path))
+    runner.run(job("first", policy_class=Clinging))
+    assert runner.run(job("second")).status is ReportedStatus.COMPLETED
+
+
 def test_results_do_not_depend_on_the_job_before(tmp_path):
     class Gambler(ShrugPolicy):
         """Draws from torch's global generator, as policies from elsewhere do."""
