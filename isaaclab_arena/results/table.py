@@ -4,6 +4,7 @@ import unicodedata
 from typing import Any
 
 import pandas as pd
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -14,11 +15,10 @@ _STATUS_STYLES = {"completed": "green", "failed": "bold red", "interrupted": "ye
 
 def console_table(merged: MergedResults) -> Table:
     """Return one line per job: what ran, how often it succeeded with its 95 % interval, and what went wrong."""
-    table = Table(title=None, expand=False, pad_edge=False)
-    table.add_column("job", overflow="fold", max_width=30)
-    table.add_column("environment", overflow="fold", max_width=16)
-    table.add_column("policy", overflow="fold", max_width=16)
-    for heading in ("episodes", "success [95 %]", "length", "return", "errors", "missing", "steps/s", "rank"):
+    table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
+    for heading, min_width, max_width in (("job", 12, 34), ("environment", 8, 18), ("policy", 8, 18)):
+        table.add_column(heading, overflow="fold", min_width=min_width, max_width=max_width)
+    for heading in ("episodes", "success % [95 %]", "length", "return", "errors", "missing", "steps/s", "rank"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("status", no_wrap=True)
     for row in merged.jobs.to_dict(orient="records"):
@@ -49,7 +49,7 @@ def _cells(row: dict[str, Any]) -> list[Text]:
         Text(_number(row["mean_return"], ".2f")),
         _count(row["errors"]),
         _count(row["missing"]),
-        Text(_number(row["env_steps_per_s"], ",.0f")),
+        Text(_compact(row["env_steps_per_s"])),
         Text(_number(row["rank"], "d")),
         Text(str(row["status"]), style=_STATUS_STYLES.get(str(row["status"]), "dim")),
     ]
@@ -59,11 +59,18 @@ def _rate(row: dict[str, Any]) -> str:
     if row["success_rate"] is None:
         return "-"
     rate, low, high = (100 * row[name] for name in ("success_rate", "success_low", "success_high"))
-    return f"{rate:.1f} % [{low:.1f}, {high:.1f}]"
+    return f"{rate:.1f} [{low:.1f}, {high:.1f}]"
 
 
 def _number(value: float | None, pattern: str) -> str:
     return "-" if value is None else format(value, pattern)
+
+
+def _compact(value: float | None) -> str:
+    """Return a rate in at most five characters: ``950``, ``41.2k``, ``1.3M``."""
+    if value is None or value < 9_999.5:
+        return _number(value, ".0f")
+    return f"{value / 1e3:.1f}k" if value < 999_950 else f"{value / 1e6:.1f}M"
 
 
 def _count(value: int | None) -> Text:

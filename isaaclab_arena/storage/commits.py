@@ -4,18 +4,18 @@ A line is the truth about its episode. Each process writes a file of its own, on
 can tear at most the last line of a file, and readers ignore a torn last line.
 """
 
-import dataclasses
-import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.storage.atomic import append_line, create_for_appending
-from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.json_values import adapter, json_line
 from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, commit_file_name
 
 MAX_LIVES = 10_000
@@ -74,13 +74,6 @@ class CommitRow:
     wall_s: float | None = None
 
 
-FIELDS = tuple(each.name for each in dataclasses.fields(CommitRow))
-_REQUIRED = frozenset(
-    each.name
-    for each in dataclasses.fields(CommitRow)
-    if each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
-)
-_OPTIONAL_TYPES = {"success": bool, "variations": dict, "metrics": dict, "episode_return": int | float, "error": str}
 _OUTCOMES = frozenset(str(outcome) for outcome in Outcome)
 _SAME_RESULT = ("outcome", "success", "episode_length", "episode_return", "termination", "episode_seed")
 
@@ -217,7 +210,7 @@ def _read_file(path: Path, job: str, problems: list[str]) -> Iterable[CommitRow]
         try:
             row = _parse(line)
         except ValueError as error:
-            problems.append(f"{path}: line {number} is no episode: {error}")
+            problems.append(f"{path}: line {number} is no episode: {_reason(error)}")
             continue
         if row.job_name == job:
             yield row
@@ -226,27 +219,19 @@ def _read_file(path: Path, job: str, problems: list[str]) -> Iterable[CommitRow]
 
 
 def _parse(line: bytes) -> CommitRow:
-    try:
-        values = json.loads(line)
-    except RecursionError as error:
-        raise ValueError("nested too deep") from error
-    absent = _REQUIRED - values.keys() if isinstance(values, dict) else _REQUIRED
-    if absent:
-        raise ValueError(f"it lacks {', '.join(sorted(absent))}")
-    _check_types(values)
-    return CommitRow(**{name: values[name] for name in FIELDS if name in values})
+    row = adapter(CommitRow).validate_json(line, strict=True)
+    if min(row.episode_index, row.episode_length, row.env_id, row.rank) < 0:
+        raise ValueError("a count is negative")
+    if row.outcome is not None and row.outcome not in _OUTCOMES:
+        raise ValueError(f"outcome is {row.outcome!r}")
+    return row
 
 
-def _check_types(values: Mapping[str, Any]) -> None:
-    for name in ("episode_index", "episode_length", "env_id", "rank", "seed", "episode_seed"):
-        if type(values[name]) is not int or values[name] < 0:
-            raise ValueError(f"{name} is {values[name]!r}")
-    if values["outcome"] is not None and values["outcome"] not in _OUTCOMES:
-        raise ValueError(f"outcome is {values['outcome']!r}")
-    for name, kind in _OPTIONAL_TYPES.items():
-        value = values.get(name)
-        if not (value is None or isinstance(value, kind)):
-            raise ValueError(f"{name} is {value!r}")
+def _reason(error: ValueError) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return ": ".join([*map(str, first["loc"]), first["msg"]])
 
 
 def _equal_results(first: CommitRow, second: CommitRow) -> bool:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,30 +16,38 @@ from isaaclab_arena.storage.atomic import storage_errors
 
 Value = TypeVar("Value")
 
+_LINE = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+
 
 def plain(value: Any) -> Any:
     """Return a value in JSON's own types: mappings as dicts, sequences as lists, NaN and infinity as None."""
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     elif isinstance(value, np.generic | np.ndarray):
-        value = value.tolist()
+        return plain(value.tolist())
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(item) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, str | int) else str(value)
+    return [plain(item) for item in value] if isinstance(value, list | tuple | set | frozenset) else str(value)
 
 
 def json_line(value: Any) -> str:
     """Return a value as one line of JSON that any reader takes."""
-    return json.dumps(plain(value), ensure_ascii=False, allow_nan=False, separators=(", ", ": "))
+    return _LINE.encode(plain(value))
 
 
 def json_text(value: Any) -> str:
     """Return a value as indented JSON that any reader takes."""
     return json.dumps(plain(value), ensure_ascii=False, allow_nan=False, indent=2) + "\n"
+
+
+@cache
+def adapter(value_type: type[Value]) -> TypeAdapter[Value]:
+    """Return what turns JSON into a dataclass and refuses what does not fit; made once per type."""
+    return TypeAdapter(value_type)
 
 
 def read_versioned(path: Path, value_type: type[Value], schema_version: int) -> Value:
@@ -67,7 +76,7 @@ def read_versioned(path: Path, value_type: type[Value], schema_version: int) -> 
             Problem(f"has schema version {found}; this program reads version {schema_version}", file=str(path))
         )
     try:
-        return TypeAdapter(value_type).validate_python(document)
+        return adapter(value_type).validate_python(document)
     except ValidationError as error:
         problems = [
             Problem(details["msg"], file=str(path), key=".".join(str(part) for part in details["loc"]))

@@ -1,0 +1,99 @@
+"""Builds what ranks leave on disk, without running anything."""
+
+import dataclasses
+from pathlib import Path
+
+from isaaclab_arena.storage.commits import CommitRow, CommitWriter
+from isaaclab_arena.storage.job_reports import JobReport, ReportedStatus, Reproducible, write_job_report
+from isaaclab_arena.storage.run_plan import Machine, PlannedJob, RunPlan, write_run_plan
+
+LETTERS = {"s": "success", "f": "failure", "t": "timeout", "e": "error", "u": None}
+
+
+def planned(name: str = "lift", **changes) -> PlannedJob:
+    job = PlannedJob(
+        index=0,
+        name=name,
+        environment="lift_object",
+        policy_type="zero_action",
+        seed=3,
+        num_envs=4,
+        num_episodes=10,
+        rank=0,
+    )
+    return dataclasses.replace(job, **changes)
+
+
+def rows(outcomes: str, *, job: str = "lift", rank: int = 0, first: int = 0) -> list[CommitRow]:
+    """Return one row per letter: s success, f failure, t time-out, e error, u not measured, - missing."""
+    return [
+        CommitRow(
+            job_name=job,
+            env_id=index % 4,
+            episode_in_env=0,
+            language_instruction="lift it",
+            seed=3,
+            success=None if letter in "eu" else letter == "s",
+            episode_length=10 + index,
+            timestamp=f"2026-01-01T00:00:{index:02d}",
+            variations={"cube.x": 0.5},
+            episode_index=index,
+            outcome=LETTERS[letter],
+            termination="terminated",
+            episode_return=None if letter == "e" else float(index),
+            error="the physics diverged" if letter == "e" else None,
+            rank=rank,
+            episode_seed=index,
+        )
+        for index, letter in enumerate(outcomes, start=first)
+        if letter != "-"
+    ]
+
+
+def report(job: str = "lift", rank: int = 0, **changes) -> JobReport:
+    values = {
+        "job": job,
+        "rank": rank,
+        "device": "cpu",
+        "status": ReportedStatus.COMPLETED,
+        "started_at": "",
+        "ended_at": "",
+        "wall_s": 4.0,
+        "build_s": 1.0,
+        "simulate_s": 2.0,
+        "env_steps": 600,
+        "reproducible": Reproducible.BITWISE,
+    }
+    return JobReport(**{**values, **changes})
+
+
+def write_plan(folder: Path, *jobs: PlannedJob, world_size: int = 1) -> None:
+    write_run_plan(
+        folder,
+        RunPlan(
+            run_id="run",
+            created_at="2026-01-01T00:00:00+00:00",
+            config_hash="abc",
+            source_file="jobs.json",
+            command_line=(),
+            world_size=world_size,
+            versions={},
+            git_revision=None,
+            machine=Machine(host="here", cpu="some", cores=2, platform="Linux"),
+            devices=("cpu",) * world_size,
+            jobs=jobs,
+        ),
+    )
+
+
+def write_rows(folder: Path, commit_rows: list[CommitRow]) -> Path:
+    first = commit_rows[0]
+    writer = CommitWriter(folder / first.job_name, first.rank)
+    for row in commit_rows:
+        writer.write(row)
+    writer.close()
+    return writer.path
+
+
+def write_report(folder: Path, job_report: JobReport) -> None:
+    write_job_report(folder / job_report.job, job_report)

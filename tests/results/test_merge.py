@@ -1,0 +1,137 @@
+import dataclasses
+import json
+
+import pandas as pd
+import pytest
+
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.results.merge import merge_results
+from isaaclab_arena.results.result_files import write_tables
+from isaaclab_arena.results.rows import EPISODE_COLUMNS, JOB_COLUMNS, TIME_AND_PLACE_COLUMNS
+from isaaclab_arena.storage.commits import read_commits
+from tests.results.evidence import planned, report, rows, write_plan, write_report, write_rows
+
+JOBS = tuple(planned(name, index=index) for index, name in enumerate(["b", "a", "c"]))
+
+
+def run_on(folder, world_size: int):
+    """Write what a run of three jobs leaves behind."""
+    folder.mkdir()
+    jobs = [dataclasses.replace(job, rank=job.index % world_size) for job in JOBS]
+    write_plan(folder, *jobs, world_size=world_size)
+    for job in jobs:
+        write_rows(folder, rows("sfsftsfsfe", job=job.name, rank=job.rank or 0))
+        write_report(folder, report(job.name, job.rank or 0, wall_s=1.0 + world_size))
+    return merge_results(folder)
+
+
+def test_the_tables_are_the_same_for_any_number_of_ranks(tmp_path):
+    one, two, three = (run_on(tmp_path / str(world_size), world_size) for world_size in (1, 2, 3))
+    for other in (two, three):
+        for name in ("jobs", "episodes"):
+            kept = [column for column in getattr(one, name) if column not in TIME_AND_PLACE_COLUMNS]
+            pd.testing.assert_frame_equal(getattr(one, name)[kept], getattr(other, name)[kept])
+    assert list(one.jobs["name"]) == ["b", "a", "c"]
+    assert list(one.episodes["episode_index"]) == [*range(10)] * 3
+    assert one.complete
+
+
+def test_what_a_dead_rank_did_not_finish_is_named(tmp_path):
+    jobs = [dataclasses.replace(job, rank=job.index) for job in JOBS]
+    write_plan(tmp_path, *jobs, world_size=3)
+    write_rows(tmp_path, rows("ssssssssss", job="b"))
+    write_report(tmp_path, report("b"))
+    write_rows(tmp_path, rows("sss-------", job="a", rank=1))
+    merged = merge_results(tmp_path)
+    assert not merged.complete
+    assert [(each.job, each.rank, each.status, each.episode_indices) for each in merged.missing] == [
+        ("a", 1, "interrupted", tuple(range(3, 10))),
+        ("c", 2, "missing", tuple(range(10))),
+    ]
+    assert merged.jobs["missing"].tolist() == [0, 7, 10]
+    assert merged.jobs["episodes"].tolist() == [10, 3, 0]
+
+
+def test_a_skipped_job_does_not_make_a_run_incomplete(tmp_path):
+    write_plan(tmp_path, planned(status="completed", rank=None))
+    merged = merge_results(tmp_path)
+    assert merged.complete
+    assert merged.jobs["status"].tolist() == ["skipped"]
+
+
+def test_a_failed_job_makes_a_run_incomplete_even_with_all_its_episodes(tmp_path):
+    write_plan(tmp_path, planned(num_episodes=2))
+    write_rows(tmp_path, rows("ss"))
+    write_report(tmp_path, report(status="failed", error="RuntimeError: no"))
+    merged = merge_results(tmp_path)
+    assert not merged.complete
+    assert merged.jobs["error"].tolist() == ["RuntimeError: no"]
+
+
+def test_torn_and_broken_files_are_survived_and_told(tmp_path):
+    write_plan(tmp_path, planned())
+    path = write_rows(tmp_path, rows("sssss"))
+    path.write_bytes(b"garbage\n" + path.read_bytes()[:-20])
+    (tmp_path / "lift" / "job_report_rank0.json").write_text("{")
+    merged = merge_results(tmp_path)
+    assert merged.jobs["episodes"].tolist() == [4]
+    assert len(merged.problems) == 2
+
+
+def test_an_episode_committed_twice_counts_once(tmp_path):
+    write_plan(tmp_path, planned())
+    write_report(tmp_path, report())
+    write_rows(tmp_path, rows("ssssssssss"))
+    write_rows(tmp_path, rows("f"))
+    merged = merge_results(tmp_path)
+    assert merged.jobs["successes"].tolist() == [10]
+    assert merged.jobs["reproducible"].tolist() == ["plan"]
+    assert "episode 0 was committed more than once" in merged.problems[0]
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="not the output of a run"):
+        merge_results(tmp_path)
+
+
+def test_the_tables_come_back_from_disk(tmp_path):
+    merged = run_on(tmp_path / "run", 2)
+    write_tables(tmp_path / "run", merged)
+    for name, table, columns in (
+        ("results", merged.jobs, JOB_COLUMNS),
+        ("episodes", merged.episodes, EPISODE_COLUMNS),
+    ):
+        parquet = pd.read_parquet(tmp_path / "run" / f"{name}.parquet")
+        assert {column: str(kind) for column, kind in parquet.dtypes.items()} == columns
+        pd.testing.assert_frame_equal(parquet, table)
+        assert list(pd.read_csv(tmp_path / "run" / f"{name}.csv").columns) == list(columns)
+    document = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert document["complete"]
+    assert [job["success_rate"] for job in document["jobs"]] == merged.jobs["success_rate"].tolist()
+
+
+def test_merging_again_gives_the_same_files(tmp_path):
+    folder = tmp_path / "run"
+    before = {path: path.read_bytes() for path in write_tables(folder, run_on(folder, 2))}
+    after = {path: path.read_bytes() for path in write_tables(folder, merge_results(folder))}
+    assert before == after
+    assert not list(folder.glob(".*"))
+
+
+def test_text_that_a_spreadsheet_would_run_is_quoted_in_csv_only(tmp_path):
+    write_plan(tmp_path, planned("=HYPERLINK(0)", index=0), planned("@b", index=1), planned("c", index=2))
+    merged = merge_results(tmp_path)
+    write_tables(tmp_path, merged)
+    assert pd.read_csv(tmp_path / "results.csv")["name"].tolist() == ["'=HYPERLINK(0)", "'@b", "c"]
+    assert pd.read_parquet(tmp_path / "results.parquet")["name"].tolist() == ["=HYPERLINK(0)", "@b", "c"]
+
+
+def test_a_hundred_thousand_lines_are_read_and_merged(tmp_path):
+    write_plan(tmp_path, planned(num_episodes=100_000))
+    line = write_rows(tmp_path, rows("s")).read_text()
+    lines = (line.replace('"episode_index": 0', f'"episode_index": {index}') for index in range(100_000))
+    (tmp_path / "lift" / "episode_results_rank0.jsonl").write_text("".join(lines))
+    write_report(tmp_path, report())
+    merged = merge_results(tmp_path)
+    assert len(merged.episodes) == len(read_commits(tmp_path / "lift", "lift").rows) == 100_000
+    assert merged.complete

@@ -1,0 +1,104 @@
+import dataclasses
+
+import pytest
+
+from isaaclab_arena.results.rows import (
+    EPISODE_COLUMNS,
+    JOB_COLUMNS,
+    TIME_AND_PLACE_COLUMNS,
+    JobEvidence,
+    episode_row,
+    job_row,
+    missing_episodes,
+    status_of,
+)
+from isaaclab_arena.storage.job_reports import ReportedStatus
+from tests.results.evidence import planned, report, rows
+
+DONE = (report(),)
+
+
+def evidence(outcomes: str = "", *, reports=DONE, **job) -> JobEvidence:
+    return JobEvidence(job=planned(**job), rows=rows(outcomes), reports=list(reports))
+
+
+def test_errors_are_neither_successes_nor_failures_and_bounds_count_them_both_ways():
+    row = job_row(evidence("sssffte---"))
+    assert (row["episodes"], row["successes"], row["failures"], row["timeouts"]) == (7, 3, 2, 1)
+    assert (row["errors"], row["missing"], row["planned"]) == (1, 3, 10)
+    assert row["success_rate"] == pytest.approx(3 / 6)
+    assert row["success_low"] < 0.5 < row["success_high"]
+    assert (row["success_rate_lower_bound"], row["success_rate_upper_bound"]) == (0.3, 0.7)
+
+
+def test_success_that_is_not_measured_has_no_rate():
+    row = job_row(evidence("uuuuuuuute"))
+    assert row["successes"] is not None
+    row = job_row(evidence("uuuuuuuuue"))
+    assert row["successes"] is None
+    assert row["success_rate"] is None
+    assert row["success_low"] is None
+    assert row["success_rate_lower_bound"] is None
+
+
+def test_a_job_of_nothing_but_errors_may_have_any_rate():
+    row = job_row(evidence("eeeeeeeeee"))
+    assert row["success_rate"] is None
+    assert (row["success_rate_lower_bound"], row["success_rate_upper_bound"]) == (0.0, 1.0)
+    assert row["mean_length"] is None
+
+
+def test_means_leave_errors_out():
+    row = job_row(evidence("sefs", num_episodes=4))
+    assert row["mean_length"] == pytest.approx((10 + 12 + 13) / 3)
+    assert row["mean_return"] == pytest.approx((0 + 2 + 3) / 3)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "reports", "job_status", "expected"),
+    [
+        ("ss", [report()], "pending", "completed"),
+        ("ss", [report(status=ReportedStatus.FAILED)], "pending", "failed"),
+        ("ss", [report(status=ReportedStatus.INTERRUPTED)], "pending", "interrupted"),
+        ("ss", [report(), report(rank=1, status=ReportedStatus.FAILED)], "pending", "failed"),
+        ("ss", [], "pending", "interrupted"),
+        ("", [], "pending", "missing"),
+        ("", [], "completed", "skipped"),
+    ],
+)
+def test_the_status_follows_from_what_is_there(outcomes, reports, job_status, expected):
+    assert status_of(evidence(outcomes, reports=reports, status=job_status)) == expected
+
+
+def test_missing_episodes_are_named_by_index():
+    assert missing_episodes(evidence("s-s-ffffff")) == (1, 3)
+    assert missing_episodes(evidence("", status="completed", reports=())) == ()
+
+
+def test_a_job_limited_by_steps_misses_nothing_and_says_what_was_cut():
+    row = job_row(evidence("ss", num_episodes=None, num_steps=100, reports=[report(cut_episodes=4)]))
+    assert (row["planned"], row["missing"], row["cut"]) == (None, 0, 4)
+
+
+def test_a_policy_may_know_the_number_of_episodes():
+    assert job_row(evidence("sss", num_episodes=None, reports=[report(num_episodes=5)]))["missing"] == 2
+
+
+def test_what_a_job_without_a_plan_and_without_a_trace_misses_is_unknown():
+    assert job_row(evidence("", num_episodes=None, reports=()))["missing"] is None
+
+
+def test_steps_per_second_do_not_count_the_building():
+    assert job_row(evidence("s"))["env_steps_per_s"] == 200
+
+
+def test_unequal_commits_take_the_promise_of_equal_bits_away():
+    sure = evidence("s")
+    assert job_row(sure)["reproducible"] == "bitwise"
+    assert job_row(dataclasses.replace(sure, unequal_episodes=True))["reproducible"] == "plan"
+
+
+def test_rows_hold_the_columns_and_no_others():
+    assert job_row(evidence("s")).keys() == JOB_COLUMNS.keys()
+    assert episode_row(planned(), rows("s")[0]).keys() == EPISODE_COLUMNS.keys()
+    assert {*JOB_COLUMNS, *EPISODE_COLUMNS} >= TIME_AND_PLACE_COLUMNS

@@ -1,0 +1,69 @@
+import pytest
+from statsmodels.stats.proportion import proportion_confint
+
+from isaaclab_arena.results.statistics import (
+    Interval,
+    clopper_pearson_interval,
+    rate_bounds,
+    success_rate,
+    wilson_interval,
+)
+
+# successes, trials, Clopper-Pearson, Wilson; the first four are printed by Newcombe (1998).
+REFERENCES = [
+    (81, 263, (0.2527, 0.3676), (0.2553, 0.3662)),
+    (15, 148, (0.0578, 0.1617), (0.0624, 0.1605)),
+    (0, 20, (0, 0.1684), (0, 0.1611)),
+    (1, 29, (0.0009, 0.1776), (0.0061, 0.1718)),
+    (0, 10, (0, 0.3085), (0, 0.2775)),
+    (10, 10, (0.6915, 1), (0.7225, 1)),
+    (8, 10, (0.4439, 0.9748), (0.4902, 0.9433)),
+    (9, 10, (0.5550, 0.9975), (0.5958, 0.9821)),
+    (25, 50, (0.3553, 0.6447), (0.3664, 0.6336)),
+    (45, 50, (0.7819, 0.9667), (0.7864, 0.9565)),
+    (50, 50, (0.9289, 1), (0.9287, 1)),
+    (90, 100, (0.8238, 0.9510), (0.8256, 0.9448)),
+    (475, 500, (0.9271, 0.9674), (0.9272, 0.9659)),
+]
+
+
+@pytest.mark.parametrize(("successes", "trials", "exact", "wilson"), REFERENCES)
+def test_intervals_have_the_published_values(successes, trials, exact, wilson):
+    for interval, expected in (
+        (clopper_pearson_interval(successes, trials), exact),
+        (wilson_interval(successes, trials), wilson),
+    ):
+        assert interval is not None
+        assert (interval.low, interval.high) == pytest.approx(expected, abs=5.1e-5)
+
+
+@pytest.mark.parametrize("trials", [1, 7, 200, 10_000])
+def test_intervals_agree_with_statsmodels(trials):
+    for successes in {0, 1, trials // 3, trials - 1, trials}:
+        for interval, method in ((wilson_interval, "wilson"), (clopper_pearson_interval, "beta")):
+            ours = interval(successes, trials)
+            assert ours is not None
+            assert (ours.low, ours.high) == pytest.approx(
+                proportion_confint(successes, trials, method=method), abs=1e-9
+            )
+            assert 0 <= ours.low <= successes / trials <= ours.high <= 1
+
+
+def test_nothing_tried_has_no_rate_and_no_interval():
+    assert success_rate(0, 0) is None
+    assert wilson_interval(0, 0) is None
+    assert clopper_pearson_interval(0, 0) is None
+    assert rate_bounds(0, 0, 0) is None
+
+
+def test_bounds_count_the_unknown_either_way():
+    assert rate_bounds(6, 8, 2) == Interval(low=0.6, high=0.8)
+    assert rate_bounds(0, 0, 5) == Interval(low=0.0, high=1.0)
+    assert rate_bounds(6, 8, 0) == Interval(low=0.75, high=0.75)
+
+
+@pytest.mark.parametrize("arguments", [(3, 2), (-1, 2), (0, -1)])
+def test_impossible_counts_are_refused(arguments):
+    for function in (success_rate, wilson_interval, clopper_pearson_interval):
+        with pytest.raises(ValueError, match="successes must be"):
+            function(*arguments)
