@@ -1,5 +1,6 @@
 """Command-line tokens of the old job files, ``["--num_envs", "4", "lift_object", "--object", "cube"]``."""
 
+import math
 import re
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -97,6 +98,6 @@ def _typed(word: str) -> Any:
         return word.lower() == "true"
     if _INTEGER.fullmatch(word) and len(word) < 1000:
         return int(word)
-    if _DECIMAL.fullmatch(word):
+    if _DECIMAL.fullmatch(word) and math.isfinite(float(word)):
         return float(word)
     return word

@@ -20,6 +20,7 @@ from isaaclab_arena.errors import ConfigError
         ("reach --fast --slow false", ["reach"], {"fast": True, "slow": False}),
         ("--env_spacing 2.5 reach", ["reach"], {"env_spacing": 2.5}),
         ("reach --path=a=b", ["reach"], {"path": "a=b"}),
+        ("reach --speed 1e999 nan", ["reach"], {"speed": ["1e999", "nan"]}),
         ("reach --version 1.2.3 --exponent 1e-3", ["reach"], {"version": "1.2.3", "exponent": 0.001}),
     ],
 )

@@ -1,0 +1,185 @@
+"""From the blocks of a job file to its jobs: defaults, sweeps and checks, with every problem at once."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from isaaclab_arena.config.job_blocks import job_over_defaults, modernised, overlaid
+from isaaclab_arena.config.job_fields import JOB_KEYS, read_job
+from isaaclab_arena.config.messages import shown
+from isaaclab_arena.config.names import clashes, name_problem
+from isaaclab_arena.config.schema import JobConfig, JobDefaults
+from isaaclab_arena.config.sweeps import MAX_JOBS, expand, num_combinations, sweep_problems
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+
+_TOP_KEYS = frozenset({"jobs", "defaults", "sweep", "variables"})
+_DEFAULT_KEYS = JOB_KEYS - {"name", "sweep"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopLevel:
+    """The blocks of a job file.
+
+    Attributes:
+        jobs: What is listed as jobs.
+        defaults: Keys that lie under every job.
+        sweep: The sweep of every job.
+        variables: Values for interpolation.
+    """
+
+    jobs: list[Any]
+    defaults: dict[str, Any]
+    sweep: dict[str, Any]
+    variables: dict[str, Any]
+
+
+def checked_top_level(document: Any) -> TopLevel:
+    """Return the blocks of a job file.
+
+    Raises:
+        ConfigError: With every problem of the top level.
+    """
+    if not isinstance(document, dict):
+        raise ConfigError(Problem(f"the top level is {shown(document)}, not a mapping with the key 'jobs'"))
+    problems = [
+        Problem(f"unknown key{did_you_mean(key, _TOP_KEYS)}", key=key) for key in document if key not in _TOP_KEYS
+    ]
+    jobs = document.get("jobs")
+    if "jobs" not in document:
+        problems.append(Problem("is missing; it lists the jobs", key="jobs"))
+    elif not isinstance(jobs, list):
+        problems.append(Problem(f"{shown(jobs)} is not a list", key="jobs"))
+    elif not jobs:
+        problems.append(Problem("lists no job", key="jobs"))
+    blocks = {key: document.get(key) or {} for key in ("defaults", "sweep", "variables")}
+    for key, block in blocks.items():
+        if not isinstance(block, dict):
+            problems.append(Problem(f"{shown(block)} is not a mapping", key=key))
+    if problems or not isinstance(jobs, list):
+        raise ConfigError(problems)
+    return TopLevel(jobs=jobs, **blocks)
+
+
+class Interpolation(Protocol):
+    """Resolves ``${...}``; `isaaclab_arena.config.loading` has the one that does.
+
+    Attributes:
+        problems: What is wrong in ``variables`` and ``defaults``, as pairs of key and message.
+    """
+
+    problems: list[tuple[str, str]]
+
+    def resolve(self, tree: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+        """Return the tree with its interpolations resolved, and what cannot be, as pairs of key and message."""
+        ...
+
+
+class Reading:
+    """One reading of a job file: collects jobs, and problems instead of stopping at the first."""
+
+    def __init__(self, top: TopLevel, command_line: JobDefaults, interpolation: Interpolation) -> None:
+        self._top = top
+        self._command_line = command_line
+        self._interpolation = interpolation
+        self._problems = {Problem(message, key=key): None for key, message in interpolation.problems}
+        self._defaults = self._read_defaults()
+
+    def jobs(self) -> tuple[JobConfig, ...]:
+        """Return every job.
+
+        Raises:
+            ConfigError: With every problem of every job.
+        """
+        jobs: list[JobConfig] = []
+        names: list[Any] = []
+        for position, block in enumerate(self._top.jobs):
+            if not isinstance(block, dict):
+                self._add(Problem(f"{shown(block)} is not a mapping", job=f"jobs[{position}]"))
+                continue
+            label = _label(block.get("name"), f"jobs[{position}]")
+            for expanded in self._expanded(block, label, room=MAX_JOBS - len(names)):
+                names.append(expanded.get("name"))
+                own_label = _label(expanded.get("name"), label)
+                job, found = read_job(expanded, index=len(jobs), label=own_label, defaults=self._command_line)
+                for problem in found:
+                    self._add(self._blame(problem, block))
+                if job is not None:
+                    jobs.append(job)
+        for name, earlier in clashes(name for name in names if _label(name, "")):
+            taken = "by an earlier job" if name == earlier else f"by '{earlier}' where file systems ignore case"
+            self._add(Problem(f"is taken {taken}", job=name, key="name"))
+        if self._problems:
+            raise ConfigError(tuple(self._problems))
+        return tuple(jobs)
+
+    def _add(self, problem: Problem) -> None:
+        self._problems[problem] = None
+
+    def _read_defaults(self) -> dict[str, Any]:
+        unknown = [key for key in self._top.defaults if key not in _DEFAULT_KEYS]
+        for key in unknown:
+            reason = f"unknown key{did_you_mean(key, _DEFAULT_KEYS)}"
+            if key == "sweep":
+                reason = "belongs to the top level of the file or to a job"
+            self._add(Problem(reason, key=f"defaults.{key}"))
+        known = {key: value for key, value in self._top.defaults.items() if key not in unknown}
+        block, problems = modernised(known)
+        for key, message in problems:
+            self._add(Problem(message, key=f"defaults.{key}"))
+        return block
+
+    def _expanded(self, block: dict[str, Any], label: str, *, room: int) -> Iterator[dict[str, Any]]:
+        own, problems = modernised({key: value for key, value in block.items() if key != "sweep"})
+        template = job_over_defaults(self._defaults, own)
+        sweep = self._sweep(block, label)
+        problems += sweep_problems(template, sweep, JOB_KEYS)
+        if not problems and num_combinations(sweep) > room:
+            problems.append(("sweep", f"makes {num_combinations(sweep)} jobs; a file may have {MAX_JOBS} in all"))
+        for key, message in problems:
+            self._add(Problem(message, job=label, key=key))
+        if problems:
+            return
+        for expanded in expand(template, sweep):
+            resolved = self._resolved(expanded, label, block)
+            if resolved is not None:
+                modern, problems = modernised(resolved)
+                for key, message in problems:
+                    self._add(Problem(message, job=label, key=key))
+                if not problems:
+                    yield modern
+
+    def _sweep(self, block: dict[str, Any], label: str) -> dict[str, Any]:
+        own = block.get("sweep", {})
+        if own is None:
+            return {}
+        if not isinstance(own, dict):
+            self._add(Problem(f"{shown(own)} is not a mapping", job=label, key="sweep"))
+            return {}
+        resolved, problems = self._interpolation.resolve(overlaid(self._top.sweep, own))
+        for key, message in problems:
+            self._add(Problem(message, job=label, key=f"sweep.{key}"))
+        return {} if problems else resolved
+
+    def _resolved(self, tree: dict[str, Any], label: str, block: dict[str, Any]) -> dict[str, Any] | None:
+        resolved, problems = self._interpolation.resolve(tree)
+        for key, message in problems:
+            self._add(self._blame(Problem(message, job=label, key=key), block))
+        return None if problems else resolved
+
+    def _blame(self, problem: Problem, block: dict[str, Any]) -> Problem:
+        # What is wrong in the defaults is said once, not for each of a thousand jobs.
+        path = (problem.key or "").split(".")
+        inherited = _has(self._defaults, path) and not _has(modernised(block)[0], path)
+        return replace(problem, job=None, key=f"defaults.{problem.key}") if inherited else problem
+
+
+def _has(block: Any, path: list[str]) -> bool:
+    for part in path:
+        if not isinstance(block, Mapping) or part not in block:
+            return False
+        block = block[part]
+    return True
+
+
+def _label(name: object, otherwise: str) -> str:
+    return name if isinstance(name, str) and name_problem(name) is None else otherwise
