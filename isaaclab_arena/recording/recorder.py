@@ -1,5 +1,6 @@
 """The observer that writes episodes: arrays into a file per episode, then the line that commits it."""
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from isaaclab_arena.storage.commits import CommitContext, CommitWriter, commit_r
 from isaaclab_arena.storage.hdf5 import Consolidation, check_compression, consolidate, write_episode
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.recorded_episode import AttributeValue, Compression, RecordedEpisode
+
+logger = logging.getLogger(__name__)
 
 ROBOMIMIC_ENV_TYPE = 2
 """What Isaac Lab writes into ``env_args``: an environment with Gymnasium's interface."""
@@ -163,6 +166,8 @@ class EpisodeRecorder(Observer):
         if not parts:
             return Consolidation(episode_indices=(), damaged=())
         done = consolidate(parts, self._directory / self._dataset_name)
+        for _, reason in done.damaged:
+            logger.warning("left out of %s: %s", self._dataset_name, reason)
         folder = self._directory / layout.EPISODES_FOLDER
         if not any(folder.iterdir()):
             folder.rmdir()

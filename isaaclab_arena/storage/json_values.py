@@ -44,9 +44,13 @@ def json_text(value: Any) -> str:
     return json.dumps(plain(value), ensure_ascii=False, allow_nan=False, indent=2) + "\n"
 
 
-@cache
 def adapter(value_type: type[Value]) -> TypeAdapter[Value]:
     """Return what turns JSON into a dataclass and refuses what does not fit; made once per type."""
+    return _cached_adapter(value_type)
+
+
+@cache
+def _cached_adapter(value_type: Any) -> TypeAdapter[Any]:
     return TypeAdapter(value_type)
 
 
