@@ -91,6 +91,7 @@ class JointPosition(ActionMode):
         )
 
     def joint_targets(self, backend: Backend, action: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
+        """Return the action's own joint targets. Shape: (num_envs, num_joints)."""
         del backend, held
         return action[:, :-1]
 
@@ -117,6 +118,7 @@ class EndEffectorDelta(ActionMode):
         )
 
     def joint_targets(self, backend: Backend, action: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
+        """Return the targets so far plus a damped-least-squares step. Shape: (num_envs, num_joints)."""
         jacobian = backend.jacobian(self.robot.hand_body, self.robot.tcp_site)[:, :, self.dofs]
         twist = torch.minimum(torch.maximum(action[:, :6], -self.bound), self.bound)
         wanted = held + damped_least_squares(jacobian, twist, _IK_DAMPING)

@@ -28,15 +28,18 @@ class ArenaEnvironment(Environment):
         robot: The robot in it.
         task: What is to be done.
         action_mode: What actions mean.
+        device: Where observations live and actions are expected, whatever device the physics runs on.
     """
 
-    def __init__(self, *, backend: Backend, robot: Robot, task: Task, action_mode: ActionMode) -> None:
+    def __init__(
+        self, *, backend: Backend, robot: Robot, task: Task, action_mode: ActionMode, device: torch.device
+    ) -> None:
         self.backend = backend
         self.robot = robot
         self.task = task
         self.action_mode = action_mode
         self.num_envs = backend.num_envs
-        self.device = backend.device
+        self.device = device
         self.control_dt = CONTROL_DT
         self.task_description = task.instruction
         self.max_episode_length = round(task.time_limit_s / CONTROL_DT)
@@ -44,19 +47,21 @@ class ArenaEnvironment(Environment):
         self._terms = {**robot_terms(robot, backend), **task.observation_terms()}
         self.observation_spec = {"policy": {name: term.spec for name, term in self._terms.items()}}
         self._num_substeps = round(CONTROL_DT / backend.physics_dt)
-        self._running = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
-        self._length = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
-        everyone = torch.arange(self.num_envs, device=self.device)
-        self.backend.reset(everyone, [StartState()] * self.num_envs)
-        self.task.begin(self.backend, everyone)
+        self._running = torch.zeros(self.num_envs, dtype=torch.bool, device=backend.device)
+        self._length = torch.zeros(self.num_envs, dtype=torch.int64, device=backend.device)
+        self.task.attach(backend)
+        self.backend.reset(torch.arange(self.num_envs, device=backend.device), [StartState()] * self.num_envs)
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
+        """Draw the robot's joint positions, near its home, and where the task's things start."""
         noise = (_START_NOISE_RAD,) * len(self.robot.home)
         offset = draw_uniform(generator, tuple(-value for value in noise), noise)
         joints = tuple(home + shift for home, shift in zip(self.robot.home, offset, strict=True))
         return {ROBOT_CONDITION: joints, **self.task.draw_conditions(generator)}
 
     def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
+        """Start new episodes in the named rows. Shape of ``env_ids``: (n,)."""
+        env_ids = env_ids.to(self.backend.device)
         self.backend.reset(env_ids, [self._start_state(condition) for condition in conditions])
         self.task.begin(self.backend, env_ids)
         self._running[env_ids] = True
@@ -64,8 +69,9 @@ class ArenaEnvironment(Environment):
         return self._observation()
 
     def step(self, action: torch.Tensor) -> Step:
+        """Advance every running row by one control step. Shape of ``action``: (num_envs, action_dim)."""
         running = self._running.clone()
-        controls = self.action_mode.controls(self.backend, action)
+        controls = self.action_mode.controls(self.backend, action.to(self.backend.device))
         self.backend.ctrl.copy_(torch.where(running[:, None], controls, self.backend.ctrl))
         self.backend.step(running.nonzero()[:, 0], self._num_substeps)
         self._length += running
@@ -78,21 +84,26 @@ class ArenaEnvironment(Environment):
         self._running = sound & ~terminated & ~truncated
         return Step(
             observation=self._observation(),
-            reward=torch.where(sound, judgement.reward, 0.0).to(torch.float32),
-            terminated=terminated,
-            truncated=truncated,
-            success=success,
-            diverged=diverged,
-            metrics={name: value.to(torch.float32, copy=True) for name, value in judgement.metrics.items()},
+            reward=torch.where(sound, judgement.reward, 0.0).to(self.device, torch.float32),
+            terminated=terminated.to(self.device),
+            truncated=truncated.to(self.device),
+            success=success.to(self.device),
+            diverged=diverged.to(self.device),
+            metrics={
+                name: value.to(self.device, torch.float32, copy=True) for name, value in judgement.metrics.items()
+            },
         )
 
     def state(self) -> StateTree:
+        """Return the state of the robot and of all the task's things; see `state_tree`."""
         return state_tree(self.backend, self.robot, self.task)
 
     def episode_state(self, env_id: int) -> Mapping[str, np.ndarray]:
+        """Return the row's whole integration state, from which `Backend.set_integration_state` continues."""
         return {"integration_state": self.backend.integration_state(env_id)}
 
     def provenance(self) -> Mapping[str, str]:
+        """Return the model's hash, the engine, the embodiment and the action mode."""
         return {
             "model_sha256": self.backend.model_digest(),
             "engine": self.backend.engine(),
@@ -121,7 +132,7 @@ class ArenaEnvironment(Environment):
         return self.task.sizes
 
     def _observation(self) -> Observation:
-        return {"policy": read_terms(self._terms, self.backend)}
+        return {"policy": read_terms(self._terms, self.backend, self.device)}
 
     def _start_state(self, conditions: Conditions) -> StartState:
         task = self.task.start_state(conditions)

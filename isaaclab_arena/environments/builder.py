@@ -53,17 +53,20 @@ class TableEnvironmentBuilder:
 
         Raises:
             ConfigError: If the options cannot work.
-            EnvironmentBuildError: If this machine cannot simulate them.
+            EnvironmentBuildError: If the scene does not compile.
         """
         self.check(config)
-        if torch.device(device).type != "cpu":
-            raise EnvironmentBuildError(f"physics runs on the CPU only, so far; got device '{device}'")
         embodiment = EMBODIMENTS.get(config.embodiment)
         task = self.make_task(config, embodiment)
-        model = compose_scene(_TABLE, (embodiment.part(), *task.parts), task.contact_sensors)
+        try:
+            model = compose_scene(_TABLE, (embodiment.part(), *task.parts), task.contact_sensors)
+        except ValueError as error:
+            raise EnvironmentBuildError(f"the scene of '{task.name}' does not compile: {error}") from error
         backend = MujocoBackend(model, num_envs=num_envs, num_threads=num_threads)
         action_mode = make_action_mode(config.action_mode, embodiment.robot, backend, CONTROL_DT)
-        return ArenaEnvironment(backend=backend, robot=embodiment.robot, task=task, action_mode=action_mode)
+        return ArenaEnvironment(
+            backend=backend, robot=embodiment.robot, task=task, action_mode=action_mode, device=torch.device(device)
+        )
 
 
 def _unknown(key: str, name: object, registry: Registry) -> list[Problem]:

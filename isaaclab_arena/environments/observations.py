@@ -73,6 +73,6 @@ def robot_terms(robot: Robot, backend: Backend) -> dict[str, ObservationTerm]:
     }
 
 
-def read_terms(terms: Mapping[str, ObservationTerm], backend: Backend) -> dict[str, torch.Tensor]:
-    """Read all terms, as float32 copies."""
-    return {name: term.read(backend).to(torch.float32, copy=True) for name, term in terms.items()}
+def read_terms(terms: Mapping[str, ObservationTerm], backend: Backend, device: torch.device) -> dict[str, torch.Tensor]:
+    """Read all terms, as float32 copies on a device. Shapes: (num_envs, *spec.shape)."""
+    return {name: term.read(backend).to(device, torch.float32, copy=True) for name, term in terms.items()}

@@ -49,6 +49,7 @@ class MujocoBackend(Backend):
         self._warnings_at_reset = self._bad_state_warnings()
 
     def reset(self, env_ids: torch.Tensor, starts: Sequence[StartState]) -> None:
+        """Put the named worlds into their start states; see `Backend.reset`."""
         ids = env_ids.numpy()
         self.batch.reset(ids, stage=_NO_STAGE)
         qpos, ctrl = self.batch.bind("qpos"), self.batch.bind("ctrl")
@@ -64,6 +65,7 @@ class MujocoBackend(Backend):
         self._forward(ids)
 
     def step(self, env_ids: torch.Tensor, num_substeps: int) -> None:
+        """Advance the named worlds; one that MuJoCo gives up on is marked in ``diverged``."""
         ids = env_ids.numpy()
         if ids.size == 0:
             return
@@ -74,23 +76,28 @@ class MujocoBackend(Backend):
         self._mark_diverged(ids)
 
     def jacobian(self, body: str, site: str) -> torch.Tensor:
+        """Return a site's Jacobian. Shape: (num_envs, 6, nv)."""
         points = self.site_xpos[:, self.names.sites[site]].numpy()
         translation, rotation = self.batch.jac(self.names.bodies[body], points)
         return torch.from_numpy(np.concatenate((translation, rotation), axis=1))
 
     def integration_state(self, env_id: int) -> np.ndarray:
+        """Return a world's mjSTATE_INTEGRATION, copied. Shape: (state_size,), float64."""
         return self.batch.state[env_id].copy()
 
     def set_integration_state(self, env_id: int, state: np.ndarray) -> None:
+        """Continue a world from an mjSTATE_INTEGRATION. Shape: (state_size,)."""
         self.batch.state[env_id] = state
         self._forward(np.array([env_id]))
 
     def model_digest(self) -> str:
+        """Return the SHA-256 of the compiled model."""
         buffer = np.empty(mujoco.mj_sizeModel(self.model), np.uint8)
         mujoco.mj_saveModel(self.model, None, buffer)
         return hashlib.sha256(buffer.tobytes()).hexdigest()
 
     def engine(self) -> str:
+        """Return MuJoCo's version."""
         return f"mujoco {mujoco.__version__}"
 
     def _forward(self, ids: np.ndarray) -> None:

@@ -65,31 +65,29 @@ class LiftObject(Task):
         self.rigid_objects = {thing.name: OBJECT_JOINT}
         self.landmarks = {"object": OBJECT_BODY}
         self.sizes = {"object_half_height": thing.half_height, "object_round": float(thing.round)}
-        self._held_steps = torch.zeros(0, dtype=torch.int64)
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, float | tuple[float, ...]]:
+        """Draw where the object stands and how it is turned."""
         x, y, yaw = draw_uniform(generator, _LOW, _HIGH)
         return {f"{self.thing.name}.position": (x, y, self.thing.half_height), f"{self.thing.name}.yaw": yaw}
 
     def start_state(self, conditions: Conditions) -> StartState:
+        """Return the object upright on the table."""
         position, yaw = conditions[f"{self.thing.name}.position"], conditions[f"{self.thing.name}.yaw"]
         return StartState(joint_positions={OBJECT_JOINT: upright_pose(position, yaw)})
 
     def observation_terms(self) -> dict[str, ObservationTerm]:
+        """Return the object's pose."""
         return body_pose_terms("object", OBJECT_BODY)
 
-    def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
-        if len(self._held_steps) != backend.num_envs:
-            self._held_steps = torch.zeros(backend.num_envs, dtype=torch.int64, device=backend.device)
-        self._held_steps[env_ids] = 0
-
     def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:
+        """Judge by the object's height and by what touches it."""
         position = backend.body_position(OBJECT_BODY)
         distance = terms.distance(backend.site_position(self.robot.tcp_site), position)
         height = position[:, 2] - self.thing.half_height
         held = grasped(backend, self.robot)
-        self._held_steps = terms.count_while(held & (height >= LIFT_HEIGHT_M), self._held_steps, running)
-        success = self._held_steps >= HOLD_STEPS
+        self.held_steps = terms.count_while(held & (height >= LIFT_HEIGHT_M), self.held_steps, running)
+        success = self.held_steps >= HOLD_STEPS
         raised = held * terms.progress(height, start=0.0, goal=LIFT_HEIGHT_M)
         return Judgement(
             reward=0.3 * terms.closeness(distance, half_at=0.1) + 0.2 * held + 0.5 * raised + success,

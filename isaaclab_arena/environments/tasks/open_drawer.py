@@ -65,9 +65,6 @@ class OpenDrawer(Task):
         self.articulations = {"cabinet": ArticulatedAsset(root_body=_CABINET, joints=(_SLIDE,))}
         self.landmarks = {"handle": _HANDLE}
         self.sizes = {"drawer_threshold": OPEN_M}
-        self._opening_m = torch.zeros(0)
-        self._pulled_m = torch.zeros(0)
-        self._held_steps = torch.zeros(0, dtype=torch.int64)
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, float | tuple[float, ...]]:
         """Draw where the cabinet stands and how far its drawer is open."""
@@ -88,13 +85,15 @@ class OpenDrawer(Task):
             "drawer_opening": number_term("drawer_opening", "m", lambda backend: backend.joint_position(_SLIDE)),
         }
 
+    def attach(self, backend: Backend) -> None:
+        """Make the counters, and room for how far each drawer was open and was pulled [m]."""
+        super().attach(backend)
+        self._opening_m = torch.zeros(backend.num_envs, dtype=backend.qpos.dtype, device=backend.device)
+        self._pulled_m = torch.zeros_like(self._opening_m)
+
     def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
-        """Forget how far the drawer was pulled."""
-        if len(self._held_steps) != backend.num_envs:
-            self._held_steps = torch.zeros(backend.num_envs, dtype=torch.int64, device=backend.device)
-            self._pulled_m = torch.zeros(backend.num_envs, dtype=backend.qpos.dtype, device=backend.device)
-            self._opening_m = torch.zeros_like(self._pulled_m)
-        self._held_steps[env_ids] = 0
+        """Forget how far the drawer was pulled. Shape: (n,), int64."""
+        super().begin(backend, env_ids)
         self._pulled_m[env_ids] = 0
         self._opening_m[env_ids] = backend.joint_position(_SLIDE)[env_ids, 0]
 
@@ -106,8 +105,8 @@ class OpenDrawer(Task):
         self._pulled_m = torch.where(running, self._pulled(opening, at_handle), self._pulled_m)
         self._opening_m = torch.where(running, opening, self._opening_m)
         is_open = (opening >= OPEN_M) & (self._pulled_m >= PULLED_M)
-        self._held_steps = terms.count_while(is_open, self._held_steps, running)
-        success = self._held_steps >= HOLD_STEPS
+        self.held_steps = terms.count_while(is_open, self.held_steps, running)
+        success = self.held_steps >= HOLD_STEPS
         reward = (
             0.3 * terms.closeness(handle_distance, half_at=0.1)
             + 0.2 * at_handle

@@ -89,7 +89,6 @@ class PickAndPlace(Task):
             "bin_floor": BIN_FLOOR_M,
             "bin_rim": BIN_RIM_M,
         }
-        self._held_steps = torch.zeros(0, dtype=torch.int64)
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, float | tuple[float, ...]]:
         """Draw where the object stands, on the robot's right, and the bin, on its left."""
@@ -116,12 +115,6 @@ class PickAndPlace(Task):
         """Return the poses of object and bin."""
         return {**body_pose_terms("object", OBJECT_BODY), **body_pose_terms("bin", _BIN_BODY)}
 
-    def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
-        """Start counting anew how long the object has rested in the bin."""
-        if len(self._held_steps) != backend.num_envs:
-            self._held_steps = torch.zeros(backend.num_envs, dtype=torch.int64, device=backend.device)
-        self._held_steps[env_ids] = 0
-
     def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:
         """Judge by where the object is in the bin's frame, its speed, and the fingers."""
         position, bin_position = backend.body_position(OBJECT_BODY), backend.body_position(_BIN_BODY)
@@ -130,8 +123,8 @@ class PickAndPlace(Task):
         at_rest = norm(backend.free_velocity(OBJECT_JOINT)[:, :3]) < _AT_REST_M_S
         let_go = ~touched(backend) & (tcp_distance > _AWAY_M)
         placed = inside & at_rest & backend.touching(_BIN_TOUCH) & let_go
-        self._held_steps = terms.count_while(placed, self._held_steps, running)
-        success = self._held_steps >= HOLD_STEPS
+        self.held_steps = terms.count_while(placed, self.held_steps, running)
+        success = self.held_steps >= HOLD_STEPS
         bin_distance = terms.distance(position, bin_position)
         held = grasped(backend, self.robot)
         reward = (
@@ -148,7 +141,9 @@ class PickAndPlace(Task):
             metrics={"final_bin_distance_m": bin_distance},
         )
 
-    def _inside(self, position: torch.Tensor, bin_position: torch.Tensor, bin_orientation: torch.Tensor) -> torch.Tensor:
+    def _inside(
+        self, position: torch.Tensor, bin_position: torch.Tensor, bin_orientation: torch.Tensor
+    ) -> torch.Tensor:
         local = rotate_inverse(bin_orientation, position - bin_position)
         upward = rotate(bin_orientation, torch.tensor([0.0, 0.0, 1.0], dtype=local.dtype).expand_as(local))
         highest = BIN_FLOOR_M + self.thing.half_height + 0.02

@@ -1,6 +1,8 @@
 """Bring the tool centre point to a marked position."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -44,30 +46,28 @@ class Reach(Task):
     instruction = "move the gripper to the green marker"
     time_limit_s = 6.0
     parts = (ScenePart(prefix="target", asset="objects/target.xml"),)
-    landmarks = {"target": _TARGET}
+    landmarks: Mapping[str, str] = MappingProxyType({"target": _TARGET})
 
     def __init__(self, robot: Robot) -> None:
         self.robot = robot
-        self._held_steps = torch.zeros(0, dtype=torch.int64)
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, float | tuple[float, ...]]:
+        """Draw where the target is."""
         return {"target.position": draw_uniform(generator, _LOW, _HIGH)}
 
     def start_state(self, conditions: Conditions) -> StartState:
+        """Return the target in its place."""
         return StartState(mocap_positions={_TARGET: point(conditions["target.position"])})
 
     def observation_terms(self) -> dict[str, ObservationTerm]:
+        """Return the target's position."""
         return {"target_pos": position_term(lambda backend: backend.body_position(_TARGET))}
 
-    def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
-        if len(self._held_steps) != backend.num_envs:
-            self._held_steps = torch.zeros(backend.num_envs, dtype=torch.int64, device=backend.device)
-        self._held_steps[env_ids] = 0
-
     def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:
+        """Judge by the distance to the target."""
         distance = terms.distance(backend.site_position(self.robot.tcp_site), backend.body_position(_TARGET))
-        self._held_steps = terms.count_while(distance < TOLERANCE_M, self._held_steps, running)
-        success = self._held_steps >= HOLD_STEPS
+        self.held_steps = terms.count_while(distance < TOLERANCE_M, self.held_steps, running)
+        success = self.held_steps >= HOLD_STEPS
         return Judgement(
             reward=terms.closeness(distance, half_at=0.1) + success,
             success=success,

@@ -4,6 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -55,9 +56,9 @@ class Task(ABC):
         contact_sensors: Contacts that it wants to know of.
         rigid_objects: Name in recordings to the free joint of each loose object.
         articulations: Name in recordings to each thing with joints.
-        landmarks: Role (``object``, ``bin``, ``target``, ``handle``) to the name of a body, site or joint; what a scripted
-            policy looks for.
+        landmarks: Role (``object``, ``bin``, ``target``, ``handle``) to the name of a body or site, for scripted policies.
         sizes: Lengths that a scripted policy needs [m].
+        held_steps: For how many control steps in a row the goal has been met. Shape: (num_envs,), int64.
     """
 
     name: str
@@ -65,10 +66,11 @@ class Task(ABC):
     time_limit_s: float
     parts: tuple[ScenePart, ...] = ()
     contact_sensors: tuple[ContactSensor, ...] = ()
-    rigid_objects: Mapping[str, str] = {}
-    articulations: Mapping[str, ArticulatedAsset] = {}
-    landmarks: Mapping[str, str] = {}
-    sizes: Mapping[str, float] = {}
+    rigid_objects: Mapping[str, str] = MappingProxyType({})
+    articulations: Mapping[str, ArticulatedAsset] = MappingProxyType({})
+    landmarks: Mapping[str, str] = MappingProxyType({})
+    sizes: Mapping[str, float] = MappingProxyType({})
+    held_steps: torch.Tensor
 
     @abstractmethod
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, float | tuple[float, ...]]:
@@ -82,7 +84,10 @@ class Task(ABC):
     def observation_terms(self) -> dict[str, ObservationTerm]:
         """Return what is observed besides the robot."""
 
-    @abstractmethod
+    def attach(self, backend: Backend) -> None:
+        """Make the counters for the rows of a simulation; called once, before the first episode."""
+        self.held_steps = torch.zeros(backend.num_envs, dtype=torch.int64, device=backend.device)
+
     def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
         """Forget the past of rows that were just reset.
 
@@ -90,6 +95,8 @@ class Task(ABC):
             backend: The simulation.
             env_ids: Shape: (n,), int64.
         """
+        del backend
+        self.held_steps[env_ids] = 0
 
     @abstractmethod
     def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:
@@ -116,10 +123,10 @@ def point(value: ConditionValue) -> tuple[float, ...]:
     """Return a condition that must be a point, as conditions come back from JSON as lists.
 
     Raises:
-        ValueError: If it is none.
+        TypeError: If it is none.
     """
     if not isinstance(value, Sequence) or isinstance(value, str):
-        raise ValueError(f"a condition must be a sequence of numbers, got {value!r}")
+        raise TypeError(f"a condition must be a sequence of numbers, got {value!r}")
     return tuple(float(part) for part in value)
 
 
@@ -127,8 +134,8 @@ def number(value: ConditionValue) -> float:
     """Return a condition that must be a number.
 
     Raises:
-        ValueError: If it is none.
+        TypeError: If it is none.
     """
     if not isinstance(value, int | float):
-        raise ValueError(f"a condition must be a number, got {value!r}")
+        raise TypeError(f"a condition must be a number, got {value!r}")
     return float(value)

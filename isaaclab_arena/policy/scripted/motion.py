@@ -15,7 +15,8 @@ from isaaclab_arena.sim.rotation import clip_length, multiply, norm, rotation_er
 HAND_DOWN = (0.0, 1.0, 0.0, 0.0)
 _DEGREES = math.pi / 180
 HAND_FORWARD = tuple(
-    half * 0.5**0.5 for half in (math.sin(20 * _DEGREES), math.cos(20 * _DEGREES), math.cos(20 * _DEGREES), math.sin(20 * _DEGREES))
+    half * 0.5**0.5
+    for half in (math.sin(20 * _DEGREES), math.cos(20 * _DEGREES), math.cos(20 * _DEGREES), math.sin(20 * _DEGREES))
 )
 
 _DAMPING = 0.03

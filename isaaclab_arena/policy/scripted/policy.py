@@ -59,7 +59,7 @@ class ScriptedPolicy(PolicyBase[ScriptedPolicyCfg]):
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
         """Begin the plan anew in the named rows, or in all."""
         if self._player is not None:
-            self._player.restart(slice(None) if env_ids is None else env_ids)
+            self._player.restart(slice(None) if env_ids is None else env_ids.to(self._player.backend.device))
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
         """Return the next step of the plan. Shape: (num_envs, action_dim), float32.
@@ -68,7 +68,7 @@ class ScriptedPolicy(PolicyBase[ScriptedPolicyCfg]):
             PolicyError: If there is no plan for the environment.
         """
         del observation
-        return self._player_of(env).action().to(torch.float32)
+        return self._player_of(env).action().to(env.device, torch.float32)
 
     def _player_of(self, env: Environment) -> "_Player":
         simulated = env.unwrapped
@@ -84,7 +84,9 @@ class _Player:
         if not isinstance(env, Simulated):
             raise PolicyError(f"the scripted policy looks into the simulation, and {type(env).__name__} shows none")
         if env.task_name not in SCRIPTS:
-            raise PolicyError(f"the scripted policy has no plan for '{env.task_name}'{did_you_mean(env.task_name, SCRIPTS)}")
+            raise PolicyError(
+                f"the scripted policy has no plan for '{env.task_name}'{did_you_mean(env.task_name, SCRIPTS)}"
+            )
         self.env = env
         self.backend = env.backend
         self.script: Script = SCRIPTS[env.task_name](env.sizes)
@@ -99,7 +101,7 @@ class _Player:
         self.tolerance_m = self._table([phase.tolerance_m for phase in phases])
         self.min_steps = self._table([phase.min_steps for phase in phases])
         self.max_steps = self._table([phase.max_steps for phase in phases])
-        self.rows = torch.arange(env.num_envs, device=env.device)
+        self.rows = torch.arange(env.num_envs, device=self.backend.device)
         self.phase = torch.zeros_like(self.rows)
         self.steps = torch.zeros_like(self.rows)
         self.anchor = self._landmark(phases[0].role)
@@ -147,7 +149,7 @@ class _Player:
 
     def _hand_goal(self) -> torch.Tensor:
         if self.script.hand == "forward":
-            forward = torch.tensor(HAND_FORWARD, dtype=self.backend.qpos.dtype, device=self.env.device)
+            forward = torch.tensor(HAND_FORWARD, dtype=self.backend.qpos.dtype, device=self.backend.device)
             return forward.expand(self.env.num_envs, 4)
         orientation = self.backend.body_orientation(self.env.landmarks[self.script.phases[0].role])
         return hand_down(orientation, turn=self.turn)
@@ -158,5 +160,5 @@ class _Player:
         return (self.backend.site_position(name) if known_site else self.backend.body_position(name)).clone()
 
     def _table(self, values: Sequence[object]) -> torch.Tensor:
-        table = torch.tensor(values, device=self.env.device)
+        table = torch.tensor(values, device=self.backend.device)
         return table.to(self.backend.qpos.dtype) if table.is_floating_point() else table

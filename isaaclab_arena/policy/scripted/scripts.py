@@ -104,7 +104,7 @@ def _open_drawer(sizes: Sizes) -> Script:
             max_steps=30,
         ),
         Phase(role="handle", offset=(0.0, 0.0, 0.0), width_m=0.0, min_steps=6, max_steps=6),
-        Phase(role="handle", offset=(far, 0.0, 0.0), width_m=0.0, step_m=0.03, max_steps=60),
+        Phase(role="handle", offset=(far, 0.0, 0.0), width_m=0.0, step_m=0.02, max_steps=80),
     )
     return Script(phases=phases, hand="forward", followed=2)
 

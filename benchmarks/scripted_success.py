@@ -1,0 +1,146 @@
+"""Measure how often the scripted policy solves each task, and that doing nothing and moving at random do not.
+
+Usage: python benchmarks/scripted_success.py [--episodes 200] [--output benchmarks/results/scripted_success.md]
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import torch
+import tyro
+
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
+from isaaclab_arena.interfaces.observer import Observer
+from isaaclab_arena.policy.catalog import resolve_policy_class
+from isaaclab_arena.results.statistics import wilson_interval
+from isaaclab_arena.sim.threads import default_num_threads
+
+TASKS: tuple[tuple[str, Mapping[str, str]], ...] = (
+    ("reach", {}),
+    *(("lift_object", {"object": name}) for name in ("cube", "cylinder", "can")),
+    *(("pick_and_place", {"object": name}) for name in ("cube", "cylinder", "can")),
+    ("open_drawer", {}),
+)
+POLICIES = (
+    ("scripted", "joint_position"),
+    ("scripted", "ee_delta"),
+    ("zero_action", "joint_position"),
+    ("zero_action", "ee_delta"),
+    ("random_action", "joint_position"),
+    ("random_action", "ee_delta"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to measure.
+
+    Attributes:
+        episodes: Episodes per row of the table.
+        num_envs: Rows of each environment's batch; it changes the time, not the rates.
+        seed: Seed of the initial conditions.
+        output: Where the table goes.
+    """
+
+    episodes: int = 200
+    num_envs: int = 16
+    seed: int = 0
+    output: Path = Path("benchmarks/results/scripted_success.md")
+
+
+class Tally(Observer):
+    """Keeps the records of finished episodes."""
+
+    def __init__(self) -> None:
+        self.records: list[EpisodeRecord] = []
+
+    def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
+        """Keep the record."""
+        del environment
+        self.records.append(record)
+
+    def count(self, outcome: Outcome) -> int:
+        """Return how many episodes ended so."""
+        return sum(record.outcome is outcome for record in self.records)
+
+
+def measure(task: str, options_of_task: Mapping[str, str], policy_type: str, mode: str, options: Options) -> list[Any]:
+    builder = ENVIRONMENTS.get(task)
+    config = builder.config_class(**options_of_task, action_mode=mode)
+    environment = builder.build(
+        config, num_envs=options.num_envs, device=torch.device("cpu"), num_threads=default_num_threads()
+    )
+    policy = resolve_policy_class(policy_type).from_dict({})
+    tally = Tally()
+    episodes = [
+        Episode(job="scripted_success", episode_index=index, seed=options.seed) for index in range(options.episodes)
+    ]
+    started = time.process_time()
+    result = rollout(environment, policy, episodes, [tally])
+    cpu_ms = (time.process_time() - started) * 1000 / options.episodes
+    successes = tally.count(Outcome.SUCCESS)
+    interval = wilson_interval(successes, options.episodes)
+    low, high = (interval.low, interval.high) if interval else (0.0, 1.0)
+    others = "/".join(str(tally.count(outcome)) for outcome in (Outcome.FAILURE, Outcome.TIMEOUT, Outcome.ERROR))
+    label = f"{task} ({options_of_task['object']})" if options_of_task else task
+    rate = f"{100 * successes / options.episodes:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+    mean_length = result.env_steps / options.episodes
+    return [
+        label,
+        policy_type,
+        mode,
+        f"{successes}/{options.episodes}",
+        rate,
+        others,
+        f"{mean_length:.0f}",
+        f"{cpu_ms:.0f}",
+    ]
+
+
+def table(options: Options) -> Iterator[str]:
+    header = [
+        "task",
+        "policy",
+        "action mode",
+        "successes",
+        "rate, Wilson 95 %",
+        "failure/timeout/error",
+        "mean steps",
+        "CPU ms",
+    ]
+    yield "| " + " | ".join(header) + " |"
+    yield "|" + "---|" * len(header)
+    for policy_type, mode in POLICIES:
+        for task, options_of_task in TASKS:
+            row = "| " + " | ".join(measure(task, options_of_task, policy_type, mode, options)) + " |"
+            print(row, flush=True)
+            yield row
+
+
+def main(options: Options) -> None:
+    command = f"python benchmarks/scripted_success.py --episodes {options.episodes} --seed {options.seed}"
+    rows = list(table(options))
+    versions = f"MuJoCo {mujoco.__version__}, torch {torch.__version__}, CPU."
+    notes = "Rates are the same for any number of environments and threads; CPU time is per episode, with the policy's."
+    lines = [
+        "# How often the built-in policies solve the built-in tasks",
+        "",
+        f"    {command}",
+        "",
+        f"{versions} {notes}",
+        "",
+    ]
+    text = "\n".join([*lines, *rows, ""])
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options))
