@@ -82,6 +82,7 @@ class _Interpolation:
             return tree, []
         resolved, problems = _well_formed(tree)
         source = _copied(resolved)
+        self._root["job"] = None
         for path, text in _interpolated(source, ()):
             try:
                 _set(resolved, path, self._value(source, path, text))
@@ -94,7 +95,8 @@ class _Interpolation:
         if "${jobs" in text and "jobs" not in self._root:
             self._root["jobs"] = _well_formed(self._jobs)[0]
         if "${" in _INDEPENDENT_REFERENCE.sub("", text):
-            self._root["job"] = tree
+            if self._root["job"] is None:
+                self._root["job"] = tree
             parent: Any = self._root["job"]
             for part in path[:-1]:
                 parent = parent[part]

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from isaaclab_arena.config.job_fields import COMMON_ENVIRONMENT_KEYS
 from isaaclab_arena.config.options import option_names, read_options
 from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.distributed.devices import resolve_policy_device
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.job import Job
@@ -133,6 +134,8 @@ class _Resolver:
             if "num_envs" in known:
                 options["num_envs"] = job.num_envs
             _keyed("policy_config_dict", lambda: read_options(config_class, options, owner=owner))
+            devices = {key: options[key] for key in ("policy_device_id", "policy_device") if key in options}
+            _keyed("policy_config_dict", lambda: resolve_policy_device(**devices))
         return policy_class, options
 
 
