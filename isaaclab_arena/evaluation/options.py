@@ -8,6 +8,7 @@ import tyro
 
 from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.distributed.context import claimed_rank
+from isaaclab_arena.distributed.devices import resolve_policy_device
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 
 _Options = TypeVar("_Options")
@@ -82,7 +83,7 @@ class RunOptions:
         return {"policy_device": self.policy_device, "policy_device_id": self.policy_device_id}
 
     def check(self) -> None:
-        """Refuse options that contradict each other.
+        """Refuse options that contradict each other, and devices that do not exist.
 
         Raises:
             ConfigError: With every problem.
@@ -100,6 +101,7 @@ class RunOptions:
             problems.append(Problem(f"must not be negative, got {self.seed}", key="--seed"))
         if problems:
             raise ConfigError(problems)
+        resolve_policy_device(policy_device_id=self.policy_device_id, policy_device=self.policy_device)
 
 
 def read_command_line(

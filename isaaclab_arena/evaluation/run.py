@@ -268,14 +268,15 @@ def _planned_job(job: Job, rank: int) -> PlannedJob:
 
 
 def exit_code_of(run: Callable[[], int]) -> int:
-    """Run a command and turn what the user can mend into a message on rank 0 and an exit code.
+    """Run a command and turn what the user can mend into one message and an exit code.
+
+    A mistake that every rank finds is told by rank 0 alone.
 
     Returns:
         What ``run`` returns; 2 for a mistake in what was asked for; 1 if the ranks cannot find each other or a file
         cannot be written.
     """
-    rank = claimed_rank()
-    set_up_console_logging(rank)
+    set_up_console_logging(claimed_rank())
     try:
         return run()
     except PeerStoppedError as error:
@@ -283,6 +284,14 @@ def exit_code_of(run: Callable[[], int]) -> int:
         return 1
     except ArenaError as error:
         code = 2 if isinstance(error, ConfigError) else 1
-        if rank == 0 or code == 1:
+        if code == 1 or _speaks_for_all():
             Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(f"error: {error}")
         return code
+
+
+def _speaks_for_all() -> bool:
+    """Whether this is rank 0, or cannot tell which rank it is."""
+    try:
+        return DistributedContext.from_environment(device="cpu", visible_gpus=0).is_rank_zero
+    except ConfigError:
+        return True
