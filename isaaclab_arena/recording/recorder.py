@@ -106,6 +106,7 @@ class EpisodeRecorder(Observer):
         self._parts: list[Path] = []
         self._environment: Environment | None = None
         self._buffer = StepBuffer(0, 0)
+        self._provenance = ""
 
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
@@ -114,6 +115,8 @@ class EpisodeRecorder(Observer):
         del observation
         if environment is not self._environment:
             self._environment = environment
+            # Asked once: it may hash the whole model.
+            self._provenance = json_line({**environment.provenance(), **self._job.provenance})
             self._buffer = StepBuffer(environment.num_envs, environment.max_episode_length)
         started_s = time.perf_counter()
         states: dict[str, np.ndarray] = {}
@@ -194,8 +197,8 @@ class EpisodeRecorder(Observer):
         return RecordedEpisode(
             episode_index=record.episode.episode_index,
             arrays=arrays,
-            attributes=_attributes(record, {**environment.provenance(), **self._job.provenance})
-            | {"rank": self._job.rank, "control_dt": environment.control_dt},
+            attributes=_attributes(record)
+            | {"rank": self._job.rank, "control_dt": environment.control_dt, "provenance": self._provenance},
             env_args={"type": ROBOMIMIC_ENV_TYPE, **self._job.env_args},
         )
 
@@ -207,7 +210,7 @@ def observation_path(group: str) -> str:
     return group if group == layout.CAMERA_OBSERVATIONS else f"{layout.OBSERVATIONS}_{group}"
 
 
-def _attributes(record: EpisodeRecord, provenance: Mapping[str, str]) -> dict[str, AttributeValue]:
+def _attributes(record: EpisodeRecord) -> dict[str, AttributeValue]:
     """Return the attributes of an episode's group; what is not known is left out."""
     episode = record.episode
     values: dict[str, AttributeValue | None] = {
@@ -225,6 +228,5 @@ def _attributes(record: EpisodeRecord, provenance: Mapping[str, str]) -> dict[st
         "conditions": json_line(record.conditions),
         "metrics": json_line(record.metrics),
         "error": record.error,
-        "provenance": json_line(provenance),
     }
     return {name: value for name, value in values.items() if value is not None}
