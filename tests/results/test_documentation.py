@@ -1,0 +1,17 @@
+import re
+from pathlib import Path
+
+from isaaclab_arena.results.rows import EPISODE_COLUMNS, JOB_COLUMNS
+
+PAGE = Path(__file__).parents[2] / "docs" / "results.md"
+
+
+def documented(heading: str) -> list[str]:
+    section = PAGE.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    first_cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    return [name for cell in first_cells for name in re.findall(r"`(\w+)`", cell)]
+
+
+def test_every_column_is_documented_in_its_order_and_no_other():
+    assert documented("Jobs") == list(JOB_COLUMNS)
+    assert sorted(documented("Episodes")) == sorted(EPISODE_COLUMNS)
