@@ -18,12 +18,6 @@ def norm(vector: torch.Tensor) -> torch.Tensor:
     return torch.sqrt(dot(vector, vector))
 
 
-def planar_norm(vector: torch.Tensor) -> torch.Tensor:
-    """Return the length of the x and y parts. Shape: (..., 2 or more) -> (...)."""
-    x, y = vector[..., 0], vector[..., 1]
-    return torch.sqrt(x * x + y * y)
-
-
 def cross(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return the cross product of 3-vectors. Shapes: (..., 3), (..., 3) -> (..., 3)."""
     ax, ay, az = a.unbind(-1)

@@ -56,7 +56,7 @@ class Task(ABC):
         contact_sensors: Contacts that it wants to know of.
         rigid_objects: Name in recordings to the free joint of each loose object.
         articulations: Name in recordings to each thing with joints.
-        landmarks: Role (``object``, ``bin``, ``target``, ``handle``) to the name of a body or site, for scripted policies.
+        landmarks: Role (``object``, ``bin``, ``target``, ``handle``) to a body or site, for scripted policies.
         sizes: Lengths that a scripted policy needs [m].
         held_steps: For how many control steps in a row the goal has been met. Shape: (num_envs,), int64.
     """

@@ -1,0 +1,60 @@
+"""Real environments for tests, started in the conditions of numbered episodes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from isaaclab_arena.environments.arena_environment import ArenaEnvironment
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
+from isaaclab_arena.interfaces.observer import Observer
+from isaaclab_arena.policy.policy_base import PolicyBase
+
+ALL_ENVIRONMENTS = ("reach", "lift_object", "pick_and_place", "open_drawer")
+
+
+def build(name: str, *, num_envs: int = 1, num_threads: int = 1, **options: Any) -> ArenaEnvironment:
+    """Build a registered environment on the CPU."""
+    builder = ENVIRONMENTS.get(name)
+    config = builder.config_class(**options)
+    return builder.build(config, num_envs=num_envs, device=torch.device("cpu"), num_threads=num_threads)
+
+
+def episode(index: int, seed: int = 0) -> Episode:
+    return Episode(job="test", episode_index=index, seed=seed)
+
+
+def start(env: ArenaEnvironment, rows: Sequence[int] | None = None) -> Observation:
+    """Start episode r in row r."""
+    rows = range(env.num_envs) if rows is None else rows
+    conditions = [env.draw_conditions(episode(row).conditions_generator()) for row in rows]
+    return env.reset(torch.tensor(list(rows)), conditions)
+
+
+def hold_still(env: ArenaEnvironment) -> torch.Tensor:
+    """Return the action that keeps a joint-position arm where it is told to be, the gripper open."""
+    arm = env.backend.ctrl[:, env.action_mode.arm_controls]
+    return torch.cat((arm, torch.full((env.num_envs, 1), 0.08, dtype=arm.dtype)), dim=1).float()
+
+
+class EndStates(Observer):
+    """Keeps each episode's record and the whole physics state it ended in."""
+
+    def __init__(self) -> None:
+        self.records: dict[int, EpisodeRecord] = {}
+        self.states: dict[int, bytes] = {}
+
+    def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
+        index = record.episode.episode_index
+        self.records[index] = record
+        self.states[index] = environment.episode_state(record.env_id)["integration_state"].tobytes()
+
+
+def play(env: ArenaEnvironment, policy: PolicyBase, num_episodes: int, *, seed: int = 0) -> EndStates:
+    """Run episodes to their end."""
+    ends = EndStates()
+    rollout(env, policy, [episode(index, seed) for index in range(num_episodes)], [ends])
+    return ends

@@ -1,0 +1,37 @@
+import torch
+
+from isaaclab_arena.environments.tasks.reach import HOLD_STEPS
+from isaaclab_arena.policy.scripted import ScriptedPolicy
+from tests.environments.building import build, hold_still, play, start
+
+
+def test_being_at_the_target_counts_only_when_it_lasts():
+    env = build("reach")
+    conditions = {"robot.joint_position": env.robot.home, "target.position": (0.42238, 0.0, 0.35632)}
+    env.reset(torch.tensor([0]), [conditions])
+    successes = [bool(env.step(hold_still(env)).success) for _ in range(HOLD_STEPS)]
+    assert successes == [False] * (HOLD_STEPS - 1) + [True]
+
+
+def test_a_tool_beside_the_target_never_counts():
+    env = build("reach")
+    conditions = {"robot.joint_position": env.robot.home, "target.position": (0.42238, 0.025, 0.35632)}
+    env.reset(torch.tensor([0]), [conditions])
+    assert not any(env.step(hold_still(env)).success for _ in range(20))
+
+
+def test_the_reward_is_higher_nearer_to_the_target():
+    env = build("reach")
+    observation = start(env)
+    policy = ScriptedPolicy()
+    rewards = []
+    for _ in range(5):
+        step = env.step(policy.get_action(env, observation))
+        observation = step.observation
+        rewards.append(step.reward.item())
+    assert rewards == sorted(rewards)
+
+
+def test_the_final_distance_is_reported():
+    record = play(build("reach"), ScriptedPolicy(), 1).records[0]
+    assert record.metrics["final_distance_m"] < 0.02

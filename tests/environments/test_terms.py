@@ -1,0 +1,32 @@
+import torch
+
+from isaaclab_arena.environments import terms
+
+
+def test_distance_is_euclidean():
+    assert terms.distance(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[1.0, 5.0, 7.0]])).item() == 5.0
+
+
+def test_closeness_falls_from_1_through_one_half_and_never_to_0():
+    closeness = terms.closeness(torch.tensor([0.0, 0.1, 0.3, 10.0]), half_at=0.1)
+    torch.testing.assert_close(closeness, torch.tensor([1.0, 0.5, 0.1, 0.0001]), rtol=1e-3, atol=1e-5)
+
+
+def test_progress_is_clipped_at_both_ends():
+    assert terms.progress(torch.tensor([-1.0, 0.05, 2.0]), start=0.0, goal=0.1).tolist() == [0.0, 0.5, 1.0]
+
+
+def test_a_count_grows_breaks_off_and_waits_while_its_row_rests():
+    condition = torch.tensor([True, False, True])
+    running = torch.tensor([True, True, False])
+    assert terms.count_while(condition, torch.tensor([3, 3, 3]), running).tolist() == [4, 0, 3]
+
+
+def test_things_below_or_beside_the_table_are_off_it():
+    places = torch.tensor([[0.5, 0.0, 0.025], [0.5, 0.0, -0.1], [1.2, 0.0, 0.1], [0.5, -0.7, 0.1]])
+    assert terms.off_the_table(places).tolist() == [False, True, True, True]
+
+
+def test_a_box_contains_what_lies_between_its_corners():
+    points = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 0.2], [-0.2, 0.0, 0.0], [0.0, 0.11, 0.0]])
+    assert terms.inside_box(points, (-0.1, -0.1, -0.1), (0.1, 0.1, 0.1)).tolist() == [True, False, False, False]
