@@ -41,7 +41,8 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
     An episode ends with the step of its last recorded action, unless the environment ends it before.
 
     Raises:
-        ConfigError: If there is no recording at ``replay_file_path``, or it does not hold ``episode_name``.
+        ConfigError: If there is no recording at ``replay_file_path``, it does not hold ``episode_name``, or there is
+            no such ``device``.
     """
 
     name: ClassVar[str] = "replay"
@@ -52,6 +53,7 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
         self._replay = config
         self._files = _index(_recordings(config.replay_file_path))
         self._only = None if config.episode_name is None else self._checked(config.episode_name)
+        self._device = None if config.device is None else _checked_device(config.device)
         self._warned = False
         self._actions = torch.zeros(0, 0, 0)
         self._lengths = torch.zeros(0, dtype=torch.int64)
@@ -68,7 +70,7 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
             PolicyError: If the recording lacks an episode, or its actions do not fit the environment.
         """
         if len(self._lengths) != env.num_envs or self._actions.shape[2:] != env.action_spec.shape:
-            device = env.device if self._replay.device is None else torch.device(self._replay.device)
+            device = self._device or env.device
             self._actions = torch.zeros((env.num_envs, 1, *env.action_spec.shape), device=device)
             self._lengths = torch.zeros(env.num_envs, dtype=torch.int64, device=device)
             self._positions = torch.zeros(env.num_envs, dtype=torch.int64, device=device)
@@ -145,6 +147,16 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
                 )
             )
         return index
+
+
+def _checked_device(name: str) -> torch.device:
+    try:
+        return torch.zeros(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            Problem(f"cannot use device '{name}': {reason}; leave it out to use the environment's", key="device")
+        ) from error
 
 
 def _recordings(path: str) -> list[Path]:

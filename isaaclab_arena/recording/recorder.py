@@ -24,6 +24,9 @@ from isaaclab_arena.storage.recorded_episode import AttributeValue, Compression,
 
 logger = logging.getLogger(__name__)
 
+EXPECTED_STEPS = 1000
+"""Control steps for which there is room at first; more is made for longer episodes."""
+
 ROBOMIMIC_ENV_TYPE = 2
 """What Isaac Lab writes into ``env_args``: an environment with Gymnasium's interface."""
 
@@ -117,7 +120,7 @@ class EpisodeRecorder(Observer):
             self._environment = environment
             # Asked once: it may hash the whole model.
             self._provenance = json_line({**environment.provenance(), **self._job.provenance})
-            self._buffer = StepBuffer(environment.num_envs, environment.max_episode_length)
+            self._buffer = StepBuffer(environment.num_envs, min(environment.max_episode_length, EXPECTED_STEPS))
         started_s = time.perf_counter()
         states: dict[str, np.ndarray] = {}
         if self._options.write_dataset:

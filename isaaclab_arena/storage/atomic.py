@@ -60,6 +60,15 @@ def write_text(path: Path, content: str, *, overwrite: bool = False) -> None:
     write_bytes(path, content.encode("utf-8"), overwrite=overwrite)
 
 
+def flush_to_disk(path: Path) -> None:
+    """Return once a file's content is on the disk, not only in the system's memory."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def create_for_appending(path: Path) -> int:
     """Create a file and return a descriptor that appends to it.
 

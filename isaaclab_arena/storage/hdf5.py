@@ -17,7 +17,7 @@ import numpy as np
 from h5py import h5o  # pyright: ignore[reportAttributeAccessIssue]  compiled, its stubs lack it
 
 from isaaclab_arena.errors import ConfigError, StorageError
-from isaaclab_arena.storage.atomic import storage_errors, write_bytes, written_in_place
+from isaaclab_arena.storage.atomic import flush_to_disk, storage_errors, write_bytes, written_in_place
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import ACTIONS, DATA_GROUP, demo_index, demo_name, episode_index_of_file
 from isaaclab_arena.storage.recorded_episode import AttributeValue, Compression, RecordedEpisode, checksum
@@ -67,7 +67,7 @@ def write_episode(path: Path, episode: RecordedEpisode, compression: Compression
     crc = checksum(episode.arrays)
     num_samples = len(episode.arrays[ACTIONS])
     # Built in memory and written at once: a twentieth of the system calls, and no lock on a network file system.
-    with h5py.File.in_memory(block_size=1 << 16) as file:
+    with h5py.File(path, "w", driver="core", backing_store=False, block_size=1 << 16) as file:
         data = file.create_group(DATA_GROUP)
         data.attrs["total"] = num_samples
         data.attrs["env_args"] = json_line(episode.env_args)
@@ -180,6 +180,8 @@ def _consolidate(sources: Mapping[int, Path], dataset: Path) -> tuple[int, ...]:
             with _opened(temporary) as written:
                 for index in indices:
                     _verify(_group(written, index), dataset)
+            # The parts are removed next, so the dataset must survive a power failure.
+            flush_to_disk(temporary)
     for part in sources.values():
         part.unlink(missing_ok=True)
     return indices

@@ -112,6 +112,7 @@ def test_a_recording_without_actions_is_refused(tmp_path):
         ({"replay_file_path": "*.nothing"}, "no recording at"),
         ({"episode_name": "demo_9"}, "holds no 'demo_9'; it holds demo_0 to demo_5"),
         ({"episode_name": "first"}, "holds no 'first'"),
+        ({"device": "gpu"}, "cannot use device 'gpu'"),
         ({"replay_path": "x"}, "did you mean 'replay_file_path'"),
     ],
 )

@@ -135,6 +135,14 @@ def test_an_episode_that_is_there_already_is_not_written_over(tmp_path):
     assert len(read_commits(tmp_path, "push").rows) == 2
 
 
+def test_an_environment_without_a_time_limit_costs_no_memory_in_advance(tmp_path):
+    environment = ScriptedEnvironment(2)
+    environment.max_episode_length = 10**12
+    recorder = EpisodeRecorder(tmp_path, JOB, RecordingOptions())
+    rollout(environment, PushPolicy(), episodes(3), [recorder])
+    assert recorder.consolidate().episode_indices == (0, 1, 2)
+
+
 def test_rows_count_their_own_episodes(tmp_path):
     record(tmp_path, num_envs=1, number=3)
     assert [row.episode_in_env for row in read_commits(tmp_path, "push").rows] == [0, 1, 2]
