@@ -8,9 +8,10 @@ import torch
 from isaaclab_arena.environments.arena_environment import ArenaEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
 from isaaclab_arena.interfaces.observer import Observer
+from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.policy.policy_base import PolicyBase
 
 ALL_ENVIRONMENTS = ("reach", "lift_object", "pick_and_place", "open_drawer")
@@ -32,6 +33,24 @@ def start(env: ArenaEnvironment, rows: Sequence[int] | None = None) -> Observati
     rows = range(env.num_envs) if rows is None else rows
     conditions = [env.draw_conditions(episode(row).conditions_generator()) for row in rows]
     return env.reset(torch.tensor(list(rows)), conditions)
+
+
+def leaf_specs(env: ArenaEnvironment) -> dict[str, ArraySpec]:
+    """Return the specs of the terms of the group ``policy``."""
+    group = env.observation_spec["policy"]
+    assert not isinstance(group, ArraySpec)
+    return {name: spec for name, spec in group.items() if isinstance(spec, ArraySpec)}
+
+
+def solved(step: Step) -> torch.Tensor:
+    """Return the success mask of an environment that measures success. Shape: (num_envs,)."""
+    assert step.success is not None
+    return step.success
+
+
+def steps_of(env: ArenaEnvironment, action: torch.Tensor, num_steps: int) -> list[Step]:
+    """Repeat an action."""
+    return [env.step(action) for _ in range(num_steps)]
 
 
 def hold_still(env: ArenaEnvironment) -> torch.Tensor:

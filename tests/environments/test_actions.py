@@ -3,13 +3,11 @@ import torch
 
 from isaaclab_arena.environments.actions import MAX_TRANSLATION_M
 from isaaclab_arena.sim.rotation import rotation_error
-from tests.environments.building import build, episode, hold_still, start
+from tests.environments.building import build, episode, hold_still, start, steps_of
 
 
 def settle(env, action: torch.Tensor, num_steps: int = 20) -> dict[str, torch.Tensor]:
-    for _ in range(num_steps):
-        step = env.step(action)
-    return step.observation["policy"]
+    return steps_of(env, action, num_steps)[-1].observation["policy"]
 
 
 def test_joints_go_where_a_joint_action_says():
@@ -25,7 +23,7 @@ def test_targets_never_outrun_the_joints_velocity_limits():
     env = build("reach")
     start(env)
     before = env.backend.ctrl.clone()
-    env.step(torch.tensor([env.action_spec.high]))
+    env.step(torch.tensor([env.action_spec.high or ()]))
     moved = (env.backend.ctrl - before).abs()[0, env.action_mode.arm_controls]
     limit = torch.tensor(env.robot.joint_velocity_limit, dtype=torch.float64) * env.control_dt
     assert bool((moved <= limit + 1e-12).all())

@@ -6,7 +6,7 @@ from isaaclab_arena.sim import rotation
 
 
 def random_quaternions(count: int, seed: int = 0) -> tuple[torch.Tensor, Rotation]:
-    turns = Rotation.random(count, random_state=seed)
+    turns = Rotation.from_quat(np.random.default_rng(seed).normal(size=(count, 4)))
     return torch.from_numpy(turns.as_quat(scalar_first=True)), turns
 
 
