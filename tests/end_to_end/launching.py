@@ -31,11 +31,15 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def run(
-    arguments: Sequence[str], *, timeout_s: float = 120, extra: Mapping[str, str] | None = None
+    arguments: Sequence[str],
+    *,
+    timeout_s: float = 120,
+    extra: Mapping[str, str] | None = None,
+    directory: Path = ROOT,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end in the project's root."""
+    """Run a command to its end, in the project's root or another folder."""
     return subprocess.run(
-        arguments, cwd=ROOT, env=environment(extra), capture_output=True, text=True, timeout=timeout_s, check=False
+        arguments, cwd=directory, env=environment(extra), capture_output=True, text=True, timeout=timeout_s, check=False
     )
 
 

@@ -1,0 +1,142 @@
+"""What the documents show works as they show it."""
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from isaaclab_arena.config.loading import load_jobs_file
+from isaaclab_arena.evaluation.eval_runner import main
+from tests.end_to_end.launching import ROOT, run
+
+README = (ROOT / "README.md").read_text()
+DOCUMENTS = sorted((ROOT / "docs").glob("*.md"))
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return [body for kind, body in FENCE.findall(text) if kind == language]
+
+
+def readme_commands() -> list[str]:
+    return [line for block in blocks(README, "bash") for line in block.splitlines()]
+
+
+def as_arguments(line: str) -> list[str]:
+    """Return a documented command with this Python in place of the one on the path."""
+    words = shlex.split(line)
+    programs = {"python": [sys.executable], "isaaclab-arena": [sys.executable, "-m", "isaaclab_arena.cli"]}
+    return [*programs[words[0]], *words[1:]]
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory) -> Path:
+    """A folder with the job files, in which the README's commands run one after the other."""
+    directory = tmp_path_factory.mktemp("workspace")
+    (directory / "jobs").symlink_to(ROOT / "jobs")
+    return directory
+
+
+@pytest.mark.parametrize("line", readme_commands())
+def test_a_command_of_the_readme_runs(workspace, line):
+    finished = run(as_arguments(line), timeout_s=200, directory=workspace)
+    assert finished.returncode == 0, finished.stderr
+
+
+def test_the_replayed_recording_gives_the_recorded_outcomes(workspace):
+    """Depends on the README's commands having run in their order."""
+    replayed = max((workspace / "outputs").glob("20*"), key=lambda path: path.stat().st_mtime)
+    outcomes = {}
+    for output, job in ((replayed, "lift_object"), (workspace / "outputs" / "first", "lift-cube-scripted")):
+        rows = map(json.loads, (output / job / "episode_results_rank0.jsonl").read_text().splitlines())
+        outcomes[job] = sorted(
+            (row["episode_index"], row["outcome"], row["episode_length"], row["episode_return"]) for row in rows
+        )
+    assert len(outcomes["lift_object"]) == 20
+    assert outcomes["lift_object"] == outcomes["lift-cube-scripted"]
+
+
+def test_make_knows_the_targets_that_the_readme_names():
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.findall(r"(?:^ {4}|`)make (\w+)", README, re.MULTILINE)
+    assert {"eval", "test", "check", "bench"} <= set(targets)
+    assert all(f"\n{target}:" in makefile for target in targets)
+
+
+@pytest.mark.parametrize("name", ["sweep.yaml", "arena_legacy.json"])
+def test_a_job_file_that_ships_completes(tmp_path, name):
+    """The quickstart is among the README's commands."""
+    job_file = str(ROOT / "jobs" / name)
+    assert main(["--eval_jobs_config", job_file, "--output_dir", str(tmp_path / "out")]) == 0
+    rows = json.loads((tmp_path / "out" / "results.json").read_text())["jobs"]
+    assert {row["status"] for row in rows} == {"completed"}
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", *DOCUMENTS], ids=lambda path: path.name)
+def test_links_between_documents_lead_somewhere(path):
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", path.read_text()):
+        assert (path.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("document", ["policies.md", "tasks.md"])
+def test_what_a_document_shows_how_to_write_can_be_evaluated(tmp_path, document):
+    """The Python of the document becomes a package, its TOML that package's entry points, its JSON a job file."""
+    text = (ROOT / "docs" / document).read_text()
+    for body in blocks(text, "python"):
+        if match := re.match(r"# (my_package/\w+\.py)\n", body):
+            path = tmp_path / match[1]
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(body)
+    declare_entry_points(tmp_path, blocks(text, "toml"))
+    (job_file,) = (body for body in blocks(text, "json") if '"jobs"' in body)
+    (tmp_path / "jobs.json").write_text(job_file)
+    arguments = [
+        "-m",
+        "isaaclab_arena.evaluation.eval_runner",
+        "--eval_jobs_config",
+        "jobs.json",
+        "--output_dir",
+        "out",
+    ]
+    finished = run([sys.executable, *arguments], directory=tmp_path, extra={"PYTHONPATH": f"{ROOT}:{tmp_path}"})
+    assert finished.returncode == 0, finished.stderr
+    row = json.loads((tmp_path / "out" / "results.json").read_text())["jobs"][0]
+    assert row["status"] == "completed"
+    assert row["episodes"] == row["planned"] > 0
+
+
+def test_an_entry_point_makes_a_policy_known_by_name(tmp_path):
+    text = (ROOT / "docs" / "policies.md").read_text()
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package" / "wave.py").write_text(blocks(text, "python")[0])
+    declare_entry_points(tmp_path, blocks(text, "toml"))
+    finished = run(
+        [sys.executable, "-m", "isaaclab_arena.cli", "list", "policies"],
+        directory=tmp_path,
+        extra={"PYTHONPATH": f"{ROOT}:{tmp_path}"},
+    )
+    assert re.search(r"^wave\b", finished.stdout, re.MULTILINE), finished.stdout + finished.stderr
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "docs" / "jobs.md"], ids=lambda path: path.name)
+def test_a_job_file_in_a_document_can_be_read(tmp_path, path):
+    files = [body for body in blocks(path.read_text(), "yaml") if "jobs" in yaml.safe_load(body)]
+    assert files
+    for body in files:
+        (tmp_path / "jobs.yaml").write_text(body)
+        assert load_jobs_file(tmp_path / "jobs.yaml").jobs
+
+
+def declare_entry_points(directory: Path, sections: list[str]) -> None:
+    """Write what installing a package with these entry points would leave behind."""
+    info = directory / "my_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+    lines = [
+        re.sub(r'^\[project\.entry-points\."(.+)"\]$', r"[\1]", line) for text in sections for line in text.splitlines()
+    ]
+    (info / "entry_points.txt").write_text("\n".join(lines).replace('"', ""))
