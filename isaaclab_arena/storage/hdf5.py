@@ -175,7 +175,7 @@ def _consolidate(sources: Mapping[int, Path], dataset: Path) -> tuple[int, ...]:
     indices = tuple(sorted(everything))
     if sources:
         with written_in_place(dataset, overwrite=True) as temporary:
-            with h5py.File(temporary, "x") as target:
+            with _hdf5_errors("write", dataset), h5py.File(temporary, "x") as target:
                 _copy([(index, everything[index]) for index in indices], target)
             with _opened(temporary) as written:
                 for index in indices:
@@ -254,16 +254,23 @@ def _load_zstd() -> None:
 
 
 @contextmanager
+def _hdf5_errors(doing: str, path: Path) -> Iterator[None]:
+    """Turn what HDF5 raises, of whatever kind, into a `StorageError` that names the file."""
+    try:
+        with storage_errors(doing, path):
+            yield
+    except (RuntimeError, KeyError, ValueError) as error:
+        raise StorageError(f"cannot {doing} {path}: {error}") from error
+
+
+@contextmanager
 def _opened(path: Path) -> Iterator[h5py.File]:
-    """Open for reading; every complaint of HDF5 becomes one that names the file."""
+    """Open for reading."""
     if not path.is_file():
         raise StorageError(f"no recording at {path}")
-    try:
-        with storage_errors("read", path), h5py.File(path, "r") as file:
-            _data(file)
-            yield file
-    except (RuntimeError, KeyError, ValueError) as error:
-        raise StorageError(f"cannot read {path}: {error}") from error
+    with _hdf5_errors("read", path), h5py.File(path, "r") as file:
+        _data(file)
+        yield file
 
 
 def _data(file: h5py.File) -> h5py.Group:
