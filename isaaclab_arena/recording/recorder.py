@@ -18,7 +18,8 @@ from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transitio
 from isaaclab_arena.recording.step_buffer import StepBuffer, flatten
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.commits import CommitContext, CommitWriter, commit_row
-from isaaclab_arena.storage.hdf5 import Consolidation, check_compression, consolidate, write_episode
+from isaaclab_arena.storage.consolidation import Consolidation, consolidate
+from isaaclab_arena.storage.hdf5 import check_compression, write_episode
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.recorded_episode import AttributeValue, Compression, RecordedEpisode
 
@@ -168,10 +169,10 @@ class EpisodeRecorder(Observer):
         Raises:
             StorageError: If it cannot be written; the episode files are still there.
         """
-        parts, self._parts = sorted(self._parts), []
-        if not parts:
+        if not self._parts:
             return Consolidation(episode_indices=(), damaged=())
-        done = consolidate(parts, self._directory / self._dataset_name)
+        done = consolidate(sorted(self._parts), self._directory / self._dataset_name)
+        self._parts = []
         for _, reason in done.damaged:
             logger.warning("left out of %s: %s", self._dataset_name, reason)
         folder = self._directory / layout.EPISODES_FOLDER

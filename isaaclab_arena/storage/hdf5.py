@@ -1,14 +1,12 @@
 """Recordings in HDF5, in robomimic's and Isaac Lab's layout; the only file that opens HDF5.
 
-An episode is first a file of its own, complete or not there at all; the episodes of a finished job are then copied
-into one dataset file, verified, and only then removed. No file is ever open for writing while episodes run, because
-HDF5 updates its trees in place and a kill in such a moment loses earlier episodes too.
+Files are written whole and put in place by renaming. None is ever open for writing while episodes run, because HDF5
+updates its trees in place, and a kill in such a moment loses earlier episodes too.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
 
@@ -17,27 +15,14 @@ import numpy as np
 from h5py import h5o  # pyright: ignore[reportAttributeAccessIssue]  compiled, its stubs lack it
 
 from isaaclab_arena.errors import ConfigError, StorageError
-from isaaclab_arena.storage.atomic import flush_to_disk, storage_errors, write_bytes, written_in_place
+from isaaclab_arena.storage.atomic import storage_errors, write_bytes
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.layout import ACTIONS, DATA_GROUP, demo_index, demo_name, episode_index_of_file
+from isaaclab_arena.storage.layout import ACTIONS, DATA_GROUP, demo_index, demo_name
 from isaaclab_arena.storage.recorded_episode import AttributeValue, Compression, RecordedEpisode, checksum
 
 ZSTD_FILTER = 32015
 CHUNK_BYTES = 1 << 20
 CHUNK_ROWS = 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class Consolidation:
-    """What became of the episode files of a job.
-
-    Attributes:
-        episode_indices: Episodes that the dataset holds now, ascending.
-        damaged: Episode files that are damaged, with the reason; they stay where they are.
-    """
-
-    episode_indices: tuple[int, ...]
-    damaged: tuple[tuple[Path, str], ...]
 
 
 def check_compression(compression: Compression) -> None:
@@ -130,80 +115,41 @@ def read_episode(path: Path, episode_index: int) -> RecordedEpisode:
         )
 
 
-def verify_episode(path: Path, episode_index: int) -> None:
-    """Read an episode's arrays and compare them with its checksum.
+def verify_episodes(path: Path, episode_indices: Iterable[int]) -> None:
+    """Read the arrays of episodes and compare them with their checksums.
 
     Raises:
-        StorageError: If the file cannot be read, lacks the episode, or its arrays are not what was written.
+        StorageError: If the file cannot be read, lacks an episode, or its arrays are not what was written.
     """
     with _opened(path) as file:
-        _verify(_group(file, episode_index), path)
+        for index in episode_indices:
+            group = _group(file, index)
+            found = checksum(_arrays(group))
+            if group.attrs.get("checksum") != found:
+                raise StorageError(f"{path}: the arrays of {group.name} are not what was written (checksum {found})")
 
 
-def consolidate(parts: Sequence[Path], dataset: Path) -> Consolidation:
-    """Copy episode files into one dataset file, verify every episode there, then remove the episode files.
-
-    A dataset that is there already keeps its episodes and gains those of the parts, so consolidating again after a
-    crash at any moment ends in the same file. Compressed chunks are copied as they are.
+def copy_episodes(sources: Iterable[tuple[int, Path]], target: Path) -> None:
+    """Make a file that holds episodes of other files; compressed chunks are copied as they are.
 
     Args:
-        parts: Files of `write_episode`.
-        dataset: The file to make.
+        sources: Index of each episode, and the file that holds it.
+        target: The file to make; there must be none.
 
     Raises:
-        StorageError: If writing fails, or a part holds other content than the same episode of the dataset.
+        StorageError: If a source cannot be read or the target cannot be written.
     """
-    sources = {index: part for part in parts if (index := episode_index_of_file(part.name)) is not None}
-    strangers = [part for part in parts if episode_index_of_file(part.name) is None]
-    damaged = [(part, f"{part} is not named like an episode file") for part in strangers]
-    try:
-        indices = _consolidate(sources, dataset)
-    except StorageError:
-        reasons = _damage(sources)
-        if not reasons:
-            raise
-        damaged += [(sources.pop(index), reason) for index, reason in reasons.items()]
-        indices = _consolidate(sources, dataset)
-    return Consolidation(episode_indices=indices, damaged=tuple(damaged))
-
-
-def _consolidate(sources: Mapping[int, Path], dataset: Path) -> tuple[int, ...]:
-    kept = list_episodes(dataset) if dataset.exists() else []
-    for index in kept:
-        _refuse_different(index, dataset, sources.get(index))
-    everything = {**sources, **dict.fromkeys(kept, dataset)}
-    indices = tuple(sorted(everything))
-    if sources:
-        with written_in_place(dataset, overwrite=True) as temporary:
-            with _hdf5_errors("write", dataset), h5py.File(temporary, "x") as target:
-                _copy([(index, everything[index]) for index in indices], target)
-            with _opened(temporary) as written:
-                for index in indices:
-                    _verify(_group(written, index), dataset)
-            # The parts are removed next, so the dataset must survive a power failure.
-            flush_to_disk(temporary)
-    for part in sources.values():
-        part.unlink(missing_ok=True)
-    return indices
-
-
-def _damage(sources: Mapping[int, Path]) -> dict[int, str]:
-    """Return why, for each episode whose file does not verify."""
-    reasons = {}
-    for index, part in sources.items():
-        try:
-            verify_episode(part, index)
-        except StorageError as error:
-            reasons[index] = str(error)
-    return reasons
-
-
-def _refuse_different(episode_index: int, dataset: Path, part: Path | None) -> None:
-    if part is None:
-        return
-    kept, new = (read_attributes(path, episode_index).get("checksum") for path in (dataset, part))
-    if kept != new:
-        raise StorageError(f"{dataset} and {part} both hold {demo_name(episode_index)}, with different content")
+    with _hdf5_errors("write", target), h5py.File(target, "x") as file:
+        data = file.create_group(DATA_GROUP)
+        total, env_args = 0, "{}"
+        for index, path in sources:
+            with _opened(path) as source:
+                group = _group(source, index)
+                source.copy(group, data, name=demo_name(index))
+                total += int(np.asarray(group.attrs["num_samples"]))
+                env_args = str(_data(source).attrs.get("env_args", env_args))
+        data.attrs["total"] = total
+        data.attrs["env_args"] = env_args
 
 
 # Below, h5py's low-level interface: an episode has many small arrays, and the high-level one costs more than HDF5.
@@ -322,22 +268,3 @@ def _read_array(dataset: h5py.h5d.DatasetID) -> np.ndarray:
         _load_zstd()
         dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
     return array
-
-
-def _verify(group: h5py.Group, path: Path) -> None:
-    found = checksum(_arrays(group))
-    if group.attrs.get("checksum") != found:
-        raise StorageError(f"{path}: the arrays of {group.name} are not what was written (checksum {found})")
-
-
-def _copy(sources: Iterable[tuple[int, Path]], target: h5py.File) -> None:
-    data = target.create_group(DATA_GROUP)
-    total, env_args = 0, "{}"
-    for index, path in sources:
-        with _opened(path) as source:
-            group = _group(source, index)
-            source.copy(group, data, name=demo_name(index))
-            total += int(np.asarray(group.attrs["num_samples"]))
-            env_args = str(_data(source).attrs.get("env_args", env_args))
-    data.attrs["total"] = total
-    data.attrs["env_args"] = env_args

@@ -14,7 +14,7 @@ from isaaclab_arena.recording.recorder import (
     observation_path,
 )
 from isaaclab_arena.storage.commits import read_commits
-from isaaclab_arena.storage.hdf5 import list_episodes, read_episode, verify_episode
+from isaaclab_arena.storage.hdf5 import list_episodes, read_episode, verify_episodes
 from isaaclab_arena.storage.recorded_episode import Compression
 from tests.fakes_environment import ActionLog, PushPolicy, ScriptedEnvironment, episodes, files_below
 
@@ -36,7 +36,7 @@ def test_every_episode_is_recorded_with_the_actions_that_were_played(tmp_path):
     dataset = tmp_path / "dataset_push.hdf5"
     assert list_episodes(dataset) == list(range(12))
     for index in range(12):
-        verify_episode(dataset, index)
+        verify_episodes(dataset, [index])
         np.testing.assert_array_equal(read_episode(dataset, index).arrays["actions"], log.actions[index].numpy())
 
 
@@ -125,7 +125,7 @@ def test_until_consolidation_each_episode_is_a_file_of_its_own(tmp_path):
 
 def test_compression_reaches_the_dataset(tmp_path):
     record(tmp_path, options=RecordingOptions(compression=Compression.GZIP), number=2)
-    verify_episode(tmp_path / "dataset_push.hdf5", 1)
+    verify_episodes(tmp_path / "dataset_push.hdf5", [1])
 
 
 def test_an_episode_that_is_there_already_is_not_written_over(tmp_path):

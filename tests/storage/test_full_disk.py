@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from isaaclab_arena.storage.hdf5 import list_episodes, verify_episode
+from isaaclab_arena.storage.hdf5 import list_episodes, verify_episodes
 
 # A limit on the size of files stands for a full disk: it fails in the middle of a write, too.
 SETUP = """
@@ -11,7 +11,8 @@ import pathlib, resource, sys
 import numpy as np
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage.atomic import append_line, create_for_appending
-from isaaclab_arena.storage.hdf5 import consolidate, write_episode
+from isaaclab_arena.storage.consolidation import consolidate
+from isaaclab_arena.storage.hdf5 import write_episode
 from isaaclab_arena.storage.layout import episode_file_name
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 
@@ -58,7 +59,7 @@ def run(script: str, folder) -> str:
 def test_an_episode_that_does_not_fit_leaves_no_file(tmp_path):
     assert "cannot write" in run(EPISODE, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["e000000.h5"]
-    verify_episode(tmp_path / "e000000.h5", 0)
+    verify_episodes(tmp_path / "e000000.h5", [0])
 
 
 def test_a_line_that_does_not_fit_is_an_error(tmp_path):
@@ -66,6 +67,6 @@ def test_a_line_that_does_not_fit_is_an_error(tmp_path):
 
 
 def test_a_dataset_that_does_not_fit_leaves_the_episodes_where_they_are(tmp_path):
-    assert "dataset.hdf5: " in run(DATASET, tmp_path)
+    assert "File too large" in run(DATASET, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"e00000{index}.h5" for index in range(3)]
     assert all(list_episodes(tmp_path / f"e00000{index}.h5") == [index] for index in range(3))

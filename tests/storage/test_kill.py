@@ -6,7 +6,8 @@ import sys
 import time
 
 from isaaclab_arena.storage.commits import read_commits
-from isaaclab_arena.storage.hdf5 import consolidate, verify_episode
+from isaaclab_arena.storage.consolidation import consolidate
+from isaaclab_arena.storage.hdf5 import verify_episodes
 
 WRITER = """
 import itertools, pathlib, sys
@@ -51,7 +52,7 @@ def test_no_committed_episode_is_lost_when_the_writer_is_killed(tmp_path):
     assert len({row.episode_index // 100_000 for row in log.rows}) == 4
     assert log.problems == ()
     for row in log.rows:
-        verify_episode(tmp_path / str(row.episode_file), row.episode_index)
+        verify_episodes(tmp_path / str(row.episode_file), [row.episode_index])
     done = consolidate(sorted(tmp_path.glob("e*.h5")), tmp_path / "dataset_lift.hdf5")
     assert set(done.episode_indices) >= {row.episode_index for row in log.rows}
     assert done.damaged == ()

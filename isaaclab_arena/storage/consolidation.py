@@ -1,0 +1,86 @@
+"""From a file per episode, which survives any crash, to one dataset per job, which people want to have."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from isaaclab_arena.errors import StorageError
+from isaaclab_arena.storage.atomic import flush_to_disk, written_in_place
+from isaaclab_arena.storage.hdf5 import copy_episodes, list_episodes, read_attributes, verify_episodes
+from isaaclab_arena.storage.layout import demo_name, episode_index_of_file
+
+
+@dataclass(frozen=True, kw_only=True)
+class Consolidation:
+    """What became of the episode files of a job.
+
+    Attributes:
+        episode_indices: Episodes that the dataset holds now, ascending.
+        damaged: Episode files that are damaged, with the reason; they stay where they are.
+    """
+
+    episode_indices: tuple[int, ...]
+    damaged: tuple[tuple[Path, str], ...]
+
+
+def consolidate(parts: Sequence[Path], dataset: Path) -> Consolidation:
+    """Copy episode files into one dataset file, verify every episode there, then remove the episode files.
+
+    A dataset that is there already keeps its episodes and gains those of the parts, so consolidating again after a
+    crash at any moment ends in the same file. Compressed chunks are copied as they are.
+
+    Args:
+        parts: Files of `write_episode`.
+        dataset: The file to make.
+
+    Raises:
+        StorageError: If writing fails, or a part holds other content than the same episode of the dataset.
+    """
+    sources = {index: part for part in parts if (index := episode_index_of_file(part.name)) is not None}
+    strangers = [part for part in parts if episode_index_of_file(part.name) is None]
+    damaged = [(part, f"{part} is not named like an episode file") for part in strangers]
+    try:
+        indices = _consolidate(sources, dataset)
+    except StorageError:
+        reasons = _damage(sources)
+        if not reasons:
+            raise
+        damaged += [(sources.pop(index), reason) for index, reason in reasons.items()]
+        indices = _consolidate(sources, dataset)
+    return Consolidation(episode_indices=indices, damaged=tuple(damaged))
+
+
+def _consolidate(sources: Mapping[int, Path], dataset: Path) -> tuple[int, ...]:
+    kept = list_episodes(dataset) if dataset.exists() else []
+    for index in kept:
+        _refuse_different(index, dataset, sources.get(index))
+    everything = {**sources, **dict.fromkeys(kept, dataset)}
+    indices = tuple(sorted(everything))
+    if sources:
+        with written_in_place(dataset, overwrite=True) as temporary:
+            copy_episodes([(index, everything[index]) for index in indices], temporary)
+            verify_episodes(temporary, indices)
+            # The parts are removed next, so the dataset must survive a power failure.
+            flush_to_disk(temporary)
+    for part in sources.values():
+        part.unlink(missing_ok=True)
+    return indices
+
+
+def _damage(sources: Mapping[int, Path]) -> dict[int, str]:
+    """Return why, for each episode whose file does not verify."""
+    reasons = {}
+    for index, part in sources.items():
+        try:
+            verify_episodes(part, [index])
+        except StorageError as error:
+            reasons[index] = str(error)
+    return reasons
+
+
+def _refuse_different(episode_index: int, dataset: Path, part: Path | None) -> None:
+    if part is None:
+        return
+    kept, new = (read_attributes(path, episode_index).get("checksum") for path in (dataset, part))
+    if kept != new:
+        raise StorageError(f"{dataset} and {part} both hold {demo_name(episode_index)}, with different content")

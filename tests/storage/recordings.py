@@ -1,0 +1,30 @@
+"""Episodes to write, each different from the others."""
+
+import numpy as np
+
+from isaaclab_arena.storage import hdf5
+from isaaclab_arena.storage.layout import episode_file_name
+from isaaclab_arena.storage.recorded_episode import RecordedEpisode
+
+
+def recorded(index: int, *, length: int = 5, **attributes) -> RecordedEpisode:
+    generator = np.random.default_rng(index)
+    return RecordedEpisode(
+        episode_index=index,
+        arrays={
+            "actions": generator.random((length, 4)).astype(np.float32),
+            "states/articulation/robot/joint_position": generator.random((length, 7)),
+            "camera_obs/front": generator.integers(0, 255, (length, 6, 6, 3), np.uint8),
+            "dones": np.zeros(length, np.uint8),
+            "nothing": np.zeros((length, 0), np.float32),
+        },
+        attributes={"job": "lift", "success": index % 2 == 0, "seed": 2**62 + index, **attributes},
+        env_args={"env_name": "lift", "type": 2},
+    )
+
+
+def write_parts(folder, indices):
+    parts = [folder / episode_file_name(index) for index in indices]
+    for index, part in zip(indices, parts, strict=True):
+        hdf5.write_episode(part, recorded(index, length=3 + index))
+    return parts
