@@ -22,7 +22,7 @@ def print_summary(merged: MergedResults, output_directory: Path, console: Consol
         output_directory: Where the run has written.
         console: Where to show them.
     """
-    console.print(console_table(merged))
+    console.print(console_table(merged, console.width))
     for line in failures(merged):
         console.print(Text(line, style="red"), soft_wrap=True)
     for line in map(describe_missing, merged.missing):

@@ -1,7 +1,8 @@
-"""The merged results as a table for a terminal, 120 columns wide."""
+"""The merged results as a table for a terminal."""
 
 import unicodedata
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import pandas as pd
 from rich.box import SIMPLE_HEAD
@@ -10,21 +11,63 @@ from rich.text import Text
 
 from isaaclab_arena.results.merge import MergedResults
 
+_DEFAULT_WIDTH = 140
+_COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
+    ("job", "left"),
+    ("environment", "left"),
+    ("policy", "left"),
+    ("episodes", "right"),
+    ("success % [95 %]", "right"),
+    ("length", "right"),
+    ("return", "right"),
+    ("errors", "right"),
+    ("missing", "right"),
+    ("steps/s", "right"),
+    ("rank", "right"),
+    ("status", "left"),
+)
+_NUM_NAME_COLUMNS = 3
+_LEAVE_OUT_FIRST = ("return", "rank", "environment", "steps/s", "length", "policy")
 _STATUS_STYLES = {"completed": "green", "failed": "bold red", "interrupted": "yellow", "missing": "bold red"}
 
 
-def console_table(merged: MergedResults) -> Table:
-    """Return one line per job: what ran, how often it succeeded with its 95 % interval, and what went wrong."""
+def console_table(merged: MergedResults, width: int = _DEFAULT_WIDTH) -> Table:
+    """Return one line per job: what ran, how often it succeeded with its 95 % interval, and what went wrong.
+
+    Args:
+        merged: The results.
+        width: Columns of the terminal. Where a line would not fit, what matters least is left out.
+    """
+    rows = [
+        _cells({str(name): None if value is pd.NA else value for name, value in row.items()})
+        for row in merged.jobs.to_dict(orient="records")
+    ]
+    shown = fitting_columns([[cell.cell_len for cell in row] for row in rows], width)
     table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
-    for heading, min_width, max_width in (("job", 12, 34), ("environment", 8, 18), ("policy", 8, 18)):
-        table.add_column(heading, overflow="fold", min_width=min_width, max_width=max_width)
-    for heading in ("episodes", "success % [95 %]", "length", "return", "errors", "missing", "steps/s", "rank"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("status", no_wrap=True)
-    for row in merged.jobs.to_dict(orient="records"):
-        known = {str(name): None if value is pd.NA else value for name, value in row.items()}
-        table.add_row(*_cells(known))
+    for index in shown:
+        heading, justify = _COLUMNS[index]
+        table.add_column(heading, justify=justify, overflow="fold", no_wrap=index >= _NUM_NAME_COLUMNS)
+    for row in rows:
+        table.add_row(*(row[index] for index in shown))
     return table
+
+
+def fitting_columns(cell_widths: Sequence[Sequence[int]], width: int) -> list[int]:
+    """Return which columns to show, so that a line fits if that can be.
+
+    Args:
+        cell_widths: For each row the width of each column's cell.
+        width: Columns of the terminal.
+    """
+    headings = [len(heading) for heading, _ in _COLUMNS]
+    widths = [max(column) for column in zip(headings, *cell_widths, strict=True)]
+    shown = list(range(len(_COLUMNS)))
+    names = [heading for heading, _ in _COLUMNS]
+    for heading in _LEAVE_OUT_FIRST:
+        if sum(widths[index] + 1 for index in shown) - 1 <= width:
+            break
+        shown.remove(names.index(heading))
+    return shown
 
 
 def plain(text: object) -> str:

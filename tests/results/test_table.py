@@ -1,10 +1,11 @@
 import io
 import re
 
+import pytest
 from rich.console import Console
 
 from isaaclab_arena.results.merge import merge_results
-from isaaclab_arena.results.table import console_table
+from isaaclab_arena.results.table import _COLUMNS, console_table, fitting_columns
 from isaaclab_arena.storage.job_reports import ReportedStatus
 from tests.results.evidence import planned, report, rows, write_plan, write_report, write_rows
 
@@ -54,3 +55,12 @@ def test_names_cannot_steer_the_terminal(tmp_path):
     assert "[red]x[/red]" in text
     assert "\x1b" not in text
     assert "\u202e" not in text
+
+
+@pytest.mark.parametrize(("width", "absent"), [(200, set()), (110, {"return", "rank"}), (70, {"return", "policy"})])
+def test_a_narrow_terminal_is_shown_fewer_columns_rather_than_torn_ones(width, absent):
+    cells = [[23, 14, 13, 8, 21, 6, 6, 1, 1, 5, 1, 9]]
+    shown = {_COLUMNS[index][0] for index in fitting_columns(cells, width)}
+    assert not absent & shown
+    assert {"job", "episodes", "success % [95 %]", "errors", "missing", "status"} <= shown
+    assert len(shown) == len(_COLUMNS) or width < 200

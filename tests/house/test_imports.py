@@ -1,0 +1,31 @@
+"""Importing does nothing: what is heavy loads when it is chosen."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+def loaded_after(statement: str) -> set[str]:
+    """Return the top-level modules that a fresh interpreter has loaded after a statement."""
+    script = f"{statement}\nimport sys\nprint(' '.join({{name.partition('.')[0] for name in sys.modules}}))"
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    return set(output.split())
+
+
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("isaaclab_arena", {"torch", "numpy", "mujoco", "h5py", "pandas"}),
+        ("isaaclab_arena.cli.main", {"torch", "mujoco", "h5py", "pandas"}),
+        ("isaaclab_arena.results.statistics", {"torch", "mujoco", "h5py", "pandas"}),
+        ("isaaclab_arena.evaluation.eval_runner", {"pandas", "statsmodels", "warp", "mujoco_warp", "transformers"}),
+    ],
+)
+def test_a_module_does_not_load_what_it_may_never_need(module, heavy):
+    assert not heavy & loaded_after(f"import {module}")
+
+
+def test_the_tables_of_names_import_nothing_they_name():
+    statement = "from isaaclab_arena.environments.catalog import ENVIRONMENTS; ENVIRONMENTS.names()"
+    assert not {"mujoco", "torch"} & loaded_after(statement)
