@@ -34,6 +34,7 @@ class MujocoBackend(Backend):
     """
 
     def __init__(self, model: mujoco.MjModel, *, num_envs: int, num_threads: int = 1) -> None:
+        _stop_mujoco_writing_logs()
         self.model = model
         self.batch = mujoco_batch.Batch(model, num_envs, num_threads)
         self.num_envs = num_envs
@@ -147,6 +148,14 @@ def model_names(model: mujoco.MjModel) -> ModelNames:
         },
         mocap_bodies={name: int(model.body_mocapid[i]) for name, i in bodies.items() if model.body_mocapid[i] >= 0},
     )
+
+
+def _stop_mujoco_writing_logs() -> None:
+    # MuJoCo writes MUJOCO_LOG.TXT into the working directory and prints into the live display whenever a world breaks
+    # down, which `diverged` reports already.
+    config = mujoco.MjLogConfig.get()
+    config.logto_file, config.logto_console = False, False
+    config.set()
 
 
 def _part(start: int, size: int) -> slice:

@@ -110,6 +110,16 @@ def test_a_row_that_breaks_down_is_reported_and_disturbs_no_other(model, field, 
     assert torch.equal(backend.qpos[[0, 2]], alone.qpos[[0, 2]])
 
 
+def test_a_breakdown_leaves_no_log_file_behind(model, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    backend = started(model, 1)
+    backend.qpos[0, 0] = np.nan
+    backend.step(torch.arange(1), 1)
+    assert backend.diverged.tolist() == [True]
+    assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_reset_mends_a_row_that_broke_down(model):
     backend = started(model, 2)
     backend.qpos[1, 0] = np.nan
