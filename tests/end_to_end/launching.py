@@ -68,4 +68,4 @@ def episodes_table(output_directory: Path) -> pd.DataFrame:
 
 
 def _comparable(table: pd.DataFrame) -> pd.DataFrame:
-    return table[[column for column in table.columns if column not in TIME_AND_PLACE_COLUMNS]]
+    return table.drop(columns=[column for column in table.columns if column in TIME_AND_PLACE_COLUMNS])

@@ -199,10 +199,9 @@ def test_a_job_without_a_length_takes_the_policys(tmp_path):
             return 30
 
     runner = JobRunner(settings(tmp_path))
-    unlimited = {"num_episodes": None}
-    assert runner.run(job("three", policy_class=Short, **unlimited)).num_episodes == 3
-    assert runner.run(job("thirty", policy_class=Timed, **unlimited)).env_steps == 30 * 4
-    report = runner.run(job("endless", **unlimited))
+    assert runner.run(job("three", policy_class=Short, num_episodes=None)).num_episodes == 3
+    assert runner.run(job("thirty", policy_class=Timed, num_episodes=None)).env_steps == 30 * 4
+    report = runner.run(job("endless", num_episodes=None))
     assert report.error is not None
     assert "neither num_episodes nor num_steps" in report.error
 
