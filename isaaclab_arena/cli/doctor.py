@@ -22,7 +22,7 @@ from isaaclab_arena.storage.hdf5 import check_compression
 from isaaclab_arena.storage.recorded_episode import Compression
 
 _DISTRIBUTION = "isaaclab-arena-mujoco"
-_OPTIONAL = ("mujoco-warp", "warp-lang", "hdf5plugin", "transformers", "tensorboard")
+_OPTIONAL = ("warp-lang", "hdf5plugin", "transformers", "tensorboard")
 _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(?P<specifiers>[^;]*)")
 _MIN_FREE_GIB = 1.0
 

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.environments.actions import ActionMode
+from isaaclab_arena.environments.cameras import EnvironmentCameras
 from isaaclab_arena.environments.observations import read_terms, robot_terms
 from isaaclab_arena.environments.state import state_tree
 from isaaclab_arena.environments.tasks.task import Task, draw_uniform, point
@@ -28,11 +29,19 @@ class ArenaEnvironment(Environment):
         robot: The robot in it.
         task: What is to be done.
         action_mode: What actions mean.
+        cameras: What is rendered.
         device: Where observations live and actions are expected, whatever device the physics runs on.
     """
 
     def __init__(
-        self, *, backend: Backend, robot: Robot, task: Task, action_mode: ActionMode, device: torch.device
+        self,
+        *,
+        backend: Backend,
+        robot: Robot,
+        task: Task,
+        action_mode: ActionMode,
+        cameras: EnvironmentCameras,
+        device: torch.device,
     ) -> None:
         self.backend = backend
         self.robot = robot
@@ -45,12 +54,18 @@ class ArenaEnvironment(Environment):
         self.max_episode_length = round(task.time_limit_s / CONTROL_DT)
         self.action_spec = action_mode.spec
         self._terms = {**robot_terms(robot, backend), **task.observation_terms()}
+        self._cameras = cameras
+        self.filmable = cameras.filmable
         self.observation_spec = {"policy": {name: term.spec for name, term in self._terms.items()}}
+        if cameras.enabled:
+            self.observation_spec["camera_obs"] = cameras.spec()
         self._num_substeps = round(CONTROL_DT / backend.physics_dt)
         self._running = torch.zeros(self.num_envs, dtype=torch.bool, device=backend.device)
         self._length = torch.zeros(self.num_envs, dtype=torch.int64, device=backend.device)
         self.task.attach(backend)
         self.backend.reset(torch.arange(self.num_envs, device=backend.device), [StartState()] * self.num_envs)
+        if cameras.enabled:
+            cameras.observe(range(self.num_envs))
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
         """Draw the robot's joint positions, near its home, and where the task's things start."""
@@ -66,7 +81,7 @@ class ArenaEnvironment(Environment):
         self.task.begin(self.backend, env_ids)
         self._running[env_ids] = True
         self._length[env_ids] = 0
-        return self._observation()
+        return self._observation(env_ids.tolist())
 
     def step(self, action: torch.Tensor) -> Step:
         """Advance every running row by one control step. Shape of ``action``: (num_envs, action_dim)."""
@@ -83,7 +98,7 @@ class ArenaEnvironment(Environment):
         truncated = sound & ~terminated & (self._length >= self.max_episode_length)
         self._running = sound & ~terminated & ~truncated
         return Step(
-            observation=self._observation(),
+            observation=self._observation(running.nonzero()[:, 0].tolist()),
             reward=torch.where(sound, judgement.reward, 0.0).to(self.device, torch.float32),
             terminated=terminated.to(self.device),
             truncated=truncated.to(self.device),
@@ -101,6 +116,15 @@ class ArenaEnvironment(Environment):
     def episode_state(self, env_id: int) -> Mapping[str, np.ndarray]:
         """Return the row's whole integration state, from which `Backend.set_integration_state` continues."""
         return {"integration_state": self.backend.integration_state(env_id)}
+
+    def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> Mapping[str, np.ndarray]:
+        """Return what cameras see of some rows now; see `Environment.film`."""
+        return self._cameras.film(env_ids, cameras)
+
+    @property
+    def render_s(self) -> float:
+        """Time spent on rendering so far [s]."""
+        return self._cameras.render_s
 
     def provenance(self) -> Mapping[str, str]:
         """Return the model's hash, the engine, the embodiment and the action mode."""
@@ -131,8 +155,11 @@ class ArenaEnvironment(Environment):
         """Lengths of the task's things [m]."""
         return self.task.sizes
 
-    def _observation(self) -> Observation:
-        return {"policy": read_terms(self._terms, self.backend, self.device)}
+    def _observation(self, moved: Sequence[int]) -> Observation:
+        observation: Observation = {"policy": read_terms(self._terms, self.backend, self.device)}
+        if self._cameras.enabled:
+            observation["camera_obs"] = self._cameras.observe(moved)
+        return observation
 
     def _start_state(self, conditions: Conditions) -> StartState:
         task = self.task.start_state(conditions)

@@ -8,6 +8,7 @@ import torch
 
 from isaaclab_arena.environments.actions import ACTION_MODES, make_action_mode
 from isaaclab_arena.environments.arena_environment import CONTROL_DT, ArenaEnvironment
+from isaaclab_arena.environments.cameras import CameraOptions, EnvironmentCameras, check_camera_options
 from isaaclab_arena.environments.catalog import EMBODIMENTS, OBJECTS
 from isaaclab_arena.environments.embodiments.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.task import Task
@@ -24,7 +25,8 @@ class TableEnvironmentBuilder:
     """Builds one kind of environment on the table.
 
     Attributes:
-        config_class: Frozen dataclass with ``embodiment``, ``action_mode`` and, where the task has one, ``object``.
+        config_class: Frozen dataclass with ``embodiment``, ``action_mode`` and, where the task has one, ``object``;
+            made from `CameraOptions` where policies may see pictures.
         make_task: Makes the task from the options and the embodiment. It raises `ConfigError` for a combination
             that cannot work, and it simulates nothing.
     """
@@ -46,6 +48,7 @@ class TableEnvironmentBuilder:
             problems.append(Problem(f"no action mode called '{config.action_mode}'{hint}", key="action_mode"))
         if problems:
             raise ConfigError(problems)
+        check_camera_options(_camera_options(config))
         self.make_task(config, EMBODIMENTS.get(config.embodiment))
 
     def build(self, config: Any, *, num_envs: int, device: torch.device, num_threads: int) -> ArenaEnvironment:
@@ -64,9 +67,19 @@ class TableEnvironmentBuilder:
             raise EnvironmentBuildError(f"the scene of '{task.name}' does not compile: {error}") from error
         backend = MujocoBackend(model, num_envs=num_envs, num_threads=num_threads)
         action_mode = make_action_mode(config.action_mode, embodiment.robot, backend, CONTROL_DT)
+        device = torch.device(device)
         return ArenaEnvironment(
-            backend=backend, robot=embodiment.robot, task=task, action_mode=action_mode, device=torch.device(device)
+            backend=backend,
+            robot=embodiment.robot,
+            task=task,
+            action_mode=action_mode,
+            cameras=EnvironmentCameras(backend, _camera_options(config), device),
+            device=device,
         )
+
+
+def _camera_options(config: Any) -> CameraOptions:
+    return config if isinstance(config, CameraOptions) else CameraOptions()
 
 
 def _unknown(key: str, name: object, registry: Registry) -> list[Problem]:

@@ -33,7 +33,9 @@ class Job:
     def environment_key(self) -> str:
         """Equal for two jobs that can use the same environment object."""
         config = self.config
-        return json.dumps([config.environment, config.environment_args, config.num_envs], sort_keys=True)
+        return json.dumps(
+            [config.environment, config.environment_args, config.num_envs, config.enable_cameras], sort_keys=True
+        )
 
     @property
     def policy_key(self) -> str:

@@ -6,6 +6,7 @@ stopping at the first K that finish, as vectorised evaluators commonly do, favou
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -136,15 +137,15 @@ class _Loop:
         if not starts:
             return None
         rows = torch.tensor([start.env_id for start in starts], dtype=torch.int64, device=environment.device)
-        with self._stopwatch.measure(Phase.SIMULATE):
+        with self._measure(Phase.SIMULATE):
             observation = environment.reset(rows, [start.conditions for start in starts])
         self._running[rows] = True
         self._num_running += len(starts)
         self._length[rows] = 0
         self._return[rows] = 0.0
-        with self._stopwatch.measure(Phase.POLICY):
+        with self._measure(Phase.POLICY):
             self._policy.start_episodes(environment, starts)
-        with self._stopwatch.measure(Phase.RECORD):
+        with self._measure(Phase.RECORD):
             for observer in self._observers:
                 observer.on_episode_start(environment, starts, observation)
         return observation
@@ -152,13 +153,13 @@ class _Loop:
     def _step(self, observation: Observation) -> tuple[Step, list[int]]:
         """Make one control step; return it and the rows whose episodes ended with it."""
         environment, policy = self._environment, self._policy
-        with self._stopwatch.measure(Phase.POLICY):
+        with self._measure(Phase.POLICY):
             action = checked_action(policy.get_action(environment, observation), environment, self._running)
             policy_finished = policy.finished()
-        with self._stopwatch.measure(Phase.SIMULATE):
+        with self._measure(Phase.SIMULATE):
             step = environment.step(action)
         transition = Transition(running=self._running.clone(), observation=observation, action=action, step=step)
-        with self._stopwatch.measure(Phase.RECORD):
+        with self._measure(Phase.RECORD):
             for observer in self._observers:
                 observer.on_step(environment, transition)
         self._length += self._running
@@ -194,14 +195,22 @@ class _Loop:
             conditions=start.conditions,
             language_instruction=start.language_instruction,
             metrics={name: float(values[env_id]) for name, values in step.metrics.items()},
-            error="the physics diverged" if outcome is Outcome.ERROR else None,
+            error=step.errors.get(env_id, "the physics diverged") if outcome is Outcome.ERROR else None,
         )
         self._running[env_id] = False
         self._num_running -= 1
         self._finished_episodes += 1
-        with self._stopwatch.measure(Phase.RECORD):
+        with self._measure(Phase.RECORD):
             for observer in self._observers:
                 observer.on_episode_end(self._environment, record)
+
+    @contextmanager
+    def _measure(self, phase: Phase) -> Iterator[None]:
+        """Count the time inside the block towards a phase, and what the environment rendered meanwhile as such."""
+        rendered_s = self._environment.render_s
+        with self._stopwatch.measure(phase):
+            yield
+        self._stopwatch.move(self._environment.render_s - rendered_s, counted_as=phase, to=Phase.RENDER)
 
 
 def classify(step: Step, env_id: int) -> tuple[Outcome | None, bool | None, str]:

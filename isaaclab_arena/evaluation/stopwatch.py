@@ -32,6 +32,11 @@ class Stopwatch:
         finally:
             self._seconds[phase] += time.perf_counter() - begin
 
+    def move(self, seconds: float, *, counted_as: Phase, to: Phase) -> None:
+        """Count seconds towards another phase than the one whose block they passed in."""
+        self._seconds[counted_as] -= seconds
+        self._seconds[to] += seconds
+
     def seconds(self, phase: Phase) -> float:
         """Return the seconds counted towards ``phase``."""
         return self._seconds[phase]

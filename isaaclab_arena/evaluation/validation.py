@@ -63,7 +63,8 @@ class _Resolver:
 
     def resolve(self, job: JobConfig) -> tuple[Job | None, list[Problem]]:
         problems = _unsupported(job)
-        environment = self._once("environment", [job.environment, job.environment_args], self._environment, job)
+        wanted = [job.environment, job.environment_args, job.enable_cameras]
+        environment = self._once("environment", wanted, self._environment, job)
         asked = [job.policy_type, job.policy_config_dict, job.num_envs]
         policy = self._once("policy", asked, self._policy, job)
         for outcome in (environment, policy):
@@ -102,11 +103,14 @@ class _Resolver:
             raise ConfigError(Problem(message, key="arena_env_args.environment"))
         builder = _keyed("arena_env_args.environment", lambda: self._environments.get(job.environment))
         owner = f"environment '{job.environment}'"
+        options = dict(job.environment_args)
+        if job.enable_cameras:
+            if "enable_cameras" not in (option_names(builder.config_class) or ()):
+                raise ConfigError(Problem(f"{owner} has no cameras", key="arena_env_args.enable_cameras"))
+            options["enable_cameras"] = True
         config = _keyed(
             "arena_env_args",
-            lambda: read_options(
-                builder.config_class, job.environment_args, owner=owner, other_names=COMMON_ENVIRONMENT_KEYS
-            ),
+            lambda: read_options(builder.config_class, options, owner=owner, other_names=COMMON_ENVIRONMENT_KEYS),
         )
         _keyed("arena_env_args", lambda: builder.check(config))
         return builder, config
@@ -141,9 +145,6 @@ class _Resolver:
 
 def _unsupported(job: JobConfig) -> list[Problem]:
     problems = []
-    if job.enable_cameras:
-        message = "this version renders no cameras; leave it out or set it to false"
-        problems.append(Problem(message, key="arena_env_args.enable_cameras"))
     if job.variations:
         problems.append(Problem("this version knows no variations; leave them out", key="variations"))
     return problems

@@ -18,6 +18,9 @@ Observation: TypeAlias = dict[str, Any]
 StateTree: TypeAlias = dict[str, Any]
 """Nested dict of tensors whose first dimension is ``num_envs``: what the simulator knows, for recordings."""
 
+VIEWPORT = "viewport"
+"""The camera of ``filmable`` that shows a person the whole scene; no policy sees it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
@@ -37,6 +40,7 @@ class Step:
             other masks say. Shape: (num_envs,), bool.
         metrics: Further scalars per row, each of shape (num_envs,), float32; their value at the end of an episode
             is kept in its record.
+        errors: Row to what went wrong there, for diverged rows where it was not the physics.
     """
 
     observation: Observation
@@ -46,6 +50,7 @@ class Step:
     success: torch.Tensor | None
     diverged: torch.Tensor
     metrics: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    errors: Mapping[int, str] = field(default_factory=dict)
 
 
 class Environment(ABC):
@@ -63,6 +68,7 @@ class Environment(ABC):
         task_description: What the task asks for, in the words a policy is told.
         max_episode_length: Control steps until a row is truncated.
         control_dt: Time between two control steps [s].
+        filmable: Names of the cameras that `film` knows: those of ``camera_obs`` that show colours, and `VIEWPORT`.
     """
 
     num_envs: int
@@ -72,6 +78,7 @@ class Environment(ABC):
     task_description: str
     max_episode_length: int
     control_dt: float
+    filmable: tuple[str, ...] = ()
 
     @abstractmethod
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
@@ -123,8 +130,26 @@ class Environment(ABC):
         """Return what identifies the simulated world, for recordings: model hash, engine version."""
         return {}
 
+    def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> Mapping[str, np.ndarray]:
+        """Return what cameras see of some rows now; nothing else changes by it.
+
+        Args:
+            env_ids: The rows.
+            cameras: Names out of ``filmable``.
+
+        Returns:
+            By name. Shape of each: (len(env_ids), height, width, 3), uint8, the first row the upper one.
+        """
+        del env_ids
+        raise KeyError(f"no cameras {', '.join(cameras)}; this environment can film {', '.join(self.filmable)}")
+
     def close(self) -> None:
         """Release what the environment holds. May be called more than once."""
+
+    @property
+    def render_s(self) -> float:
+        """Time spent on rendering so far, within any of its methods [s]."""
+        return 0.0
 
     # What policies written for Isaac Lab Arena or Gymnasium read from the environment they are handed.
 
@@ -158,7 +183,8 @@ class EnvironmentBuilder(Protocol):
 
     Attributes:
         config_class: Frozen dataclass of the options, which are the keys of ``arena_env_args`` other than those of
-            every environment (``environment``, ``num_envs``, ``enable_cameras``, ``env_spacing``, ``placement_seed``).
+            every environment (``environment``, ``num_envs``, ``env_spacing``, ``placement_seed``). It has a field
+            ``enable_cameras`` if the environment can show policies what its cameras see.
     """
 
     config_class: type

@@ -45,6 +45,7 @@ class MujocoBackend(Backend):
         self.xpos, self.xquat = self._view("xpos"), self._view("xquat")
         self.site_xpos, self.sensordata = self._view("site_xpos"), self._view("sensordata")
         self._mocap_pos = self.batch.bind("mocap_pos")
+        self._shown: mujoco.MjData | None = None
         self._diverged = np.zeros(num_envs, bool)
         self.diverged = torch.from_numpy(self._diverged)
         self._warnings_at_reset = self._bad_state_warnings()
@@ -100,6 +101,18 @@ class MujocoBackend(Backend):
     def engine(self) -> str:
         """Return MuJoCo's version."""
         return f"mujoco {mujoco.__version__}"
+
+    def visible_world(self, env_id: int) -> tuple[mujoco.MjModel, mujoco.MjData]:
+        """Return a world's model and its state with current poses of everything visible; good until the next call."""
+        if self._shown is None:
+            self._shown = mujoco.MjData(self.model)
+        data = self.batch.get_data(env_id, self._shown)
+        varied = any(self.batch.expanded(name) is not None for name in mujoco_batch.MODEL_FIELDS)
+        model = self.batch.get_model(env_id) if varied else self.model
+        mujoco.mj_kinematics(model, data)
+        mujoco.mj_comPos(model, data)
+        mujoco.mj_camlight(model, data)
+        return model, data
 
     def _forward(self, ids: np.ndarray) -> None:
         # A forward pass overwrites the warm start, and a world that continues from a stored state needs the stored one.

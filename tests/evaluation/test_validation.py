@@ -115,7 +115,7 @@ def test_a_good_job_gets_its_builder_and_classes(environments):
             "takes no options",
         ),
         ({"num_episodes": None}, "num_episodes", "has no length of its own, so give num_episodes or num_steps"),
-        ({"enable_cameras": True}, "arena_env_args.enable_cameras", "renders no cameras"),
+        ({"enable_cameras": True}, "arena_env_args.enable_cameras", "environment 'coin' has no cameras"),
         ({"variations": {"light": {"enabled": True}}}, "variations", "knows no variations"),
     ],
 )

@@ -8,6 +8,7 @@ import torch
 from isaaclab_arena.environments import terms
 from isaaclab_arena.environments.actions import ActionModeName
 from isaaclab_arena.environments.builder import TableEnvironmentBuilder
+from isaaclab_arena.environments.cameras import CameraOptions
 from isaaclab_arena.environments.catalog import OBJECTS
 from isaaclab_arena.environments.embodiments.embodiment import Embodiment
 from isaaclab_arena.environments.objects import ObjectAsset
@@ -33,7 +34,7 @@ _HIGH = (0.60, 0.20, np.pi)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LiftObjectConfig:
+class LiftObjectConfig(CameraOptions):
     """Options of ``lift_object``.
 
     Attributes:

@@ -8,6 +8,7 @@ import torch
 from isaaclab_arena.environments import terms
 from isaaclab_arena.environments.actions import ActionModeName
 from isaaclab_arena.environments.builder import TableEnvironmentBuilder
+from isaaclab_arena.environments.cameras import CameraOptions
 from isaaclab_arena.environments.embodiments.embodiment import Embodiment
 from isaaclab_arena.environments.observations import ObservationTerm, number_term, position_term
 from isaaclab_arena.environments.tasks.task import ArticulatedAsset, Judgement, Task, draw_uniform, number, point
@@ -31,7 +32,7 @@ _HIGH = (0.74, 0.10, 0.02)
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenDrawerConfig:
+class OpenDrawerConfig(CameraOptions):
     """Options of ``open_drawer``.
 
     Attributes:

@@ -8,6 +8,7 @@ import torch
 from isaaclab_arena.environments import terms
 from isaaclab_arena.environments.actions import ActionModeName
 from isaaclab_arena.environments.builder import TableEnvironmentBuilder
+from isaaclab_arena.environments.cameras import CameraOptions
 from isaaclab_arena.environments.catalog import OBJECTS
 from isaaclab_arena.environments.embodiments.embodiment import Embodiment
 from isaaclab_arena.environments.objects import ObjectAsset
@@ -46,7 +47,7 @@ _BIN_HIGH = (0.56, 0.27, 0.15)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PickAndPlaceConfig:
+class PickAndPlaceConfig(CameraOptions):
     """Options of ``pick_and_place``.
 
     Attributes:

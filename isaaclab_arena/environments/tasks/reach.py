@@ -10,6 +10,7 @@ import torch
 from isaaclab_arena.environments import terms
 from isaaclab_arena.environments.actions import ActionModeName
 from isaaclab_arena.environments.builder import TableEnvironmentBuilder
+from isaaclab_arena.environments.cameras import CameraOptions
 from isaaclab_arena.environments.embodiments.embodiment import Embodiment
 from isaaclab_arena.environments.observations import ObservationTerm, position_term
 from isaaclab_arena.environments.tasks.task import Judgement, Task, draw_uniform, point
@@ -27,7 +28,7 @@ _HIGH = (0.60, 0.25, 0.45)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReachConfig:
+class ReachConfig(CameraOptions):
     """Options of ``reach``.
 
     Attributes:

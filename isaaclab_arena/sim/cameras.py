@@ -1,0 +1,169 @@
+"""Pictures of a world by MuJoCo-Warp's ray tracer: no OpenGL, no display, the same pixels on every machine of a kind.
+
+This is the only module that imports Warp, and importing it takes a second or more, so it is imported where cameras
+are on and nowhere else.
+"""
+
+import fcntl
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import mujoco
+import mujoco_warp
+import numpy as np
+import warp
+
+_LOG = logging.getLogger(__name__)
+_LOCK_FILE = "isaaclab_arena.lock"
+
+# One kernel that knows all of these serves every scene; by default each mix of shapes would be compiled anew.
+_GEOM_TYPES = tuple(
+    int(kind)
+    for kind in (
+        mujoco.mjtGeom.mjGEOM_PLANE,
+        mujoco.mjtGeom.mjGEOM_SPHERE,
+        mujoco.mjtGeom.mjGEOM_CAPSULE,
+        mujoco.mjtGeom.mjGEOM_ELLIPSOID,
+        mujoco.mjtGeom.mjGEOM_CYLINDER,
+        mujoco.mjtGeom.mjGEOM_BOX,
+        mujoco.mjtGeom.mjGEOM_MESH,
+    )
+)
+_POSES = ("geom_xpos", "geom_xmat", "cam_xpos", "cam_xmat", "light_xpos", "light_xdir")
+
+VISIBLE_FIELDS = (
+    "geom_size",
+    "geom_rgba",
+    "mat_rgba",
+    "light_active",
+    "light_ambient",
+    "light_diffuse",
+    "light_specular",
+)
+"""Fields of a model that change a picture by other means than a pose; a world may have values of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Camera:
+    """A camera of the model, and what is wanted of it.
+
+    Attributes:
+        name: Its name in the model.
+        width: Columns of the picture.
+        height: Rows of the picture.
+        depth: Whether distances are wanted too.
+        segmentation: Whether it is wanted what each pixel belongs to.
+    """
+
+    name: str
+    width: int
+    height: int
+    depth: bool = False
+    segmentation: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """What a camera sees. The first row is the upper one.
+
+    Attributes:
+        rgb: Shape: (height, width, 3), uint8.
+        depth: Distance along the camera's axis [m], 0 where there is nothing. Shape: (height, width, 1), float32.
+        segmentation: Index of the body that is seen, -1 where there is nothing. Shape: (height, width, 1), int32.
+    """
+
+    rgb: np.ndarray
+    depth: np.ndarray | None = None
+    segmentation: np.ndarray | None = None
+
+
+class RayTracer:
+    """Renders one world at a time, so that its pictures cannot depend on the worlds beside it.
+
+    Args:
+        model: The compiled model.
+        cameras: Which cameras are rendered, and how.
+        shadows: Whether lights cast shadows, which takes about half as long again.
+    """
+
+    def __init__(self, model: mujoco.MjModel, cameras: Sequence[Camera], *, shadows: bool = False) -> None:
+        self._cameras = tuple(cameras)
+        self._shared_model = model
+        self._geom_body = model.geom_bodyid.astype(np.int32)
+        warp.config.log_level = warp.LOG_ERROR
+        with _one_compiler_at_a_time(), warp.ScopedDevice("cpu"):
+            self._model = mujoco_warp.put_model(model)
+            self._data = mujoco_warp.make_data(model, nworld=1)
+            self._context = mujoco_warp.create_render_context(
+                model,
+                nworld=1,
+                cam_active=[camera.name for camera in self._cameras],
+                cam_res=[(camera.width, camera.height) for camera in self._cameras],
+                render_rgb=True,
+                render_depth=[camera.depth for camera in self._cameras],
+                render_seg=[camera.segmentation for camera in self._cameras],
+                use_shadows=shadows,
+                render_skybox=True,
+            )
+            self._context.geom_ray_types = tuple(sorted({*_GEOM_TYPES, *self._context.geom_ray_types}))
+            # Arrays on the CPU are shared with NumPy: what is written here is what the tracer reads.
+            self._poses = {name: getattr(self._data, name).numpy()[0] for name in _POSES}
+            self._fields = {name: getattr(self._model, name).numpy() for name in VISIBLE_FIELDS}
+            start = mujoco.MjData(model)
+            mujoco.mj_forward(model, start)
+            self.render(model, start)
+
+    def render(self, model: mujoco.MjModel, data: mujoco.MjData) -> Mapping[str, Picture]:
+        """Render a world.
+
+        Args:
+            model: The world's model: the one that the tracer was made with, or one that differs in `VISIBLE_FIELDS`.
+            data: Its state, with current poses of geoms, cameras and lights.
+
+        Returns:
+            A picture per camera, by the camera's name.
+        """
+        for name, poses in self._poses.items():
+            poses[:] = getattr(data, name).reshape(poses.shape)
+        for name, values in self._fields.items():
+            values[0] = getattr(model, name).reshape(values[0].shape)
+        with warp.ScopedDevice("cpu"):
+            mujoco_warp.refit_bvh(self._model, self._data, self._context)
+            mujoco_warp.render(self._model, self._data, self._context)
+        return dict(self._pictures())
+
+    def _pictures(self) -> Iterator[tuple[str, Picture]]:
+        context = self._context
+        colours, depths, seen = (array.numpy()[0] for array in (context.rgb_data, context.depth_data, context.seg_data))
+        starts = zip(context.rgb_adr.numpy(), context.depth_adr.numpy(), context.seg_adr.numpy(), strict=True)
+        for camera, (rgb_start, depth_start, seen_start) in zip(self._cameras, starts, strict=True):
+            shape = (camera.height, camera.width)
+            pixels = camera.width * camera.height
+            # A pixel is one number, 0xAARRGGBB, which lies in memory from blue to alpha.
+            packed = colours[rgb_start : rgb_start + pixels].view(np.uint8).reshape(*shape, 4)
+            depth, segmentation = None, None
+            if camera.depth:
+                depth = depths[depth_start : depth_start + pixels].reshape(*shape, 1).copy()
+            if camera.segmentation:
+                geoms = seen[seen_start : seen_start + pixels, 0].reshape(*shape, 1)
+                segmentation = np.where(geoms >= 0, self._geom_body[geoms], np.int32(-1))
+            yield camera.name, Picture(rgb=packed[..., 2::-1].copy(), depth=depth, segmentation=segmentation)
+
+
+@contextmanager
+def _one_compiler_at_a_time() -> Iterator[None]:
+    """Let one process of this machine compile Warp's kernels while the others wait and then take what it compiled."""
+    warp.init()
+    path = Path(str(warp.config.kernel_cache_dir)) / _LOCK_FILE
+    try:
+        lock = path.open("a")
+    except OSError as error:
+        _LOG.debug("no lock on Warp's kernels, so ranks may compile them several times: %s", error)
+        yield
+        return
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
