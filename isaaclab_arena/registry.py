@@ -1,7 +1,7 @@
 """Names that stand for classes: looked up on demand, extended by other packages through entry points."""
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from typing import Any
 
@@ -19,21 +19,35 @@ class Registry:
         kind: What an entry is, in one word, for messages: ``policy``.
         builtin: Name to ``"module:attribute"``.
         entry_point_group: Group in which other packages declare entries, for example ``isaaclab_arena.policies``.
+        schemes: Prefix to the ``"module:function"`` that makes an entry of what follows the prefix and a colon, for
+            names without number such as ``gym:Ant-v5``.
     """
 
-    def __init__(self, kind: str, builtin: Mapping[str, str], entry_point_group: str) -> None:
+    def __init__(
+        self,
+        kind: str,
+        builtin: Mapping[str, str],
+        entry_point_group: str,
+        schemes: Mapping[str, str] | None = None,
+    ) -> None:
         self.kind = kind
         self.entry_point_group = entry_point_group
         self._builtin = dict(builtin)
+        self._schemes = dict(schemes or {})
         self._registered: dict[str, Any] = {}
         self._entry_points: dict[str, metadata.EntryPoint] | None = None
 
     def names(self) -> list[str]:
-        """Return every known name, sorted."""
+        """Return every known name, sorted; those of schemes are not among them."""
         return sorted({*self._builtin, *self._registered, *self._plugins()})
 
     def __contains__(self, name: str) -> bool:
-        return name in self._registered or name in self._builtin or name in self._plugins()
+        known = name in self._registered or name in self._builtin or name in self._plugins()
+        return known or self._scheme(name) is not None
+
+    def schemes(self) -> Mapping[str, Callable[[str], Any]]:
+        """Return what makes an entry of the rest of a name, by prefix, importing it."""
+        return {prefix: _imported(target) for prefix, target in self._schemes.items()}
 
     def get(self, name: str) -> Any:
         """Return the object that ``name`` stands for, importing it if need be.
@@ -44,9 +58,11 @@ class Registry:
         if name in self._registered:
             return self._registered[name]
         if name in self._builtin:
-            module, _, attribute = self._builtin[name].partition(":")
-            return getattr(importlib.import_module(module), attribute)
+            return _imported(self._builtin[name])
         plugins = self._plugins()
+        scheme = self._scheme(name)
+        if name not in plugins and scheme is not None:
+            return _imported(self._schemes[scheme])(name.removeprefix(f"{scheme}:"))
         if name not in plugins:
             raise ConfigError(f"no {self.kind} called '{name}'{did_you_mean(name, self.names())}")
         try:
@@ -66,8 +82,17 @@ class Registry:
             raise ValueError(f"a {self.kind} called '{name}' is registered already")
         self._registered[name] = entry
 
+    def _scheme(self, name: str) -> str | None:
+        prefix, colon, _ = name.partition(":")
+        return prefix if colon and prefix in self._schemes else None
+
     def _plugins(self) -> dict[str, metadata.EntryPoint]:
         if self._entry_points is None:
             found = metadata.entry_points(group=self.entry_point_group)
             self._entry_points = {point.name: point for point in found}
         return self._entry_points
+
+
+def _imported(target: str) -> Any:
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)

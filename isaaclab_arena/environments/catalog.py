@@ -11,6 +11,10 @@ ENVIRONMENTS = Registry(
         "open_drawer": "isaaclab_arena.environments.tasks.open_drawer:OPEN_DRAWER",
     },
     entry_point_group="isaaclab_arena.environments",
+    schemes={
+        "gym": "isaaclab_arena.environments.gym_builder:gymnasium_environment",
+        "metaworld": "isaaclab_arena.environments.gym_builder:meta_world_environment",
+    },
 )
 
 EMBODIMENTS = Registry(

@@ -12,6 +12,7 @@ POLICIES = Registry(
     {
         "zero_action": "isaaclab_arena.policy.zero_action:ZeroActionPolicy",
         "random_action": "isaaclab_arena.policy.random_action:RandomActionPolicy",
+        "metaworld_expert": "isaaclab_arena.policy.metaworld_expert:MetaWorldExpertPolicy",
         "replay": "isaaclab_arena.policy.replay:ReplayPolicy",
         "scripted": "isaaclab_arena.policy.scripted:ScriptedPolicy",
     },

@@ -1,0 +1,68 @@
+"""The tasks of Meta-World, on the MuJoCo it was made for and on later ones."""
+
+from __future__ import annotations
+
+import importlib
+import typing
+
+import gymnasium
+from gymnasium.envs import registration
+
+EPISODE_LENGTH = 500
+
+
+def find(name: str) -> dict[str, object]:
+    """Return what is known of a task before it is made.
+
+    Raises:
+        LookupError: If there is no such task; the message names those that exist.
+        ImportError: If Meta-World is not installed.
+    """
+    tasks = task_names()
+    if name not in tasks:
+        raise LookupError(f"Meta-World has no task '{name}'; it has {', '.join(tasks)}")
+    return {"max_episode_length": EPISODE_LENGTH}
+
+
+def task_names() -> list[str]:
+    """Return the names of all tasks, such as ``reach-v3``, in alphabetical order.
+
+    Raises:
+        ImportError: If Meta-World is not installed.
+    """
+    return sorted(importlib.import_module("metaworld.env_dict").ALL_V3_ENVIRONMENTS)
+
+
+def make(name: str, make_kwargs: dict, max_episode_length: int | None) -> gymnasium.Env:
+    """Return a new environment of a task, with the goal in its observation."""
+    metaworld = importlib.import_module("metaworld")
+    # Meta-World 3.1 writes eleven numbers into a row that has twelve since MuJoCo 3.16.
+    if importlib.import_module("mujoco").mjNEQDATA > 11:
+        metaworld.sawyer_xyz_env.SawyerMocapBase.reset_mocap_welds = _reset_mocap_welds
+    task: typing.Any = metaworld.ALL_V3_ENVIRONMENTS_GOAL_OBSERVABLE[f"{name}-goal-observable"](seed=0, **make_kwargs)
+    # Made with a seed, a task would start every episode from the same drawn positions.
+    task._freeze_rand_vec = False
+    task.seeded_rand_vec = True
+    task.spec = registration.EnvSpec(f"Meta-World/{name}")
+    return gymnasium.wrappers.TimeLimit(_Seeded(task), max_episode_length or EPISODE_LENGTH)
+
+
+class _Seeded(gymnasium.Wrapper):
+    """Gives the seed of ``reset`` to the method that Meta-World has for it."""
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[typing.Any, dict]:
+        task: typing.Any = self.unwrapped
+        if seed is not None:
+            task.seed(seed)
+        return self.env.reset(options=options)
+
+
+def _reset_mocap_welds(environment: typing.Any) -> None:
+    """Do what Meta-World's own method of this name does, for rows of any width."""
+    weld = int(importlib.import_module("mujoco").mjtEq.mjEQ_WELD)
+    model = environment.model
+    for index in range(model.neq if model.nmocap > 0 else 0):
+        if int(model.eq_type[index]) == weld:
+            model.eq_data[index] = 0.0
+            model.eq_data[index, 6] = -1.0
+            model.eq_data[index, 10] = 5.0

@@ -1,0 +1,46 @@
+"""Environments of Gymnasium's registry: ``Ant-v5``, ``my_package.my_module:MyTask-v0``."""
+
+from __future__ import annotations
+
+import importlib
+
+import gymnasium
+
+
+def find(name: str) -> dict[str, object]:
+    """Return what is known of an environment before it is made.
+
+    Raises:
+        LookupError: If there is no such environment; the message suggests another.
+        ImportError: If the module that registers or defines it cannot be imported.
+    """
+    module, _, identifier = name.rpartition(":")
+    if module:
+        _import(module)
+    try:
+        spec = gymnasium.spec(identifier)
+    except gymnasium.error.NamespaceNotFound as error:
+        raise LookupError(
+            f"{error} The module that registers it stands before a colon: my_package:{identifier}"
+        ) from error
+    except gymnasium.error.Error as error:
+        raise LookupError(str(error)) from error
+    if spec.entry_point is None:
+        raise LookupError(f"'{identifier}' exists as a vector environment only, and single ones are needed")
+    if isinstance(spec.entry_point, str):
+        _import(spec.entry_point.partition(":")[0])
+    return {"max_episode_length": spec.max_episode_steps}
+
+
+def make(name: str, make_kwargs: dict, max_episode_length: int | None) -> gymnasium.Env:
+    """Return a new environment; the module in front of its id is imported first."""
+    return gymnasium.make(name, max_episode_steps=max_episode_length, disable_env_checker=True, **make_kwargs)
+
+
+def _import(module: str) -> None:
+    try:
+        importlib.import_module(module)
+    except ImportError:
+        raise
+    except Exception as error:
+        raise ImportError(f"{module}: {type(error).__name__}: {error}") from error

@@ -1,0 +1,171 @@
+"""One Gymnasium environment as plain arrays: a flat float32 action in, named arrays out."""
+
+from __future__ import annotations
+
+import sys
+import typing
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+_NUMBER_KINDS = frozenset("biuf")
+
+
+class RowStep(typing.NamedTuple):
+    """What one step of one environment gave.
+
+    ``info`` holds the numbers that were asked for, as far as they are there; ``info_names`` is all there is.
+    """
+
+    observation: dict[str, np.ndarray]
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: dict[str, float]
+    info_names: tuple[str, ...]
+
+
+class Row:
+    """One environment.
+
+    Args:
+        environment: What is stepped.
+        info_keys: Which entries of ``info`` are wanted.
+
+    Raises:
+        TypeError: If its actions or observations are of a kind that is not supported.
+    """
+
+    def __init__(self, environment: gymnasium.Env, info_keys: typing.Sequence[str]) -> None:
+        self._environment = environment
+        self._info_keys = tuple(info_keys)
+        self._action_space = environment.action_space
+        self._terms = {".".join(path) or "obs": (path, space) for path, space in _leaves(environment.observation_space)}
+        action_bounds(self._action_space)
+
+    def description(self) -> dict[str, typing.Any]:
+        """Return what the environment looks like, as JSON."""
+        environment = self._environment
+        low, high = action_bounds(self._action_space)
+        return {
+            "observation": {
+                name: {"shape": list(space.shape or ()), "image": is_image(space)}
+                for name, (_, space) in self._terms.items()
+            },
+            "action_low": low.tolist(),
+            "action_high": high.tolist(),
+            "max_episode_length": environment.spec.max_episode_steps if environment.spec is not None else None,
+            "control_dt": _control_dt(environment),
+            "versions": _versions(type(environment.unwrapped).__module__.partition(".")[0]),
+        }
+
+    def reset(self, seed: int) -> dict[str, np.ndarray]:
+        """Start an episode and return its first observation."""
+        observation, _ = self._environment.reset(seed=seed)
+        return self._arrays(observation)
+
+    def step(self, action: np.ndarray) -> RowStep:
+        """Make one step. Shape of ``action``: (action_dim,), float32."""
+        answer = self._environment.step(native_action(self._action_space, action))
+        observation, reward, terminated, truncated, info = answer
+        return RowStep(
+            observation=self._arrays(observation),
+            reward=_number(reward, "the reward"),
+            terminated=bool(terminated),
+            truncated=bool(truncated),
+            info={key: _number(info[key], f"info['{key}']") for key in self._info_keys if key in info},
+            info_names=tuple(sorted(map(str, info))),
+        )
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._environment.close()
+
+    def _arrays(self, observation: typing.Any) -> dict[str, np.ndarray]:
+        arrays = {}
+        for name, (path, space) in self._terms.items():
+            value = observation
+            for key in path:
+                value = value[key]
+            array = np.array(value, np.uint8 if is_image(space) else np.float32)
+            if array.shape != (space.shape or ()):
+                raise ValueError(f"observation '{name}' has shape {array.shape}, its space says {space.shape}")
+            arrays[name] = array
+        return arrays
+
+
+def is_image(space: spaces.Space) -> bool:
+    """Whether a space holds pictures: bytes in two dimensions or more."""
+    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) >= 2
+
+
+def action_bounds(space: spaces.Space) -> tuple[np.ndarray, np.ndarray]:
+    """Return lowest and highest value of each element of the flat action, float64.
+
+    Whole numbers get half a step more on either side, so that a uniform draw takes each of them equally often.
+
+    Raises:
+        TypeError: If actions of this kind are not supported.
+    """
+    if isinstance(space, spaces.Box):
+        return space.low.astype(np.float64).reshape(-1), space.high.astype(np.float64).reshape(-1)
+    low, high = _whole_bounds(space)
+    return low - 0.5, high + 0.5
+
+
+def native_action(space: spaces.Space, action: np.ndarray) -> typing.Any:
+    """Return a flat float32 action as its space has it: clipped to the bounds, whole numbers rounded."""
+    if isinstance(space, spaces.Box):
+        values = np.clip(action.reshape(space.shape).astype(np.float64), space.low, space.high)
+        return (np.rint(values) if np.issubdtype(space.dtype, np.integer) else values).astype(space.dtype)
+    low, high = _whole_bounds(space)
+    values = np.clip(np.rint(action.astype(np.float64)), low, high)
+    return int(values[0]) if isinstance(space, spaces.Discrete) else values.reshape(space.shape).astype(space.dtype)
+
+
+def _whole_bounds(space: spaces.Space) -> tuple[np.ndarray, np.ndarray]:
+    if isinstance(space, spaces.Discrete):
+        start = np.array([space.start], np.float64)
+        return start, start + float(space.n) - 1
+    if isinstance(space, spaces.MultiDiscrete):
+        start = np.asarray(space.start, np.float64)
+        return start.reshape(-1), (start + space.nvec - 1).reshape(-1)
+    if isinstance(space, spaces.MultiBinary):
+        size = int(np.prod(space.shape))
+        return np.zeros(size), np.ones(size)
+    raise TypeError(f"actions in {space} are not supported; Box, Discrete, MultiDiscrete and MultiBinary are")
+
+
+def _leaves(space: spaces.Space, path: tuple[str, ...] = ()) -> typing.Iterator[tuple[tuple[str, ...], spaces.Space]]:
+    if isinstance(space, spaces.Dict):
+        for key, part in space.spaces.items():
+            yield from _leaves(part, (*path, key))
+    elif isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
+        yield path, space
+    else:
+        raise TypeError(f"observations in {space} are not supported; numbers, arrays and dicts of them are")
+
+
+def _number(value: typing.Any, what: str) -> float:
+    number = np.asarray(value)
+    if number.size != 1 or number.dtype.kind not in _NUMBER_KINDS:
+        raise ValueError(f"{what} is {value!r}, not a number")
+    return float(number.reshape(()))
+
+
+def _control_dt(environment: gymnasium.Env) -> float | None:
+    dt = getattr(environment.unwrapped, "dt", None)
+    rate_hz = (environment.metadata or {}).get("render_fps")
+    if not isinstance(dt, (int, float)) and rate_hz:
+        dt = 1.0 / float(rate_hz)
+    return float(dt) if isinstance(dt, (int, float)) and dt > 0 else None
+
+
+def _versions(package: str) -> dict[str, str]:
+    found = {"python": sys.version.partition(" ")[0]}
+    for name in ("gymnasium", "numpy", "mujoco", package):
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if isinstance(version, str):
+            found[name] = version
+    return found
