@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,8 +23,12 @@ from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import Observer, Transition
 from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordingOptions
+from isaaclab_arena.recording.video_options import VideoOptions
 from isaaclab_arena.storage.job_reports import JobReport, ReportedStatus, Reproducible, write_job_report
 from isaaclab_arena.storage.layout import job_directory
+
+if TYPE_CHECKING:
+    from isaaclab_arena.recording.video import VideoRecorder
 
 _LOG = logging.getLogger(__name__)
 
@@ -39,6 +44,7 @@ class RankSettings:
         num_threads: Threads that its physics may use.
         output_directory: Where the run writes.
         recording: What is recorded.
+        video: What is filmed.
         provenance: What identifies the run, kept with every recording: versions, configuration hash.
     """
 
@@ -48,6 +54,7 @@ class RankSettings:
     num_threads: int
     output_directory: Path
     recording: RecordingOptions
+    video: VideoOptions = field(default_factory=VideoOptions)
     provenance: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -135,6 +142,7 @@ class _Attempt:
         """Run every rebuild of the job."""
         seed_global_generators(self._job.config.seed)
         recorder: EpisodeRecorder | None = None
+        videos = self._new_video_recorder(directory)
         try:
             for rebuild in range(self._job.config.num_rebuilds):
                 if rebuild > 0:
@@ -143,7 +151,10 @@ class _Attempt:
                     environment, policy = self._build()
                 if recorder is None:
                     recorder = self._new_recorder(directory, environment)
-                self._run_rebuild(rebuild, environment, policy, recorder)
+                if videos is not None:
+                    videos.begin_rebuild(rebuild)
+                writers = [recorder] if videos is None else [recorder, videos]
+                self._run_rebuild(rebuild, environment, policy, writers)
                 if self._results[-1].interrupted:
                     return
             if recorder is not None:
@@ -152,6 +163,9 @@ class _Attempt:
         finally:
             if recorder is not None:
                 recorder.close()
+            if videos is not None:
+                with self._stopwatch.measure(Phase.RECORD):
+                    videos.close()
 
     def report(self, *, error: str | None, traceback_file: str | None) -> JobReport:
         """Return how the job went."""
@@ -208,15 +222,25 @@ class _Attempt:
         )
         return EpisodeRecorder(directory, recorded_job, settings.recording)
 
+    def _new_video_recorder(self, directory: Path) -> "VideoRecorder | None":
+        options = self._settings.video
+        if not options.wanted:
+            return None
+        # The encoder's libraries take a while to load, and most runs film nothing.
+        from isaaclab_arena.recording.video import VideoRecorder  # noqa: PLC0415
+
+        config = self._job.config
+        return VideoRecorder(directory, config.name, options, names_rebuilds=config.num_rebuilds > 1)
+
     def _run_rebuild(
-        self, rebuild: int, environment: Environment, policy: PolicyBase, recorder: EpisodeRecorder
+        self, rebuild: int, environment: Environment, policy: PolicyBase, writers: Sequence[Observer]
     ) -> None:
         episodes, max_steps = self._plan(rebuild, policy)
         result = rollout(
             environment,
             policy,
             episodes,
-            [recorder, self._env_steps, *self._observers],
+            [*writers, self._env_steps, *self._observers],
             language_instruction=self._job.config.language_instruction,
             max_steps=max_steps,
             stop_requested=self._stop_requested,

@@ -10,13 +10,12 @@ from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.distributed.context import claimed_rank
 from isaaclab_arena.distributed.devices import resolve_policy_device
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.recording.video_options import VideoOptions
 
 _Options = TypeVar("_Options")
 
 _NOT_AVAILABLE = {
-    "record_viewport_video": "videos are not recorded by this version",
-    "record_camera_video": "videos are not recorded by this version",
-    "enable_cameras": "this version renders no cameras",
+    "enable_cameras": "give it to the environment: enable_cameras in arena_env_args, or after its name",
     "list_variations": "this version knows no variations",
     "serve_evaluation_report": "this version writes tables, no report to serve",
     "chunk_size": "jobs need no fresh process each, so there are no chunks",
@@ -55,6 +54,12 @@ class RunOptions:
     """Which observations the datasets hold: none, the policy group, or also images."""
     compression: Literal["none", "lzf", "gzip", "zstd"] = "none"
     """Compression of the datasets; zstd needs the extra of that name."""
+    record_camera_video: bool = False
+    """Film every episode through the robot's cameras: <job>/videos/robot-cam-*.mp4, and a contact sheet."""
+    record_viewport_video: bool = False
+    """Film every episode from beside the scene: <job>/videos/viewport-*.mp4, and a contact sheet."""
+    video_episodes: str = "all"
+    """Which episodes of a job are filmed: all, failures, or a number N for the first N."""
     fail_fast: bool = False
     """Stop at the first job that fails."""
     continue_on_error: bool = False
@@ -82,6 +87,22 @@ class RunOptions:
         """Return what the command line gives to every policy that has an option of that name."""
         return {"policy_device": self.policy_device, "policy_device_id": self.policy_device_id}
 
+    def video_options(self) -> VideoOptions:
+        """Return what is filmed.
+
+        Raises:
+            ConfigError: If ``video_episodes`` is neither ``all`` nor ``failures`` nor a number.
+        """
+        episodes = self.video_episodes
+        if episodes not in {"all", "failures"} and not (episodes.isascii() and episodes.isdigit() and int(episodes)):
+            raise ConfigError(Problem(f"give all, failures or a number, got '{episodes}'", key="--video_episodes"))
+        return VideoOptions(
+            camera=self.record_camera_video,
+            viewport=self.record_viewport_video,
+            first_episodes=int(episodes) if episodes.isdigit() else None,
+            only_failures=episodes == "failures",
+        )
+
     def check(self) -> None:
         """Refuse options that contradict each other, and devices that do not exist.
 
@@ -101,6 +122,7 @@ class RunOptions:
             problems.append(Problem(f"must not be negative, got {self.seed}", key="--seed"))
         if problems:
             raise ConfigError(problems)
+        self.video_options()
         resolve_policy_device(policy_device_id=self.policy_device_id, policy_device=self.policy_device)
 
 

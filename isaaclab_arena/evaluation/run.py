@@ -178,6 +178,7 @@ class _RankRun:
                 observations=RecordedObservations(options.record_observations),
                 compression=Compression(options.compression),
             ),
+            video=options.video_options(),
             provenance={**provenance.versions(), "config_hash": self._request.config_hash},
         )
         return JobRunner(settings, stop_requested=self._interruption.stop_requested)

@@ -5,6 +5,8 @@ from pathlib import Path
 
 RUN_PLAN_FILE = "run.json"
 EPISODES_FOLDER = "episodes"
+VIDEOS_FOLDER = "videos"
+CONTACT_SHEET_FILE = "contact_sheet.png"
 COMMIT_FILE_PATTERN = "episode_results_rank*.jsonl"
 JOB_REPORT_PATTERN = "job_report_rank*.json"
 EPISODE_FILE_PATTERN = "e*.h5"
@@ -32,6 +34,22 @@ def dataset_file_name(job: str, rank: int, world_size: int) -> str:
     """Return ``dataset_<job>.hdf5``, with ``_rank<r>`` before the dot where there are several ranks."""
     suffix = f"_rank{rank}" if world_size > 1 else ""
     return f"dataset_{job}{suffix}.hdf5"
+
+
+def video_file_name(camera: str | None, *, env_id: int, episode_index: int, rebuild: int | None = None) -> str:
+    """Return ``robot-cam-env<N>-<camera>-episode-<E>.mp4``, Isaac Lab Arena's name of a camera's video.
+
+    Args:
+        camera: Name of the observation, such as ``wrist_cam_rgb``; None for the viewport, whose videos are called
+            ``viewport-env<N>-episode-<E>.mp4``.
+        env_id: Row in which the episode ran.
+        episode_index: Position of the episode in the job; unlike Arena's, it does not start anew in every row.
+        rebuild: Rebuild in which it ran, where a job has several; ``-rebuild<k>`` follows the first word.
+    """
+    kind = "viewport" if camera is None else "robot-cam"
+    prefix = kind if rebuild is None else f"{kind}-rebuild{rebuild}"
+    middle = "" if camera is None else f"-{camera}"
+    return f"{prefix}-env{env_id}{middle}-episode-{episode_index}.mp4"
 
 
 def episode_file_name(episode_index: int) -> str:

@@ -105,7 +105,7 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path, capfd, path):
         (["--assignment", "round_robbin"], "did you mean 'round_robin'?"),
         (["--num_envz", "3"], "--num_envz: unknown option; did you mean 'num_envs'?"),
         (["--fail_fast", "--continue_on_error"], "contradicts"),
-        (["--record_camera_video"], "--record_camera_video: videos are not recorded by this version"),
+        (["--video_episodes", "some"], "--video_episodes: give all, failures or a number, got 'some'"),
         (["--seed", "-1"], "--seed"),
         (["surplus"], "unexpected argument 'surplus'"),
     ],

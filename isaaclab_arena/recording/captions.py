@@ -1,0 +1,45 @@
+"""Words in pictures, and pictures side by side."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+BAR_HEIGHT = 16
+
+_TEXT_SIZE = 11
+_TEXT = (240, 240, 240)
+_BACKGROUND = (24, 24, 28)
+
+
+def caption_bar(width: int, texts: Sequence[str]) -> np.ndarray:
+    """Return a bar with the first of the texts that fits, or with the last one as far as it goes.
+
+    Args:
+        width: Its width in pixels.
+        texts: What it may say, longest first.
+
+    Returns:
+        Shape: (BAR_HEIGHT, width, 3), uint8.
+    """
+    image = Image.new("RGB", (width, BAR_HEIGHT), _BACKGROUND)
+    font = ImageFont.load_default(_TEXT_SIZE)
+    text = next((text for text in texts if font.getlength(text) + 4 <= width), texts[-1])
+    ImageDraw.Draw(image).text((3, 1), text, font=font, fill=_TEXT)
+    return np.asarray(image)
+
+
+def text_block(width: int, height: int, lines: Sequence[str], *, colour: tuple[int, int, int] = _TEXT) -> np.ndarray:
+    """Return lines of text, the first one in a colour. Shape: (height, width, 3), uint8."""
+    image = Image.new("RGB", (width, height), _BACKGROUND)
+    draw = ImageDraw.Draw(image)
+    font = ImageFont.load_default(_TEXT_SIZE + 1)
+    for index, line in enumerate(lines):
+        draw.text((6, 4 + 16 * index), line, font=font, fill=colour if index == 0 else _TEXT)
+    return np.asarray(image)
+
+
+def thumbnail(frame: np.ndarray, height: int) -> np.ndarray:
+    """Return a smaller or larger copy of a frame. Shape: (height, in proportion, 3), uint8."""
+    width = max(1, round(frame.shape[1] * height / frame.shape[0]))
+    return np.asarray(Image.fromarray(frame).resize((width, height), Image.Resampling.BILINEAR))

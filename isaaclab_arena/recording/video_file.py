@@ -1,0 +1,84 @@
+"""One video: frames go in one by one, and the file appears under its name when it is whole."""
+
+from fractions import Fraction
+from pathlib import Path
+from typing import cast
+
+import av
+import numpy as np
+from av.video.stream import VideoStream
+
+from isaaclab_arena.errors import StorageError
+from isaaclab_arena.storage.atomic import storage_errors, temporary_path
+
+_ENCODER = {"preset": "veryfast", "crf": "18"}
+
+
+class VideoFile:
+    """An MP4 file, H.264 in YUV 4:2:0, which every player and browser shows.
+
+    Args:
+        path: Where it will lie; its folder is made.
+        frames_per_second: How fast it plays.
+        title: What players call it.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+
+    def __init__(self, path: Path, *, frames_per_second: float, title: str) -> None:
+        self._path = path
+        self._temporary = temporary_path(path)
+        self._rate = Fraction(frames_per_second).limit_denominator(1000)
+        with storage_errors("write", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._container = av.open(str(self._temporary), mode="w", format="mp4")
+        self._container.metadata["title"] = title
+        self._stream: VideoStream | None = None
+
+    def add(self, frame: np.ndarray) -> None:
+        """Append a frame.
+
+        Args:
+            frame: Shape: (height, width, 3), uint8, the same for every frame.
+        """
+        even = even_sized(frame)
+        if self._stream is None:
+            self._stream = self._new_stream(even)
+        picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(even), format="rgb24")
+        with storage_errors("write", self._path):
+            self._container.mux(self._stream.encode(picture))
+
+    def finish(self) -> None:
+        """Complete the file and put it in place, over one of the same name.
+
+        Raises:
+            StorageError: If it cannot be written, or has no frames.
+        """
+        if self._stream is None:
+            self.discard()
+            raise StorageError(f"cannot write {self._path}: it has no frames")
+        with storage_errors("write", self._path):
+            self._container.mux(self._stream.encode(None))
+            self._container.close()
+            self._temporary.replace(self._path)
+
+    def discard(self) -> None:
+        """Forget the video; nothing of it stays on disk."""
+        with storage_errors("remove", self._temporary):
+            self._container.close()
+            self._temporary.unlink(missing_ok=True)
+
+    def _new_stream(self, frame: np.ndarray) -> VideoStream:
+        stream = cast(VideoStream, self._container.add_stream("libx264", rate=self._rate, options=dict(_ENCODER)))
+        stream.height, stream.width = frame.shape[:2]
+        stream.pix_fmt = "yuv420p"
+        # Encoding must not take cores from the other ranks.
+        stream.codec_context.thread_count = 1
+        return stream
+
+
+def even_sized(frame: np.ndarray) -> np.ndarray:
+    """Return a frame whose last row and column are repeated where their number is odd, as YUV 4:2:0 needs pairs."""
+    height, width = frame.shape[:2]
+    return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")

@@ -1,0 +1,35 @@
+"""What is filmed."""
+
+from dataclasses import dataclass
+
+from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoOptions:
+    """What is filmed.
+
+    Attributes:
+        camera: Whether there is a video of each camera that policies see or could see.
+        viewport: Whether there is a video of the whole scene.
+        first_episodes: How many episodes of a job, from episode 0; all where None.
+        only_failures: Whether only episodes that did not succeed are kept.
+    """
+
+    camera: bool = False
+    viewport: bool = False
+    first_episodes: int | None = None
+    only_failures: bool = False
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anything is filmed."""
+        return self.camera or self.viewport
+
+    def films(self, episode: Episode) -> bool:
+        """Whether an episode is filmed at all."""
+        return self.first_episodes is None or episode.episode_index < self.first_episodes
+
+    def keeps(self, record: EpisodeRecord) -> bool:
+        """Whether the videos of an episode are kept once its outcome is known."""
+        return not self.only_failures or record.success is not True
