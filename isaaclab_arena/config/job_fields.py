@@ -117,7 +117,7 @@ def _job_config(checked: _JobFields, index: int, defaults: JobDefaults) -> JobCo
         environment=arguments.environment,
         environment_args=options,
         num_envs=_first(arguments.num_envs, defaults.num_envs, 1),
-        enable_cameras=bool(arguments.enable_cameras),
+        enable_cameras=defaults.enable_cameras if arguments.enable_cameras is None else arguments.enable_cameras,
         placement_seed=arguments.placement_seed,
         policy_type=checked.policy_type,
         policy_config_dict=checked.policy_config_dict or {},

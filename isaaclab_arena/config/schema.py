@@ -80,9 +80,11 @@ class JobDefaults:
         num_episodes: Episodes of a job that gives neither steps nor episodes; excludes ``num_steps``.
         num_envs: Rows of a job that does not say.
         seed: Seed of a job that does not say.
+        enable_cameras: Whether a job that does not say has cameras.
     """
 
     num_steps: int | None = None
     num_episodes: int | None = None
     num_envs: int | None = None
     seed: int | None = None
+    enable_cameras: bool = False

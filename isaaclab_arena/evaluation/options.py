@@ -15,7 +15,6 @@ from isaaclab_arena.recording.video_options import VideoOptions
 _Options = TypeVar("_Options")
 
 _NOT_AVAILABLE = {
-    "enable_cameras": "give it to the environment: enable_cameras in arena_env_args, or after its name",
     "list_variations": "this version knows no variations",
     "serve_evaluation_report": "this version writes tables, no report to serve",
     "chunk_size": "jobs need no fresh process each, so there are no chunks",
@@ -54,6 +53,8 @@ class RunOptions:
     """Which observations the datasets hold: none, the policy group, or also images."""
     compression: Literal["none", "lzf", "gzip", "zstd"] = "none"
     """Compression of the datasets; zstd needs the extra of that name."""
+    enable_cameras: bool = False
+    """Show policies what the cameras see, in every job that does not say."""
     record_camera_video: bool = False
     """Film every episode through the robot's cameras: <job>/videos/robot-cam-*.mp4, and a contact sheet."""
     record_viewport_video: bool = False
@@ -80,7 +81,11 @@ class RunOptions:
     def job_defaults(self) -> JobDefaults:
         """Return what the command line gives to jobs that do not say it themselves."""
         return JobDefaults(
-            num_steps=self.num_steps, num_episodes=self.num_episodes, num_envs=self.num_envs, seed=self.seed
+            num_steps=self.num_steps,
+            num_episodes=self.num_episodes,
+            num_envs=self.num_envs,
+            seed=self.seed,
+            enable_cameras=self.enable_cameras,
         )
 
     def policy_overrides(self) -> dict[str, Any]:
