@@ -68,6 +68,8 @@ class Environment(ABC):
         task_description: What the task asks for, in the words a policy is told.
         max_episode_length: Control steps until a row is truncated.
         control_dt: Time between two control steps [s].
+        reproducible: Whether episodes follow from their conditions and actions alone, bit for bit where the device
+            allows; results then promise it.
         filmable: Names of the cameras that `film` knows: those of ``camera_obs`` that show colours, and `VIEWPORT`.
     """
 
@@ -78,6 +80,7 @@ class Environment(ABC):
     task_description: str
     max_episode_length: int
     control_dt: float
+    reproducible: bool = True
     filmable: tuple[str, ...] = ()
 
     @abstractmethod
