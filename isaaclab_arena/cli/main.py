@@ -23,6 +23,9 @@ _COMMANDS = {
     ),
     "merge": _Command(entry="isaaclab_arena.cli.merge:main", summary="build the table of a run again from its files"),
     "list": _Command(entry="isaaclab_arena.cli.listing:main", summary="environments, policies, embodiments or objects"),
+    "view": _Command(
+        entry="isaaclab_arena.cli.view:main", summary="watch a policy in a window, or write a video of it"
+    ),
     "validate": _Command(entry="isaaclab_arena.cli.validate:main", summary="check job files without running anything"),
     "doctor": _Command(entry="isaaclab_arena.cli.doctor:main", summary="show what this machine has to offer"),
 }

@@ -21,7 +21,6 @@ HEAD_CAMERA = "robot_head_cam"
 
 _ROBOT_PREFIX = "robot/"
 _MIN_SIZE, _MAX_SIZE = 16, 2048
-_VIEWPORT_SIZE = (320, 240)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +34,8 @@ class CameraOptions:
         camera_size: Columns and rows at once, instead of both.
         camera_depth: Whether there is ``<camera>_depth`` beside ``<camera>_rgb``.
         camera_segmentation: Whether there is ``<camera>_segmentation``.
+        viewport_width: Columns of the viewport's videos.
+        viewport_height: Rows of the viewport's videos.
     """
 
     enable_cameras: bool = False
@@ -43,6 +44,8 @@ class CameraOptions:
     camera_size: int | None = None
     camera_depth: bool = False
     camera_segmentation: bool = False
+    viewport_width: int = 320
+    viewport_height: int = 240
 
     @property
     def resolution(self) -> tuple[int, int]:
@@ -60,7 +63,7 @@ def check_camera_options(options: CameraOptions) -> None:
     """
     problems = [
         Problem(f"must be {_MIN_SIZE} to {_MAX_SIZE} pixels, got {size}", key=key)
-        for key in ("camera_width", "camera_height", "camera_size")
+        for key in ("camera_width", "camera_height", "camera_size", "viewport_width", "viewport_height")
         if (size := getattr(options, key)) is not None and not _MIN_SIZE <= size <= _MAX_SIZE
     ]
     if problems:
@@ -165,7 +168,7 @@ class EnvironmentCameras:
         )
 
     def _viewport_studio(self) -> "_Studio":
-        width, height = _VIEWPORT_SIZE
+        width, height = self._options.viewport_width, self._options.viewport_height
         return _Studio(self._backend, self._viewport, width=width, height=height, shadows=True)
 
 

@@ -1,9 +1,13 @@
 """Words in pictures, and pictures side by side."""
 
 from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
+
+from isaaclab_arena.storage.atomic import write_bytes
 
 BAR_HEIGHT = 16
 
@@ -37,6 +41,17 @@ def text_block(width: int, height: int, lines: Sequence[str], *, colour: tuple[i
     for index, line in enumerate(lines):
         draw.text((6, 4 + 16 * index), line, font=font, fill=colour if index == 0 else _TEXT)
     return np.asarray(image)
+
+
+def write_png(path: Path, picture: np.ndarray) -> None:
+    """Write a picture, over one of the same name; it is complete or not there. Shape: (height, width, 3), uint8.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    encoded = BytesIO()
+    Image.fromarray(picture).save(encoded, format="PNG")
+    write_bytes(path, encoded.getvalue(), overwrite=True)
 
 
 def thumbnail(frame: np.ndarray, height: int) -> np.ndarray:

@@ -2,15 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
-from isaaclab_arena.recording.captions import text_block, thumbnail
-from isaaclab_arena.storage.atomic import write_bytes
+from isaaclab_arena.recording.captions import text_block, thumbnail, write_png
 
 MAX_EPISODES = 200
 """Episodes on a sheet; with more, nobody would look."""
@@ -87,10 +84,7 @@ def write_contact_sheet(path: Path, rows: Sequence[SheetRow]) -> None:
         StorageError: If it cannot be written.
     """
     ordered = sorted(rows, key=lambda row: row.record.episode.episode_index)
-    sheet = arranged([row.image() for row in ordered])
-    encoded = BytesIO()
-    Image.fromarray(sheet).save(encoded, format="PNG")
-    write_bytes(path, encoded.getvalue(), overwrite=True)
+    write_png(path, arranged([row.image() for row in ordered]))
 
 
 def arranged(images: Sequence[np.ndarray]) -> np.ndarray:

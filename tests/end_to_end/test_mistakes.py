@@ -51,7 +51,7 @@ MISTAKES = {
     "no policy": (mistaken(policy_type="json.JSONDecoder"), "'json.JSONDecoder' is no policy"),
     "a function": (mistaken(policy_type="os.system"), "'os.system' is no policy"),
     "unknown policy option": (mistaken(policy_config_dict={"sped": 1}), "policy_config_dict.sped"),
-    "cameras": (in_environment(enable_cameras=True), "renders no cameras"),
+    "cameras": (in_environment(camera_size=8), "must be 16 to 2048 pixels, got 8"),
     "rebuilds": (mistaken(num_rebuilds=2), "num_rebuilds"),
 }  # fmt: skip
 
