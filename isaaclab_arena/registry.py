@@ -67,9 +67,10 @@ class Registry:
             raise ConfigError(f"no {self.kind} called '{name}'{did_you_mean(name, self.names())}")
         try:
             return plugins[name].load()
-        except (ImportError, AttributeError) as error:
+        except Exception as error:  # importing runs another package's code, which may fail in any way
             raise ConfigError(
-                f"{self.kind} '{name}' comes from '{plugins[name].value}', which cannot be imported: {error}"
+                f"{self.kind} '{name}' comes from '{plugins[name].value}', which cannot be imported: "
+                f"{type(error).__name__}: {error}"
             ) from error
 
     def register(self, name: str, entry: Any) -> None:

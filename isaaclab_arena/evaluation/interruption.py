@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SAME_REQUEST_S = 0.5
 
 
@@ -28,7 +28,7 @@ class Interruption:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of an interrupted process: 130 for SIGINT, 143 for SIGTERM; 0 if nothing was asked."""
+        """The exit code of an interrupted process: 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP; otherwise 0."""
         return 0 if self.signal_number is None else 128 + self.signal_number
 
     def receive(self, signal_number: int, frame: FrameType | None = None) -> None:
@@ -49,7 +49,7 @@ class Interruption:
 
 @contextmanager
 def watch_for_interruption() -> Iterator[Interruption]:
-    """Listen for SIGINT and SIGTERM for the length of a ``with`` block, in the main thread only.
+    """Listen for SIGINT, SIGTERM and SIGHUP for the length of a ``with`` block, in the main thread only.
 
     Enter it when the ranks have found each other: before that there is no loop that could stop by itself, and a
     signal had better end the process.
@@ -61,7 +61,9 @@ def watch_for_interruption() -> Iterator[Interruption]:
         ValueError: If called outside the main thread, where Python delivers no signals.
     """
     interruption = Interruption()
-    previous = {number: signal.signal(number, interruption.receive) for number in _SIGNALS}
+    # A signal that is ignored stays so: that is how nohup lets a run outlive its terminal.
+    heard = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    previous = {number: signal.signal(number, interruption.receive) for number in heard}
     try:
         yield interruption
     finally:

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -94,8 +94,8 @@ class JobRunner:
         error, traceback_file = None, None
         try:
             attempt.run(directory)
-        except (Exception, SystemExit) as raised:  # noqa: BLE001  a failed job must not take the next one down
-            error = f"{type(raised).__name__}: {raised}".splitlines()[0]
+        except BaseException as raised:  # noqa: BLE001  a failed job must not take the next one down
+            error = describe(raised)
             traceback_file = self._write_traceback(job, directory)
             # What took part in a failure may be in any state, and the next job deserves better.
             self._workbench.clear()
@@ -109,7 +109,7 @@ class JobRunner:
 
     def _write_traceback(self, job: Job, directory: Path) -> str:
         path = directory / f"traceback_rank{self._settings.rank}.txt"
-        path.write_text(traceback.format_exc(), encoding="utf-8")
+        path.write_text(traceback.format_exc(), encoding="utf-8", errors="backslashreplace")
         _LOG.error("job '%s' failed; its traceback is in %s", job.config.name, path)
         _LOG.debug("%s", traceback.format_exc())
         return str(path.relative_to(self._settings.output_directory))
@@ -136,7 +136,7 @@ class _Attempt:
         self._results: list[RolloutResult] = []
         self._num_episodes: int | None = job.config.num_episodes
         self._env_steps = _EnvStepCounter()
-        self._policy_is_remote = False
+        self._is_reproducible = False
 
     def run(self, directory: Path) -> None:
         """Run every rebuild of the job."""
@@ -172,7 +172,7 @@ class _Attempt:
         interrupted = any(result.interrupted for result in self._results)
         status = ReportedStatus.INTERRUPTED if interrupted else ReportedStatus.COMPLETED
         watch = self._stopwatch
-        on_cpu = self._settings.device.type == "cpu" and not self._policy_is_remote
+        bitwise = self._settings.device.type == "cpu" and self._is_reproducible
         return JobReport(
             job=self._job.config.name,
             rank=self._settings.rank,
@@ -190,7 +190,7 @@ class _Attempt:
             env_steps=self._env_steps.total,
             num_episodes=self._num_episodes,
             cut_episodes=sum(result.cut_episodes for result in self._results),
-            reproducible=Reproducible.BITWISE if on_cpu else Reproducible.PLAN,
+            reproducible=Reproducible.BITWISE if bitwise else Reproducible.PLAN,
             error=error,
             traceback_file=traceback_file,
         )
@@ -208,7 +208,7 @@ class _Attempt:
         )
         policy = self._workbench.policy.get(job.policy_key, job.build_policy)
         policy.reset()
-        self._policy_is_remote = policy.is_remote
+        self._is_reproducible = environment.reproducible and policy.reproducible and not policy.is_remote
         return environment, policy
 
     def _new_recorder(self, directory: Path, environment: Environment) -> EpisodeRecorder:
@@ -258,6 +258,7 @@ class _Attempt:
             num_steps = policy.length()
         self._num_episodes = num_episodes
         if num_episodes is not None:
+            self._check_can_play(policy, num_episodes)
             return map(self._episode, split_evenly(num_episodes, config.num_rebuilds)[rebuild]), None
         if num_steps is None:
             raise ConfigError(
@@ -265,7 +266,15 @@ class _Attempt:
                 f"and policy '{config.policy_type}' has no length of its own"
             )
         started = sum(result.finished_episodes + result.cut_episodes for result in self._results)
-        return map(self._episode, count(started)), num_steps
+        return map(self._episode, takewhile(policy.can_play, count(started))), num_steps
+
+    def _check_can_play(self, policy: PolicyBase, num_episodes: int) -> None:
+        beyond = next((index for index in range(num_episodes) if not policy.can_play(index)), None)
+        if beyond is not None:
+            raise ConfigError(
+                f"job '{self._job.config.name}' asks for {num_episodes} episodes, "
+                f"but policy '{self._job.config.policy_type}' has nothing to play in episode {beyond}"
+            )
 
     def _episode(self, episode_index: int) -> Episode:
         config = self._job.config
@@ -286,6 +295,16 @@ class _EnvStepCounter(Observer):
     def on_step(self, environment: Environment, transition: Transition) -> None:
         del environment
         self.total += int(transition.running.sum())
+
+
+def describe(error: BaseException) -> str:
+    """Return an exception in one line that can be written anywhere, whatever it holds."""
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001  an exception of a user's that cannot even say what is wrong
+        message = "it cannot say why"
+    line = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return (line.splitlines() or [""])[0].encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def split_evenly(num_episodes: int, num_parts: int) -> list[range]:

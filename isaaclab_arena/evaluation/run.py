@@ -1,6 +1,8 @@
 """A whole run as one rank lives it: agree on the plan, run this rank's jobs, and have one rank merge the results."""
 
+import io
 import logging
+import os
 import sys
 import time
 import uuid
@@ -18,7 +20,7 @@ from isaaclab_arena.distributed.context import DistributedContext, claimed_rank
 from isaaclab_arena.distributed.process import die_with_parent, limit_threads
 from isaaclab_arena.distributed.process_group import PeerStoppedError, Ranks, initialise
 from isaaclab_arena.distributed.rank_status import RankState, RankStatus, StatusPublisher
-from isaaclab_arena.distributed.rendezvous import RankReport, RankWatch, lowest_live_rank, wait_for_ranks
+from isaaclab_arena.distributed.rendezvous import RankWatch, lowest_live_rank, wait_for_ranks
 from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.evaluation import provenance
 from isaaclab_arena.evaluation.interruption import Interruption, watch_for_interruption
@@ -29,6 +31,7 @@ from isaaclab_arena.evaluation.output_directory import make_output_directory
 from isaaclab_arena.evaluation.progress import ProgressDisplay, ProgressObserver
 from isaaclab_arena.logs import add_log_file, set_up_console_logging
 from isaaclab_arena.recording.recorder import RecordedObservations, RecordingOptions
+from isaaclab_arena.results.freshness import tables_are_current
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage.job_reports import ReportedStatus
 from isaaclab_arena.storage.recorded_episode import Compression
@@ -153,7 +156,8 @@ class _RankRun:
                 publisher.start_job(job.config.name, num_episodes=job.config.num_episodes or 0)
                 report = runner.run(job, [ProgressObserver(publisher)])
                 failed = report.status is ReportedStatus.FAILED
-                publisher.finish_job(failed=failed)
+                if report.status is not ReportedStatus.INTERRUPTED:
+                    publisher.finish_job(failed=failed)
                 _LOG.debug("job '%s' %s after %.1f s", job.config.name, report.status, report.wall_s)
                 if failed and self._request.options.fail_fast:
                     state = RankState.FAILED
@@ -186,15 +190,16 @@ class _RankRun:
     def _is_the_one_to_merge(self, state: RankState) -> bool:
         """Wait until no rank works any more; return whether this rank has to merge.
 
-        That is rank 0. The others stay until it has gone, and if it died the lowest of them takes its place. A rank
-        that stops at its first failure does not wait: its exit is what makes the launcher end the others.
+        That is rank 0. The others stay until it has gone; if it left no table, or one that lacks what was written
+        since, the lowest of them takes its place. A rank that stops at its first failure does not wait: its exit is
+        what makes the launcher end the others.
         """
         rank = self._context.rank
         if state is RankState.FAILED:
             return not any(report.alive for report in self._watch.look() if report.rank != rank)
         while True:
             reports = self._watch.look()
-            if rank != 0 and _has_merged(reports[0]):
+            if not reports[0].alive and tables_are_current(self._output_directory):
                 return False
             if lowest_live_rank(reports) == rank:
                 wait_for_ranks(self._watch, stop_requested=self._interruption.stop_requested)
@@ -210,18 +215,27 @@ class _RankRun:
 
         merged = merge_results(self._output_directory)
         write_tables(self._output_directory, merged)
-        print_summary(merged, self._output_directory, results_console())
+        try:
+            print_summary(merged, self._output_directory, results_console())
+            sys.stdout.flush()
+        except OSError as error:
+            # Whoever was reading has gone, or the disk behind stdout is full. The results are in their files.
+            _LOG.warning("cannot show the table (%s); it is in %s", error.strerror, self._output_directory)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0 if merged.complete else 1
 
 
-def _has_merged(rank_zero: RankReport) -> bool:
-    status = rank_zero.status
-    return status is not None and status.exited and status.state in (RankState.FINISHED, RankState.INTERRUPTED)
+class _ResultsConsole(Console):
+    """A console that says when its reader has gone, where rich would end the process with 1."""
+
+    def on_broken_pipe(self) -> None:
+        """Let the error out, which is being handled when this is called."""
+        raise  # noqa: PLE0704  called from rich's except clause
 
 
 def results_console() -> Console:
     """Return where results are shown: stdout, as wide as the terminal, and wide enough for every column in a file."""
-    return Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _FILE_COLUMNS)
+    return _ResultsConsole(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _FILE_COLUMNS)
 
 
 def _plan(
@@ -277,6 +291,10 @@ def exit_code_of(run: Callable[[], int]) -> int:
         What ``run`` returns; 2 for a mistake in what was asked for; 1 if the ranks cannot find each other or a file
         cannot be written.
     """
+    for stream in (sys.stdout, sys.stderr):
+        # A name that the terminal's encoding lacks must not end a run.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     set_up_console_logging(claimed_rank())
     try:
         return run()

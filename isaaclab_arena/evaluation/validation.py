@@ -112,7 +112,7 @@ class _Resolver:
             "arena_env_args",
             lambda: read_options(builder.config_class, options, owner=owner, other_names=COMMON_ENVIRONMENT_KEYS),
         )
-        _keyed("arena_env_args", lambda: builder.check(config))
+        _keyed("arena_env_args", lambda: _checked(builder, config, owner))
         return builder, config
 
     def _policy(self, job: JobConfig) -> tuple[type[PolicyBase], dict[str, Any]]:
@@ -154,6 +154,15 @@ def _has_no_length(job: JobConfig, policy_class: type[PolicyBase]) -> bool:
     if job.num_steps is not None or job.num_episodes is not None:
         return False
     return policy_class.has_length is PolicyBase.has_length and policy_class.num_episodes is PolicyBase.num_episodes
+
+
+def _checked(builder: EnvironmentBuilder, config: Any, owner: str) -> None:
+    try:
+        builder.check(config)
+    except ConfigError:
+        raise
+    except Exception as error:  # another package's code may fail in any way
+        raise ConfigError(f"the check of {owner} fails: {type(error).__name__}: {error}") from error
 
 
 def _keyed(prefix: str, act: Callable[[], Any]) -> Any:

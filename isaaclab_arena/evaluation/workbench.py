@@ -42,7 +42,7 @@ class Slot(Generic[Tool]):
             return
         try:
             tool.close()
-        except Exception:  # noqa: BLE001  closing is a user's code too, and must not take the next job down
+        except BaseException:  # noqa: BLE001  closing is a user's code too, and must not take the next job down
             _LOG.warning("closing %s failed", type(tool).__name__, exc_info=True)
 
 

@@ -31,10 +31,14 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
     Attributes:
         name: Name under which the policy is registered.
         config_class: Dataclass of the policy's options, None for a policy that takes a dict or nothing.
+        reproducible: Whether an episode's actions follow from its observations and its own stream alone, so that the
+            same job gives the same bits after any other job and on any rank. Nobody can check it, so it is for the
+            author to say; the results then promise it.
     """
 
     name: ClassVar[str] = ""
     config_class: ClassVar[type | None] = None
+    reproducible: ClassVar[bool] = False
 
     def __init__(self, config: PolicyCfgT | None = None) -> None:
         self.config = config
@@ -121,6 +125,11 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
     def is_remote(self) -> bool:
         """Whether the policy's network runs in another process."""
         return False
+
+    def can_play(self, episode_index: int) -> bool:
+        """Whether the policy has something to do in an episode; asked before any episode of a job begins."""
+        del episode_index
+        return True
 
     def close(self) -> None:
         """Release what the policy holds. May be called more than once."""

@@ -22,6 +22,7 @@ class RandomActionPolicy(PolicyBase[PolicyCfg]):
     """
 
     name: ClassVar[str] = "random_action"
+    reproducible: ClassVar[bool] = True
     config_class: ClassVar[type | None] = PolicyCfg
 
     def __init__(self, config: PolicyCfg | None = None) -> None:

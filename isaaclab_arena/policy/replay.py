@@ -46,6 +46,7 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
     """
 
     name: ClassVar[str] = "replay"
+    reproducible: ClassVar[bool] = True
     config_class: ClassVar[type | None] = ReplayPolicyCfg
 
     def __init__(self, config: ReplayPolicyCfg) -> None:
@@ -62,6 +63,10 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
     def num_episodes(self) -> int | None:
         """Number of recorded episodes, 1 if one of them is played in every episode."""
         return len(self._files) if self._only is None else 1
+
+    def can_play(self, episode_index: int) -> bool:
+        """Whether the recording holds the episode, or one is played in all."""
+        return self._only is not None or episode_index in self._files
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
         """Load the actions of the episodes that begin.

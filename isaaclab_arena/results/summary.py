@@ -9,7 +9,7 @@ from rich.text import Text
 
 from isaaclab_arena.results.merge import MergedResults, MissingJob
 from isaaclab_arena.results.rows import JobResultStatus
-from isaaclab_arena.results.table import console_table, plain
+from isaaclab_arena.results.table import console_table, is_partial, plain
 
 _MAX_INDICES_SHOWN = 8
 
@@ -23,6 +23,8 @@ def print_summary(merged: MergedResults, output_directory: Path, console: Consol
         console: Where to show them.
     """
     console.print(console_table(merged, console.width))
+    for line in caveats(merged):
+        console.print(Text(line, style="yellow"), soft_wrap=True)
     for line in failures(merged):
         console.print(Text(line, style="red"), soft_wrap=True)
     for line in map(describe_missing, merged.missing):
@@ -30,6 +32,27 @@ def print_summary(merged: MergedResults, output_directory: Path, console: Consol
     for problem in merged.problems:
         console.print(Text(plain(problem), style="yellow"), soft_wrap=True)
     console.print(Text(f"results in {output_directory}"), soft_wrap=True)
+
+
+def caveats(merged: MergedResults) -> list[str]:
+    """Return one line per job whose rate is not that of all its planned episodes: what is left out, and its bounds."""
+    lines = []
+    for row in merged.jobs.to_dict(orient="records"):
+        known = {str(name): None if value is pd.NA else value for name, value in row.items()}
+        if not is_partial(known):
+            continue
+        name, low, high = plain(known["name"]), known["success_rate_lower_bound"], known["success_rate_upper_bound"]
+        if known["cut"] and known["planned"] is None:
+            lines.append(
+                f"* job '{name}': {known['cut']} episodes were under way at its last step and do not count; "
+                "those that finished are the short ones, so the rate may be biased"
+            )
+        if (known["errors"] or known["missing"]) and low is not None and high is not None:
+            lines.append(
+                f"* job '{name}': {known['errors']} errors and {known['missing'] or 0} missing episodes do not count; the "
+                f"rate is {100 * low:.1f} % if they are counted as failures, {100 * high:.1f} % as successes"
+            )
+    return lines
 
 
 def failures(merged: MergedResults) -> list[str]:

@@ -102,7 +102,12 @@ def _rate(row: dict[str, Any]) -> str:
     if row["success_rate"] is None:
         return "-"
     rate, low, high = (100 * row[name] for name in ("success_rate", "success_low", "success_high"))
-    return f"{rate:.1f} [{low:.1f}, {high:.1f}]"
+    return f"{rate:.1f} [{low:.1f}, {high:.1f}]{'*' if is_partial(row) else ''}"
+
+
+def is_partial(row: dict[str, Any]) -> bool:
+    """Whether a job has a rate that leaves out episodes which started or were planned."""
+    return row["success_rate"] is not None and bool(row["errors"] or row["missing"] or row["cut"])
 
 
 def _number(value: float | None, pattern: str) -> str:

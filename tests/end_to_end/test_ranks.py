@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -88,6 +89,54 @@ def test_a_rank_that_is_killed_costs_its_unfinished_episodes_and_nothing_else(tm
     assert len(missing[f"job{victim}"]["episode_indices"]) == 5000 - committed[victim]
     assert [row["episodes"] for row in document["jobs"]] == committed
     assert f"missing: job 'job{victim}' on rank {victim} lacks" in (tmp_path / "log").read_text()
+
+
+def test_when_only_rank_0_is_told_to_stop_the_table_still_holds_what_the_others_finish(tmp_path):
+    jobs = [
+        {
+            "name": f"job{index}",
+            "arena_env_args": {"environment": "lift_object", "num_envs": 2},
+            "policy_type": "random_action",
+            "num_episodes": 5000,
+        }
+        for index in range(3)
+    ]
+    output = tmp_path / "out"
+    path = write_jobs(tmp_path / "jobs.json", jobs)
+    process = start(command("--eval_jobs_config", path, "--output_dir", output, ranks=3), tmp_path / "log")
+    try:
+        _wait_for(lambda: all(_num_committed(output, f"job{rank}", rank) for rank in range(3)), timeout_s=60)
+        os.kill(json.loads((output / "logs" / "rank0.status.json").read_text())["pid"], signal.SIGTERM)
+        assert process.wait(timeout=60) != 0
+    finally:
+        _end(process)
+    committed = [_num_committed(output, f"job{index}", index) for index in range(3)]
+    document = json.loads((output / "results.json").read_text())
+    assert [row["episodes"] for row in document["jobs"]] == committed
+    assert [row["status"] for row in document["jobs"]] == ["interrupted"] * 3
+
+
+def test_a_failure_with_fail_fast_ends_all_ranks_and_prints_one_table(tmp_path):
+    broken = {"policy_type": "tests.fakes.ShrugPolicy", "policy_config_dict": {"raise_at": 3}, "num_episodes": 3}
+    long = {"policy_type": "random_action", "num_episodes": 5000}
+    environment = {"arena_env_args": {"environment": "reach", "num_envs": 2}}
+    jobs = [{"name": name, **environment, **what} for name, what in (("bad", broken), ("b", long), ("c", long))]
+    output = tmp_path / "out"
+    path = write_jobs(tmp_path / "jobs.json", jobs)
+    finished = run(command("--eval_jobs_config", path, "--output_dir", output, "--fail_fast", ranks=3))
+    assert finished.returncode != 0
+    assert finished.stdout.count("results in") == 1, finished.stdout
+    document = json.loads((output / "results.json").read_text())
+    assert [row["status"] for row in document["jobs"]] == ["failed", "interrupted", "interrupted"]
+    assert document["jobs"][0]["error"] == "ValueError: I would rather not"
+
+
+def test_a_run_whose_reader_has_gone_is_complete_all_the_same(one_rank, tmp_path):
+    path, _ = one_rank
+    line = shlex.join(command("--eval_jobs_config", path, "--output_dir", tmp_path / "out"))
+    finished = run(["bash", "-c", f"{line} | true; exit ${{PIPESTATUS[0]}}"])
+    assert finished.returncode == 0, finished.stderr
+    assert (tmp_path / "out" / "results.csv").is_file()
 
 
 def test_a_finished_run_can_be_merged_again_later(one_rank, tmp_path):

@@ -1,3 +1,4 @@
+import asyncio
 import json
 from pathlib import Path
 
@@ -68,8 +69,15 @@ def test_a_completed_job_reports_its_time_and_steps(tmp_path):
     assert parts == pytest.approx(report.wall_s, abs=0.01)
 
 
-def test_a_job_on_the_cpu_is_reproducible_bit_for_bit(tmp_path):
-    assert JobRunner(settings(tmp_path)).run(job()).reproducible is Reproducible.BITWISE
+def test_only_a_policy_that_says_so_is_reproducible_bit_for_bit(tmp_path):
+    """Nobody can see from outside whether a policy carries something from one episode or job to the next."""
+
+    class Careful(ShrugPolicy):
+        reproducible = True
+
+    runner = JobRunner(settings(tmp_path))
+    assert runner.run(job("shrug")).reproducible is Reproducible.PLAN
+    assert runner.run(job("careful", policy_class=Careful)).reproducible is Reproducible.BITWISE
 
 
 @pytest.mark.parametrize(
@@ -98,13 +106,35 @@ def test_what_finished_before_a_failure_stays_committed(tmp_path):
     assert report.env_steps == 24 * 4
 
 
-def test_a_policy_that_calls_sys_exit_fails_its_job_only(tmp_path):
+class MuteError(Exception):
+    """An exception that cannot even say what is wrong."""
+
+    def __str__(self):
+        raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("raised", "error"),
+    [
+        (SystemExit(), "SystemExit"),
+        (KeyboardInterrupt("no"), "KeyboardInterrupt: no"),
+        (asyncio.CancelledError("cancelled"), "CancelledError: cancelled"),
+        (GeneratorExit("over"), "GeneratorExit: over"),
+        (MuteError(), "MuteError: it cannot say why"),
+        (ValueError("bad \udcff"), "ValueError: bad \\udcff"),
+        (ValueError("first\nsecond"), "ValueError: first"),
+    ],
+)
+def test_whatever_a_policy_raises_fails_its_job_only(tmp_path, raised, error):
     class Quitter(ShrugPolicy):
         def get_action(self, env, observation):
-            raise SystemExit(0)
+            raise raised
 
-    report = JobRunner(settings(tmp_path)).run(job(policy_class=Quitter))
+    runner = JobRunner(settings(tmp_path))
+    report = runner.run(job("bad", policy_class=Quitter))
     assert report.status is ReportedStatus.FAILED
+    assert report.error == error
+    assert runner.run(job("good")).status is ReportedStatus.COMPLETED
 
 
 def test_equal_environments_and_policies_in_consecutive_jobs_are_built_once(tmp_path):
@@ -132,10 +162,11 @@ def test_nothing_is_reused_after_a_failure(tmp_path):
     assert len(builder.built) == 2
 
 
-def test_a_policy_that_fails_to_close_is_not_held_against_the_next_job(tmp_path):
+@pytest.mark.parametrize("raised", [RuntimeError("never"), SystemExit(3)])
+def test_a_policy_that_fails_to_close_is_not_held_against_the_next_job(tmp_path, raised):
     class Clinging(ShrugPolicy):
         def close(self):
-            raise RuntimeError("never")
+            raise raised
 
     runner = JobRunner(settings(tmp_path))
     runner.run(job("first", policy_class=Clinging))
@@ -204,6 +235,20 @@ def test_a_job_without_a_length_takes_the_policys(tmp_path):
     report = runner.run(job("endless", num_episodes=None))
     assert report.error is not None
     assert "neither num_episodes nor num_steps" in report.error
+
+
+def test_a_policy_with_nothing_left_to_play_is_asked_before_the_first_episode(tmp_path):
+    class FourOnly(ShrugPolicy):
+        def can_play(self, episode_index):
+            return episode_index < 4
+
+    runner = JobRunner(settings(tmp_path))
+    report = runner.run(job("five", policy_class=FourOnly, num_episodes=5))
+    assert report.error is not None
+    assert report.error.endswith("has nothing to play in episode 4")
+    assert report.env_steps == 0
+    assert runner.run(job("steps", policy_class=FourOnly, num_steps=10_000)).status is ReportedStatus.COMPLETED
+    assert len(committed(tmp_path, "steps")) == 4
 
 
 def test_an_interrupted_job_says_so_and_keeps_what_finished(tmp_path):

@@ -153,6 +153,55 @@ def test_a_bad_action_is_the_policys_error(action, message):
         rollout(CoinEnvironment(CoinConfig(), 3), policy, episodes(3), [])
 
 
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (torch.tensor([True]), r"finished returned shape \(1,\), it must be \(3,\)"),
+        (torch.zeros(3), "finished must return None or a bool tensor, got torch.float32"),
+        ([True, False, False], "finished must return None or a bool tensor, got list"),
+    ],
+)
+def test_a_bad_answer_to_finished_is_the_policys_error(answer, message):
+    class Confused(ShrugPolicy):
+        def finished(self):
+            return answer
+
+    with pytest.raises(PolicyError, match=message):
+        rollout(CoinEnvironment(CoinConfig(), 3), Confused(), episodes(3), [])
+
+
+def test_an_instruction_that_is_no_text_is_the_policys_error():
+    class Numeric(ShrugPolicy):
+        def set_task_description(self, task_description):
+            return 7
+
+    with pytest.raises(PolicyError, match="set_task_description must return text or None, got int"):
+        rollout(CoinEnvironment(CoinConfig(), 1), Numeric(), episodes(1), [])
+
+
+def test_complex_actions_are_refused():
+    class Imaginary(ShrugPolicy):
+        def get_action(self, env, observation):
+            return torch.zeros(1, 2, dtype=torch.complex64)
+
+    with pytest.raises(PolicyError, match="actions are real numbers"):
+        rollout(CoinEnvironment(CoinConfig(), 1), Imaginary(), episodes(1), [])
+
+
+def test_what_a_policy_does_to_its_observation_stays_with_it():
+    class Vandal(ShrugPolicy):
+        def get_action(self, env, observation):
+            observation["policy"]["clock"] += 1000
+            observation["policy"].pop("heads")
+            return super().get_action(env, observation)
+
+    notebook = Notebook()
+    rollout(CoinEnvironment(CoinConfig(success_rate=1.0), 1), Vandal(), episodes(1), [notebook])
+    seen = [transition.observation["policy"] for transition in notebook.transitions]
+    assert [int(terms["clock"]) for terms in seen] == list(range(10))
+    assert all("heads" in terms for terms in seen)
+
+
 def test_nan_in_a_row_that_does_not_run_is_ignored():
     class NanBeyondTheFirst(ShrugPolicy):
         def get_action(self, env, observation):

@@ -1,0 +1,70 @@
+import io
+import os
+from pathlib import Path
+
+from rich.console import Console
+
+from isaaclab_arena.results.freshness import TABLE, tables_are_current
+from isaaclab_arena.results.merge import merge_results
+from isaaclab_arena.results.result_files import write_tables
+from isaaclab_arena.results.summary import print_summary
+from isaaclab_arena.storage.job_reports import ReportedStatus
+from tests.results.evidence import planned, report, rows, write_plan, write_report, write_rows
+
+
+def shown(folder: Path) -> str:
+    stream = io.StringIO()
+    print_summary(merge_results(folder), folder, Console(file=stream, width=140))
+    return stream.getvalue()
+
+
+def test_a_failed_job_names_its_rank_its_cause_and_the_traceback(tmp_path):
+    write_plan(tmp_path, planned(rank=2))
+    failure = {"status": ReportedStatus.FAILED, "error": "ValueError: no", "traceback_file": "lift/traceback.txt"}
+    write_report(tmp_path, report(rank=2, **failure))
+    assert "failed: job 'lift' on rank 2: ValueError: no (traceback in lift/traceback.txt)" in shown(tmp_path)
+
+
+def test_missing_episodes_are_named(tmp_path):
+    write_plan(tmp_path, planned())
+    write_rows(tmp_path, rows("ss-s-sssss"))
+    assert "missing: job 'lift' on rank 0 lacks 2 episodes (2, 4)" in shown(tmp_path)
+
+
+def test_a_rate_that_leaves_episodes_out_is_marked_and_bounded(tmp_path):
+    """Three successes and six failures are known; one error and ten missing could be either."""
+    write_plan(tmp_path, planned(num_episodes=20))
+    write_rows(tmp_path, rows("sssffffffe"))
+    write_report(tmp_path, report())
+    text = shown(tmp_path)
+    assert "33.3 [12.1, 64.6]*" in text
+    assert "1 errors and 10 missing episodes do not count" in text
+    assert "15.0 % if they are counted as failures, 70.0 % as successes" in text
+
+
+def test_a_job_limited_by_steps_says_how_many_episodes_were_cut(tmp_path):
+    write_plan(tmp_path, planned(num_episodes=None, num_steps=50))
+    write_rows(tmp_path, rows("sss"))
+    write_report(tmp_path, report(cut_episodes=7))
+    assert "7 episodes were under way at its last step" in shown(tmp_path)
+
+
+def test_a_complete_job_needs_no_caveat(tmp_path):
+    write_plan(tmp_path, planned())
+    write_rows(tmp_path, rows("ssssssssff"))
+    write_report(tmp_path, report())
+    assert "*" not in shown(tmp_path)
+
+
+def test_tables_are_current_until_a_rank_writes_again(tmp_path):
+    write_plan(tmp_path, planned())
+    write_rows(tmp_path, rows("ss"))
+    assert not tables_are_current(tmp_path)
+    write_tables(tmp_path, merge_results(tmp_path))
+    later = (tmp_path / TABLE).stat().st_mtime_ns + 1_000_000_000
+    os.utime(tmp_path / TABLE, ns=(later, later))
+    assert tables_are_current(tmp_path)
+    write_rows(tmp_path, rows("s", first=2))
+    for commit_file in tmp_path.glob("lift/*.jsonl"):
+        os.utime(commit_file, ns=(later + 1, later + 1))
+    assert not tables_are_current(tmp_path)
