@@ -5,6 +5,7 @@ the order in which episodes finish cannot reach it, so the conditions of an epis
 whenever it runs. Streams are numpy ``SeedSequence`` objects with a spawn key, which needs no counter.
 """
 
+import zlib
 from enum import IntEnum
 
 import numpy as np
@@ -21,20 +22,26 @@ class Stream(IntEnum):
     VARIATION = 3
 
 
-def episode_seed_sequence(seed: int, stream: Stream, episode_index: int) -> np.random.SeedSequence:
+def episode_seed_sequence(
+    seed: int, stream: Stream, episode_index: int, part: str | None = None
+) -> np.random.SeedSequence:
     """Return the seed sequence of one use of one episode.
 
     Args:
         seed: The job's seed, 0 to 2**63 - 1.
         stream: What the numbers are for.
         episode_index: Position of the episode in its job, from 0.
+        part: Names one of several independent streams of the same use.
     """
-    return np.random.SeedSequence(entropy=seed, spawn_key=(int(stream), episode_index))
+    key = (int(stream), episode_index)
+    if part is not None:
+        key = (*key, zlib.crc32(part.encode("utf-8")))
+    return np.random.SeedSequence(entropy=seed, spawn_key=key)
 
 
-def episode_generator(seed: int, stream: Stream, episode_index: int) -> np.random.Generator:
+def episode_generator(seed: int, stream: Stream, episode_index: int, part: str | None = None) -> np.random.Generator:
     """Return a fresh generator at the start of one episode's stream; see `episode_seed_sequence`."""
-    return np.random.default_rng(episode_seed_sequence(seed, stream, episode_index))
+    return np.random.default_rng(episode_seed_sequence(seed, stream, episode_index, part))
 
 
 def episode_seed(seed: int, stream: Stream, episode_index: int) -> int:

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from isaaclab_arena.interfaces.episode import Conditions
+from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
 
 Observation: TypeAlias = dict[str, Any]
@@ -90,6 +90,16 @@ class Environment(ABC):
         Args:
             generator: The episode's own stream; nothing else may influence the draw.
         """
+
+    def vary_conditions(self, conditions: Conditions, episode: Episode) -> Conditions:
+        """Return an episode's conditions with what varies in it added or replaced; unchanged where nothing does.
+
+        Args:
+            conditions: What `draw_conditions` drew.
+            episode: Its variation and noise streams; nothing else may influence the draw.
+        """
+        del episode
+        return conditions
 
     @abstractmethod
     def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:

@@ -44,6 +44,21 @@ class Episode:
         seed = self.seed if self.conditions_seed is None else self.conditions_seed
         return episode_generator(seed, Stream.CONDITIONS, self.episode_index)
 
+    def variation_generator(self, variation: str) -> np.random.Generator:
+        """Return a fresh generator for one variation; each has a stream of its own, so none shifts the others.
+
+        Args:
+            variation: Its key, ``<asset>.<name>``.
+        """
+        seed = self.seed if self.conditions_seed is None else self.conditions_seed
+        return episode_generator(seed, Stream.VARIATION, self.episode_index, variation)
+
+    @property
+    def noise_seed(self) -> int:
+        """The seed of the noise that the environment adds during the episode, 0 to 2**63 - 1."""
+        seed = self.seed if self.conditions_seed is None else self.conditions_seed
+        return episode_seed(seed, Stream.NOISE, self.episode_index)
+
     def policy_generator(self) -> np.random.Generator:
         """Return a fresh generator for the policy's own noise in this episode."""
         return episode_generator(self.seed, Stream.POLICY, self.episode_index)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from isaaclab_arena.errors import EnvironmentBuildError
+from isaaclab_arena.sim.model_changes import ModelChange
 from isaaclab_arena.sim.rotation import rotate
 
 
@@ -131,6 +133,34 @@ class Backend(ABC):
             env_id: The world.
             state: Shape: (state_size,).
         """
+
+    def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
+        """Give the named worlds values of the model of their own, in place of those of an earlier call.
+
+        Whatever is not named is the shared model's again, and what the model derives from changed values (inertia
+        about axes, bounding volumes, constraint scaling) follows. Call it before `reset`. A world's values must not
+        depend on those of other worlds, to the last bit.
+
+        Args:
+            env_ids: Worlds, ascending. Shape: (n,), int64.
+            changes: One list per world, in the same order.
+
+        Raises:
+            EnvironmentBuildError: If the backend cannot.
+        """
+        del env_ids, changes
+        raise EnvironmentBuildError(f"the backend '{self.engine()}' cannot vary its model between worlds")
+
+    def model_field(self, name: str) -> np.ndarray:
+        """Return a field of the model in every world, for renderers and tests. Shape: (num_envs, ...).
+
+        Args:
+            name: As in `mujoco.MjModel`: ``geom_rgba``, ``light_dir``, ``cam_pos``.
+
+        Raises:
+            EnvironmentBuildError: If the backend cannot.
+        """
+        raise EnvironmentBuildError(f"the backend '{self.engine()}' does not show its model's '{name}'")
 
     @abstractmethod
     def model_digest(self) -> str:

@@ -10,6 +10,7 @@ import torch
 from mujoco import batch as mujoco_batch
 
 from isaaclab_arena.sim.backend import Backend, ModelNames, StartState
+from isaaclab_arena.sim.model_changes import ModelChange
 
 _BAD_STATE_WARNINGS = [
     int(warning)
@@ -46,6 +47,7 @@ class MujocoBackend(Backend):
         self.site_xpos, self.sensordata = self._view("site_xpos"), self._view("sensordata")
         self._mocap_pos = self.batch.bind("mocap_pos")
         self._shown: mujoco.MjData | None = None
+        self._varied: dict[str, np.ndarray] = {}
         self._diverged = np.zeros(num_envs, bool)
         self.diverged = torch.from_numpy(self._diverged)
         self._warnings_at_reset = self._bad_state_warnings()
@@ -76,6 +78,26 @@ class MujocoBackend(Backend):
         except mujoco_batch.SimulationError as error:
             self._diverged[error.ids] = True
         self._mark_diverged(ids)
+
+    def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
+        """Give the named worlds values of the model of their own; see `Backend.vary`."""
+        ids = env_ids.numpy()
+        fields = {change.field for own in changes for change in own}
+        self._varied |= {name: self.batch.expand(name) for name in sorted(fields - self._varied.keys())}
+        for name, values in self._varied.items():
+            values[ids] = getattr(self.model, name)
+        for env_id, own in zip(ids, changes, strict=True):
+            for change in own:
+                row = self._varied[change.field][env_id, change.row]
+                self._varied[change.field][env_id, change.row] = np.reshape(change.value, row.shape)
+        if self._varied:
+            self.batch.set_const(ids)
+
+    def model_field(self, name: str) -> np.ndarray:
+        """Return a field of the model in every world, copied. Shape: (num_envs, ...)."""
+        own = self.batch.expanded(name)
+        shared = getattr(self.model, name)
+        return np.array(np.broadcast_to(shared, (self.num_envs, *shared.shape)) if own is None else own)
 
     def jacobian(self, body: str, site: str) -> torch.Tensor:
         """Return a site's Jacobian. Shape: (num_envs, 6, nv)."""

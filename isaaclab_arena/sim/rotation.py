@@ -4,6 +4,8 @@ No reduction, matrix product or transcendental function appears here: their roun
 layout of the batch, and a row's numbers must not depend on its neighbours.
 """
 
+from collections.abc import Sequence
+
 import torch
 
 
@@ -43,6 +45,12 @@ def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         ),
         dim=-1,
     )
+
+
+def multiply_numbers(a: Sequence[float], b: Sequence[float]) -> tuple[float, ...]:
+    """Return the rotation ``a`` after ``b``, as plain numbers. Shapes: (4,), (4,) -> (4,)."""
+    product = multiply(torch.tensor(a, dtype=torch.float64), torch.tensor(b, dtype=torch.float64))
+    return tuple(float(part) for part in product)
 
 
 def rotate(quaternion: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
