@@ -173,6 +173,7 @@ class GymBuilder:
             max_episode_length=limit,
             control_dt=config.control_dt or description["control_dt"] or _UNKNOWN_CONTROL_DT_S,
             seed_bits=config.seed_bits,
+            reproducible=config.seeded and not description["nondeterministic"],
             success=SuccessRule(
                 key=config.success_key,
                 return_threshold=config.success_reward_threshold,

@@ -28,6 +28,7 @@ class GymTraits:
         max_episode_length: Control steps until a row is truncated.
         control_dt: Time between two control steps [s].
         seed_bits: Seeds are below two to this power.
+        reproducible: Whether an episode follows from its seed and its actions alone.
         success: What counts as success.
         metric_keys: Entries of ``info`` that are kept as metrics.
     """
@@ -38,6 +39,7 @@ class GymTraits:
     max_episode_length: int
     control_dt: float
     seed_bits: int
+    reproducible: bool
     success: SuccessRule
     metric_keys: tuple[str, ...]
 
@@ -61,6 +63,7 @@ class GymEnvironment(Environment):
         self.control_dt = traits.control_dt
         self.task_description = traits.task_description
         self.max_episode_length = traits.max_episode_length
+        self.reproducible = traits.reproducible
         self.action_spec = _action_spec(rows.description)
         self._terms = {name: term["image"] for name, term in rows.description["observation"].items()}
         specs = {name: _term_spec(term) for name, term in rows.description["observation"].items()}

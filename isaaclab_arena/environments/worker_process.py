@@ -70,6 +70,7 @@ class WorkerProcess:
         self._reader = threading.Thread(target=self._drain, args=(errors,), daemon=True)
         self._reader.start()
         self._buffer = bytearray()
+        self._asked_s = time.monotonic()
 
     @property
     def pid(self) -> int:
@@ -89,6 +90,7 @@ class WorkerProcess:
         Raises:
             WorkerError: If the worker is gone.
         """
+        self._asked_s = time.monotonic()
         try:
             self._requests.write(frames.encode(message, arrays or {}))
             self._requests.flush()
@@ -99,13 +101,13 @@ class WorkerProcess:
         """Return message and arrays of the answer.
 
         Args:
-            timeout_s: How long to wait for it [s].
+            timeout_s: How long after the request it may come [s].
 
         Raises:
             RequestError: If the request raised in the worker.
             WorkerError: If the worker died, did not answer in time, or answered nonsense.
         """
-        deadline_s = time.monotonic() + timeout_s
+        deadline_s = self._asked_s + timeout_s
         try:
             message, arrays = frames.decode(lambda size: self._read_exactly(size, deadline_s))
         except EOFError as error:

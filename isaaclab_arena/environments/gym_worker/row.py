@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import sys
+import platform
 import typing
+from importlib import metadata
 
 import gymnasium
 import numpy as np
@@ -46,7 +47,7 @@ class Row:
 
     def description(self) -> dict[str, typing.Any]:
         """Return what the environment looks like, as JSON."""
-        environment = self._environment
+        environment, spec = self._environment, self._environment.spec
         low, high = action_bounds(self._action_space)
         return {
             "observation": {
@@ -55,7 +56,8 @@ class Row:
             },
             "action_low": low.tolist(),
             "action_high": high.tolist(),
-            "max_episode_length": environment.spec.max_episode_steps if environment.spec is not None else None,
+            "max_episode_length": spec.max_episode_steps if spec is not None else None,
+            "nondeterministic": spec is not None and spec.nondeterministic,
             "control_dt": _control_dt(environment),
             "versions": _versions(type(environment.unwrapped).__module__.partition(".")[0]),
         }
@@ -163,9 +165,10 @@ def _control_dt(environment: gymnasium.Env) -> float | None:
 
 
 def _versions(package: str) -> dict[str, str]:
-    found = {"python": sys.version.partition(" ")[0]}
+    found = {"python": platform.python_version()}
     for name in ("gymnasium", "numpy", "mujoco", package):
-        version = getattr(sys.modules.get(name), "__version__", None)
-        if isinstance(version, str):
-            found[name] = version
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
     return found

@@ -1,0 +1,93 @@
+"""Jobs in environments made elsewhere keep the promises of every other job."""
+
+import json
+from typing import Any
+
+import h5py
+import pytest
+
+from isaaclab_arena.evaluation.eval_runner import main
+from tests.environments.gym_fakes import ID
+from tests.environments.gym_running import IN_WORKERS
+
+COLUMNS = ("episodes", "successes", "errors", "missing", "mean_length", "mean_return", "reproducible", "status")
+
+
+def evaluate(tmp_path, *jobs) -> dict[str, dict]:
+    (tmp_path / "jobs.json").write_text(json.dumps({"jobs": jobs}))
+    main(["--eval_jobs_config", str(tmp_path / "jobs.json"), "--output_dir", str(tmp_path / "out")])
+    rows = json.loads((tmp_path / "out" / "results.json").read_text())["jobs"]
+    return {row["name"]: row for row in rows}
+
+
+def job(name: str, environment: str = f"gym:{ID}", *, num_envs: int = 2, policy_type="random_action", **options):
+    return {
+        "name": name,
+        "arena_env_args": {"environment": environment, "num_envs": num_envs, **options},
+        "policy_type": policy_type,
+        "num_episodes": 8,
+    }
+
+
+def test_the_table_is_the_same_for_any_number_of_rows_and_in_workers(tmp_path):
+    rows = evaluate(
+        tmp_path,
+        job("one", num_envs=1, success_key="success"),
+        job("three", num_envs=3, success_key="success"),
+        job("workers", num_envs=2, success_key="success", **IN_WORKERS),
+    )
+    measured = [[row[column] for column in COLUMNS] for row in rows.values()]
+    assert measured[0] == measured[1] == measured[2]
+    assert rows["one"]["episodes"] == 8
+    assert 0 < rows["one"]["successes"] < 8
+    assert rows["one"]["reproducible"] == "bitwise"
+
+
+def test_success_that_is_not_measured_leaves_its_cells_empty(tmp_path):
+    rows = evaluate(tmp_path, job("reacher", "gym:Reacher-v5", metric_keys=["reward_dist"]))
+    assert rows["reacher"]["episodes"] == 8
+    assert rows["reacher"]["successes"] is None
+    assert rows["reacher"]["mean_length"] == 50
+
+
+def test_errors_of_an_environment_are_counted_and_say_what_happened(tmp_path):
+    broken = {"misbehaviour": "raise", "only_odd": True}
+    rows = evaluate(tmp_path, job("broken", success_key="success", make_kwargs=broken))
+    lines = (tmp_path / "out" / "broken" / "episode_results_rank0.jsonl").read_text().splitlines()
+    errors = [line for line in map(json.loads, lines) if line["outcome"] == "error"]
+    assert rows["broken"]["episodes"] == 8
+    assert rows["broken"]["missing"] == 0
+    assert rows["broken"]["errors"] == len(errors) > 0
+    assert {line["error"] for line in errors} == {"OSError: the floor gave way"}
+
+
+def test_pictures_and_numbers_are_recorded(tmp_path):
+    (tmp_path / "jobs.json").write_text(json.dumps({"jobs": [job("seen", make_kwargs={"picture": True})]}))
+    arguments = ["--eval_jobs_config", str(tmp_path / "jobs.json"), "--output_dir", str(tmp_path / "out")]
+    assert main([*arguments, "--record_observations", "all"]) == 0
+    with h5py.File(tmp_path / "out" / "seen" / "dataset_seen.hdf5") as dataset:
+        episode: Any = dataset["data/demo_0"]
+        length = len(episode["actions"])
+        assert episode["camera_obs/eye.front"].shape == (length, 4, 5, 3)
+        assert episode["obs/numbers"][:, 1].tolist() == list(range(length))
+        provenance = json.loads(episode.attrs["provenance"])
+    assert provenance["environment"] == f"gym:{ID}"
+
+
+def test_a_recording_played_again_gives_the_recorded_outcomes(tmp_path):
+    evaluate(tmp_path, job("first", "gym:CartPole-v1", success_reward_threshold=20))
+    (tmp_path / "again").mkdir()
+    replay = job("again", "gym:CartPole-v1", policy_type="replay", num_envs=3, success_reward_threshold=20)
+    replay["policy_config_dict"] = {"replay_file_path": str(tmp_path / "out" / "first" / "dataset_first.hdf5")}
+    again = evaluate(tmp_path / "again", replay)["again"]
+    first = json.loads((tmp_path / "out" / "results.json").read_text())["jobs"][0]
+    assert [again[column] for column in COLUMNS] == [first[column] for column in COLUMNS]
+
+
+@pytest.mark.parametrize("name", ["gym:CartPol-v1", "gym:Reacher-v5"])
+def test_mistakes_are_told_before_anything_starts(tmp_path, capsys, name):
+    (tmp_path / "jobs.json").write_text(json.dumps({"jobs": [job("wrong", name, sucess_key="success")]}))
+    arguments = ["--eval_jobs_config", str(tmp_path / "jobs.json"), "--output_dir", str(tmp_path / "out")]
+    assert main(arguments) == 2
+    assert "did you mean 'success_key'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
