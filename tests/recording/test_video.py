@@ -1,0 +1,181 @@
+"""Films of an environment whose frames say which step they show."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+
+from isaaclab_arena.errors import StorageError
+from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.interfaces.environment import VIEWPORT
+from isaaclab_arena.interfaces.episode import EpisodeRecord
+from isaaclab_arena.interfaces.observer import Observer
+from isaaclab_arena.recording.captions import BAR_HEIGHT
+from isaaclab_arena.recording.contact_sheet import FrameSamples
+from isaaclab_arena.recording.video import VideoRecorder
+from isaaclab_arena.recording.video_file import VideoFile
+from isaaclab_arena.recording.video_options import VideoOptions
+from tests.fakes_environment import PushPolicy, ScriptedEnvironment, episodes, files_below
+
+HEIGHT, WIDTH = 33, 161
+GREY_PER_STEP = 25
+
+
+class FilmedEnvironment(ScriptedEnvironment):
+    """Shows grey pictures, brighter with every step; row and camera do not matter."""
+
+    filmable = ("front_rgb", VIEWPORT)
+
+    def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> dict[str, np.ndarray]:
+        grey = (self._clock[list(env_ids)] * GREY_PER_STEP).numpy().astype(np.uint8)
+        frames = np.broadcast_to(grey[:, None, None, None], (len(env_ids), HEIGHT, WIDTH, 3))
+        return dict.fromkeys(cameras, frames)
+
+
+class Records(Observer):
+    """Keeps what is known of finished episodes."""
+
+    def __init__(self) -> None:
+        self.of: dict[int, EpisodeRecord] = {}
+
+    def on_episode_end(self, environment, record) -> None:
+        self.of[record.episode.episode_index] = record
+
+
+def film(folder: Path, *, num_episodes: int = 6, num_envs: int = 2, names_rebuilds: bool = False, **options) -> Records:
+    records = Records()
+    recorder = VideoRecorder(folder, "push", VideoOptions(**options), names_rebuilds=names_rebuilds)
+    rollout(FilmedEnvironment(num_envs), PushPolicy(None), episodes(num_episodes), [recorder, records])
+    recorder.close()
+    return records
+
+
+def frames_of(path: Path) -> list[np.ndarray]:
+    with av.open(str(path)) as container:
+        return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+
+
+def video_of(folder: Path, index: int, *, pattern: str = "viewport-env*-episode-{}.mp4") -> Path:
+    [path] = (folder / "videos").glob(pattern.format(index))
+    return path
+
+
+def test_every_episode_has_a_video_per_camera_under_arenas_name(tmp_path):
+    records = film(tmp_path, camera=True, viewport=True)
+    expected = {"contact_sheet.png"}
+    for index, record in records.of.items():
+        expected.add(f"videos/robot-cam-env{record.env_id}-front_rgb-episode-{index}.mp4")
+        expected.add(f"videos/viewport-env{record.env_id}-episode-{index}.mp4")
+    assert files_below(tmp_path) == expected
+
+
+def test_a_rebuild_is_named_where_there_are_several(tmp_path):
+    film(tmp_path, num_episodes=1, camera=True, names_rebuilds=True)
+    assert "videos/robot-cam-rebuild0-env0-front_rgb-episode-0.mp4" in files_below(tmp_path)
+
+
+def test_a_video_goes_from_before_the_first_step_to_after_the_last(tmp_path):
+    records = film(tmp_path, viewport=True)
+    for index, record in records.of.items():
+        frames = frames_of(video_of(tmp_path, index))
+        assert len(frames) == record.length + 1
+        greys = [frame[:HEIGHT].mean() for frame in frames]
+        assert greys == pytest.approx([step * GREY_PER_STEP for step in range(record.length + 1)], abs=3)
+
+
+def test_the_last_frame_tells_the_outcome(tmp_path):
+    film(tmp_path, num_episodes=1, viewport=True)
+    bars = [frame[HEIGHT : HEIGHT + BAR_HEIGHT].astype(int) for frame in frames_of(video_of(tmp_path, 0))]
+    changes = [np.abs(bar - bars[0]).max() for bar in bars]
+    assert max(changes[:-1]) < 60
+    assert changes[-1] > 120
+
+
+def test_videos_play_as_fast_as_it_happened(tmp_path):
+    film(tmp_path, num_episodes=1, viewport=True)
+    with av.open(str(video_of(tmp_path, 0))) as container:
+        stream = container.streams.video[0]
+        assert stream.average_rate == 20
+        assert (stream.codec_context.name, stream.codec_context.pix_fmt) == ("h264", "yuv420p")
+        assert container.metadata["title"] == "push, episode 0, viewport"
+
+
+def test_only_failures_are_kept_where_asked_for(tmp_path):
+    records = film(tmp_path, num_episodes=12, viewport=True, only_failures=True)
+    failed = {index for index, record in records.of.items() if not record.success}
+    assert failed
+    assert failed != set(records.of)
+    kept = {int(path.stem.rpartition("-")[2]) for path in (tmp_path / "videos").iterdir()}
+    assert kept == failed
+
+
+def test_only_the_first_episodes_are_filmed_where_asked_for(tmp_path):
+    film(tmp_path, viewport=True, first_episodes=2)
+    kept = {int(path.stem.rpartition("-")[2]) for path in (tmp_path / "videos").glob("*.mp4")}
+    assert kept == {0, 1}
+
+
+def test_a_rollout_that_is_cut_leaves_no_half_videos(tmp_path):
+    recorder = VideoRecorder(tmp_path, "push", VideoOptions(viewport=True))
+    rollout(FilmedEnvironment(2), PushPolicy(None), episodes(2), [recorder], max_steps=2)
+    assert not list((tmp_path / "videos").glob("[!.]*"))
+    recorder.close()
+    assert files_below(tmp_path) == set()
+
+
+def test_an_environment_without_cameras_is_not_filmed_and_says_so_once(tmp_path, caplog):
+    recorder = VideoRecorder(tmp_path, "push", VideoOptions(viewport=True))
+    with caplog.at_level("WARNING", logger="isaaclab_arena"):
+        rollout(ScriptedEnvironment(2), PushPolicy(None), episodes(4), [recorder])
+    recorder.close()
+    assert [record.message for record in caplog.records] == [
+        "job 'push' has no videos: its environment has no such cameras"
+    ]
+    assert files_below(tmp_path) == set()
+
+
+def test_the_contact_sheet_has_a_row_per_episode(tmp_path):
+    film(tmp_path, num_episodes=3, viewport=True)
+    sheet = np.asarray(Image.open(tmp_path / "contact_sheet.png"))
+    rows = [sheet[top : top + 96] for top in range(0, len(sheet), 100)]
+    assert len(rows) == 3
+    for row in rows:
+        first, middle, last = (row[:, round((third + 0.5) * WIDTH * 96 / HEIGHT)].mean() for third in range(3))
+        assert first < 3
+        assert first < middle < last
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 8, 9, 17, 100, 1001])
+def test_the_middle_of_an_episode_is_found_without_keeping_it_all(length):
+    samples = FrameSamples()
+    for step in range(length):
+        samples.add(np.full((96, 4, 3), step * 255 // max(1, length - 1), np.uint8))
+    first, middle = samples.first_and_middle()
+    assert first.max() == 0
+    assert abs(int(middle.mean()) - (255 // 2 if length > 1 else 0)) <= 255 / 8 + (255 / length if length < 4 else 0)
+
+
+def test_an_odd_size_loses_nothing(tmp_path):
+    picture = np.zeros((7, 9, 3), np.uint8)
+    picture[-1], picture[:, -1] = 255, 255
+    video = VideoFile(tmp_path / "odd.mp4", frames_per_second=10, title="odd")
+    video.add(picture)
+    video.finish()
+    [frame] = frames_of(tmp_path / "odd.mp4")
+    assert frame.shape == (8, 10, 3)
+    assert frame[6:].mean() > 200
+
+
+def test_a_video_that_cannot_be_written_is_a_storage_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="cannot write"):
+        VideoFile(tmp_path / "file" / "video.mp4", frames_per_second=10, title="none")
+
+
+def test_a_video_without_frames_is_no_video(tmp_path):
+    with pytest.raises(StorageError, match="no frames"):
+        VideoFile(tmp_path / "empty.mp4", frames_per_second=10, title="none").finish()
+    assert files_below(tmp_path) == set()
