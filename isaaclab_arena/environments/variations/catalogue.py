@@ -1,0 +1,254 @@
+"""The catalogue: everything that may vary in an environment, found from its task and its compiled model."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+
+from isaaclab_arena.environments.tasks.task import Task
+from isaaclab_arena.interfaces.episode import ConditionValue
+from isaaclab_arena.interfaces.variation import Sampler, SamplerType, Variation
+from isaaclab_arena.sim.model_changes import (
+    body_geoms,
+    body_mass,
+    colour_of,
+    is_scalable,
+    touching_geoms,
+)
+
+ACTION_NOISE = "action.noise"
+ACTION_NOISE_SEED = "action.noise_seed"
+OBSERVATION_DELAY = "observation.delay"
+DISTRACTOR_COUNT = "distractors.count"
+TABLE_HEIGHT = "table.height"
+LIGHT_DIRECTION, LIGHT_INTENSITY, LIGHT_COLOR = "light.direction", "light.intensity", "light.color"
+MAX_DISTRACTORS = 6
+MAX_DELAY = 100
+
+_SAMPLES = 256
+_VIEWPORT = "viewport"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """What a catalogue is made from.
+
+    Attributes:
+        model: The compiled scene.
+        task: The task in it.
+        has_distractors: Whether there are objects that could distract.
+        joint_position_span: Lowest and highest start of the robot's joints [rad].
+    """
+
+    model: mujoco.MjModel
+    task: Task
+    has_distractors: bool
+    joint_position_span: tuple[tuple[float, ...], tuple[float, ...]]
+
+
+def catalogue(scene: Scene) -> tuple[Variation, ...]:
+    """Return every variation of an environment, switched off, by its key."""
+    found: dict[str, Variation] = {}
+    for variation in (
+        *_starts(scene.task),
+        *_objects(scene),
+        *_light(scene.model),
+        *_cameras(scene.model),
+        *_others(scene),
+    ):
+        found.setdefault(variation.key, variation)
+    return tuple(found.values())
+
+
+def object_bodies(model: mujoco.MjModel, task: Task) -> dict[str, str]:
+    """Return the task's loose objects: name in recordings to body."""
+    return {
+        name: model.body(int(model.jnt_bodyid[model.joint(joint).id])).name
+        for name, joint in task.rigid_objects.items()
+    }
+
+
+def _starts(task: Task) -> Iterator[Variation]:
+    """Yield what the task itself draws: the variation replaces the draw."""
+    draws = [task.draw_conditions(np.random.default_rng([0, index])) for index in range(_SAMPLES)]
+    seen: dict[str, list[ConditionValue]] = {}
+    for draw in draws:
+        for key, value in draw.items():
+            seen.setdefault(key, []).append(value)
+    for key, values in seen.items():
+        asset, _, name = key.partition(".")
+        if name:
+            yield _start(asset, name, values)
+
+
+def _start(asset: str, name: str, values: Sequence[ConditionValue]) -> Variation:
+    if isinstance(values[0], str):
+        choices = tuple(sorted({str(value) for value in values}))
+        sampler = Sampler(type=SamplerType.CHOICE, choices=choices)
+        return Variation(asset=asset, name=name, unit="", description="which one the task asks for", sampler=sampler)
+    whole = isinstance(values[0], int)
+    table = np.array(values, float).reshape(len(values), -1)
+    low, high = zip(*(_span(column, whole=whole) for column in table.T), strict=True)
+    is_position = name == "position" and len(low) == 3
+    unit = "m" if name.endswith("position") else "rad" if name.endswith("yaw") else ""
+    return Variation(
+        asset=asset,
+        name=name,
+        unit=unit,
+        description=f"where it starts, in place of the task's own draw of {asset}.{name}",
+        sampler=Sampler(low=low, high=high),
+        sizes=(2, 3) if is_position else (len(low),),
+        integer=whole and len(low) == 1,
+    )
+
+
+def _span(values: np.ndarray, *, whole: bool) -> tuple[float, float]:
+    """Return the range that the draws suggest: whole centimetres, a full turn, or the one value there is."""
+    low, high = float(values.min()), float(values.max())
+    if low == high or whole:
+        return low, high
+    if high - low > 0.98 * 2 * math.pi and high - low < 2 * math.pi:
+        return -math.pi, math.pi
+    return math.floor(100 * low) / 100, math.ceil(100 * high) / 100
+
+
+def _objects(scene: Scene) -> Iterator[Variation]:
+    model = scene.model
+    for name, body in object_bodies(model, scene.task).items():
+        mass = round(body_mass(model, body), 6)
+        yield _number(name, "mass", "kg", "what it weighs", (mass / 2, 2 * mass), (1e-4, 100.0))
+        if is_scalable(model, body):
+            yield _number(name, "size", "", "factor on its lengths; the mass stays", (0.9, 1.1), (0.2, 3.0))
+        touching = touching_geoms(model, body)
+        if touching:
+            friction = round(float(model.geom_friction[touching[0]][0]), 6)
+            words = "coefficient of sliding friction, whatever it touches"
+            yield _number(name, "friction", "", words, (_cm(friction / 2), _cm(1.5 * friction)), (0.0, 10.0))
+        if body_geoms(model, body):
+            yield _colour(name, "red, green, blue of its main surface", colour_of(model, body)[:3], spread=0.25)
+
+
+def _light(model: mujoco.MjModel) -> Iterator[Variation]:
+    if model.nlight == 0:
+        return
+    x, y, z = (float(value) for value in model.light_dir[0])
+    direction = Sampler(low=(_cm(x - 0.4), _cm(y - 0.4), _cm(z)), high=(_cm(x + 0.4), _cm(y + 0.4), _cm(z)))
+    yield Variation(
+        asset="light",
+        name="direction",
+        unit="",
+        description="where the sun shines to; any length",
+        sampler=direction,
+        minimum=-10.0,
+        maximum=10.0,
+        sizes=(3,),
+    )
+    yield _number("light", "intensity", "", "factor on every light", (0.5, 1.5), (0.0, 5.0))
+    yield Variation(
+        asset="light",
+        name="color",
+        unit="",
+        description="factors on red, green, blue of every light",
+        sampler=Sampler(low=(0.7,) * 3, high=(1.0,) * 3),
+        minimum=0.0,
+        maximum=5.0,
+        sizes=(3,),
+    )
+
+
+def _cameras(model: mujoco.MjModel) -> Iterator[Variation]:
+    for name in camera_assets(model):
+        yield _triple(name, "position", "m", "how far it is from its place, along its carrier's axes", 0.02, 1.0)
+        yield _triple(name, "rotation", "rad", "how it is turned about right, up and backwards", 0.03, math.pi)
+
+
+def camera_assets(model: mujoco.MjModel) -> Mapping[str, str]:
+    """Return what pictures show policies: name in observations to name in the model."""
+    names = [model.camera(index).name for index in range(model.ncam)]
+    return {name.rpartition("/")[2]: name for name in names if name != _VIEWPORT}
+
+
+def _others(scene: Scene) -> Iterator[Variation]:
+    low, high = scene.joint_position_span
+    yield Variation(
+        asset="robot",
+        name="joint_position",
+        unit="rad",
+        description="where its joints start, in place of a draw about its home",
+        sampler=Sampler(low=low, high=high),
+        minimum=-2 * math.pi,
+        maximum=2 * math.pi,
+        sizes=(len(low),),
+    )
+    words = "how much higher the table stands than the robot's foot"
+    yield _number("table", "height", "m", words, (-0.03, 0.03), (-0.3, 0.3))
+    if scene.has_distractors:
+        words = "how many objects stand about that have no part in the task"
+        yield _whole("distractors", "count", "", words, (1, 3), (0, MAX_DISTRACTORS))
+    words = "standard deviation of the noise on actions, as a share of each one's range"
+    yield _number("action", "noise", "", words, (0.0, 0.02), (0.0, 1.0))
+    yield _whole("observation", "delay", "control steps", "how old what the policy sees is", (0, 3), (0, MAX_DELAY))
+
+
+def _number(
+    asset: str, name: str, unit: str, description: str, span: tuple[float, float], limits: tuple[float, float]
+) -> Variation:
+    return Variation(
+        asset=asset,
+        name=name,
+        unit=unit,
+        description=description,
+        sampler=Sampler(low=(span[0],), high=(span[1],)),
+        minimum=limits[0],
+        maximum=limits[1],
+    )
+
+
+def _whole(
+    asset: str, name: str, unit: str, description: str, span: tuple[int, int], limits: tuple[int, int]
+) -> Variation:
+    return Variation(
+        asset=asset,
+        name=name,
+        unit=unit,
+        description=description,
+        sampler=Sampler(low=(float(span[0]),), high=(float(span[1]),)),
+        minimum=limits[0],
+        maximum=limits[1],
+        integer=True,
+    )
+
+
+def _triple(asset: str, name: str, unit: str, description: str, span: float, limit: float) -> Variation:
+    return Variation(
+        asset=asset,
+        name=name,
+        unit=unit,
+        description=description,
+        sampler=Sampler(low=(-span,) * 3, high=(span,) * 3),
+        minimum=-limit,
+        maximum=limit,
+        sizes=(3,),
+    )
+
+
+def _colour(asset: str, description: str, rgb: Sequence[float], *, spread: float) -> Variation:
+    low = tuple(_cm(max(0.0, value - spread)) for value in rgb)
+    high = tuple(_cm(min(1.0, value + spread)) for value in rgb)
+    sampler = Sampler(low=low, high=high)
+    return Variation(
+        asset=asset,
+        name="color",
+        unit="",
+        description=description,
+        sampler=sampler,
+        minimum=0.0,
+        maximum=1.0,
+        sizes=(3,),
+    )
+
+
+def _cm(value: float) -> float:
+    return round(float(value), 2)

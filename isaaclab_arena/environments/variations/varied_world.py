@@ -1,0 +1,176 @@
+"""A world with variations on: draws them for an episode, and puts them into effect when the episode starts."""
+
+from collections.abc import Mapping, Sequence
+
+import mujoco
+import torch
+
+from isaaclab_arena.environments.tasks.task import Task, number, point
+from isaaclab_arena.environments.variations.catalogue import (
+    ACTION_NOISE,
+    ACTION_NOISE_SEED,
+    DISTRACTOR_COUNT,
+    LIGHT_COLOR,
+    LIGHT_DIRECTION,
+    LIGHT_INTENSITY,
+    OBSERVATION_DELAY,
+    TABLE_HEIGHT,
+    camera_assets,
+    object_bodies,
+)
+from isaaclab_arena.environments.variations.distractors import Distractors
+from isaaclab_arena.environments.variations.imperfections import ActionNoise, ObservationDelay
+from isaaclab_arena.interfaces.environment import Observation
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Episode
+from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.interfaces.variation import Variation
+from isaaclab_arena.sim.model_changes import (
+    ModelChange,
+    lit,
+    moved_camera,
+    painted,
+    resized,
+    shifted_body,
+    slippery,
+)
+from isaaclab_arena.sim.mujoco_backend import MujocoBackend
+
+_NO_TURN = (0.0, 0.0, 0.0)
+
+
+class VariedWorld:
+    """The variations of one environment.
+
+    Everything that an episode needs is among its conditions, so an episode with recorded conditions is the same one.
+
+    Args:
+        backend: The worlds.
+        base_body: The robot's foot, which a table of another height lowers.
+        task: The task.
+        action_spec: What an action looks like.
+        variations: Those that are on.
+        distractors: The distractors in the model.
+    """
+
+    def __init__(
+        self,
+        *,
+        backend: MujocoBackend,
+        base_body: str,
+        task: Task,
+        action_spec: ArraySpec,
+        variations: Sequence[Variation],
+        distractors: Distractors,
+    ) -> None:
+        self._backend = backend
+        self._model = backend.model
+        self._base_body = base_body
+        self._task = task
+        self._variations = tuple(variations)
+        self._distractors = distractors
+        self._objects = object_bodies(self._model, task)
+        self._cameras = camera_assets(self._model)
+        self._noise = ActionNoise(action_spec, backend.num_envs)
+        self._delay = ObservationDelay(backend.num_envs)
+        self.base_shift = torch.zeros(backend.num_envs, 3, dtype=backend.qpos.dtype, device=backend.device)
+
+    @property
+    def rigid_objects(self) -> Mapping[str, str]:
+        """Name in recordings to free joint, of what is there beside the task's things."""
+        return self._distractors.rigid_objects
+
+    def vary(self, conditions: Conditions, episode: Episode) -> Conditions:
+        """Return an episode's conditions with its variations drawn; see `Environment.vary_conditions`."""
+        varied: dict[str, ConditionValue] = dict(conditions)
+        for variation in self._variations:
+            stream = episode.variation_generator(variation.key)
+            _put(varied, variation.key, variation.draw(stream, episode.episode_index))
+        for name in self._objects:
+            _stand_on_the_table(varied, name)
+        if ACTION_NOISE in varied:
+            varied[ACTION_NOISE_SEED] = episode.noise_seed
+        if DISTRACTOR_COUNT in varied:
+            stream = episode.variation_generator("distractors.position")
+            varied |= self._distractors.placed(self._model, self._task, varied, stream)
+        return varied
+
+    def begin(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
+        """Put what varies into effect in the named rows, before the backend resets them. Shape: (n,), int64."""
+        self._backend.vary(env_ids, [self._changes(own) for own in conditions])
+        for env_id, own in zip(env_ids.tolist(), conditions, strict=True):
+            self._noise.begin(env_id, number(own.get(ACTION_NOISE, 0.0)), round(number(own.get(ACTION_NOISE_SEED, 0))))
+            self._delay.begin(env_id, round(number(own.get(OBSERVATION_DELAY, 0))))
+            self.base_shift[env_id, 2] = -number(own.get(TABLE_HEIGHT, 0.0))
+
+    def joint_positions(self, conditions: Conditions) -> Mapping[str, Sequence[float]]:
+        """Return where distractors start."""
+        return self._distractors.joint_positions(conditions)
+
+    def executed(self, action: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
+        """Return what becomes of actions on their way to the robot. Shape: (num_envs, action_dim)."""
+        return self._noise.added(action, running)
+
+    def seen(self, observation: Observation, moved: Sequence[int]) -> Observation:
+        """Return what policies see of an observation; ``moved`` are the rows that began or made a step."""
+        return self._delay.delayed(observation, moved)
+
+    def _changes(self, conditions: Conditions) -> list[ModelChange]:
+        return [
+            *self._object_changes(conditions),
+            *_light_changes(self._model, conditions),
+            *self._camera_changes(conditions),
+            *self._table_changes(conditions),
+        ]
+
+    def _object_changes(self, conditions: Conditions) -> list[ModelChange]:
+        changes = []
+        for name, body in self._objects.items():
+            mass = conditions.get(f"{name}.mass")
+            scale = number(conditions.get(f"{name}.size", 1.0))
+            changes += resized(self._model, body, mass=None if mass is None else number(mass), scale=scale)
+            if f"{name}.friction" in conditions:
+                changes += slippery(self._model, body, number(conditions[f"{name}.friction"]))
+            if f"{name}.color" in conditions:
+                changes += painted(self._model, body, point(conditions[f"{name}.color"]))
+        return changes
+
+    def _camera_changes(self, conditions: Conditions) -> list[ModelChange]:
+        changes = []
+        for asset, camera in self._cameras.items():
+            shift, turn = conditions.get(f"{asset}.position"), conditions.get(f"{asset}.rotation")
+            if shift is not None or turn is not None:
+                changes += moved_camera(
+                    self._model, camera, shift=point(shift or _NO_TURN), turn=point(turn or _NO_TURN)
+                )
+        return changes
+
+    def _table_changes(self, conditions: Conditions) -> list[ModelChange]:
+        if TABLE_HEIGHT not in conditions:
+            return []
+        return shifted_body(self._model, self._base_body, (0.0, 0.0, -number(conditions[TABLE_HEIGHT])))
+
+
+def _light_changes(model: mujoco.MjModel, conditions: Conditions) -> list[ModelChange]:
+    direction, intensity, tint = (conditions.get(key) for key in (LIGHT_DIRECTION, LIGHT_INTENSITY, LIGHT_COLOR))
+    return lit(
+        model,
+        direction=None if direction is None else point(direction),
+        intensity=None if intensity is None else number(intensity),
+        tint=None if tint is None else point(tint),
+    )
+
+
+def _put(conditions: dict[str, ConditionValue], key: str, value: ConditionValue) -> None:
+    """Set a condition; a position without a height keeps that of the task."""
+    before = conditions.get(key)
+    if isinstance(value, tuple) and isinstance(before, tuple) and len(value) < len(before):
+        value = (*value, *before[len(value) :])
+    conditions[key] = value
+
+
+def _stand_on_the_table(conditions: dict[str, ConditionValue], name: str) -> None:
+    """Raise or lower a thing of another size, so that it still stands: its origin's height grows with it."""
+    position, scale = conditions.get(f"{name}.position"), conditions.get(f"{name}.size")
+    if position is not None and scale is not None:
+        x, y, z = point(position)
+        conditions[f"{name}.position"] = (x, y, z * number(scale))
