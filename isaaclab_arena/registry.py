@@ -1,7 +1,7 @@
 """Names that stand for classes: looked up on demand, extended by other packages through entry points."""
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
@@ -45,9 +45,9 @@ class Registry:
         known = name in self._registered or name in self._builtin or name in self._plugins()
         return known or self._scheme(name) is not None
 
-    def schemes(self) -> Mapping[str, Callable[[str], Any]]:
-        """Return what makes an entry of the rest of a name, by prefix, importing it."""
-        return {prefix: _imported(target) for prefix, target in self._schemes.items()}
+    def patterns(self) -> list[str]:
+        """Return what names of schemes look like, ``gym:...``; `get` takes them for names too."""
+        return [f"{prefix}:..." for prefix in self._schemes]
 
     def get(self, name: str) -> Any:
         """Return the object that ``name`` stands for, importing it if need be.
@@ -64,7 +64,7 @@ class Registry:
         if name not in plugins and scheme is not None:
             return _imported(self._schemes[scheme])(name.removeprefix(f"{scheme}:"))
         if name not in plugins:
-            raise ConfigError(f"no {self.kind} called '{name}'{did_you_mean(name, self.names())}")
+            raise ConfigError(f"no {self.kind} called '{name}'{did_you_mean(name, [*self.names(), *self.patterns()])}")
         try:
             return plugins[name].load()
         except Exception as error:  # importing runs another package's code, which may fail in any way

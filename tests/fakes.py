@@ -110,6 +110,12 @@ class CoinBuilder:
         return environment
 
 
+def named_coin_builder(name: str) -> CoinBuilder:
+    """Return a builder for any name of a scheme."""
+    del name
+    return CoinBuilder()
+
+
 @dataclass(frozen=True)
 class ShrugCfg(PolicyCfg):
     """Options of `ShrugPolicy`."""

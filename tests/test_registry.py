@@ -49,3 +49,17 @@ def test_an_installed_package_adds_entries_through_its_entry_points(tmp_path, mo
     assert registry.get("violet").__name__ == "Violet"
     with pytest.raises(ConfigError, match="comes from 'paint_shop:Nothing', which cannot be imported"):
         registry.get("broken")
+
+
+def test_a_scheme_makes_entries_of_names_without_number():
+    registry = Registry("number", {"one": "operator:index"}, "no.such.group", {"hex": "binascii:unhexlify"})
+    assert registry.get("hex:ff00") == b"\xff\x00"
+    assert "hex:0a" in registry
+    assert registry.names() == ["one"]
+    assert registry.patterns() == ["hex:..."]
+
+
+def test_an_unknown_name_is_told_of_the_schemes():
+    registry = Registry("number", {"one": "operator:index"}, "no.such.group", {"hex": "binascii:unhexlify"})
+    with pytest.raises(ConfigError, match=r"known are: hex:\.\.\., one"):
+        registry.get("octal:777")

@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
 
 def catalog_text(registry: Registry) -> str:
     """Return a table of a catalog's names, each with one line on what it is and its options with their defaults."""
-    names = registry.names()
+    names = [*registry.names(), *registry.patterns()]
     width = max(map(len, names), default=0)
     lines = []
     for name in names:

@@ -27,3 +27,9 @@ def test_an_environment_is_summed_up_by_its_module():
 
 def test_an_empty_catalog_is_an_empty_text():
     assert catalog_text(Registry("policy", {}, "isaaclab_arena.no_such_group")) == ""
+
+
+def test_names_without_number_are_listed_by_their_pattern():
+    registry = Registry("environment", {}, "isaaclab_arena.no_such_group", {"fake": "tests.fakes:named_coin_builder"})
+
+    assert catalog_text(registry).startswith("fake:...  Fakes that replace mocks")
