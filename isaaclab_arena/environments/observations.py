@@ -20,15 +20,17 @@ class ObservationTerm:
     Attributes:
         spec: What it looks like.
         read: Returns it for every row. Shape: (num_envs, *spec.shape).
+        is_point: Whether it is a point in the world, which policies see from the robot's base.
     """
 
     spec: ArraySpec
     read: Callable[[Backend], torch.Tensor]
+    is_point: bool = False
 
 
 def position_term(read: Callable[[Backend], torch.Tensor]) -> ObservationTerm:
     """Return a term that is a point in the world [m]; the robot's base is its origin."""
-    return ObservationTerm(spec=ArraySpec(shape=(3,), names=_XYZ, unit="m"), read=read)
+    return ObservationTerm(spec=ArraySpec(shape=(3,), names=_XYZ, unit="m"), read=read, is_point=True)
 
 
 def orientation_term(read: Callable[[Backend], torch.Tensor]) -> ObservationTerm:
@@ -54,8 +56,7 @@ def robot_terms(robot: Robot, backend: Backend) -> dict[str, ObservationTerm]:
     joints = tuple(name.rpartition("/")[2] for name in robot.arm_joints)
     fingers = tuple(name.rpartition("/")[2] for name in robot.finger_joints)
     positions, dofs = backend.joint_indices(robot.arm_joints)
-    finger_positions, _ = backend.joint_indices(robot.finger_joints)
-    return {
+    terms = {
         "robot_joint_pos": ObservationTerm(
             spec=ArraySpec(shape=(len(joints),), names=joints, unit="rad"),
             read=lambda backend: backend.qpos[:, positions],
@@ -64,15 +65,33 @@ def robot_terms(robot: Robot, backend: Backend) -> dict[str, ObservationTerm]:
             spec=ArraySpec(shape=(len(joints),), names=joints, unit="rad/s"),
             read=lambda backend: backend.qvel[:, dofs],
         ),
-        "gripper_pos": ObservationTerm(
-            spec=ArraySpec(shape=(2,), names=fingers, unit="m"),
-            read=lambda backend: backend.qpos[:, finger_positions],
-        ),
-        "eef_pos": position_term(lambda backend: backend.site_position(robot.tcp_site)),
-        "eef_quat": orientation_term(lambda backend: backend.body_orientation(robot.hand_body)),
     }
+    if fingers:
+        finger_positions, _ = backend.joint_indices(robot.finger_joints)
+        terms["gripper_pos"] = ObservationTerm(
+            spec=ArraySpec(shape=(len(fingers),), names=fingers, unit=robot.finger_unit),
+            read=lambda backend: backend.qpos[:, finger_positions],
+        )
+    terms["eef_pos"] = position_term(lambda backend: backend.site_position(robot.tcp_site))
+    terms["eef_quat"] = orientation_term(lambda backend: backend.body_orientation(robot.hand_body))
+    return terms
 
 
-def read_terms(terms: Mapping[str, ObservationTerm], backend: Backend, device: torch.device) -> dict[str, torch.Tensor]:
-    """Read all terms, as float32 copies on a device. Shapes: (num_envs, *spec.shape)."""
-    return {name: term.read(backend).to(device, torch.float32, copy=True) for name, term in terms.items()}
+def read_terms(
+    terms: Mapping[str, ObservationTerm], backend: Backend, device: torch.device, origin: torch.Tensor | None = None
+) -> dict[str, torch.Tensor]:
+    """Read all terms, as float32 copies on a device.
+
+    Args:
+        terms: What is observed.
+        backend: Where it is read.
+        device: Where observations live.
+        origin: Where the robot's base stands, if not at the world's origin [m]. Shape: (num_envs, 3).
+
+    Returns:
+        Shapes: (num_envs, *spec.shape).
+    """
+    values = {name: term.read(backend) for name, term in terms.items()}
+    if origin is not None:
+        values |= {name: values[name] - origin for name, term in terms.items() if term.is_point}
+    return {name: value.to(device, torch.float32, copy=True) for name, value in values.items()}

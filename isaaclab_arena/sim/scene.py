@@ -5,10 +5,47 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import mujoco
+import numpy as np
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
 
 _FOUND = 1 << int(mujoco.mjtConDataField.mjCONDATA_FOUND)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartFrame:
+    """Something fixed to a body of a part, which its file does not hold.
+
+    Attributes:
+        name: Name of the body that is added, with a site of the same name at its origin; or of the camera.
+        body: The body that carries it, as the file calls it.
+        position: Where it is in that body [m].
+        quaternion: How it is turned.
+        camera_fovy_deg: Vertical field of view of a camera, None for a frame.
+    """
+
+    name: str
+    body: str
+    position: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    quaternion: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
+    camera_fovy_deg: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CameraPose:
+    """Where a camera of the scene stands instead of where the scene's file puts it.
+
+    Attributes:
+        name: The camera.
+        position: Where it is [m].
+        target: The point that it looks at, not straight above or below it [m].
+        fovy_deg: Its vertical field of view.
+    """
+
+    name: str
+    position: tuple[float, float, float]
+    target: tuple[float, float, float]
+    fovy_deg: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,12 +57,14 @@ class ScenePart:
         asset: Path of the file, relative to the package's assets or absolute.
         position: Where the part's origin is put [m].
         quaternion: How it is turned.
+        frames: What is fixed to its bodies besides what the file holds.
     """
 
     prefix: str
     asset: str
     position: tuple[float, float, float] = (0.0, 0.0, 0.0)
     quaternion: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
+    frames: tuple[PartFrame, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +85,10 @@ class ContactSensor:
 
 
 def compose_scene(
-    scene: str, parts: Sequence[ScenePart], contact_sensors: Sequence[ContactSensor] = ()
+    scene: str,
+    parts: Sequence[ScenePart],
+    contact_sensors: Sequence[ContactSensor] = (),
+    cameras: Sequence[CameraPose] = (),
 ) -> mujoco.MjModel:
     """Compile a scene with its parts attached.
 
@@ -54,11 +96,14 @@ def compose_scene(
         scene: Path of the scene's MJCF file, relative to the package's assets or absolute; its options hold.
         parts: What is put into it.
         contact_sensors: Contacts that tasks want to know of.
+        cameras: Cameras of the scene that stand elsewhere.
     """
     spec = mujoco.MjSpec.from_file(str(ASSETS / scene))
     for part in parts:
         frame = spec.worldbody.add_frame(pos=part.position, quat=part.quaternion)
-        spec.attach(mujoco.MjSpec.from_file(str(ASSETS / part.asset)), prefix=f"{part.prefix}/", frame=frame)
+        spec.attach(_part_spec(part), prefix=f"{part.prefix}/", frame=frame)
+    for camera in cameras:
+        _place_camera(spec, camera)
     for sensor in contact_sensors:
         spec.add_sensor(
             name=sensor.name,
@@ -70,3 +115,31 @@ def compose_scene(
             intprm=[_FOUND, 0, 1],
         )
     return spec.compile()
+
+
+def _part_spec(part: ScenePart) -> mujoco.MjSpec:
+    spec = mujoco.MjSpec.from_file(str(ASSETS / part.asset))
+    # A keyframe holds the positions of one model and would not fit those of the scene.
+    for key in list(spec.keys):
+        spec.delete(key)
+    for frame in part.frames:
+        body = spec.body(frame.body)
+        if frame.camera_fovy_deg is not None:
+            body.add_camera(name=frame.name, pos=frame.position, quat=frame.quaternion, fovy=frame.camera_fovy_deg)
+        else:
+            tool = body.add_body(name=frame.name, pos=frame.position, quat=frame.quaternion)
+            tool.add_site(name=frame.name, group=4)
+    return spec
+
+
+def _place_camera(spec: mujoco.MjSpec, pose: CameraPose) -> None:
+    camera = spec.camera(pose.name)
+    if camera is None:
+        return
+    backward = np.subtract(pose.position, pose.target)
+    right = np.cross((0.0, 0.0, 1.0), backward)
+    axes = np.stack([right, np.cross(backward, right), backward], axis=1)
+    quaternion = np.zeros(4)
+    mujoco.mju_mat2Quat(quaternion, (axes / np.linalg.norm(axes, axis=0)).ravel())
+    camera.pos, camera.quat, camera.fovy = pose.position, quaternion, pose.fovy_deg
+    camera.alt.type = mujoco.mjtOrientation.mjORIENTATION_QUAT

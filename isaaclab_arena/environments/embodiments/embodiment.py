@@ -1,9 +1,10 @@
-"""What an embodiment is: a robot and the file that it is built from."""
+"""What an embodiment is: a robot, the file that it is built from, and where it works."""
 
 from dataclasses import dataclass
 
+from isaaclab_arena.environments.embodiments.workspace import Workspace
 from isaaclab_arena.sim.robot import Robot
-from isaaclab_arena.sim.scene import ScenePart
+from isaaclab_arena.sim.scene import CameraPose, PartFrame, ScenePart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,11 +14,27 @@ class Embodiment:
     Attributes:
         robot: Its names, as in a scene where its prefix is ``robot``, and its limits.
         asset: Path of its MJCF file, relative to the package's assets or absolute.
+        workspace: Where it works.
+        position: Where its base stands [m].
+        quaternion: How its base is turned.
+        frames: What is fixed to its bodies besides what its file holds: a tool frame, cameras.
+        scene_cameras: Cameras of the scene that stand elsewhere for this robot.
     """
 
     robot: Robot
     asset: str
+    workspace: Workspace
+    position: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    quaternion: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
+    frames: tuple[PartFrame, ...] = ()
+    scene_cameras: tuple[CameraPose, ...] = ()
 
     def part(self) -> ScenePart:
-        """Return the robot as a part of a scene, its base at the origin."""
-        return ScenePart(prefix="robot", asset=self.asset)
+        """Return the robot as a part of a scene."""
+        return ScenePart(
+            prefix="robot",
+            asset=self.asset,
+            position=self.position,
+            quaternion=self.quaternion,
+            frames=self.frames,
+        )

@@ -12,6 +12,7 @@ from isaaclab_arena.environments.actions import ActionModeName
 from isaaclab_arena.environments.builder import TableEnvironmentBuilder
 from isaaclab_arena.environments.cameras import CameraOptions
 from isaaclab_arena.environments.embodiments.embodiment import Embodiment
+from isaaclab_arena.environments.embodiments.workspace import Workspace
 from isaaclab_arena.environments.observations import ObservationTerm, position_term
 from isaaclab_arena.environments.tasks.task import Judgement, Task, draw_uniform, point
 from isaaclab_arena.interfaces.episode import Conditions
@@ -49,12 +50,13 @@ class Reach(Task):
     parts = (ScenePart(prefix="target", asset="objects/target.xml"),)
     landmarks: Mapping[str, str] = MappingProxyType({"target": _TARGET})
 
-    def __init__(self, robot: Robot) -> None:
+    def __init__(self, robot: Robot, workspace: Workspace) -> None:
         self.robot = robot
+        self.area = workspace.in_space(_LOW, _HIGH)
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, float | tuple[float, ...]]:
         """Draw where the target is."""
-        return {"target.position": draw_uniform(generator, _LOW, _HIGH)}
+        return {"target.position": draw_uniform(generator, *self.area)}
 
     def start_state(self, conditions: Conditions) -> StartState:
         """Return the target in its place."""
@@ -79,7 +81,7 @@ class Reach(Task):
 
 def _make_task(config: ReachConfig, embodiment: Embodiment) -> Reach:
     del config
-    return Reach(embodiment.robot)
+    return Reach(embodiment.robot, embodiment.workspace)
 
 
 REACH = TableEnvironmentBuilder(config_class=ReachConfig, make_task=_make_task)
