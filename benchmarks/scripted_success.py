@@ -27,6 +27,9 @@ TASKS: tuple[tuple[str, Mapping[str, str]], ...] = (
     *(("lift_object", {"object": name}) for name in ("cube", "cylinder", "can")),
     *(("pick_and_place", {"object": name}) for name in ("cube", "cylinder", "can")),
     ("open_drawer", {}),
+    ("push_to_goal", {"object": "cube"}),
+    ("push_to_goal", {"object": "can"}),
+    ("press_button", {}),
 )
 POLICIES = (
     ("scripted", "joint_position"),

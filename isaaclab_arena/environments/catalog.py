@@ -9,6 +9,8 @@ ENVIRONMENTS = Registry(
         "lift_object": "isaaclab_arena.environments.tasks.lift_object:LIFT_OBJECT",
         "pick_and_place": "isaaclab_arena.environments.tasks.pick_and_place:PICK_AND_PLACE",
         "open_drawer": "isaaclab_arena.environments.tasks.open_drawer:OPEN_DRAWER",
+        "push_to_goal": "isaaclab_arena.environments.tasks.push_to_goal:PUSH_TO_GOAL",
+        "press_button": "isaaclab_arena.environments.tasks.press_button:PRESS_BUTTON",
     },
     entry_point_group="isaaclab_arena.environments",
     schemes={

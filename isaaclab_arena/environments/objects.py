@@ -1,6 +1,9 @@
-"""Objects that can be grasped and moved."""
+"""Objects that can be grasped and moved, and the physical facts that decide which tasks they can be used in."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+_PUSH_HEIGHT_M = 0.015
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,6 +18,8 @@ class ObjectAsset:
         grasp_width: Widest distance between the fingers that a grasp from above needs [m].
         footprint_radius: Radius of the circle around everything of it, seen from above [m].
         round: Whether it looks the same from every side, so that the gripper may come in at any yaw.
+        oblong: Whether the gripper must take it along its own y axis, its width along x being larger.
+        inner_radius: Radius of the circle within its outline, seen from above [m]; half the grasp width by default.
     """
 
     name: str
@@ -24,6 +29,20 @@ class ObjectAsset:
     grasp_width: float
     footprint_radius: float
     round: bool
+    oblong: bool = False
+    inner_radius: float | None = None
+
+    def sizes(self) -> Mapping[str, float]:
+        """Return what a scripted policy needs to know of it [m]."""
+        inner_radius = self.grasp_width / 2 if self.inner_radius is None else self.inner_radius
+        return {
+            "object_half_height": self.half_height,
+            "object_round": float(self.round),
+            "object_oblong": float(self.oblong),
+            "object_radius": self.footprint_radius,
+            "object_inner_radius": inner_radius,
+            "push_height": _PUSH_HEIGHT_M,
+        }
 
 
 CUBE = ObjectAsset(

@@ -13,6 +13,18 @@ def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return norm(a - b)
 
 
+def horizontal_distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return the distance between points seen from above [m]. Shapes: (num_envs, 3), (num_envs, 3) -> (num_envs,)."""
+    x, y, _ = (a - b).unbind(-1)
+    return torch.sqrt(x * x + y * y)
+
+
+def upright(orientation: torch.Tensor) -> torch.Tensor:
+    """Return whether a body's z axis points up, to about 18 degrees. Shape: (num_envs, 4) -> (num_envs,), bool."""
+    _, x, y, _ = orientation.unbind(-1)
+    return 1 - 2 * (x * x + y * y) > 0.95
+
+
 def closeness(distance: torch.Tensor, half_at: float) -> torch.Tensor:
     """Return 1 at distance 0, 0.5 at ``half_at``, and a long tail that still has a slope far away.
 

@@ -5,7 +5,7 @@ from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.policy.scripted import ScriptedPolicy
-from isaaclab_arena.policy.scripted.motion import hand_down
+from isaaclab_arena.policy.scripted.motion import Symmetry, hand_down
 from isaaclab_arena.sim.rotation import rotate
 from tests.environments.building import ALL_ENVIRONMENTS, build, play
 from tests.fakes import CoinConfig, CoinEnvironment
@@ -19,6 +19,9 @@ TASKS = (
     ("pick_and_place", {"object": "cylinder"}),
     ("pick_and_place", {"object": "can"}),
     ("open_drawer", {}),
+    ("push_to_goal", {"object": "cube"}),
+    ("push_to_goal", {"object": "can"}),
+    ("press_button", {}),
 )
 
 
@@ -76,7 +79,7 @@ def test_half_speed_takes_longer():
 def test_the_hand_comes_down_along_the_sides_of_a_box_with_the_smallest_turn():
     yaw = torch.tensor([0.3, 1.4, -2.0, 3.0], dtype=torch.float64)
     zero = torch.zeros_like(yaw)
-    hand = hand_down(torch.stack((torch.cos(yaw / 2), zero, zero, torch.sin(yaw / 2)), dim=-1), turn=True)
+    hand = hand_down(torch.stack((torch.cos(yaw / 2), zero, zero, torch.sin(yaw / 2)), dim=-1), Symmetry.QUARTER_TURNS)
     approach = rotate(hand, torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64).expand(4, 3))
     fingers = rotate(hand, torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64).expand(4, 3))
     torch.testing.assert_close(approach, torch.tensor([[0.0, 0.0, -1.0]], dtype=torch.float64).expand(4, 3))

@@ -65,7 +65,7 @@ class LiftObject(Task):
         self.contact_sensors = finger_sensors(robot)
         self.rigid_objects = {thing.name: OBJECT_JOINT}
         self.landmarks = {"object": OBJECT_BODY}
-        self.sizes = {"object_half_height": thing.half_height, "object_round": float(thing.round)}
+        self.sizes = thing.sizes()
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, float | tuple[float, ...]]:
         """Draw where the object stands and how it is turned."""

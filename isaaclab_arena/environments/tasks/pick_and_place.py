@@ -85,8 +85,7 @@ class PickAndPlace(Task):
         self.rigid_objects = {thing.name: OBJECT_JOINT, "bin": _BIN_JOINT}
         self.landmarks = {"object": OBJECT_BODY, "bin": _BIN_BODY}
         self.sizes = {
-            "object_half_height": thing.half_height,
-            "object_round": float(thing.round),
+            **thing.sizes(),
             "bin_floor": BIN_FLOOR_M,
             "bin_rim": BIN_RIM_M,
         }

@@ -4,6 +4,8 @@ Legend: n rows, k arm joints. Elementwise arithmetic only; see `isaaclab_arena.s
 """
 
 import math
+from collections.abc import Mapping
+from enum import Enum
 
 import torch
 
@@ -18,6 +20,9 @@ HAND_FORWARD = tuple(
     half * 0.5**0.5
     for half in (math.sin(20 * _DEGREES), math.cos(20 * _DEGREES), math.cos(20 * _DEGREES), math.sin(20 * _DEGREES))
 )
+
+# The palm of an upright hand would meet a tall thing before the fingertips do.
+_PUSH_TILT_SINE, _PUSH_TILT_COSINE = math.sin(15 * _DEGREES), math.cos(15 * _DEGREES)
 
 _DAMPING = 0.03
 _TURN_RAD = 0.25
@@ -78,27 +83,81 @@ class ArmMotion:
         return self.backend.jacobian(self.robot.hand_body, self.robot.tcp_site)[:, :, self.dofs]
 
 
-def hand_down(object_orientation: torch.Tensor, *, turn: bool) -> torch.Tensor:
-    """Return the hand's orientation, pointing down, with the fingers along sides of an upright box.
+class Symmetry(Enum):
+    """In which ways an upright thing may be taken from above, the fingers along its own y axis being one of them."""
 
-    Of the four ways to take a box the one nearest to the hand's own is chosen.
+    EVERY_YAW = "every yaw"
+    QUARTER_TURNS = "quarter turns"
+    HALF_TURNS = "half turns"
+
+    @classmethod
+    def of(cls, sizes: Mapping[str, float]) -> "Symmetry":
+        """Return the symmetry of the object that a task's sizes describe."""
+        if sizes.get("object_round", 1.0):
+            return cls.EVERY_YAW
+        return cls.HALF_TURNS if sizes.get("object_oblong", 0.0) else cls.QUARTER_TURNS
+
+
+_QUARTER = ((_HALF_SQRT, _HALF_SQRT), (0.0, 1.0), (_HALF_SQRT, -_HALF_SQRT))
+_OTHER_TURNS = {Symmetry.QUARTER_TURNS: _QUARTER, Symmetry.HALF_TURNS: ((0.0, 1.0),)}
+
+
+def hand_down(object_orientation: torch.Tensor, symmetry: Symmetry) -> torch.Tensor:
+    """Return the hand's orientation, pointing down, with the fingers along sides of an upright thing.
+
+    Of the ways that its symmetry allows the one nearest to the hand's own is chosen.
 
     Args:
         object_orientation: Shape: (n, 4).
-        turn: Whether the hand follows the object's yaw at all.
+        symmetry: How the thing may be taken.
 
     Returns:
         Shape: (n, 4).
     """
     down = torch.tensor(HAND_DOWN, dtype=object_orientation.dtype, device=object_orientation.device)
-    if not turn:
+    if symmetry is Symmetry.EVERY_YAW:
         return down.expand_as(object_orientation)
     w, z = object_orientation[:, 0], object_orientation[:, 3]
     length = torch.sqrt(w * w + z * z).clamp(min=1e-9)
     w, z = w / length, z / length
-    for cosine, sine in ((_HALF_SQRT, _HALF_SQRT), (0.0, 1.0), (_HALF_SQRT, -_HALF_SQRT)):
+    for cosine, sine in _OTHER_TURNS[symmetry]:
         other_w, other_z = w * cosine - z * sine, w * sine + z * cosine
         better = other_w.abs() > w.abs()
         w, z = torch.where(better, other_w, w), torch.where(better, other_z, z)
+    return _turned_down(w, z)
+
+
+def hand_across(way: torch.Tensor) -> torch.Tensor:
+    """Return the hand's orientation for a push: pointing down and 30 degrees ahead, its flat side across the way.
+
+    Args:
+        way: Unit vectors with z = 0. Shape: (n, 3).
+
+    Returns:
+        Shape: (n, 4).
+    """
+    # The hand looks the same from behind, so half a turn is never needed.
+    backward = way[:, 0] < 0
+    forward = torch.where(backward[:, None], -way, way)
+    w = torch.sqrt((1 + forward[:, 0]) / 2)
     zero = torch.zeros_like(w)
-    return multiply(torch.stack((w, zero, zero, z), dim=-1), down.expand_as(object_orientation))
+    tilt = torch.where(backward, _PUSH_TILT_SINE, -_PUSH_TILT_SINE).to(w.dtype)
+    tilted = multiply(
+        torch.stack((zero + _PUSH_TILT_COSINE, zero, tilt, zero), dim=-1),
+        torch.tensor(HAND_DOWN, dtype=w.dtype, device=w.device).expand(w.shape[0], 4),
+    )
+    return multiply(torch.stack((w, zero, zero, forward[:, 1] / (2 * w)), dim=-1), tilted)
+
+
+def horizontal_way(start: torch.Tensor, end: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return direction and length [m] of the way between points, seen from above. Shapes: (n, 3) -> (n, 3), (n,)."""
+    way = end - start
+    way = torch.stack((way[:, 0], way[:, 1], torch.zeros_like(way[:, 0])), dim=-1)
+    length = norm(way)
+    return way / length.clamp(min=1e-9)[:, None], length
+
+
+def _turned_down(w: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    down = torch.tensor(HAND_DOWN, dtype=w.dtype, device=w.device)
+    zero = torch.zeros_like(w)
+    return multiply(torch.stack((w, zero, zero, z), dim=-1), down.expand(w.shape[0], 4))

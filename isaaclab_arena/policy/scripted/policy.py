@@ -1,6 +1,6 @@
 """The scripted policy: a state machine per row over the phases of a task's plan."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,13 +9,23 @@ from isaaclab_arena.errors import PolicyError, did_you_mean
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.policy.policy_base import PolicyBase
-from isaaclab_arena.policy.scripted.motion import HAND_FORWARD, ArmMotion, hand_down
-from isaaclab_arena.policy.scripted.scripts import SCRIPTS, Script
+from isaaclab_arena.policy.scripted.motion import (
+    HAND_FORWARD,
+    ArmMotion,
+    Symmetry,
+    hand_across,
+    hand_down,
+    horizontal_way,
+)
+from isaaclab_arena.policy.scripted.phases import PhaseTables
+from isaaclab_arena.policy.scripted.scripts import NAMED, SCRIPTS, Script
 from isaaclab_arena.sim.privileged import Simulated
-from isaaclab_arena.sim.rotation import norm
+from isaaclab_arena.sim.rotation import dot, norm
 
 _TURNED_RAD = 0.1
 _AT_FINGERTIPS_M = 0.06
+_ARRIVED_M = 0.012
+_CENTRING = 0.2
 
 
 @dataclass(frozen=True)
@@ -34,13 +44,14 @@ class ScriptedPolicyCfg:
 
 
 class ScriptedPolicy(PolicyBase[ScriptedPolicyCfg]):
-    """Follows the plan that `scripts` holds for the environment's task, in either action mode.
+    """Follows the plan that `scripts` holds for the environment's task, and the episode's instruction where it matters.
 
     It reads the simulation's state, draws no random numbers, and its actions in a row are a function of that row
     alone, to the last bit.
     """
 
     name = "scripted"
+    reproducible = True
     config_class = ScriptedPolicyCfg
 
     def __init__(self, config: ScriptedPolicyCfg | None = None) -> None:
@@ -53,8 +64,10 @@ class ScriptedPolicy(PolicyBase[ScriptedPolicyCfg]):
         Raises:
             PolicyError: If there is no plan for the environment.
         """
-        self._player_of(env)
+        player = self._player_of(env)
         super().start_episodes(env, starts)
+        for start in starts:
+            player.instruct(start.env_id, start.language_instruction)
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
         """Begin the plan anew in the named rows, or in all."""
@@ -91,74 +104,113 @@ class _Player:
         self.backend = env.backend
         self.script: Script = SCRIPTS[env.task_name](env.sizes)
         self.motion = ArmMotion(env.robot, env.backend)
-        self.turn = env.sizes.get("object_round", 1.0) == 0.0
+        self.symmetry = Symmetry.of(env.sizes)
         phases = self.script.phases
-        self.roles = sorted({phase.role for phase in phases})
-        self.role_of = self._table([self.roles.index(phase.role) for phase in phases])
-        self.offset = self._table([phase.offset for phase in phases])
-        self.width_m = self._table([phase.width_m for phase in phases])
-        self.step_m = self._table([phase.step_m for phase in phases]) * speed
-        self.tolerance_m = self._table([phase.tolerance_m for phase in phases])
-        self.min_steps = self._table([phase.min_steps for phase in phases])
-        self.max_steps = self._table([phase.max_steps for phase in phases])
         self.rows = torch.arange(env.num_envs, device=self.backend.device)
         self.phase = torch.zeros_like(self.rows)
         self.steps = torch.zeros_like(self.rows)
-        self.anchor = self._landmark(phases[0].role)
-        self.hand = self._hand_goal()
+        self.named = torch.zeros_like(self.rows)
+        self.roles = sorted({role for phase in phases for role in (phase.role, phase.toward, phase.carries) if role})
+        self.tables = PhaseTables(phases, self.roles, self.backend, speed=speed)
+        self.anchors = self._landmarks()
+        self.hand = self._hand_goal(self.anchors)
 
     def restart(self, env_ids: torch.Tensor | slice) -> None:
         self.phase[env_ids] = 0
         self.steps[env_ids] = 0
 
+    def instruct(self, env_id: int, instruction: str) -> None:
+        """Take in which of the script's candidates an instruction names, the first where it names none."""
+        words = instruction.lower().split()
+        named = [index for index, role in enumerate(self.script.candidates) if role in words]
+        self.named[env_id] = named[0] if named else 0
+
     def action(self) -> torch.Tensor:
-        self._start_again_where_dropped()
-        self._follow()
-        translation, rotation = self.motion.errors(self._goal(), self.hand)
+        now = self._landmarks()
+        self._start_again_where_dropped(now)
+        self._follow(now)
+        translation, rotation = self.motion.errors(self._goal(now), self.hand)
         self._advance(norm(translation), norm(rotation))
-        translation, rotation = self.motion.errors(self._goal(), self.hand)
-        targets = self.motion.joint_targets(translation, rotation, self.step_m[self.phase])
+        translation, rotation = self.motion.errors(self._goal(now), self.hand)
+        targets = self.motion.joint_targets(translation, rotation, self.tables.step_m[self.phase])
         arm = targets if self.env.action_mode_name == "joint_position" else self.motion.as_twist(targets)
-        return torch.cat((arm, self.width_m[self.phase][:, None]), dim=-1)
+        return torch.cat((arm, self.tables.width_m[self.phase][:, None]), dim=-1)
 
-    def _start_again_where_dropped(self) -> None:
-        carrying = self.script.carrying
-        if not carrying:
-            return
+    def _start_again_where_dropped(self, now: torch.Tensor) -> None:
         tcp = self.backend.site_position(self.env.robot.tcp_site)
-        away = norm(self._landmark("object") - tcp) > _AT_FINGERTIPS_M
-        self.restart(away & (self.phase >= carrying.start) & (self.phase < carrying.stop))
+        away = norm(now[self.tables.carries[self.phase], self.rows] - tcp) > _AT_FINGERTIPS_M
+        dropped = self.tables.carrying[self.phase] & away
+        self.steps = torch.where(dropped, 0, self.steps)
+        self.phase = torch.where(dropped, self.tables.retry[self.phase], self.phase)
 
-    def _follow(self) -> None:
-        following = (self.phase < self.script.followed)[:, None]
-        self.anchor = torch.where(following, self._landmark(self.script.phases[0].role), self.anchor)
-        self.hand = torch.where(following, self._hand_goal(), self.hand)
+    def _follow(self, now: torch.Tensor) -> None:
+        for index in range(len(self.roles)):
+            following = (self.tables.role[self.phase] == index) & self.tables.follows_place[self.phase]
+            self.anchors[index] = torch.where(following[:, None], now[index], self.anchors[index])
+        turning = self.tables.follows_pose[self.phase]
+        self.hand = torch.where(turning[:, None], self._hand_goal(now), self.hand)
 
     def _advance(self, distance: torch.Tensor, angle: torch.Tensor) -> None:
-        there = (distance < self.tolerance_m[self.phase]) & (angle < _TURNED_RAD)
-        done = there & (self.steps >= self.min_steps[self.phase]) | (self.steps >= self.max_steps[self.phase])
+        tables = self.tables
+        there = (distance < tables.tolerance_m[self.phase]) & (angle < _TURNED_RAD)
+        done = there & (self.steps >= tables.min_steps[self.phase]) | (self.steps >= tables.max_steps[self.phase])
         last = self.phase == len(self.script.phases) - 1
-        again = last & (self.steps >= self.max_steps[self.phase])
+        again = last & (self.steps >= tables.max_steps[self.phase])
         self.steps = torch.where((done & ~last) | again, 0, self.steps + 1)
         self.phase = torch.where(again, 0, torch.where(done & ~last, self.phase + 1, self.phase))
 
-    def _goal(self) -> torch.Tensor:
-        first = self.script.phases[0].role
-        places = [self.anchor if role == first else self._landmark(role) for role in self.roles]
-        return torch.stack(places)[self.role_of[self.phase], self.rows] + self.offset[self.phase]
+    def _goal(self, now: torch.Tensor) -> torch.Tensor:
+        tables = self.tables
+        followed = tables.follows_place[self.phase]
+        role = tables.role[self.phase]
+        place = torch.where(followed[:, None], now[role, self.rows], self.anchors[role, self.rows])
+        goal = place + tables.offset[self.phase]
+        if not tables.any_toward:
+            return goal
+        way, rest = horizontal_way(place, now[tables.toward[self.phase], self.rows])
+        behind = goal + way * tables.along_m[self.phase][:, None]
+        pushing = tables.ahead_m[self.phase] > 0
+        return torch.where(pushing[:, None], self._ahead(behind, way, rest), behind)
 
-    def _hand_goal(self) -> torch.Tensor:
+    def _ahead(self, behind: torch.Tensor, way: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
+        """Return where to push: along the way from where the tool is, and a little back to behind the landmark."""
+        tcp = self.backend.site_position(self.env.robot.tcp_site)
+        missing = behind - tcp
+        aside = missing - way * dot(missing, way)[:, None]
+        level = torch.tensor((_CENTRING, _CENTRING, 1.0), dtype=tcp.dtype, device=tcp.device)
+        step = torch.minimum(self.tables.ahead_m[self.phase], rest)
+        return torch.where((rest < _ARRIVED_M)[:, None], tcp, tcp + way * step[:, None] + aside * level)
+
+    def _hand_goal(self, now: torch.Tensor) -> torch.Tensor:
         if self.script.hand == "forward":
             forward = torch.tensor(HAND_FORWARD, dtype=self.backend.qpos.dtype, device=self.backend.device)
             return forward.expand(self.env.num_envs, 4)
-        orientation = self.backend.body_orientation(self.env.landmarks[self.script.phases[0].role])
-        return hand_down(orientation, turn=self.turn)
+        role = self.tables.role[self.phase]
+        if self.script.hand == "across":
+            way, _ = horizontal_way(now[role, self.rows], now[self.tables.toward[self.phase], self.rows])
+            return hand_across(way)
+        return hand_down(self._orientations()[role, self.rows], self.symmetry, self.env.robot.hand_down)
 
-    def _landmark(self, role: str) -> torch.Tensor:
-        name = self.env.landmarks[role]
+    def _landmarks(self) -> torch.Tensor:
+        """Return where the landmarks of all roles are now. Shape: (num_roles, num_envs, 3)."""
+        return torch.stack([self._of_role(role, self._position) for role in self.roles])
+
+    def _orientations(self) -> torch.Tensor:
+        """Return how they are turned. Shape: (num_roles, num_envs, 4)."""
+        return torch.stack([self._of_role(role, self._orientation) for role in self.roles])
+
+    def _of_role(self, role: str, read: Callable[[str], torch.Tensor]) -> torch.Tensor:
+        if role != NAMED:
+            return read(self.env.landmarks[role])
+        candidates = [read(self.env.landmarks[candidate]) for candidate in self.script.candidates]
+        return torch.stack(candidates)[self.named, self.rows]
+
+    def _position(self, name: str) -> torch.Tensor:
         known_site = name in self.backend.names.sites
-        return (self.backend.site_position(name) if known_site else self.backend.body_position(name)).clone()
+        return self.backend.site_position(name) if known_site else self.backend.body_position(name)
 
-    def _table(self, values: Sequence[object]) -> torch.Tensor:
-        table = torch.tensor(values, device=self.backend.device)
-        return table.to(self.backend.qpos.dtype) if table.is_floating_point() else table
+    def _orientation(self, name: str) -> torch.Tensor:
+        if name in self.backend.names.bodies:
+            return self.backend.body_orientation(name)
+        upright = torch.tensor((1.0, 0.0, 0.0, 0.0), dtype=self.backend.qpos.dtype, device=self.backend.device)
+        return upright.expand(self.env.num_envs, 4)

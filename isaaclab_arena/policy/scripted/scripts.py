@@ -7,10 +7,14 @@ from typing import Literal, TypeAlias
 Sizes: TypeAlias = Mapping[str, float]
 """Lengths of the task's things [m]; see `isaaclab_arena.sim.privileged.Simulated`."""
 
-_FOREVER = 10_000
+FOREVER = 10_000
+NAMED = "named"
+"""The role of the one among a script's candidates that the episode's instruction names."""
+
 _FINGER_DEPTH_M = 0.03
 _OPEN_M = 0.08
 _AROUND_HANDLE_M = 0.045
+_FORK_M = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +25,13 @@ class Phase:
         role: The landmark that the goal is relative to.
         offset: From the landmark to the goal, in the world frame [m].
         width_m: Distance between the fingers [m].
+        follow: What is followed of the landmark while the phase lasts: its place and its turn, its place, or
+            nothing, so that the goal stays where the landmark was last followed.
+        toward: Another landmark; the goal is shifted along the horizontal way from ``role`` to it.
+        along_m: How far it is shifted, negative for away from ``toward`` [m].
+        ahead_m: If not 0, the goal is this far ahead of the tool on that way, until ``role`` is at ``toward`` [m].
+        carries: The landmark that must be at the fingertips; if it is not, the plan goes back to phase ``retry``.
+        retry: See ``carries``.
         step_m: Longest way to aim ahead in one control step [m].
         tolerance_m: How near is near enough [m].
         min_steps: Shortest stay [control steps].
@@ -30,6 +41,12 @@ class Phase:
     role: str
     offset: tuple[float, float, float]
     width_m: float
+    follow: Literal["pose", "place", "nothing"] = "place"
+    toward: str = ""
+    along_m: float = 0.0
+    ahead_m: float = 0.0
+    carries: str = ""
+    retry: int = 0
     step_m: float = 0.06
     tolerance_m: float = 0.02
     min_steps: int = 0
@@ -42,28 +59,29 @@ class Script:
 
     Attributes:
         phases: In this order; the last one lasts until the episode ends or the plan is tried again.
-        hand: How the hand is held: pointing down and turned with the object, or pointing forward along +x.
-        followed: Number of phases in which the first phase's landmark is followed; its pose is remembered afterwards.
-        carrying: Phases in which the object must be at the fingertips; if it is not, the plan starts again.
+        hand: How the hand is held: pointing down and turned with the landmark, pointing down with its flat side
+            across the way from one landmark ``toward`` another, or pointing forward along +x.
+        candidates: Landmarks of which the instruction names one, by their role; see `NAMED`.
     """
 
     phases: tuple[Phase, ...]
-    hand: Literal["down", "forward"] = "down"
-    followed: int = _FOREVER
-    carrying: range = range(0)
+    hand: Literal["down", "across", "forward"] = "down"
+    candidates: tuple[str, ...] = ()
 
 
 def _reach(sizes: Sizes) -> Script:
     del sizes
-    return Script(phases=(Phase(role="target", offset=(0.0, 0.0, 0.0), width_m=_OPEN_M, max_steps=_FOREVER),))
+    phase = Phase(role="target", offset=(0.0, 0.0, 0.0), width_m=_OPEN_M, follow="pose", max_steps=FOREVER)
+    return Script(phases=(phase,))
 
 
-def _grasp(sizes: Sizes) -> tuple[Phase, ...]:
+def _grasp(sizes: Sizes, role: str = "object") -> tuple[Phase, ...]:
     above, grasp = sizes["object_half_height"] + 0.08, _grasp_offset(sizes)
+    over, at = (0.0, 0.0, above), (0.0, 0.0, grasp)
     return (
-        Phase(role="object", offset=(0.0, 0.0, above), width_m=_OPEN_M),
-        Phase(role="object", offset=(0.0, 0.0, grasp), width_m=_OPEN_M, step_m=0.03, tolerance_m=0.006, max_steps=30),
-        Phase(role="object", offset=(0.0, 0.0, grasp), width_m=0.0, min_steps=6, max_steps=6),
+        Phase(role=role, offset=over, width_m=_OPEN_M, follow="pose"),
+        Phase(role=role, offset=at, width_m=_OPEN_M, follow="pose", step_m=0.03, tolerance_m=0.006, max_steps=30),
+        Phase(role=role, offset=at, width_m=0.0, follow="nothing", min_steps=6, max_steps=6),
     )
 
 
@@ -73,40 +91,116 @@ def _grasp_offset(sizes: Sizes) -> float:
 
 
 def _lift_object(sizes: Sizes) -> Script:
-    lift = Phase(role="object", offset=(0.0, 0.0, 0.18), width_m=0.0, step_m=0.03, max_steps=_FOREVER)
-    return Script(phases=(*_grasp(sizes), lift), followed=2, carrying=range(3, 4))
+    return Script(phases=(*_grasp(sizes), _raise("object")))
+
+
+def _raise(role: str) -> Phase:
+    return Phase(
+        role=role,
+        offset=(0.0, 0.0, 0.18),
+        width_m=0.0,
+        follow="nothing",
+        carries=role,
+        step_m=0.03,
+        max_steps=FOREVER,
+    )
 
 
 def _pick_and_place(sizes: Sizes) -> Script:
+    return Script(phases=_transfer(sizes, "object", "bin", first=0))
+
+
+def _transfer(sizes: Sizes, role: str, place: str, *, first: int) -> tuple[Phase, ...]:
+    """Return the phases that bring one thing into one bin; ``first`` is their place in the script."""
     in_bin = sizes["bin_floor"] + sizes["object_half_height"] + 0.01
     over_bin = sizes["bin_rim"] + sizes["object_half_height"] + 0.05
-    phases = (
-        *_grasp(sizes),
-        Phase(role="object", offset=(0.0, 0.0, over_bin), width_m=0.0, step_m=0.04, tolerance_m=0.03),
-        Phase(role="bin", offset=(0.0, 0.0, over_bin), width_m=0.0, step_m=0.04, tolerance_m=0.015),
-        Phase(role="bin", offset=(0.0, 0.0, in_bin), width_m=0.0, step_m=0.03, tolerance_m=0.01, max_steps=20),
-        Phase(role="bin", offset=(0.0, 0.0, in_bin), width_m=_OPEN_M, min_steps=4, max_steps=4),
-        Phase(role="bin", offset=(0.0, 0.0, over_bin + 0.1), width_m=_OPEN_M, max_steps=40),
+    over, inside = (0.0, 0.0, over_bin), (0.0, 0.0, in_bin)
+    return (
+        *_grasp(sizes, role),
+        Phase(
+            role=role,
+            offset=over,
+            width_m=0.0,
+            follow="nothing",
+            carries=role,
+            retry=first,
+            step_m=0.04,
+            tolerance_m=0.03,
+        ),
+        Phase(role=place, offset=over, width_m=0.0, carries=role, retry=first, step_m=0.04, tolerance_m=0.015),
+        Phase(
+            role=place,
+            offset=inside,
+            width_m=0.0,
+            carries=role,
+            retry=first,
+            step_m=0.03,
+            tolerance_m=0.01,
+            max_steps=20,
+        ),
+        Phase(role=place, offset=inside, width_m=_OPEN_M, min_steps=4, max_steps=4),
+        Phase(role=place, offset=(0.0, 0.0, over_bin + 0.1), width_m=_OPEN_M, max_steps=40),
     )
-    return Script(phases=phases, followed=2, carrying=range(3, 6))
 
 
 def _open_drawer(sizes: Sizes) -> Script:
     far = -1.25 * sizes["drawer_threshold"]
+    handle = (0.0, 0.0, 0.0)
     phases = (
-        Phase(role="handle", offset=(-0.075, 0.0, 0.09), width_m=_AROUND_HANDLE_M),
+        Phase(role="handle", offset=(-0.075, 0.0, 0.09), width_m=_AROUND_HANDLE_M, follow="pose"),
         Phase(
             role="handle",
-            offset=(0.0, 0.0, 0.0),
+            offset=handle,
             width_m=_AROUND_HANDLE_M,
+            follow="pose",
             step_m=0.03,
             tolerance_m=0.008,
             max_steps=30,
         ),
-        Phase(role="handle", offset=(0.0, 0.0, 0.0), width_m=0.0, min_steps=6, max_steps=6),
-        Phase(role="handle", offset=(far, 0.0, 0.0), width_m=0.0, step_m=0.02, max_steps=80),
+        Phase(role="handle", offset=handle, width_m=0.0, follow="nothing", min_steps=6, max_steps=6),
+        Phase(role="handle", offset=(far, 0.0, 0.0), width_m=0.0, follow="nothing", step_m=0.02, max_steps=80),
     )
-    return Script(phases=phases, hand="forward", followed=2)
+    return Script(phases=phases, hand="forward")
+
+
+def _push_to_goal(sizes: Sizes) -> Script:
+    low = (0.0, 0.0, sizes["push_height"] - sizes["object_half_height"])
+    high = (0.0, 0.0, sizes["object_half_height"] + 0.06)
+    behind = -sizes["object_radius"] - 0.04
+    phases = (
+        Phase(role="object", offset=high, width_m=_FORK_M, follow="pose", toward="goal", along_m=behind),
+        Phase(
+            role="object",
+            offset=low,
+            width_m=_FORK_M,
+            follow="pose",
+            toward="goal",
+            along_m=behind,
+            step_m=0.04,
+            tolerance_m=0.01,
+            max_steps=30,
+        ),
+        Phase(
+            role="object",
+            offset=low,
+            width_m=_FORK_M,
+            toward="goal",
+            along_m=behind,
+            ahead_m=0.01,
+            tolerance_m=0.0,
+            max_steps=140,
+        ),
+    )
+    return Script(phases=phases, hand="across")
+
+
+def _press_button(sizes: Sizes) -> Script:
+    beyond = -sizes["button_travel"] - 0.02
+    phases = (
+        Phase(role="button", offset=(0.0, 0.0, 0.06), width_m=0.0, follow="pose"),
+        Phase(role="button", offset=(0.0, 0.0, beyond), width_m=0.0, follow="nothing", step_m=0.025, max_steps=40),
+    )
+    return Script(phases=phases)
 
 
 SCRIPTS: Mapping[str, Callable[[Sizes], Script]] = {
@@ -114,5 +208,7 @@ SCRIPTS: Mapping[str, Callable[[Sizes], Script]] = {
     "lift_object": _lift_object,
     "pick_and_place": _pick_and_place,
     "open_drawer": _open_drawer,
+    "push_to_goal": _push_to_goal,
+    "press_button": _press_button,
 }
 """Name of a task to what makes its plan."""
