@@ -1,5 +1,6 @@
 """Environments made elsewhere, behind Gymnasium's interface, as one `Environment`."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from isaaclab_arena.environments.gym_rows import RowFailure, Rows
 from isaaclab_arena.environments.gym_success import SuccessRule
 from isaaclab_arena.environments.gym_worker.row import RowStep
-from isaaclab_arena.interfaces.environment import Environment, Observation, StateTree, Step
+from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation, StateTree, Step
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.specs import ArraySpec
 
@@ -68,6 +69,13 @@ class GymEnvironment(Environment):
         self._terms = {name: term["image"] for name, term in rows.description["observation"].items()}
         specs = {name: _term_spec(term) for name, term in rows.description["observation"].items()}
         self.observation_spec = self._grouped(specs)
+        self.filmable = (
+            *(name for name, spec in specs.items() if self._terms[name] and spec.shape[2:] == (3,)),
+            *((VIEWPORT,) if rows.description["renders"] else ()),
+        )
+        self._render_s = 0.0
+        self._pictures: dict[int, np.ndarray] = {}
+        self._lost: set[int] = set()
         self._rows = rows
         self._traits = traits
         self._arrays = {
@@ -92,6 +100,7 @@ class GymEnvironment(Environment):
         """Start new episodes in the named rows. Shape of ``env_ids``: (n,)."""
         rows = env_ids.tolist()
         seeds = {row: int(str(each[SEED_CONDITION])) for row, each in zip(rows, conditions, strict=True)}
+        self._lost.difference_update(rows)
         for row, observation in self._rows.reset(seeds).items():
             self._put(row, observation)
         self._running[rows] = True
@@ -137,6 +146,23 @@ class GymEnvironment(Environment):
         """Return the environment's name and the versions of what it runs on, which may be another interpreter's."""
         return {"environment": self._traits.name, **self._rows.description["versions"]}
 
+    def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> Mapping[str, np.ndarray]:
+        """Return pictures that rows observe, and for `VIEWPORT` what they render; see `Environment.film`."""
+        unknown = set(cameras) - set(self.filmable)
+        if unknown:
+            return super().film(env_ids, sorted(unknown))
+        began_s = time.perf_counter()
+        pictures = {name: self._arrays[name][list(env_ids)] for name in cameras if name != VIEWPORT}
+        if VIEWPORT in cameras:
+            pictures[VIEWPORT] = np.stack([self._viewport(row) for row in env_ids])
+        self._render_s += time.perf_counter() - began_s
+        return pictures
+
+    @property
+    def render_s(self) -> float:
+        """Time spent on filming so far [s]; what an environment renders as it steps is part of its step."""
+        return self._render_s
+
     def close(self) -> None:
         """Close the single environments."""
         self._rows.close()
@@ -144,6 +170,7 @@ class GymEnvironment(Environment):
     def _take(self, row: int, answer: RowStep | RowFailure) -> str | None:
         """Keep what a row observed; return why it is an error, None where it is none."""
         if isinstance(answer, RowFailure):
+            self._lost.add(row)
             return answer.reason
         self._put(row, answer.observation)
         if not np.isfinite(answer.reward):
@@ -165,6 +192,12 @@ class GymEnvironment(Environment):
         masks["success"][row] = success
         masks["terminated"][row] = answer.terminated or (success and rule.ends_episode)
         masks["truncated"][row] = truncated and not masks["terminated"][row]
+
+    def _viewport(self, row: int) -> np.ndarray:
+        # A row that lost its environment has nothing left to look at but what was seen last.
+        if row not in self._lost:
+            self._pictures[row] = self._rows.render(row)
+        return self._pictures[row]
 
     def _put(self, row: int, observation: Mapping[str, np.ndarray]) -> None:
         for name, values in self._arrays.items():

@@ -78,6 +78,14 @@ class Rows(ABC):
         """
 
     @abstractmethod
+    def render(self, index: int) -> np.ndarray:
+        """Return what a row renders of itself, where the description says that it does.
+
+        Returns:
+            Shape: (height, width, 3), uint8.
+        """
+
+    @abstractmethod
     def close(self) -> None:
         """Close all of them. May be called more than once."""
 
@@ -107,6 +115,10 @@ class LocalRows(Rows):
     def step(self, actions: Mapping[int, np.ndarray]) -> dict[int, RowStep | RowFailure]:
         """Make one step; see `Rows.step`."""
         return {index: self._step(index, action) for index, action in actions.items()}
+
+    def render(self, index: int) -> np.ndarray:
+        """Return a picture; see `Rows.render`."""
+        return self._rows[index].render()
 
     def close(self) -> None:
         """Close all of them."""
@@ -194,6 +206,17 @@ class WorkerRows(Rows):
             except WorkerError as error:
                 failures[index] = self._failed(index, error)
         return {index: failures.get(index) or self._answer(index) for index in actions}
+
+    def render(self, index: int) -> np.ndarray:
+        """Return a picture; see `Rows.render`.
+
+        Raises:
+            ArenaError: If the environment raises, or its worker dies or does not answer.
+        """
+        try:
+            return self._workers[index].ask({"request": "render"}, self._options.step_timeout_s)[1]["picture"]
+        except (RequestError, WorkerError) as error:
+            raise ArenaError(f"'{self._source.name}' failed to render: {error}") from error
 
     def close(self) -> None:
         """Stop all workers."""

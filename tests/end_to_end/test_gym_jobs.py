@@ -74,6 +74,14 @@ def test_pictures_and_numbers_are_recorded(tmp_path):
     assert provenance["environment"] == f"gym:{ID}"
 
 
+def test_episodes_are_filmed(tmp_path):
+    wanted = {"picture": True, "render_mode": "rgb_array"}
+    (tmp_path / "jobs.json").write_text(json.dumps({"jobs": [job("film", make_kwargs=wanted)]}))
+    arguments = ["--eval_jobs_config", str(tmp_path / "jobs.json"), "--output_dir", str(tmp_path / "out")]
+    assert main([*arguments, "--record_viewport_video", "--video_episodes", "2"]) == 0
+    assert len(list((tmp_path / "out" / "film").rglob("*.mp4"))) == 2
+
+
 def test_a_recording_played_again_gives_the_recorded_outcomes(tmp_path):
     evaluate(tmp_path, job("first", "gym:CartPole-v1", success_reward_threshold=20))
     (tmp_path / "again").mkdir()

@@ -22,10 +22,12 @@ class DrawEnvironment(gymnasium.Env):
     episodes with an odd length if ``only_odd``.
     """
 
-    def __init__(self, misbehaviour="", at_step=2, *, only_odd=False, endless=False, picture=False):
+    metadata: dict[str, typing.Any] = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012  as Gymnasium's
+
+    def __init__(self, misbehaviour="", at_step=2, *, only_odd=False, endless=False, picture=False, render_mode=None):
         self.misbehaviour, self.at_step, self.only_odd = misbehaviour, at_step, only_odd
         self.endless, self.picture = endless, picture
-        self.metadata = {"render_modes": [], "render_fps": 20}
+        self.render_mode = render_mode
         self.action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
         numbers = spaces.Box(-np.inf, np.inf, (4,), np.float64)
         image = spaces.Box(0, 255, (4, 5, 3), np.uint8)
@@ -67,6 +69,9 @@ class DrawEnvironment(gymnasium.Env):
         solved = self.number < 0.5 and self.clock == 3
         over = self.clock >= self.length and not self.endless
         return observation, reward, over, False, {"success": solved, "clock": self.clock, "note": "hello", "half": 0.5}
+
+    def render(self):
+        return np.full((48, 64, 3), min(255, 40 * self.clock), np.uint8)
 
     def _observe(self, action):
         numbers = np.array([self.number, self.clock, *action])

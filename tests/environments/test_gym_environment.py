@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.interfaces.environment import VIEWPORT
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.interfaces.specs import ArraySpec
 from tests.environments.gym_fakes import ID
@@ -157,6 +158,28 @@ def test_pictures_are_camera_observations(place):
     spec = environment.observation_spec["camera_obs"]
     assert isinstance(spec, Mapping)
     assert spec["eye.front"] == ArraySpec(shape=(4, 5, 3), dtype=torch.uint8)
+
+
+@PLACES
+def test_what_an_environment_renders_can_be_filmed_to_its_last_step(place):
+    wanted = {"picture": True, "render_mode": "rgb_array", "misbehaviour": "raise", "at_step": 2}
+    environment = build(make_kwargs=wanted, num_envs=2, **place)
+    assert environment.filmable == ("eye.front", VIEWPORT)
+    started(environment, 1, 2)
+    environment.step(torch.zeros(2, 2))
+    filmed = environment.film([1], environment.filmable)
+    assert filmed[VIEWPORT].shape == (1, 48, 64, 3)
+    assert np.unique(filmed[VIEWPORT]).tolist() == [40]
+    assert np.unique(filmed["eye.front"]).tolist() == [1]
+    assert environment.step(torch.zeros(2, 2)).diverged.all()
+    assert np.array_equal(environment.film([1], [VIEWPORT])[VIEWPORT], filmed[VIEWPORT])
+    assert environment.render_s > 0
+    environment.close()
+
+
+def test_a_camera_that_is_not_there_cannot_be_filmed():
+    with pytest.raises(KeyError, match="no cameras viewport"):
+        build().film([0], [VIEWPORT])
 
 
 def test_numbers_out_of_info_become_metrics():

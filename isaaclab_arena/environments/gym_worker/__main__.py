@@ -65,6 +65,8 @@ class _Worker:
             return self._row.description(), {}
         if request == "reset":
             return {}, self._row.reset(message["seed"])
+        if request == "render":
+            return {}, {"picture": self._row.render()}
         step = self._row.step(arrays["action"])
         return {key: value for key, value in step._asdict().items() if key != "observation"}, step.observation
 

@@ -59,6 +59,7 @@ class Row:
             "max_episode_length": spec.max_episode_steps if spec is not None else None,
             "nondeterministic": spec is not None and spec.nondeterministic,
             "control_dt": _control_dt(environment),
+            "renders": environment.render_mode == "rgb_array",
             "versions": _versions(type(environment.unwrapped).__module__.partition(".")[0]),
         }
 
@@ -79,6 +80,10 @@ class Row:
             info={key: _number(info[key], f"info['{key}']") for key in self._info_keys if key in info},
             info_names=tuple(sorted(map(str, info))),
         )
+
+    def render(self) -> np.ndarray:
+        """Return what the environment renders of itself. Shape: (height, width, 3), uint8."""
+        return np.asarray(self._environment.render(), np.uint8)
 
     def close(self) -> None:
         """Close the environment."""
