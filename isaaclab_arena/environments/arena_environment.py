@@ -74,6 +74,10 @@ class ArenaEnvironment(Environment):
         joints = tuple(home + shift for home, shift in zip(self.robot.home, offset, strict=True))
         return {ROBOT_CONDITION: joints, **self.task.draw_conditions(generator)}
 
+    def instruction(self, conditions: Conditions) -> str:
+        """Return what the task asks for in an episode that starts from ``conditions``."""
+        return self.task.instruction_for(conditions)
+
     def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
         """Start new episodes in the named rows. Shape of ``env_ids``: (n,)."""
         env_ids = env_ids.to(self.backend.device)

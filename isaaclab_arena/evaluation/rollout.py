@@ -54,7 +54,7 @@ def rollout(
         policy: Gives the actions.
         episodes: What to run, in order of start. May be endless if ``max_steps`` is given.
         observers: Told of everything, in this order.
-        language_instruction: What the policy is told instead of the environment's own task description.
+        language_instruction: What the policy is told in every episode, instead of the environment's own words.
         max_steps: Control steps of the batch after which the rollout ends and cuts the episodes under way.
         stop_requested: Asked before every step; True ends the rollout.
         stopwatch: Counts where the time goes.
@@ -88,7 +88,7 @@ class _Loop:
         self._pending = pending
         self._observers = observers
         self._stopwatch = stopwatch
-        self._instruction = language_instruction or environment.task_description
+        self._instruction = language_instruction
         rows, device = environment.num_envs, environment.device
         self._starts: list[EpisodeStart | None] = [None] * rows
         self._running = torch.zeros(rows, dtype=torch.bool, device=device)
@@ -100,7 +100,7 @@ class _Loop:
         self._env_steps = 0
 
     def run(self, max_steps: int | None, stop_requested: Callable[[], bool]) -> RolloutResult:
-        self._instruction = checked_instruction(self._policy.set_task_description(self._instruction), self._instruction)
+        self._instruction = self._agreed_instruction()
         observation = self._start_episodes(list(range(self._environment.num_envs)))
         num_steps, interrupted = 0, False
         while observation is not None and self._num_running > 0:
@@ -121,16 +121,23 @@ class _Loop:
             interrupted=interrupted,
         )
 
+    def _agreed_instruction(self) -> str | None:
+        """Return what every episode is told: what the job says or the policy insists on; None if each has its own."""
+        told = self._instruction or self._environment.task_description
+        answer = checked_instruction(self._policy.set_task_description(told), told)
+        return self._instruction if answer == told else answer
+
     def _start_episodes(self, env_ids: Sequence[int]) -> Observation | None:
         """Give each named row the next pending episode; return the observation, None if nothing was started."""
         environment = self._environment
         starts = []
         for env_id, episode in zip(env_ids, self._pending, strict=False):
+            conditions = environment.draw_conditions(episode.conditions_generator())
             start = EpisodeStart(
                 env_id=env_id,
                 episode=episode,
-                conditions=environment.draw_conditions(episode.conditions_generator()),
-                language_instruction=self._instruction,
+                conditions=conditions,
+                language_instruction=self._instruction or environment.instruction(conditions),
             )
             starts.append(start)
             self._starts[env_id] = start

@@ -65,7 +65,7 @@ class Environment(ABC):
         device: Where observations live and actions are expected.
         observation_spec: Group, then term, then `ArraySpec`.
         action_spec: Shape: (action_dim,), with bounds and names.
-        task_description: What the task asks for, in the words a policy is told.
+        task_description: What the task asks for, in the words a policy is told; see also `instruction`.
         max_episode_length: Control steps until a row is truncated.
         control_dt: Time between two control steps [s].
         reproducible: Whether episodes follow from their conditions and actions alone, bit for bit where the device
@@ -100,6 +100,15 @@ class Environment(ABC):
         """
         del episode
         return conditions
+
+    def instruction(self, conditions: Conditions) -> str:
+        """Return what one episode asks for, where not every episode asks for the same; by default it does.
+
+        Args:
+            conditions: What the episode starts from.
+        """
+        del conditions
+        return self.task_description
 
     @abstractmethod
     def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:

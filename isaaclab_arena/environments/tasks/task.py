@@ -50,7 +50,7 @@ class Task(ABC):
 
     Attributes:
         name: Registered name of its environment.
-        instruction: What it asks for, in the words a policy is told.
+        instruction: What it asks for, in the words a policy is told; see also `instruction_for`.
         time_limit_s: When a row is truncated [s].
         parts: What stands in the scene besides the table and the robot.
         contact_sensors: Contacts that it wants to know of.
@@ -75,6 +75,11 @@ class Task(ABC):
     @abstractmethod
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, float | tuple[float, ...]]:
         """Draw where the task's things start. Nothing but the generator may influence the draw."""
+
+    def instruction_for(self, conditions: Conditions) -> str:
+        """Return what an episode asks for; override it where the conditions decide."""
+        del conditions
+        return self.instruction
 
     @abstractmethod
     def start_state(self, conditions: Conditions) -> StartState:
