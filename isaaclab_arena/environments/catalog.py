@@ -21,7 +21,10 @@ ENVIRONMENTS = Registry(
 
 EMBODIMENTS = Registry(
     "embodiment",
-    {"panda": "isaaclab_arena.environments.embodiments.panda:PANDA"},
+    {
+        "panda": "isaaclab_arena.environments.embodiments.panda:PANDA",
+        "so101": "isaaclab_arena.environments.embodiments.so101:SO101",
+    },
     entry_point_group="isaaclab_arena.embodiments",
 )
 

@@ -11,6 +11,7 @@ from isaaclab_arena.environments.builder import TableEnvironmentBuilder
 from isaaclab_arena.environments.cameras import CameraOptions
 from isaaclab_arena.environments.catalog import OBJECTS
 from isaaclab_arena.environments.embodiments.embodiment import Embodiment
+from isaaclab_arena.environments.embodiments.workspace import Workspace
 from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.observations import ObservationTerm, body_pose_terms
 from isaaclab_arena.environments.tasks.grasping import (
@@ -57,8 +58,9 @@ class LiftObject(Task):
     name = "lift_object"
     time_limit_s = 8.0
 
-    def __init__(self, robot: Robot, thing: ObjectAsset) -> None:
+    def __init__(self, robot: Robot, thing: ObjectAsset, workspace: Workspace) -> None:
         self.robot = robot
+        self.area = workspace.on_table(_LOW, _HIGH)
         self.thing = thing
         self.instruction = f"pick up the {thing.words} and lift it"
         self.parts = (object_part(thing),)
@@ -69,7 +71,7 @@ class LiftObject(Task):
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, float | tuple[float, ...]]:
         """Draw where the object stands and how it is turned."""
-        x, y, yaw = draw_uniform(generator, _LOW, _HIGH)
+        x, y, yaw = draw_uniform(generator, *self.area)
         return {f"{self.thing.name}.position": (x, y, self.thing.half_height), f"{self.thing.name}.yaw": yaw}
 
     def start_state(self, conditions: Conditions) -> StartState:
@@ -101,7 +103,7 @@ class LiftObject(Task):
 def _make_task(config: LiftObjectConfig, embodiment: Embodiment) -> LiftObject:
     thing = OBJECTS.get(config.object)
     refuse_too_wide(thing, embodiment.robot)
-    return LiftObject(embodiment.robot, thing)
+    return LiftObject(embodiment.robot, thing, embodiment.workspace)
 
 
 LIFT_OBJECT = TableEnvironmentBuilder(config_class=LiftObjectConfig, make_task=_make_task)

@@ -11,6 +11,7 @@ from isaaclab_arena.environments.builder import TableEnvironmentBuilder
 from isaaclab_arena.environments.cameras import CameraOptions
 from isaaclab_arena.environments.catalog import OBJECTS
 from isaaclab_arena.environments.embodiments.embodiment import Embodiment
+from isaaclab_arena.environments.embodiments.workspace import Workspace
 from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.observations import ObservationTerm, body_pose_terms
 from isaaclab_arena.environments.tasks.grasping import (
@@ -70,8 +71,10 @@ class PickAndPlace(Task):
     name = "pick_and_place"
     time_limit_s = 12.0
 
-    def __init__(self, robot: Robot, thing: ObjectAsset) -> None:
+    def __init__(self, robot: Robot, thing: ObjectAsset, workspace: Workspace) -> None:
         self.robot = robot
+        self.area = workspace.on_table(_LOW, _HIGH)
+        self.bin_area = workspace.on_table(_BIN_LOW, _BIN_HIGH)
         self.thing = thing
         self.instruction = f"put the {thing.words} into the blue bin"
         self.parts = (
@@ -92,8 +95,8 @@ class PickAndPlace(Task):
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, float | tuple[float, ...]]:
         """Draw where the object stands, on the robot's right, and the bin, on its left."""
-        x, y, yaw = draw_uniform(generator, _LOW, _HIGH)
-        bin_x, bin_y, bin_yaw = draw_uniform(generator, _BIN_LOW, _BIN_HIGH)
+        x, y, yaw = draw_uniform(generator, *self.area)
+        bin_x, bin_y, bin_yaw = draw_uniform(generator, *self.bin_area)
         return {
             f"{self.thing.name}.position": (x, y, self.thing.half_height),
             f"{self.thing.name}.yaw": yaw,
@@ -162,7 +165,7 @@ def _make_task(config: PickAndPlaceConfig, embodiment: Embodiment) -> PickAndPla
                 key="object",
             )
         )
-    return PickAndPlace(embodiment.robot, thing)
+    return PickAndPlace(embodiment.robot, thing, embodiment.workspace)
 
 
 PICK_AND_PLACE = TableEnvironmentBuilder(config_class=PickAndPlaceConfig, make_task=_make_task)

@@ -10,6 +10,7 @@ from isaaclab_arena.environments.actions import ActionModeName
 from isaaclab_arena.environments.builder import TableEnvironmentBuilder
 from isaaclab_arena.environments.cameras import CameraOptions
 from isaaclab_arena.environments.embodiments.embodiment import Embodiment
+from isaaclab_arena.environments.embodiments.workspace import Workspace
 from isaaclab_arena.environments.observations import ObservationTerm, number_term, position_term
 from isaaclab_arena.environments.tasks.task import ArticulatedAsset, Judgement, Task, draw_uniform, point
 from isaaclab_arena.interfaces.episode import Conditions
@@ -53,8 +54,9 @@ class PressButton(Task):
     instruction = "press the red button"
     time_limit_s = 8.0
 
-    def __init__(self, robot: Robot) -> None:
+    def __init__(self, robot: Robot, workspace: Workspace) -> None:
         self.robot = robot
+        self.area = workspace.on_table(_LOW, _HIGH)
         self.parts = (ScenePart(prefix="button", asset="objects/button.xml", position=(0.5, 0.0, 0.0)),)
         self.contact_sensors = (ContactSensor(name=_TOUCH, body=robot.palm_body, other=_CAP),)
         self.articulations = {"button": ArticulatedAsset(root_body=_BODY, joints=(_PRESS,))}
@@ -63,7 +65,7 @@ class PressButton(Task):
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, float | tuple[float, ...]]:
         """Draw where the button stands."""
-        return {"button.position": (*draw_uniform(generator, _LOW, _HIGH), 0.0)}
+        return {"button.position": (*draw_uniform(generator, *self.area), 0.0)}
 
     def start_state(self, conditions: Conditions) -> StartState:
         """Return the button in its place, up."""
@@ -95,7 +97,7 @@ class PressButton(Task):
 
 def _make_task(config: PressButtonConfig, embodiment: Embodiment) -> PressButton:
     del config
-    return PressButton(embodiment.robot)
+    return PressButton(embodiment.robot, embodiment.workspace)
 
 
 PRESS_BUTTON = TableEnvironmentBuilder(config_class=PressButtonConfig, make_task=_make_task)

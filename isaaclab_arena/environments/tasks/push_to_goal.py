@@ -11,6 +11,7 @@ from isaaclab_arena.environments.builder import TableEnvironmentBuilder
 from isaaclab_arena.environments.cameras import CameraOptions
 from isaaclab_arena.environments.catalog import OBJECTS
 from isaaclab_arena.environments.embodiments.embodiment import Embodiment
+from isaaclab_arena.environments.embodiments.workspace import Workspace
 from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.observations import ObservationTerm, body_pose_terms, position_term
 from isaaclab_arena.environments.tasks.grasping import OBJECT_BODY, OBJECT_JOINT, object_part
@@ -58,8 +59,10 @@ class PushToGoal(Task):
     name = "push_to_goal"
     time_limit_s = 12.0
 
-    def __init__(self, robot: Robot, thing: ObjectAsset) -> None:
+    def __init__(self, robot: Robot, thing: ObjectAsset, workspace: Workspace) -> None:
         self.robot = robot
+        self.area = workspace.on_table(_LOW, _HIGH)
+        self.goal_area = workspace.on_table(_GOAL_LOW, _GOAL_HIGH)
         self.thing = thing
         self.instruction = f"push the {thing.words} onto the yellow disc"
         self.parts = (object_part(thing), ScenePart(prefix="goal", asset="objects/disc.xml"))
@@ -69,8 +72,8 @@ class PushToGoal(Task):
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, float | tuple[float, ...]]:
         """Draw where the object stands, on the robot's right, and the disc, on its left."""
-        x, y, yaw = draw_uniform(generator, _LOW, _HIGH)
-        goal = draw_uniform(generator, _GOAL_LOW, _GOAL_HIGH)
+        x, y, yaw = draw_uniform(generator, *self.area)
+        goal = draw_uniform(generator, *self.goal_area)
         return {
             f"{self.thing.name}.position": (x, y, self.thing.half_height),
             f"{self.thing.name}.yaw": yaw,
@@ -114,7 +117,7 @@ class PushToGoal(Task):
 
 
 def _make_task(config: PushToGoalConfig, embodiment: Embodiment) -> PushToGoal:
-    return PushToGoal(embodiment.robot, OBJECTS.get(config.object))
+    return PushToGoal(embodiment.robot, OBJECTS.get(config.object), embodiment.workspace)
 
 
 PUSH_TO_GOAL = TableEnvironmentBuilder(config_class=PushToGoalConfig, make_task=_make_task)

@@ -4,15 +4,15 @@ Legend: n rows, k arm joints. Elementwise arithmetic only; see `isaaclab_arena.s
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 
 import torch
 
 from isaaclab_arena.sim.backend import Backend
-from isaaclab_arena.sim.kinematics import apply_jacobian, damped_least_squares
+from isaaclab_arena.sim.kinematics import apply_jacobian, damped_least_squares, step_within_limits
 from isaaclab_arena.sim.robot import Robot
-from isaaclab_arena.sim.rotation import clip_length, multiply, norm, rotation_error
+from isaaclab_arena.sim.rotation import clip_length, dot, multiply, norm, rotate, rotation_error
 
 HAND_DOWN = (0.0, 1.0, 0.0, 0.0)
 _DEGREES = math.pi / 180
@@ -24,7 +24,6 @@ HAND_FORWARD = tuple(
 # The palm of an upright hand would meet a tall thing before the fingertips do.
 _PUSH_TILT_SINE, _PUSH_TILT_COSINE = math.sin(15 * _DEGREES), math.cos(15 * _DEGREES)
 
-_DAMPING = 0.03
 _TURN_RAD = 0.25
 _POSTURE_GAIN = 0.05
 _HALF_SQRT = 0.5**0.5
@@ -42,7 +41,7 @@ class ArmMotion:
         self.robot = robot
         self.backend = backend
         self.positions, self.dofs = backend.joint_indices(robot.arm_joints)
-        self.arm_controls = torch.tensor([backend.names.actuators[joint] for joint in robot.arm_joints])
+        self.arm_controls = torch.tensor([backend.names.actuators[name] for name in robot.arm_actuators])
         dtype = backend.qpos.dtype
         self.home = torch.tensor(robot.home, dtype=dtype, device=backend.device)
         self.low = torch.tensor(robot.joint_low, dtype=dtype, device=backend.device)
@@ -52,10 +51,10 @@ class ArmMotion:
         """Return what is missing to a goal: translation [m] and rotation vector [rad], both (n, 3).
 
         Args:
-            position: Goal of the tool centre point. Shape: (n, 3).
+            position: Goal of the middle between the fingertips. Shape: (n, 3).
             orientation: Goal of the hand. Shape: (n, 4).
         """
-        translation = position - self.backend.site_position(self.robot.tcp_site)
+        translation = position - self.tool_position()
         return translation, rotation_error(orientation, self.backend.body_orientation(self.robot.hand_body))
 
     def joint_targets(self, translation: torch.Tensor, rotation: torch.Tensor, step_m: torch.Tensor) -> torch.Tensor:
@@ -71,8 +70,30 @@ class ArmMotion:
         shorter = (step_m / norm(translation).clamp(min=1e-9)).clamp(max=1.0)
         twist = torch.cat((translation * shorter[:, None], clip_length(rotation, _TURN_RAD)), dim=-1)
         posture = _POSTURE_GAIN * (self.home - joints)
-        step = posture + damped_least_squares(jacobian, twist - apply_jacobian(jacobian, posture), _DAMPING)
-        return torch.minimum(torch.maximum(joints + step, self.low), self.high)
+        if self.robot.rotation_weight == 1.0:
+            twist = twist - apply_jacobian(jacobian, posture)
+            step = posture + damped_least_squares(jacobian, twist, self.robot.ik_damping)
+            return torch.minimum(torch.maximum(joints + step, self.low), self.high)
+        return joints + step_within_limits(
+            jacobian,
+            twist,
+            self.robot.ik_damping,
+            rotation_weight=self.robot.rotation_weight,
+            low=(self.low - joints).clamp(max=0.0),
+            high=(self.high - joints).clamp(min=0.0),
+        )
+
+    def tool_position(self) -> torch.Tensor:
+        """Return the middle between the fingertips, which moves if only one finger does [m]. Shape: (n, 3)."""
+        site = self.backend.site_position(self.robot.tcp_site)
+        if not self.robot.right_finger_fixed:
+            return site
+        controls = self.backend.joint_position(self.robot.finger_joints[0])[:, 0]
+        width = (controls - self.robot.gripper_closed) / self.robot.control_per_metre
+        closed_by = (self.robot.gripper_width - width) / 2
+        zero = torch.zeros_like(closed_by)
+        shift = torch.stack((zero, -closed_by, zero), dim=-1)
+        return site + rotate(self.backend.body_orientation(self.robot.hand_body), shift)
 
     def as_twist(self, joint_targets: torch.Tensor) -> torch.Tensor:
         """Return the end-effector step that leads from where the arm is told to be to joint targets. Shape: (n, 6)."""
@@ -102,7 +123,7 @@ _QUARTER = ((_HALF_SQRT, _HALF_SQRT), (0.0, 1.0), (_HALF_SQRT, -_HALF_SQRT))
 _OTHER_TURNS = {Symmetry.QUARTER_TURNS: _QUARTER, Symmetry.HALF_TURNS: ((0.0, 1.0),)}
 
 
-def hand_down(object_orientation: torch.Tensor, symmetry: Symmetry) -> torch.Tensor:
+def hand_down(object_orientation: torch.Tensor, symmetry: Symmetry, rest: Sequence[float] = HAND_DOWN) -> torch.Tensor:
     """Return the hand's orientation, pointing down, with the fingers along sides of an upright thing.
 
     Of the ways that its symmetry allows the one nearest to the hand's own is chosen.
@@ -110,11 +131,12 @@ def hand_down(object_orientation: torch.Tensor, symmetry: Symmetry) -> torch.Ten
     Args:
         object_orientation: Shape: (n, 4).
         symmetry: How the thing may be taken.
+        rest: How the hand is held when it may choose its yaw, pointing down.
 
     Returns:
         Shape: (n, 4).
     """
-    down = torch.tensor(HAND_DOWN, dtype=object_orientation.dtype, device=object_orientation.device)
+    down = torch.tensor(rest, dtype=object_orientation.dtype, device=object_orientation.device)
     if symmetry is Symmetry.EVERY_YAW:
         return down.expand_as(object_orientation)
     w, z = object_orientation[:, 0], object_orientation[:, 3]
@@ -127,26 +149,33 @@ def hand_down(object_orientation: torch.Tensor, symmetry: Symmetry) -> torch.Ten
     return _turned_down(w, z)
 
 
-def hand_across(way: torch.Tensor) -> torch.Tensor:
-    """Return the hand's orientation for a push: pointing down and 30 degrees ahead, its flat side across the way.
+def hand_across(way: torch.Tensor, rest: Sequence[float], *, tilted: bool) -> torch.Tensor:
+    """Return the hand's orientation for a push: pointing down, its flat side across the way.
 
     Args:
         way: Unit vectors with z = 0. Shape: (n, 3).
+        rest: How the hand is held when it may choose its yaw, pointing down: a half turn about a horizontal axis.
+        tilted: Whether it points 30 degrees ahead.
 
     Returns:
         Shape: (n, 4).
     """
-    # The hand looks the same from behind, so half a turn is never needed.
-    backward = way[:, 0] < 0
-    forward = torch.where(backward[:, None], -way, way)
-    w = torch.sqrt((1 + forward[:, 0]) / 2)
-    zero = torch.zeros_like(w)
-    tilt = torch.where(backward, _PUSH_TILT_SINE, -_PUSH_TILT_SINE).to(w.dtype)
-    tilted = multiply(
-        torch.stack((zero + _PUSH_TILT_COSINE, zero, tilt, zero), dim=-1),
-        torch.tensor(HAND_DOWN, dtype=w.dtype, device=w.device).expand(w.shape[0], 4),
+    _, axis_x, axis_y, _ = rest
+    along = torch.tensor(
+        (axis_x * axis_x - axis_y * axis_y, 2 * axis_x * axis_y, 0.0), dtype=way.dtype, device=way.device
     )
-    return multiply(torch.stack((w, zero, zero, forward[:, 1] / (2 * w)), dim=-1), tilted)
+    aside = torch.stack((-along[1], along[0], along[2]))
+    # The hand looks the same from behind, so half a turn is never needed.
+    backward = dot(way, along) < 0
+    forward = torch.where(backward[:, None], -way, way)
+    w = torch.sqrt((1 + dot(forward, along)) / 2)
+    zero = torch.zeros_like(w)
+    held = torch.tensor(rest, dtype=w.dtype, device=w.device).expand(w.shape[0], 4)
+    if tilted:
+        sine = torch.where(backward, _PUSH_TILT_SINE, -_PUSH_TILT_SINE).to(w.dtype)
+        tilt = torch.stack((zero + _PUSH_TILT_COSINE, sine * aside[0], sine * aside[1], zero), dim=-1)
+        held = multiply(tilt, held)
+    return multiply(torch.stack((w, zero, zero, dot(forward, aside) / (2 * w)), dim=-1), held)
 
 
 def horizontal_way(start: torch.Tensor, end: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

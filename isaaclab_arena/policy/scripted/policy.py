@@ -23,6 +23,7 @@ from isaaclab_arena.sim.privileged import Simulated
 from isaaclab_arena.sim.rotation import dot, norm
 
 _TURNED_RAD = 0.1
+_TURNED_ROUGHLY_RAD = 0.4
 _AT_FINGERTIPS_M = 0.06
 _ARRIVED_M = 0.012
 _CENTRING = 0.2
@@ -105,6 +106,8 @@ class _Player:
         self.script: Script = SCRIPTS[env.task_name](env.sizes)
         self.motion = ArmMotion(env.robot, env.backend)
         self.symmetry = Symmetry.of(env.sizes)
+        # An arm that may not be able to turn its hand all the way must not wait for it.
+        self.turned_rad = _TURNED_RAD if env.robot.rotation_weight == 1.0 else _TURNED_ROUGHLY_RAD
         phases = self.script.phases
         self.rows = torch.arange(env.num_envs, device=self.backend.device)
         self.phase = torch.zeros_like(self.rows)
@@ -137,7 +140,7 @@ class _Player:
         return torch.cat((arm, self.tables.width_m[self.phase][:, None]), dim=-1)
 
     def _start_again_where_dropped(self, now: torch.Tensor) -> None:
-        tcp = self.backend.site_position(self.env.robot.tcp_site)
+        tcp = self.motion.tool_position()
         away = norm(now[self.tables.carries[self.phase], self.rows] - tcp) > _AT_FINGERTIPS_M
         dropped = self.tables.carrying[self.phase] & away
         self.steps = torch.where(dropped, 0, self.steps)
@@ -152,7 +155,7 @@ class _Player:
 
     def _advance(self, distance: torch.Tensor, angle: torch.Tensor) -> None:
         tables = self.tables
-        there = (distance < tables.tolerance_m[self.phase]) & (angle < _TURNED_RAD)
+        there = (distance < tables.tolerance_m[self.phase]) & (angle < self.turned_rad)
         done = there & (self.steps >= tables.min_steps[self.phase]) | (self.steps >= tables.max_steps[self.phase])
         last = self.phase == len(self.script.phases) - 1
         again = last & (self.steps >= tables.max_steps[self.phase])
@@ -174,7 +177,7 @@ class _Player:
 
     def _ahead(self, behind: torch.Tensor, way: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
         """Return where to push: along the way from where the tool is, and a little back to behind the landmark."""
-        tcp = self.backend.site_position(self.env.robot.tcp_site)
+        tcp = self.motion.tool_position()
         missing = behind - tcp
         aside = missing - way * dot(missing, way)[:, None]
         level = torch.tensor((_CENTRING, _CENTRING, 1.0), dtype=tcp.dtype, device=tcp.device)
@@ -185,11 +188,11 @@ class _Player:
         if self.script.hand == "forward":
             forward = torch.tensor(HAND_FORWARD, dtype=self.backend.qpos.dtype, device=self.backend.device)
             return forward.expand(self.env.num_envs, 4)
-        role = self.tables.role[self.phase]
+        robot, role = self.env.robot, self.tables.role[self.phase]
         if self.script.hand == "across":
             way, _ = horizontal_way(now[role, self.rows], now[self.tables.toward[self.phase], self.rows])
-            return hand_across(way)
-        return hand_down(self._orientations()[role, self.rows], self.symmetry, self.env.robot.hand_down)
+            return hand_across(way, robot.hand_down, tilted=robot.rotation_weight == 1.0)
+        return hand_down(self._orientations()[role, self.rows], self.symmetry, robot.hand_down)
 
     def _landmarks(self) -> torch.Tensor:
         """Return where the landmarks of all roles are now. Shape: (num_roles, num_envs, 3)."""
