@@ -196,7 +196,8 @@ class GymBuilder:
 
 def gymnasium_environment(name: str) -> GymBuilder:
     """Return the builder of ``gym:<name>``."""
-    return GymBuilder(config_class=GymConfig, kind="gym", name=name, install_hint="install the package that has it")
+    hint = "install the package that has it (gymnasium[mujoco] for Gymnasium's own MuJoCo environments)"
+    return GymBuilder(config_class=GymConfig, kind="gym", name=name, install_hint=hint)
 
 
 def meta_world_environment(name: str) -> GymBuilder:
