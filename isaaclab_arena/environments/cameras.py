@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import mujoco
 import numpy as np
 import torch
 
@@ -79,10 +80,14 @@ class EnvironmentCameras:
         backend: The worlds.
         options: What is asked for.
         device: Where observations live.
+        num_threads: Threads that render.
     """
 
-    def __init__(self, backend: MujocoBackend, options: CameraOptions, device: torch.device) -> None:
+    def __init__(
+        self, backend: MujocoBackend, options: CameraOptions, device: torch.device, *, num_threads: int = 1
+    ) -> None:
         self._backend = backend
+        self._num_threads = num_threads
         self._options = options
         self._device = device
         names = [backend.model.camera(index).name for index in range(backend.model.ncam)]
@@ -161,6 +166,7 @@ class EnvironmentCameras:
         return _Studio(
             self._backend,
             self._observed,
+            num_threads=self._num_threads,
             width=width,
             height=height,
             depth=options.enable_cameras and options.camera_depth,
@@ -169,7 +175,9 @@ class EnvironmentCameras:
 
     def _viewport_studio(self) -> "_Studio":
         width, height = self._options.viewport_width, self._options.viewport_height
-        return _Studio(self._backend, self._viewport, width=width, height=height, shadows=True)
+        return _Studio(
+            self._backend, self._viewport, num_threads=self._num_threads, width=width, height=height, shadows=True
+        )
 
 
 class _Studio:
@@ -180,6 +188,7 @@ class _Studio:
         backend: MujocoBackend,
         cameras: Sequence[str],
         *,
+        num_threads: int,
         width: int,
         height: int,
         depth: bool = False,
@@ -187,14 +196,15 @@ class _Studio:
         shadows: bool = False,
     ) -> None:
         # Warp takes seconds to load and is of no use to jobs without cameras.
-        from isaaclab_arena.sim.cameras import Camera, RayTracer  # noqa: PLC0415
+        from isaaclab_arena.sim.cameras import Camera, RayTracers  # noqa: PLC0415
 
         self._backend = backend
         begin = time.perf_counter()
         wanted = [
             Camera(name=name, width=width, height=height, depth=depth, segmentation=segmentation) for name in cameras
         ]
-        self._tracer = RayTracer(backend.model, wanted, shadows=shadows)
+        num_threads = min(num_threads, backend.num_envs)
+        self._tracers = RayTracers(backend.model, wanted, shadows=shadows, num_threads=num_threads)
         shape = (backend.num_envs, height, width)
         self.pictures: dict[str, np.ndarray] = {}
         for name in cameras:
@@ -208,12 +218,14 @@ class _Studio:
     def render(self, env_ids: Sequence[int]) -> None:
         """Take new pictures of the named rows; a row whose physics broke down keeps its last ones."""
         begin = time.perf_counter()
-        for env_id in env_ids:
-            model, data = self._backend.visible_world(env_id)
-            if np.isfinite(data.qpos).all():
-                for name, picture in self._tracer.render(model, data).items():
-                    self._keep(env_id, name, picture)
+        for env_id, pictures in self._tracers.render(env_ids, self._load).items():
+            for name, picture in pictures.items():
+                self._keep(env_id, name, picture)
         self.render_s += time.perf_counter() - begin
+
+    def _load(self, env_id: int) -> tuple[mujoco.MjModel, mujoco.MjData] | None:
+        model, data = self._backend.visible_world(env_id)
+        return (model, data) if np.isfinite(data.qpos).all() else None
 
     def _keep(self, env_id: int, camera: str, picture: "Picture") -> None:
         self.pictures[_rgb_term(camera)][env_id] = picture.rgb

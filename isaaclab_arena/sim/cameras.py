@@ -6,10 +6,14 @@ are on and nowhere else.
 
 import fcntl
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
+from threading import Lock
+from typing import TypeAlias
 
 import mujoco
 import mujoco_warp
@@ -44,6 +48,10 @@ VISIBLE_FIELDS = (
     "light_specular",
 )
 """Fields of a model that change a picture by other means than a pose; a world may have values of its own."""
+
+
+LoadWorld: TypeAlias = Callable[[int], tuple[mujoco.MjModel, mujoco.MjData] | None]
+"""Returns the model and the state of a world, with current poses of geoms, cameras and lights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +89,7 @@ class Picture:
 
 
 class RayTracer:
-    """Renders one world at a time, so that its pictures cannot depend on the worlds beside it.
+    """Renders one world at a time, so that its pictures cannot depend on the worlds beside it; for one thread.
 
     Args:
         model: The compiled model.
@@ -91,7 +99,6 @@ class RayTracer:
 
     def __init__(self, model: mujoco.MjModel, cameras: Sequence[Camera], *, shadows: bool = False) -> None:
         self._cameras = tuple(cameras)
-        self._shared_model = model
         self._geom_body = model.geom_bodyid.astype(np.int32)
         warp.config.log_level = warp.LOG_ERROR
         with _one_compiler_at_a_time(), warp.ScopedDevice("cpu"):
@@ -126,13 +133,21 @@ class RayTracer:
         Returns:
             A picture per camera, by the camera's name.
         """
+        self.place(model, data)
+        with warp.ScopedDevice("cpu"):
+            return self.shoot()
+
+    def place(self, model: mujoco.MjModel, data: mujoco.MjData) -> None:
+        """Take over what a world looks like; see `render`."""
         for name, poses in self._poses.items():
             poses[:] = getattr(data, name).reshape(poses.shape)
         for name, values in self._fields.items():
             values[0] = getattr(model, name).reshape(values[0].shape)
-        with warp.ScopedDevice("cpu"):
-            mujoco_warp.refit_bvh(self._model, self._data, self._context)
-            mujoco_warp.render(self._model, self._data, self._context)
+
+    def shoot(self) -> Mapping[str, Picture]:
+        """Render what was placed last. Warp's current device must be the CPU."""
+        mujoco_warp.refit_bvh(self._model, self._data, self._context)
+        mujoco_warp.render(self._model, self._data, self._context)
         return dict(self._pictures())
 
     def _pictures(self) -> Iterator[tuple[str, Picture]]:
@@ -151,6 +166,53 @@ class RayTracer:
                 geoms = seen[seen_start : seen_start + pixels, 0].reshape(*shape, 1)
                 segmentation = np.where(geoms >= 0, self._geom_body[geoms], np.int32(-1))
             yield camera.name, Picture(rgb=packed[..., 2::-1].copy(), depth=depth, segmentation=segmentation)
+
+
+class RayTracers:
+    """Renders many worlds on threads, to the same bits for any number of threads.
+
+    Args:
+        model: The compiled model.
+        cameras: Which cameras are rendered, and how.
+        shadows: Whether lights cast shadows.
+        num_threads: Threads, each of which gets a tracer of its own.
+    """
+
+    def __init__(
+        self, model: mujoco.MjModel, cameras: Sequence[Camera], *, shadows: bool = False, num_threads: int = 1
+    ) -> None:
+        self._tracers = [RayTracer(model, cameras, shadows=shadows) for _ in range(num_threads)]
+        self._loading = Lock()
+
+    def render(self, worlds: Sequence[int], load: LoadWorld) -> Mapping[int, Mapping[str, Picture]]:
+        """Render worlds.
+
+        Args:
+            worlds: Which ones.
+            load: Returns a world's model and state, None for one that has nothing to show; never called twice at a
+                time, and what it returned is not used after the next call.
+
+        Returns:
+            For each world that has something to show, a picture per camera, by the camera's name.
+        """
+        shares = [worlds[index :: len(self._tracers)] for index in range(min(len(self._tracers), len(worlds)))]
+        # Warp's current device belongs to the whole process, so it is set once for all threads.
+        with warp.ScopedDevice("cpu"), ThreadPoolExecutor(max(1, len(shares))) as threads:
+            done = list(threads.map(self._render_share, self._tracers, shares, repeat(load)))
+        return dict(pair for share in done for pair in share)
+
+    def _render_share(
+        self, tracer: RayTracer, worlds: Sequence[int], load: LoadWorld
+    ) -> list[tuple[int, Mapping[str, Picture]]]:
+        pictures = []
+        for world in worlds:
+            with self._loading:
+                loaded = load(world)
+                if loaded is None:
+                    continue
+                tracer.place(*loaded)
+            pictures.append((world, tracer.shoot()))
+        return pictures
 
 
 @contextmanager

@@ -51,6 +51,11 @@ def test_a_row_looks_the_same_to_the_last_bit_in_any_batch():
         assert not torch.equal(four[term][0], four[term][1])
 
 
+def test_a_row_looks_the_same_to_the_last_bit_on_any_number_of_threads():
+    one, many = (pictures_after(seeing(num_envs=5, num_threads=threads), 3) for threads in (1, 3))
+    assert all(torch.equal(one[term], many[term]) for term in RGB)
+
+
 def pictures_after(env: ArenaEnvironment, num_steps: int) -> dict[str, torch.Tensor]:
     start(env)
     return steps_of(env, hold_still(env), num_steps)[-1].observation["camera_obs"]
