@@ -4,6 +4,7 @@ import math
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -215,17 +216,21 @@ def _contradictions(config: GymConfig) -> Iterator[Problem]:
         value = getattr(config, name)
         if value is not None and not (math.isfinite(value) and value > 0):
             yield Problem(f"must be positive, got {value}", key=name)
-    if config.python is not None and shutil.which(config.python) is None:
+    if config.python is not None and shutil.which(_interpreter(config.python)) is None:
         yield Problem(f"'{config.python}' is no program that can be run; name an interpreter", key="python")
     if config.environment_variables and config.python is None:
         yield Problem("needs python: they are given to workers, never set in this process", key="environment_variables")
+
+
+def _interpreter(python: str) -> str:
+    return str(Path(python).expanduser())
 
 
 def _worker_options(config: GymConfig) -> WorkerOptions:
     if config.python is None:
         raise RuntimeError("no interpreter is given")
     return WorkerOptions(
-        python=config.python,
+        python=_interpreter(config.python),
         variables=config.environment_variables,
         start_timeout_s=config.start_timeout_s,
         step_timeout_s=config.step_timeout_s,

@@ -52,6 +52,12 @@ def test_the_interpreter_has_to_exist():
     )
 
 
+def test_the_interpreter_may_lie_in_the_home_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "python").symlink_to(sys.executable)
+    build("gym:CartPole-v1", python="~/python").close()
+
+
 def test_a_program_that_is_no_interpreter_is_told():
     assert problems("gym:CartPole-v1", python="/bin/true").startswith("python: the worker died with exit code 0")
 

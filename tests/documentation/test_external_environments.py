@@ -1,0 +1,46 @@
+"""What the document on environments made elsewhere shows can be checked and run."""
+
+import dataclasses
+import importlib.util
+import json
+import re
+
+import pytest
+import yaml
+
+from isaaclab_arena.config.loading import load_jobs_file
+from isaaclab_arena.environments.gym_builder import GymConfig
+from isaaclab_arena.evaluation.eval_runner import main
+from tests.end_to_end.launching import ROOT
+
+TEXT = (ROOT / "docs" / "external_environments.md").read_text()
+JOB_FILES = re.findall(r"^```yaml\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("body", JOB_FILES, ids=["gymnasium", "meta_world", "aloha"])
+def test_a_job_file_of_the_document_can_be_read(tmp_path, body):
+    (tmp_path / "jobs.yaml").write_text(body)
+    assert load_jobs_file(tmp_path / "jobs.yaml").jobs
+
+
+@pytest.mark.parametrize(("index", "package"), [(0, "imageio"), (1, "metaworld")], ids=["gymnasium", "meta_world"])
+def test_a_job_file_of_the_document_completes(tmp_path, index, package):
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    jobs = yaml.safe_load(JOB_FILES[index])
+    jobs.setdefault("defaults", {})["num_episodes"] = 2
+    for job in jobs["jobs"]:
+        job.pop("num_episodes", None)
+    (tmp_path / "jobs.json").write_text(json.dumps(jobs))
+    arguments = ["--eval_jobs_config", str(tmp_path / "jobs.json"), "--output_dir", str(tmp_path / "out")]
+    assert main(arguments) == 0
+
+
+def test_the_document_lists_every_option():
+    described = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (`.*?) \|", TEXT, re.MULTILINE))))
+    assert {field.name for field in dataclasses.fields(GymConfig)} - {"enable_cameras"} <= described
+
+
+def test_the_results_that_the_document_tells_are_those_measured():
+    for name, told in re.findall(r"\]\(\.\./(benchmarks/results/\S+)\) \| (\d+ of \d+)", TEXT):
+        assert f"{told} episodes were solved" in (ROOT / name).read_text()
