@@ -54,7 +54,8 @@ def test_the_interpreter_has_to_exist():
 
 def test_the_interpreter_may_lie_in_the_home_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "python").symlink_to(sys.executable)
+    (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (tmp_path / "python").chmod(0o755)
     build("gym:CartPole-v1", python="~/python").close()
 
 
