@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from isaaclab_arena.environments.arena_environment import ArenaEnvironment
+from isaaclab_arena.environments.catalog import EMBODIMENTS
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.environment import VIEWPORT
 from isaaclab_arena.interfaces.specs import ArraySpec
@@ -35,6 +36,15 @@ def test_policies_see_what_the_spec_promises(name):
         assert tuple(seen[term].shape) == (1, *spec.shape)
         assert seen[term].dtype == spec.dtype
     assert seen[RGB[0]].shape == (1, 24, 40, 3)
+
+
+@pytest.mark.parametrize("embodiment", EMBODIMENTS.names())
+def test_nothing_stands_in_the_way_of_a_robots_cameras(embodiment):
+    env = seeing(embodiment=embodiment, camera_size=64, camera_depth=True, camera_segmentation=True)
+    seen = start(env)["camera_obs"]
+    for camera in ("robot_head_cam", "wrist_cam"):
+        assert float(seen[f"{camera}_depth"].median()) > 0.05
+        assert (seen[f"{camera}_segmentation"] == env.backend.names.bodies[env.landmarks["object"]]).any()
 
 
 def test_without_cameras_policies_see_no_pictures():
