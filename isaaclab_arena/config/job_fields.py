@@ -45,6 +45,7 @@ class _JobFields(BaseModel):
     num_rebuilds: _Count | None = None
     language_instruction: _Text | None = None
     variations: dict[str, Any] | None = None
+    conditions: _Text | None = None
     seed: _Seed | None = None
     status: str | None = None
 
@@ -126,6 +127,7 @@ def _job_config(checked: _JobFields, index: int, defaults: JobDefaults) -> JobCo
         num_rebuilds=_first(checked.num_rebuilds, 1),
         language_instruction=checked.language_instruction,
         variations=checked.variations or {},
+        conditions=checked.conditions,
         seed=_first(checked.seed, defaults.seed, 0),
         status=JobStatus(checked.status or JobStatus.PENDING),
     )

@@ -34,6 +34,7 @@ class JobConfig:
         num_rebuilds: How many times environment and policy are built for the job.
         language_instruction: What the policy is told instead of the task's own words.
         variations: Overrides of the environment's variations.
+        conditions: File of saved conditions that the episodes start from, or None.
         seed: Seed of the job.
         status: Only ``pending`` jobs are run.
     """
@@ -52,6 +53,7 @@ class JobConfig:
     num_rebuilds: int = 1
     language_instruction: str | None = None
     variations: Mapping[str, Any] = field(default_factory=dict)
+    conditions: str | None = None
     seed: int = 0
     status: JobStatus = JobStatus.PENDING
 

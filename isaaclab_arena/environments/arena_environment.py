@@ -10,15 +10,16 @@ from isaaclab_arena.environments.cameras import EnvironmentCameras
 from isaaclab_arena.environments.observations import read_terms, robot_terms
 from isaaclab_arena.environments.state import state_tree
 from isaaclab_arena.environments.tasks.task import Task, draw_uniform, point
+from isaaclab_arena.environments.variations.varied_world import VariedWorld
 from isaaclab_arena.interfaces.environment import Environment, Observation, StateTree, Step
-from isaaclab_arena.interfaces.episode import Conditions
+from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.sim.backend import Backend, StartState
 from isaaclab_arena.sim.robot import Robot
 
 CONTROL_DT = 0.05
 ROBOT_CONDITION = "robot.joint_position"
 
-_START_NOISE_RAD = 0.02
+START_NOISE_RAD = 0.02
 
 
 class ArenaEnvironment(Environment):
@@ -30,6 +31,7 @@ class ArenaEnvironment(Environment):
         task: What is to be done.
         action_mode: What actions mean.
         cameras: What is rendered.
+        varied: What varies from episode to episode, None where nothing does.
         device: Where observations live and actions are expected, whatever device the physics runs on.
     """
 
@@ -42,6 +44,7 @@ class ArenaEnvironment(Environment):
         action_mode: ActionMode,
         cameras: EnvironmentCameras,
         device: torch.device,
+        varied: VariedWorld | None = None,
     ) -> None:
         self.backend = backend
         self.robot = robot
@@ -55,6 +58,7 @@ class ArenaEnvironment(Environment):
         self.action_spec = action_mode.spec
         self._terms = {**robot_terms(robot, backend), **task.observation_terms()}
         self._cameras = cameras
+        self._varied = varied
         self.filmable = cameras.filmable
         self.observation_spec = {"policy": {name: term.spec for name, term in self._terms.items()}}
         if cameras.enabled:
@@ -69,10 +73,14 @@ class ArenaEnvironment(Environment):
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
         """Draw the robot's joint positions, near its home, and where the task's things start."""
-        noise = (_START_NOISE_RAD,) * len(self.robot.home)
+        noise = (START_NOISE_RAD,) * len(self.robot.home)
         offset = draw_uniform(generator, tuple(-value for value in noise), noise)
         joints = tuple(home + shift for home, shift in zip(self.robot.home, offset, strict=True))
         return {ROBOT_CONDITION: joints, **self.task.draw_conditions(generator)}
+
+    def vary_conditions(self, conditions: Conditions, episode: Episode) -> Conditions:
+        """Add what varies in the episode; see `Environment.vary_conditions`."""
+        return conditions if self._varied is None else self._varied.vary(conditions, episode)
 
     def instruction(self, conditions: Conditions) -> str:
         """Return what the task asks for in an episode that starts from ``conditions``."""
@@ -81,7 +89,10 @@ class ArenaEnvironment(Environment):
     def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
         """Start new episodes in the named rows. Shape of ``env_ids``: (n,)."""
         env_ids = env_ids.to(self.backend.device)
+        if self._varied is not None:
+            self._varied.begin(env_ids, conditions)
         self.backend.reset(env_ids, [self._start_state(condition) for condition in conditions])
+        self.task.remember(env_ids, conditions)
         self.task.begin(self.backend, env_ids)
         self._running[env_ids] = True
         self._length[env_ids] = 0
@@ -90,7 +101,10 @@ class ArenaEnvironment(Environment):
     def step(self, action: torch.Tensor) -> Step:
         """Advance every running row by one control step. Shape of ``action``: (num_envs, action_dim)."""
         running = self._running.clone()
-        controls = self.action_mode.controls(self.backend, action.to(self.backend.device))
+        action = action.to(self.backend.device)
+        if self._varied is not None:
+            action = self._varied.executed(action, running)
+        controls = self.action_mode.controls(self.backend, action)
         self.backend.ctrl.copy_(torch.where(running[:, None], controls, self.backend.ctrl))
         self.backend.step(running.nonzero()[:, 0], self._num_substeps)
         self._length += running
@@ -115,7 +129,8 @@ class ArenaEnvironment(Environment):
 
     def state(self) -> StateTree:
         """Return the state of the robot and of all the task's things; see `state_tree`."""
-        return state_tree(self.backend, self.robot, self.task)
+        more_objects = {} if self._varied is None else self._varied.rigid_objects
+        return state_tree(self.backend, self.robot, self.task, more_objects)
 
     def episode_state(self, env_id: int) -> Mapping[str, np.ndarray]:
         """Return the row's whole integration state, from which `Backend.set_integration_state` continues."""
@@ -160,20 +175,26 @@ class ArenaEnvironment(Environment):
         return self.task.sizes
 
     def _observation(self, moved: Sequence[int]) -> Observation:
-        observation: Observation = {"policy": read_terms(self._terms, self.backend, self.device)}
+        origin = None if self._varied is None else self._varied.base_shift
+        observation: Observation = {"policy": read_terms(self._terms, self.backend, self.device, origin)}
         if self._cameras.enabled:
             observation["camera_obs"] = self._cameras.observe(moved)
-        return observation
+        return observation if self._varied is None else self._varied.seen(observation, moved)
 
     def _start_state(self, conditions: Conditions) -> StartState:
         task = self.task.start_state(conditions)
-        arm = dict(zip(self.robot.arm_joints, point(conditions[ROBOT_CONDITION]), strict=True))
-        fingers = dict.fromkeys(self.robot.finger_joints, self.robot.gripper_width / 2)
+        robot = self.robot
+        joints = point(conditions[ROBOT_CONDITION])
+        arm = dict(zip(robot.arm_joints, joints, strict=True))
+        fingers = dict(zip(robot.finger_joints, robot.finger_open, strict=True))
+        gripper = {robot.gripper_actuator: robot.gripper_open} if robot.gripper_actuator else {}
+        held = dict(zip(robot.arm_actuators, joints, strict=True))
         return StartState(
             joint_positions={
                 **{joint: (value,) for joint, value in {**arm, **fingers}.items()},
                 **task.joint_positions,
+                **({} if self._varied is None else self._varied.joint_positions(conditions)),
             },
-            controls={**arm, self.robot.gripper_actuator: self.robot.gripper_width / 2, **task.controls},
+            controls={**held, **gripper, **task.controls},
             mocap_positions=task.mocap_positions,
         )

@@ -4,18 +4,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import mujoco
 import torch
 
 from isaaclab_arena.environments.actions import ACTION_MODES, make_action_mode
-from isaaclab_arena.environments.arena_environment import CONTROL_DT, ArenaEnvironment
+from isaaclab_arena.environments.arena_environment import CONTROL_DT, START_NOISE_RAD, ArenaEnvironment
 from isaaclab_arena.environments.cameras import CameraOptions, EnvironmentCameras, check_camera_options
 from isaaclab_arena.environments.catalog import EMBODIMENTS, OBJECTS
 from isaaclab_arena.environments.embodiments.embodiment import Embodiment
 from isaaclab_arena.environments.tasks.task import Task
+from isaaclab_arena.environments.variations.catalogue import Scene, catalogue
+from isaaclab_arena.environments.variations.distractors import Distractors, distractor_kinds, most_distractors
+from isaaclab_arena.environments.variations.varied_world import VariedWorld
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem, did_you_mean
+from isaaclab_arena.interfaces.variation import Variation
 from isaaclab_arena.registry import Registry
 from isaaclab_arena.sim.mujoco_backend import MujocoBackend
-from isaaclab_arena.sim.scene import compose_scene
+from isaaclab_arena.sim.scene import ScenePart, compose_scene
 
 _TABLE = "scenes/table.xml"
 
@@ -51,8 +56,8 @@ class TableEnvironmentBuilder:
         check_camera_options(_camera_options(config))
         self.make_task(config, EMBODIMENTS.get(config.embodiment))
 
-    def build(self, config: Any, *, num_envs: int, device: torch.device, num_threads: int) -> ArenaEnvironment:
-        """Build the environment; see `EnvironmentBuilder`.
+    def variations(self, config: Any) -> tuple[Variation, ...]:
+        """Return what may vary in the environment; see `VariableEnvironmentBuilder`.
 
         Raises:
             ConfigError: If the options cannot work.
@@ -61,21 +66,68 @@ class TableEnvironmentBuilder:
         self.check(config)
         embodiment = EMBODIMENTS.get(config.embodiment)
         task = self.make_task(config, embodiment)
-        try:
-            model = compose_scene(_TABLE, (embodiment.part(), *task.parts), task.contact_sensors)
-        except ValueError as error:
-            raise EnvironmentBuildError(f"the scene of '{task.name}' does not compile: {error}") from error
-        backend = MujocoBackend(model, num_envs=num_envs, num_threads=num_threads)
+        home, noise = embodiment.robot.home, START_NOISE_RAD
+        span = (tuple(round(value - noise, 6) for value in home), tuple(round(value + noise, 6) for value in home))
+        scene = Scene(
+            model=_compile(task, embodiment),
+            task=task,
+            has_distractors=bool(distractor_kinds(task)),
+            joint_position_span=span,
+        )
+        return catalogue(scene)
+
+    def build(
+        self,
+        config: Any,
+        *,
+        num_envs: int,
+        device: torch.device,
+        num_threads: int,
+        variations: tuple[Variation, ...] = (),
+    ) -> ArenaEnvironment:
+        """Build the environment; see `VariableEnvironmentBuilder`.
+
+        Raises:
+            ConfigError: If the options cannot work.
+            EnvironmentBuildError: If the scene does not compile.
+        """
+        self.check(config)
+        embodiment = EMBODIMENTS.get(config.embodiment)
+        task = self.make_task(config, embodiment)
+        distractors = Distractors.ready(task, most_distractors(variations))
+        backend = MujocoBackend(
+            _compile(task, embodiment, distractors.parts()), num_envs=num_envs, num_threads=num_threads
+        )
         action_mode = make_action_mode(config.action_mode, embodiment.robot, backend, CONTROL_DT)
         device = torch.device(device)
+        varied = None
+        if variations:
+            varied = VariedWorld(
+                backend=backend,
+                base_body=embodiment.robot.base_body,
+                task=task,
+                action_spec=action_mode.spec,
+                variations=variations,
+                distractors=distractors,
+            )
         return ArenaEnvironment(
             backend=backend,
             robot=embodiment.robot,
             task=task,
             action_mode=action_mode,
-            cameras=EnvironmentCameras(backend, _camera_options(config), device),
+            cameras=EnvironmentCameras(backend, _camera_options(config), device, num_threads=num_threads),
             device=device,
+            varied=varied,
         )
+
+
+def _compile(task: Task, embodiment: Embodiment, more_parts: tuple[ScenePart, ...] = ()) -> mujoco.MjModel:
+    try:
+        return compose_scene(
+            _TABLE, (embodiment.part(), *task.parts, *more_parts), task.contact_sensors, embodiment.scene_cameras
+        )
+    except ValueError as error:
+        raise EnvironmentBuildError(f"the scene of '{task.name}' does not compile: {error}") from error
 
 
 def _camera_options(config: Any) -> CameraOptions:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.evaluation.condition_sets import agreed_hash
 from isaaclab_arena.evaluation.options import RunOptions, read_command_line, refuse_unknown
-from isaaclab_arena.evaluation.run import RunRequest, execute, exit_code_of
+from isaaclab_arena.evaluation.run import RunRequest, execute, exit_code_of, show_variations
 from isaaclab_arena.evaluation.validation import resolve_jobs
 
 PROGRAM = "isaaclab_arena.evaluation.eval_runner"
@@ -45,9 +46,11 @@ def _run(arguments: Sequence[str]) -> int:
     context = DistributedContext.from_environment(device=options.device)
     jobs_file = load_jobs_file(options.eval_jobs_config, options.job_defaults())
     jobs = resolve_jobs(jobs_file.jobs, file=jobs_file.path, overrides=options.policy_overrides())
+    if options.list_variations:
+        return show_variations(jobs)
     request = RunRequest(
         jobs=jobs,
-        config_hash=jobs_file.config_hash,
+        config_hash=agreed_hash(jobs_file.config_hash, [job.saved_conditions for job in jobs]),
         source_file=jobs_file.path,
         command_line=(PROGRAM, *arguments),
         options=options,

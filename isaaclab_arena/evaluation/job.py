@@ -5,8 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from isaaclab_arena.config.schema import JobConfig
-from isaaclab_arena.interfaces.environment import EnvironmentBuilder
+from isaaclab_arena.interfaces.environment import Environment, EnvironmentBuilder
+from isaaclab_arena.interfaces.episode import Conditions
+from isaaclab_arena.interfaces.variation import VariableEnvironmentBuilder, Variation, spelled
 from isaaclab_arena.policy.policy_base import PolicyBase
 
 
@@ -21,6 +25,8 @@ class Job:
         policy_class: Class of the policy.
         policy_options: What ``policy_class.from_dict`` takes: the job's options, with ``num_envs`` and what the
             command line gives where the policy has such options.
+        variations: What varies from episode to episode.
+        saved_conditions: What each episode starts from, by index, where the job takes that from a file.
     """
 
     config: JobConfig
@@ -28,19 +34,43 @@ class Job:
     environment_config: Any
     policy_class: type[PolicyBase]
     policy_options: Mapping[str, Any]
+    variations: tuple[Variation, ...] = ()
+    saved_conditions: tuple[Conditions, ...] | None = None
 
     @property
     def environment_key(self) -> str:
         """Equal for two jobs that can use the same environment object."""
         config = self.config
         return json.dumps(
-            [config.environment, config.environment_args, config.num_envs, config.enable_cameras], sort_keys=True
+            [
+                config.environment,
+                config.environment_args,
+                config.num_envs,
+                config.enable_cameras,
+                spelled(self.variations),
+            ],
+            sort_keys=True,
         )
 
     @property
     def policy_key(self) -> str:
         """Equal for two jobs that can use the same policy object."""
         return json.dumps([self.config.policy_type, self.policy_options], sort_keys=True)
+
+    def build_environment(self, *, device: torch.device, num_threads: int) -> Environment:
+        """Build the environment.
+
+        Args:
+            device: Where observations live and actions are expected.
+            num_threads: Threads that its physics may use.
+        """
+        config, num_envs = self.environment_config, self.config.num_envs
+        builder: Any = self.builder
+        if self.variations and isinstance(builder, VariableEnvironmentBuilder):
+            return builder.build(
+                config, num_envs=num_envs, device=device, num_threads=num_threads, variations=self.variations
+            )
+        return self.builder.build(config, num_envs=num_envs, device=device, num_threads=num_threads)
 
     def build_policy(self) -> PolicyBase:
         """Build the policy.

@@ -199,12 +199,7 @@ class _Attempt:
         job, settings = self._job, self._settings
         environment = self._workbench.environment.get(
             job.environment_key,
-            lambda: job.builder.build(
-                job.environment_config,
-                num_envs=job.config.num_envs,
-                device=settings.device,
-                num_threads=settings.num_threads,
-            ),
+            lambda: job.build_environment(device=settings.device, num_threads=settings.num_threads),
         )
         policy = self._workbench.policy.get(job.policy_key, job.build_policy)
         policy.reset()
@@ -266,7 +261,9 @@ class _Attempt:
                 f"and policy '{config.policy_type}' has no length of its own"
             )
         started = sum(result.finished_episodes + result.cut_episodes for result in self._results)
-        return map(self._episode, takewhile(policy.can_play, count(started))), num_steps
+        saved = self._job.saved_conditions
+        indices = count(started) if saved is None else range(started, len(saved))
+        return map(self._episode, takewhile(policy.can_play, indices)), num_steps
 
     def _check_can_play(self, policy: PolicyBase, num_episodes: int) -> None:
         beyond = next((index for index in range(num_episodes) if not policy.can_play(index)), None)
@@ -277,12 +274,13 @@ class _Attempt:
             )
 
     def _episode(self, episode_index: int) -> Episode:
-        config = self._job.config
+        config, saved = self._job.config, self._job.saved_conditions
         return Episode(
             job=config.name,
             episode_index=episode_index,
             seed=config.seed,
             conditions_seed=config.placement_seed,
+            saved_conditions=None if saved is None else saved[episode_index],
         )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import tyro
@@ -15,7 +16,6 @@ from isaaclab_arena.recording.video_options import VideoOptions
 _Options = TypeVar("_Options")
 
 _NOT_AVAILABLE = {
-    "list_variations": "this version knows no variations",
     "serve_evaluation_report": "this version writes tables, no report to serve",
     "chunk_size": "jobs need no fresh process each, so there are no chunks",
 }
@@ -61,6 +61,10 @@ class RunOptions:
     """Film every episode from beside the scene: <job>/videos/viewport-*.mp4, and a contact sheet."""
     video_episodes: str = "all"
     """Which episodes of a job are filmed: all, failures, or a number N for the first N."""
+    list_variations: bool = False
+    """Show what may vary in each job's environment, and exit."""
+    save_conditions: str | None = None
+    """File to save in what every episode started from; a job's 'conditions: FILE' runs the same episodes again."""
     fail_fast: bool = False
     """Stop at the first job that fails."""
     continue_on_error: bool = False
@@ -125,6 +129,10 @@ class RunOptions:
                 problems.append(Problem(f"must be at least 1, got {value}", key=f"--{name}"))
         if self.seed is not None and self.seed < 0:
             problems.append(Problem(f"must not be negative, got {self.seed}", key="--seed"))
+        if self.save_conditions is not None and Path(self.save_conditions).exists():
+            problems.append(Problem(f"{self.save_conditions} exists already", key="--save_conditions"))
+        elif self.save_conditions is not None and not Path(self.save_conditions).absolute().parent.is_dir():
+            problems.append(Problem("the folder of this file does not exist", key="--save_conditions"))
         if problems:
             raise ConfigError(problems)
         self.video_options()

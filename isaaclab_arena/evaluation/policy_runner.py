@@ -3,10 +3,12 @@
     python -m isaaclab_arena.evaluation.policy_runner --policy_type scripted --num_episodes 20 lift_object --object cube
 
 First come the options of the run, then the environment's name, then the options of the environment and of the policy
-in any order.
+in any order; ``cube.mass.enabled=true`` turns a variation on.
 """
 
 import dataclasses
+import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,14 +18,16 @@ from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.config.tokens import parse_tokens
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.condition_sets import agreed_hash
 from isaaclab_arena.evaluation.options import RunOptions, read_command_line
-from isaaclab_arena.evaluation.run import RunRequest, execute, exit_code_of
+from isaaclab_arena.evaluation.run import RunRequest, execute, exit_code_of, show_variations
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.policy.policy_base import PolicyBase
 
 PROGRAM = "isaaclab_arena.evaluation.policy_runner"
 _SOURCE = "command line"
+_VARIATION = re.compile(r"(?:variations\.)?(\w+\.\w+\.(?:enabled|sampler_cfg\.\w+))=(.*)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +38,8 @@ class PolicyOptions(RunOptions):
     """Registered name or dotted class path of the policy."""
     language_instruction: str | None = None
     """What the policy is told instead of the task's own words."""
+    conditions: str | None = None
+    """File of saved conditions that the episodes start from."""
     name: str | None = None
     """Name of the job; the environment's by default."""
 
@@ -56,9 +62,12 @@ def _run(arguments: Sequence[str]) -> int:
     options.check()
     context = DistributedContext.from_environment(device=options.device)
     jobs_file = read_jobs({"jobs": [job_block(options, rest)]}, source=_SOURCE, defaults=options.job_defaults())
+    jobs = resolve_jobs(jobs_file.jobs, file=_SOURCE, overrides=options.policy_overrides())
+    if options.list_variations:
+        return show_variations(jobs)
     request = RunRequest(
-        jobs=resolve_jobs(jobs_file.jobs, file=_SOURCE, overrides=options.policy_overrides()),
-        config_hash=jobs_file.config_hash,
+        jobs=jobs,
+        config_hash=agreed_hash(jobs_file.config_hash, [job.saved_conditions for job in jobs]),
         source_file=None,
         command_line=(PROGRAM, *arguments),
         options=options,
@@ -76,6 +85,7 @@ def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
     Raises:
         ConfigError: If no environment is named, or more than one word might be its name.
     """
+    variations, rest = split_variations(rest)
     positionals, given = parse_tokens(rest)
     if len(positionals) != 1:
         found = f"got {' '.join(positionals)}" if positionals else "name one after the options"
@@ -87,9 +97,36 @@ def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
         "policy_type": options.policy_type,
         "policy_config_dict": policy_config,
     }
+    if variations:
+        block["variations"] = variations
+    if options.conditions is not None:
+        block["conditions"] = options.conditions
     if options.language_instruction is not None:
         block["language_instruction"] = options.language_instruction
     return block
+
+
+def split_variations(tokens: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the variations among the tokens, such as ``cube.mass.enabled=true``, and the other tokens in order.
+
+    Raises:
+        ConfigError: If one is given twice.
+    """
+    variations: dict[str, Any] = {}
+    others = []
+    for token in tokens:
+        match = _VARIATION.fullmatch(token)
+        if match is None:
+            others.append(token)
+            continue
+        key, value = match.groups()
+        if key in variations:
+            raise ConfigError(Problem("is given twice", key=key))
+        try:
+            variations[key] = json.loads(value)
+        except ValueError:
+            variations[key] = value
+    return variations, others
 
 
 def split_options(given: Mapping[str, Any], policy_type: str) -> tuple[dict[str, Any], dict[str, Any]]:

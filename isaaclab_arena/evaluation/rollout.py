@@ -14,7 +14,7 @@ import torch
 from isaaclab_arena.errors import ArenaError, PolicyError
 from isaaclab_arena.evaluation.stopwatch import Phase, Stopwatch
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
-from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
+from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.policy.policy_base import PolicyBase
 
@@ -132,7 +132,7 @@ class _Loop:
         environment = self._environment
         starts = []
         for env_id, episode in zip(env_ids, self._pending, strict=False):
-            conditions = environment.draw_conditions(episode.conditions_generator())
+            conditions = self._conditions(episode)
             start = EpisodeStart(
                 env_id=env_id,
                 episode=episode,
@@ -156,6 +156,12 @@ class _Loop:
             for observer in self._observers:
                 observer.on_episode_start(environment, starts, observation)
         return observation
+
+    def _conditions(self, episode: Episode) -> Conditions:
+        if episode.saved_conditions is not None:
+            return episode.saved_conditions
+        drawn = self._environment.draw_conditions(episode.conditions_generator())
+        return self._environment.vary_conditions(drawn, episode)
 
     def _step(self, observation: Observation) -> tuple[Step, list[int]]:
         """Make one control step; return it and the rows whose episodes ended with it."""

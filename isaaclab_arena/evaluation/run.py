@@ -23,12 +23,15 @@ from isaaclab_arena.distributed.rank_status import RankState, RankStatus, Status
 from isaaclab_arena.distributed.rendezvous import RankWatch, lowest_live_rank, wait_for_ranks
 from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.evaluation import provenance
+from isaaclab_arena.evaluation.condition_sets import save_conditions
 from isaaclab_arena.evaluation.interruption import Interruption, watch_for_interruption
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.job_runner import JobRunner, RankSettings
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.output_directory import make_output_directory
 from isaaclab_arena.evaluation.progress import ProgressDisplay, ProgressObserver
+from isaaclab_arena.evaluation.variation_listing import print_variations
+from isaaclab_arena.interfaces.variation import spelled
 from isaaclab_arena.logs import add_log_file, set_up_console_logging
 from isaaclab_arena.recording.recorder import RecordedObservations, RecordingOptions
 from isaaclab_arena.results.freshness import tables_are_current
@@ -215,6 +218,7 @@ class _RankRun:
 
         merged = merge_results(self._output_directory)
         write_tables(self._output_directory, merged)
+        self._save_conditions()
         try:
             print_summary(merged, self._output_directory, results_console())
             sys.stdout.flush()
@@ -223,6 +227,17 @@ class _RankRun:
             _LOG.warning("cannot show the table (%s); it is in %s", error.strerror, self._output_directory)
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0 if merged.complete else 1
+
+    def _save_conditions(self) -> None:
+        path = self._request.options.save_conditions
+        if path is None:
+            return
+        try:
+            for line in save_conditions(Path(path), self._output_directory):
+                _LOG.warning("%s", line)
+        except ArenaError as error:
+            # The results are what the run was for; they are shown whatever becomes of this file.
+            _LOG.error("--save_conditions: %s", error)
 
 
 class _ResultsConsole(Console):
@@ -236,6 +251,13 @@ class _ResultsConsole(Console):
 def results_console() -> Console:
     """Return where results are shown: stdout, as wide as the terminal, and wide enough for every column in a file."""
     return _ResultsConsole(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _FILE_COLUMNS)
+
+
+def show_variations(jobs: Sequence[Job]) -> int:
+    """Show what may vary in each job, on rank 0 alone, and return the exit code."""
+    if _speaks_for_all():
+        print_variations(jobs, results_console())
+    return 0
 
 
 def _plan(
@@ -273,6 +295,8 @@ def _planned_job(job: Job, rank: int) -> PlannedJob:
         policy_type=config.policy_type,
         policy_config=job.policy_options,
         environment_args=config.environment_args,
+        variations=spelled(job.variations),
+        conditions=config.conditions,
         seed=config.seed,
         num_envs=config.num_envs,
         num_episodes=config.num_episodes,

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from isaaclab_arena.config.job_fields import COMMON_ENVIRONMENT_KEYS
@@ -12,7 +13,9 @@ from isaaclab_arena.distributed.devices import resolve_policy_device
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.job_conditions import JobConditions, job_conditions
 from isaaclab_arena.interfaces.environment import EnvironmentBuilder
+from isaaclab_arena.interfaces.variation import VariableEnvironmentBuilder, Variation
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena.registry import Registry
@@ -40,7 +43,7 @@ def resolve_jobs(
         ConfigError: With every problem of every job.
     """
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
-    resolver = _Resolver(environments, given)
+    resolver = _Resolver(environments, given, Path(file or "").parent)
     resolved: list[Job] = []
     problems: list[Problem] = []
     for job in jobs:
@@ -56,21 +59,28 @@ def resolve_jobs(
 class _Resolver:
     """Resolves jobs one by one, and what many jobs share only once."""
 
-    def __init__(self, environments: Registry, overrides: Mapping[str, Any]) -> None:
+    def __init__(self, environments: Registry, overrides: Mapping[str, Any], folder: Path) -> None:
         self._environments = environments
         self._overrides = overrides
+        self._folder = folder
         self._known: dict[str, Any] = {}
 
     def resolve(self, job: JobConfig) -> tuple[Job | None, list[Problem]]:
-        problems = _unsupported(job)
+        problems: list[Problem] = []
         wanted = [job.environment, job.environment_args, job.enable_cameras]
         environment = self._once("environment", wanted, self._environment, job)
         asked = [job.policy_type, job.policy_config_dict, job.num_envs]
         policy = self._once("policy", asked, self._policy, job)
+        conditions = JobConditions(config=job)
+        if not isinstance(environment, ConfigError):
+            try:
+                conditions = self._conditions(job, *environment)
+            except ConfigError as error:
+                problems.extend(error.problems)
         for outcome in (environment, policy):
             if isinstance(outcome, ConfigError):
                 problems.extend(outcome.problems)
-        if not isinstance(policy, ConfigError) and _has_no_length(job, policy[0]):
+        if not isinstance(policy, ConfigError) and _has_no_length(conditions.config, policy[0]):
             message = f"is missing: '{job.policy_type}' has no length of its own, so give num_episodes or num_steps"
             problems.append(Problem(message, key="num_episodes"))
         if problems or isinstance(environment, ConfigError) or isinstance(policy, ConfigError):
@@ -78,11 +88,13 @@ class _Resolver:
         builder, environment_config = environment
         policy_class, policy_options = policy
         resolved = Job(
-            config=job,
+            config=conditions.config,
             builder=builder,
             environment_config=environment_config,
             policy_class=policy_class,
             policy_options=policy_options,
+            variations=conditions.variations,
+            saved_conditions=conditions.saved,
         )
         return resolved, []
 
@@ -115,6 +127,27 @@ class _Resolver:
         _keyed("arena_env_args", lambda: _checked(builder, config, owner))
         return builder, config
 
+    def _conditions(self, job: JobConfig, builder: EnvironmentBuilder, environment_config: Any) -> JobConditions:
+        def catalogue(of: JobConfig) -> tuple[Variation, ...]:
+            if not isinstance(builder, VariableEnvironmentBuilder):
+                message = f"environment '{of.environment}' has no variations; leave them out"
+                raise ConfigError(Problem(message, key="variations"))
+            return builder.variations(environment_config)
+
+        def catalogue_once() -> tuple[Variation, ...]:
+            found = self._once("catalogue", [job.environment, job.environment_args], catalogue, job)
+            if isinstance(found, ConfigError):
+                raise found
+            return found
+
+        return job_conditions(
+            job,
+            builder=builder,
+            environment_config=environment_config,
+            catalogue=catalogue_once,
+            folder=self._folder,
+        )
+
     def _policy(self, job: JobConfig) -> tuple[type[PolicyBase], dict[str, Any]]:
         policy_class = _keyed("policy_type", lambda: resolve_policy_class(job.policy_type))
         undefined = sorted(getattr(policy_class, "__abstractmethods__", ()))
@@ -141,13 +174,6 @@ class _Resolver:
             devices = {key: options[key] for key in ("policy_device_id", "policy_device") if key in options}
             _keyed("policy_config_dict", lambda: resolve_policy_device(**devices))
         return policy_class, options
-
-
-def _unsupported(job: JobConfig) -> list[Problem]:
-    problems = []
-    if job.variations:
-        problems.append(Problem("this version knows no variations; leave them out", key="variations"))
-    return problems
 
 
 def _has_no_length(job: JobConfig, policy_class: type[PolicyBase]) -> bool:

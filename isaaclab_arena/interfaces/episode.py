@@ -32,12 +32,14 @@ class Episode:
         episode_index: Position in the job, from 0.
         seed: Seed of the job.
         conditions_seed: Seed of the initial conditions where it differs from ``seed`` (Arena's ``placement_seed``).
+        saved_conditions: What it starts from where that was saved earlier, instead of what its streams would give.
     """
 
     job: str
     episode_index: int
     seed: int
     conditions_seed: int | None = None
+    saved_conditions: Conditions | None = field(default=None, hash=False, repr=False)
 
     def conditions_generator(self) -> np.random.Generator:
         """Return a fresh generator for the episode's initial conditions."""

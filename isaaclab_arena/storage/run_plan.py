@@ -31,6 +31,8 @@ class PlannedJob:
         num_envs: Rows of the batch.
         num_episodes: Episodes to run, None where steps or the policy decide.
         num_steps: Control steps to run, None where episodes decide.
+        variations: The variations that are on, spelled out: ``cube.mass.sampler_cfg.high`` to its value.
+        conditions: File of saved conditions that the episodes start from, None where they are drawn.
         rank: The rank that runs it, None for a job that is not run.
         status: ``pending`` for a job to run; any other status of the job file means it is skipped.
     """
@@ -47,6 +49,8 @@ class PlannedJob:
     object: str | None = None
     policy_config: Mapping[str, Any] = field(default_factory=dict)
     environment_args: Mapping[str, Any] = field(default_factory=dict)
+    variations: Mapping[str, Any] = field(default_factory=dict)
+    conditions: str | None = None
     num_episodes: int | None = None
     num_steps: int | None = None
     status: str = "pending"

@@ -116,7 +116,7 @@ def test_a_good_job_gets_its_builder_and_classes(environments):
         ),
         ({"num_episodes": None}, "num_episodes", "has no length of its own, so give num_episodes or num_steps"),
         ({"enable_cameras": True}, "arena_env_args.enable_cameras", "environment 'coin' has no cameras"),
-        ({"variations": {"light": {"enabled": True}}}, "variations", "knows no variations"),
+        ({"variations": {"light": {"enabled": True}}}, "variations", "has no variations"),
     ],
 )
 def test_a_job_that_cannot_run_is_refused_with_file_job_and_key(environments, changes, key, message):

@@ -188,7 +188,7 @@ def _others(scene: Scene) -> Iterator[Variation]:
         words = "how many objects stand about that have no part in the task"
         yield _whole("distractors", "count", "", words, (1, 3), (0, MAX_DISTRACTORS))
     words = "standard deviation of the noise on actions, as a share of each one's range"
-    yield _number("action", "noise", "", words, (0.0, 0.02), (0.0, 1.0))
+    yield _number("action", "noise", "", words, (0.0, 0.005), (0.0, 1.0))
     yield _whole("observation", "delay", "control steps", "how old what the policy sees is", (0, 3), (0, MAX_DELAY))
 
 
