@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -121,7 +122,7 @@ def load_conditions(reference: str, folder: Path) -> list[ConditionSet]:
         message = f"holds no saved conditions of schema version {SCHEMA_VERSION}, which this program reads"
         raise ConfigError(Problem(message, file=str(path)))
     try:
-        sets = TypeAdapter(ConditionFile).validate_python(document).sets
+        sets = TypeAdapter(ConditionFile).validate_json(json.dumps(document)).sets
     except ValidationError as invalid:
         errors = invalid.errors(include_url=False)
         problems = [Problem(error_message(error), file=str(path), key=key_path(error)) for error in errors]

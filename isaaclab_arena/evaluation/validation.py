@@ -80,7 +80,7 @@ class _Resolver:
         for outcome in (environment, policy):
             if isinstance(outcome, ConfigError):
                 problems.extend(outcome.problems)
-        if not isinstance(policy, ConfigError) and _has_no_length(conditions.config, policy[0]):
+        if not isinstance(policy, ConfigError) and _has_no_length(conditions, policy[0]):
             message = f"is missing: '{job.policy_type}' has no length of its own, so give num_episodes or num_steps"
             problems.append(Problem(message, key="num_episodes"))
         if problems or isinstance(environment, ConfigError) or isinstance(policy, ConfigError):
@@ -176,8 +176,10 @@ class _Resolver:
         return policy_class, options
 
 
-def _has_no_length(job: JobConfig, policy_class: type[PolicyBase]) -> bool:
-    if job.num_steps is not None or job.num_episodes is not None:
+def _has_no_length(conditions: JobConditions, policy_class: type[PolicyBase]) -> bool:
+    job = conditions.config
+    # Saved conditions have a length, even where they turned out to be wrong.
+    if job.num_steps is not None or job.num_episodes is not None or job.conditions is not None:
         return False
     return policy_class.has_length is PolicyBase.has_length and policy_class.num_episodes is PolicyBase.num_episodes
 

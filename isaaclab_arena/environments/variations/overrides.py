@@ -110,7 +110,7 @@ def _sampler(variation: Variation, given: Mapping[str, Any], found: list[tuple[s
         low = _numbers(variation, "low", given.get("low", default.low), found)
     high = _numbers(variation, "high", given.get("high", default.high), found)
     low, high = _same_size(low, high)
-    if kind is SamplerType.UNIFORM and any(a > b for a, b in zip(low, high, strict=False)):
+    if kind is SamplerType.UNIFORM and not found and any(a > b for a, b in zip(low, high, strict=False)):
         found.append(("low", f"{_shown(low)} is above high, which is {_shown(high)}"))
     return Sampler(type=kind, low=low, high=high, p=_probability(given.get("p", 0.5), found))
 
