@@ -30,6 +30,11 @@ TASKS: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("push_to_goal", {"object": "cube"}),
     ("push_to_goal", {"object": "can"}),
     ("press_button", {}),
+    ("stack", {}),
+    ("close_drawer", {}),
+    ("open_microwave", {}),
+    ("pick_by_colour", {}),
+    ("sort_two", {}),
 )
 POLICIES = (
     ("scripted", "joint_position"),

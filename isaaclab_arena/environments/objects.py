@@ -1,7 +1,7 @@
 """Objects that can be grasped and moved, and the physical facts that decide which tasks they can be used in."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _PUSH_HEIGHT_M = 0.015
 
@@ -72,3 +72,4 @@ CAN = ObjectAsset(
     footprint_radius=0.0312,
     round=True,
 )
+BLUE_CUBE = replace(CUBE, name="blue_cube", words="blue cube", asset="objects/blue_cube.xml")

@@ -58,6 +58,19 @@ def count_while(condition: torch.Tensor, count: torch.Tensor, running: torch.Ten
     return torch.where(running, torch.where(condition, count + 1, 0), count)
 
 
+def moved_by_hand(so_far: torch.Tensor, way: torch.Tensor, touched: torch.Tensor, fastest: float) -> torch.Tensor:
+    """Return how far a joint has been moved by a hand: way without a hand, or faster than hands are, does not count.
+
+    Args:
+        so_far: Way that counted before this step. Shape: (num_envs,).
+        way: Way that the joint made in this step, negative backwards. Shape: (num_envs,).
+        touched: Whether the hand touches what moves. Shape: (num_envs,), bool.
+        fastest: Longest way that counts in one step, in the unit of ``way``.
+    """
+    counts = touched & (way <= fastest)
+    return (so_far + torch.where(counts, way, 0.0)).clamp(min=0.0)
+
+
 def off_the_table(position: torch.Tensor) -> torch.Tensor:
     """Return whether a thing has fallen below the table top or left its area. Shape: (num_envs, 3) -> (num_envs,)."""
     x, y, z = position.unbind(-1)

@@ -14,7 +14,19 @@ from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.policy.policy_base import PolicyBase
 
-ALL_ENVIRONMENTS = ("reach", "lift_object", "pick_and_place", "open_drawer", "push_to_goal", "press_button")
+ALL_ENVIRONMENTS = (
+    "reach",
+    "lift_object",
+    "pick_and_place",
+    "open_drawer",
+    "close_drawer",
+    "open_microwave",
+    "stack",
+    "pick_by_colour",
+    "sort_two",
+    "push_to_goal",
+    "press_button",
+)
 
 
 def build(name: str, *, num_envs: int = 1, num_threads: int = 1, **options: Any) -> ArenaEnvironment:

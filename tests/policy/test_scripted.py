@@ -22,6 +22,11 @@ TASKS = (
     ("push_to_goal", {"object": "cube"}),
     ("push_to_goal", {"object": "can"}),
     ("press_button", {}),
+    ("stack", {}),
+    ("close_drawer", {}),
+    ("open_microwave", {}),
+    ("pick_by_colour", {}),
+    ("sort_two", {}),
 )
 
 

@@ -1,4 +1,4 @@
-"""What tasks share in which one object is grasped."""
+"""What tasks share in which objects are grasped."""
 
 import torch
 
@@ -7,40 +7,50 @@ from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.robot import Robot
+from isaaclab_arena.sim.rotation import norm
 from isaaclab_arena.sim.scene import ContactSensor, ScenePart
 
 OBJECT_BODY = "object/body"
 OBJECT_JOINT = "object/free"
-LEFT_TOUCH = "left_finger_touches_object"
-RIGHT_TOUCH = "right_finger_touches_object"
 
 _REACH_OF_GRASP_M = 0.08
 _CLEARANCE_M = 0.008
+_AT_REST_M_S = 0.05
 
 
-def object_part(thing: ObjectAsset) -> ScenePart:
-    """Return the object as a part of a scene."""
-    return ScenePart(prefix="object", asset=thing.asset, position=(0.5, 0.0, thing.half_height))
+def object_part(thing: ObjectAsset, prefix: str = "object") -> ScenePart:
+    """Return an object as a part of a scene."""
+    return ScenePart(prefix=prefix, asset=thing.asset, position=(0.5, 0.0, thing.half_height))
 
 
-def finger_sensors(robot: Robot) -> tuple[ContactSensor, ContactSensor]:
-    """Return the sensors that tell whether each finger touches the object."""
+def finger_sensors(robot: Robot, prefix: str = "object") -> tuple[ContactSensor, ContactSensor]:
+    """Return the sensors that tell whether each finger touches an object."""
     left, right = robot.finger_bodies
     return (
-        ContactSensor(name=LEFT_TOUCH, body=left, other=OBJECT_BODY),
-        ContactSensor(name=RIGHT_TOUCH, body=right, other=OBJECT_BODY),
+        ContactSensor(name=_touch("left", prefix), body=left, other=f"{prefix}/body"),
+        ContactSensor(name=_touch("right", prefix), body=right, other=f"{prefix}/body"),
     )
 
 
-def touched(backend: Backend) -> torch.Tensor:
-    """Return whether any finger touches the object. Shape: (num_envs,), bool."""
-    return backend.touching(LEFT_TOUCH) | backend.touching(RIGHT_TOUCH)
+def touched(backend: Backend, prefix: str = "object") -> torch.Tensor:
+    """Return whether any finger touches an object. Shape: (num_envs,), bool."""
+    return backend.touching(_touch("left", prefix)) | backend.touching(_touch("right", prefix))
 
 
-def grasped(backend: Backend, robot: Robot) -> torch.Tensor:
-    """Return whether both fingers touch the object and it is at the fingertips. Shape: (num_envs,), bool."""
-    near = terms.distance(backend.site_position(robot.tcp_site), backend.body_position(OBJECT_BODY)) < _REACH_OF_GRASP_M
-    return backend.touching(LEFT_TOUCH) & backend.touching(RIGHT_TOUCH) & near
+def grasped(backend: Backend, robot: Robot, prefix: str = "object") -> torch.Tensor:
+    """Return whether both fingers touch an object and it is at the fingertips. Shape: (num_envs,), bool."""
+    both = backend.touching(_touch("left", prefix)) & backend.touching(_touch("right", prefix))
+    return both & (tool_distance(backend, robot, prefix) < _REACH_OF_GRASP_M)
+
+
+def tool_distance(backend: Backend, robot: Robot, prefix: str = "object") -> torch.Tensor:
+    """Return the distance from the tool centre point to an object's centre [m]. Shape: (num_envs,)."""
+    return terms.distance(backend.site_position(robot.tcp_site), backend.body_position(f"{prefix}/body"))
+
+
+def at_rest(backend: Backend, prefix: str = "object") -> torch.Tensor:
+    """Return whether an object moves more slowly than 5 cm/s. Shape: (num_envs,), bool."""
+    return norm(backend.free_velocity(f"{prefix}/free")[:, :3]) < _AT_REST_M_S
 
 
 def refuse_too_wide(thing: ObjectAsset, robot: Robot) -> None:
@@ -58,3 +68,7 @@ def refuse_too_wide(thing: ObjectAsset, robot: Robot) -> None:
                 key="object",
             )
         )
+
+
+def _touch(finger: str, prefix: str) -> str:
+    return f"{finger}_finger_touches_{prefix}"

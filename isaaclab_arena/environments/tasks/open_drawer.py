@@ -103,7 +103,8 @@ class OpenDrawer(Task):
         opening = backend.joint_position(_SLIDE)[:, 0]
         handle_distance = terms.distance(backend.site_position(self.robot.tcp_site), backend.site_position(_HANDLE))
         at_handle = backend.touching(_LEFT_TOUCH) | backend.touching(_RIGHT_TOUCH)
-        self._pulled_m = torch.where(running, self._pulled(opening, at_handle), self._pulled_m)
+        pulled = terms.moved_by_hand(self._pulled_m, opening - self._opening_m, at_handle, _FASTEST_PULL_M)
+        self._pulled_m = torch.where(running, pulled, self._pulled_m)
         self._opening_m = torch.where(running, opening, self._opening_m)
         is_open = (opening >= OPEN_M) & (self._pulled_m >= PULLED_M)
         self.held_steps = terms.count_while(is_open, self.held_steps, running)
@@ -120,11 +121,6 @@ class OpenDrawer(Task):
             lost=torch.zeros_like(success),
             metrics={"final_opening_m": opening, "pulled_m": self._pulled_m},
         )
-
-    def _pulled(self, opening: torch.Tensor, at_handle: torch.Tensor) -> torch.Tensor:
-        way = opening - self._opening_m
-        counts = at_handle & (way <= _FASTEST_PULL_M)
-        return (self._pulled_m + torch.where(counts, way, 0.0)).clamp(min=0.0)
 
 
 def _make_task(config: OpenDrawerConfig, embodiment: Embodiment) -> OpenDrawer:

@@ -14,9 +14,11 @@ from isaaclab_arena.environments.embodiments.embodiment import Embodiment
 from isaaclab_arena.environments.embodiments.workspace import Workspace
 from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.observations import ObservationTerm, body_pose_terms
+from isaaclab_arena.environments.tasks.bins import BIN_FLOOR_M, BIN_INSIDE_M, BIN_RIM_M, inside_bin
 from isaaclab_arena.environments.tasks.grasping import (
     OBJECT_BODY,
     OBJECT_JOINT,
+    at_rest,
     finger_sensors,
     grasped,
     object_part,
@@ -28,18 +30,13 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.sim.backend import Backend, StartState
 from isaaclab_arena.sim.robot import Robot
-from isaaclab_arena.sim.rotation import norm, rotate, rotate_inverse
 from isaaclab_arena.sim.scene import ContactSensor, ScenePart
 
-BIN_INSIDE_M = 0.09
-BIN_FLOOR_M = 0.008
-BIN_RIM_M = 0.07
 HOLD_STEPS = 5
 
 _BIN_BODY = "bin/body"
 _BIN_JOINT = "bin/free"
 _BIN_TOUCH = "object_touches_bin"
-_AT_REST_M_S = 0.05
 _AWAY_M = 0.06
 _LOW = (0.42, -0.22, -np.pi)
 _HIGH = (0.58, -0.03, np.pi)
@@ -122,10 +119,9 @@ class PickAndPlace(Task):
         """Judge by where the object is in the bin's frame, its speed, and the fingers."""
         position, bin_position = backend.body_position(OBJECT_BODY), backend.body_position(_BIN_BODY)
         tcp_distance = terms.distance(backend.site_position(self.robot.tcp_site), position)
-        inside = self._inside(position, bin_position, backend.body_orientation(_BIN_BODY))
-        at_rest = norm(backend.free_velocity(OBJECT_JOINT)[:, :3]) < _AT_REST_M_S
+        inside = inside_bin(backend, OBJECT_BODY, _BIN_BODY, half_height=self.thing.half_height)
         let_go = ~touched(backend) & (tcp_distance > _AWAY_M)
-        placed = inside & at_rest & backend.touching(_BIN_TOUCH) & let_go
+        placed = inside & at_rest(backend) & backend.touching(_BIN_TOUCH) & let_go
         self.held_steps = terms.count_while(placed, self.held_steps, running)
         success = self.held_steps >= HOLD_STEPS
         bin_distance = terms.distance(position, bin_position)
@@ -143,15 +139,6 @@ class PickAndPlace(Task):
             lost=terms.off_the_table(position) | terms.off_the_table(bin_position),
             metrics={"final_bin_distance_m": bin_distance},
         )
-
-    def _inside(
-        self, position: torch.Tensor, bin_position: torch.Tensor, bin_orientation: torch.Tensor
-    ) -> torch.Tensor:
-        local = rotate_inverse(bin_orientation, position - bin_position)
-        upward = rotate(bin_orientation, torch.tensor([0.0, 0.0, 1.0], dtype=local.dtype).expand_as(local))
-        highest = BIN_FLOOR_M + self.thing.half_height + 0.02
-        in_bin = terms.inside_box(local, (-BIN_INSIDE_M, -BIN_INSIDE_M, 0.0), (BIN_INSIDE_M, BIN_INSIDE_M, highest))
-        return in_bin & (upward[:, 2] > 0.95)
 
 
 def _make_task(config: PickAndPlaceConfig, embodiment: Embodiment) -> PickAndPlace:

@@ -73,7 +73,7 @@ class Task(ABC):
     held_steps: torch.Tensor
 
     @abstractmethod
-    def draw_conditions(self, generator: np.random.Generator) -> dict[str, float | tuple[float, ...]]:
+    def draw_conditions(self, generator: np.random.Generator) -> Mapping[str, ConditionValue]:
         """Draw where the task's things start. Nothing but the generator may influence the draw."""
 
     def instruction_for(self, conditions: Conditions) -> str:
@@ -92,6 +92,14 @@ class Task(ABC):
     def attach(self, backend: Backend) -> None:
         """Make the counters for the rows of a simulation; called once, before the first episode."""
         self.held_steps = torch.zeros(backend.num_envs, dtype=torch.int64, device=backend.device)
+
+    def remember(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
+        """Remember what judging needs of the conditions that rows were just reset to; nothing by default.
+
+        Args:
+            env_ids: Shape: (n,), int64.
+            conditions: In the same order.
+        """
 
     def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
         """Forget the past of rows that were just reset.

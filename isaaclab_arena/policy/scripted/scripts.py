@@ -145,19 +145,9 @@ def _transfer(sizes: Sizes, role: str, place: str, *, first: int) -> tuple[Phase
 
 def _open_drawer(sizes: Sizes) -> Script:
     far = -1.25 * sizes["drawer_threshold"]
-    handle = (0.0, 0.0, 0.0)
     phases = (
         Phase(role="handle", offset=(-0.075, 0.0, 0.09), width_m=_AROUND_HANDLE_M, follow="pose"),
-        Phase(
-            role="handle",
-            offset=handle,
-            width_m=_AROUND_HANDLE_M,
-            follow="pose",
-            step_m=0.03,
-            tolerance_m=0.008,
-            max_steps=30,
-        ),
-        Phase(role="handle", offset=handle, width_m=0.0, follow="nothing", min_steps=6, max_steps=6),
+        *_at_handle(),
         Phase(role="handle", offset=(far, 0.0, 0.0), width_m=0.0, follow="nothing", step_m=0.02, max_steps=80),
     )
     return Script(phases=phases, hand="forward")
@@ -203,11 +193,79 @@ def _press_button(sizes: Sizes) -> Script:
     return Script(phases=phases)
 
 
+def _stack(sizes: Sizes) -> Script:
+    height = 2 * sizes["object_half_height"]
+    over, on_top = (0.0, 0.0, height + 0.07), (0.0, 0.0, height + 0.003)
+    phases = (
+        *_grasp(sizes, "red"),
+        Phase(role="red", offset=over, width_m=0.0, follow="nothing", carries="red", step_m=0.04, tolerance_m=0.03),
+        Phase(role="blue", offset=over, width_m=0.0, carries="red", step_m=0.04, tolerance_m=0.005),
+        Phase(role="blue", offset=on_top, width_m=0.0, carries="red", step_m=0.02, tolerance_m=0.004, max_steps=25),
+        Phase(role="blue", offset=on_top, width_m=_OPEN_M, min_steps=5, max_steps=5),
+        Phase(role="blue", offset=(0.0, 0.0, height + 0.12), width_m=_OPEN_M, step_m=0.03),
+    )
+    return Script(phases=phases)
+
+
+def _pick_by_colour(sizes: Sizes) -> Script:
+    return Script(phases=(*_grasp(sizes, NAMED), _raise(NAMED)), candidates=("red", "blue"))
+
+
+def _sort_two(sizes: Sizes) -> Script:
+    first = _transfer(sizes, "red", "left_bin", first=0)
+    return Script(phases=(*first, *_transfer(sizes, "blue", "right_bin", first=len(first))))
+
+
+def _at_handle() -> tuple[Phase, ...]:
+    handle = (0.0, 0.0, 0.0)
+    return (
+        Phase(
+            role="handle",
+            offset=handle,
+            width_m=_AROUND_HANDLE_M,
+            follow="pose",
+            step_m=0.03,
+            tolerance_m=0.008,
+            max_steps=30,
+        ),
+        Phase(role="handle", offset=handle, width_m=0.0, follow="nothing", min_steps=6, max_steps=6),
+    )
+
+
+def _close_drawer(sizes: Sizes) -> Script:
+    del sizes
+    phases = (
+        Phase(role="handle", offset=(-0.075, 0.0, 0.09), width_m=_AROUND_HANDLE_M, follow="pose"),
+        *_at_handle(),
+        Phase(role="closed_handle", offset=(0.02, 0.0, 0.0), width_m=0.0, step_m=0.02, max_steps=80),
+    )
+    return Script(phases=phases, hand="forward")
+
+
+def _open_microwave(sizes: Sizes) -> Script:
+    del sizes
+    ways = [
+        Phase(role=f"way_{number}", offset=(0.0, 0.0, 0.0), width_m=0.0, step_m=0.025, max_steps=30)
+        for number in range(1, 6)
+    ]
+    phases = (
+        Phase(role="handle", offset=(0.0, 0.0, 0.08), width_m=_AROUND_HANDLE_M, follow="pose"),
+        *_at_handle(),
+        *ways,
+    )
+    return Script(phases=phases)
+
+
 SCRIPTS: Mapping[str, Callable[[Sizes], Script]] = {
     "reach": _reach,
     "lift_object": _lift_object,
     "pick_and_place": _pick_and_place,
     "open_drawer": _open_drawer,
+    "close_drawer": _close_drawer,
+    "open_microwave": _open_microwave,
+    "stack": _stack,
+    "pick_by_colour": _pick_by_colour,
+    "sort_two": _sort_two,
     "push_to_goal": _push_to_goal,
     "press_button": _press_button,
 }
