@@ -1,0 +1,161 @@
+"""Results by a key of the jobs: what success does as something grows, over all jobs that have the same value."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.results.merge import MergedResults
+from isaaclab_arena.results.statistics import success_rate, wilson_interval
+from isaaclab_arena.results.table import plain
+from isaaclab_arena.storage.atomic import write_text
+from isaaclab_arena.storage.run_plan import PlannedJob
+
+GROUPS_FILE = "results_by.csv"
+GROUP_COLUMNS: dict[str, str] = {
+    "jobs": "Int64",
+    "episodes": "Int64",
+    "scored": "Int64",
+    "successes": "Int64",
+    "success_rate": "Float64",
+    "success_low": "Float64",
+    "success_high": "Float64",
+    "mean_length": "Float64",
+    "errors": "Int64",
+}
+"""Column to type, after one column per key; rates and intervals as in the table of jobs."""
+
+
+def group_by(merged: MergedResults, keys: Sequence[str]) -> pd.DataFrame:
+    """Return one row per combination of values, pooling the episodes of all jobs that have it.
+
+    Args:
+        merged: The results.
+        keys: Keys of jobs: ``environment``, ``seed``, ``arena_env_args.object``, ``policy_config_dict.speed``,
+            ``variations.cube.mass.sampler_cfg.high``. A job without one of them has an empty value there.
+
+    Returns:
+        The keys, then `GROUP_COLUMNS`; rows in the order of their values, numbers by size.
+
+    Raises:
+        ConfigError: If no job has a key.
+    """
+    settings = {job.name: job_settings(job) for job in merged.plan.jobs if job.status == "pending"}
+    _check(keys, settings)
+    members: dict[tuple[Any, ...], list[str]] = {}
+    for name, own in settings.items():
+        members.setdefault(tuple(_scalar(own.get(key)) for key in keys), []).append(name)
+    episodes: dict[str, list[Mapping[Any, Any]]] = {}
+    for row in merged.episodes.to_dict(orient="records"):
+        episodes.setdefault(str(row["job"]), []).append(row)
+    rows = [
+        dict(zip(keys, values, strict=True))
+        | _counted([row for name in names for row in episodes.get(name, ())], len(names))
+        for values, names in sorted(members.items(), key=lambda item: [_order(value) for value in item[0]])
+    ]
+    columns = {key: pd.Series([row[key] for row in rows], dtype=object) for key in keys}
+    counts = {name: pd.array([row[name] for row in rows], dtype=kind) for name, kind in GROUP_COLUMNS.items()}
+    return pd.DataFrame({**columns, **counts})
+
+
+def job_settings(job: PlannedJob) -> dict[str, Any]:
+    """Return what a job was, under the keys of the job file."""
+    return {
+        "name": job.name,
+        "environment": job.environment,
+        "embodiment": job.embodiment,
+        "object": job.object,
+        "policy_type": job.policy_type,
+        "seed": job.seed,
+        "arena_env_args.environment": job.environment,
+        "arena_env_args.num_envs": job.num_envs,
+        **_flat("arena_env_args", job.environment_args),
+        **_flat("policy_config_dict", job.policy_config),
+        **_flat("variations", job.variations),
+    }
+
+
+def write_groups(output_directory: Path, groups: pd.DataFrame) -> Path:
+    """Write the table as ``results_by.csv``, over an earlier one, and return its path.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    path = output_directory / GROUPS_FILE
+    write_text(path, groups.to_csv(index=False), overwrite=True)
+    return path
+
+
+def groups_table(groups: pd.DataFrame, keys: Sequence[str]) -> Table:
+    """Return the groups for a terminal, one line each."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for key in keys:
+        table.add_column(plain(key), overflow="fold")
+    for heading in ("jobs", "episodes", "successes", "success % [95 %]", "length", "errors"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in groups.to_dict(orient="records"):
+        values = [Text("-" if row[key] is None else plain(row[key])) for key in keys]
+        rate = "-"
+        if row["success_rate"] is not pd.NA:
+            share, low, high = (100 * row[name] for name in ("success_rate", "success_low", "success_high"))
+            rate = f"{share:.1f} [{low:.1f}, {high:.1f}]"
+        length = "-" if row["mean_length"] is pd.NA else f"{row['mean_length']:.1f}"
+        numbers = (str(row["jobs"]), str(row["episodes"]), _count(row["successes"]), rate, length, str(row["errors"]))
+        table.add_row(*values, *numbers)
+    return table
+
+
+def _count(value: Any) -> str:
+    return "-" if value is pd.NA else str(value)
+
+
+def _flat(prefix: str, mapping: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in mapping.items():
+        inner = _flat(f"{prefix}.{key}", value) if isinstance(value, Mapping) else {f"{prefix}.{key}": value}
+        flat |= inner
+    return flat
+
+
+def _check(keys: Sequence[str], settings: Mapping[str, Mapping[str, Any]]) -> None:
+    known = {key for own in settings.values() for key in own}
+    problems = [
+        Problem(f"no job of this run has '{key}'{did_you_mean(key, known)}", key="--by")
+        for key in keys
+        if key not in known
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _scalar(value: Any) -> Any:
+    return value if value is None or isinstance(value, str | int | float) else json.dumps(value)
+
+
+def _order(value: Any) -> tuple[int, float, str]:
+    if isinstance(value, int | float):
+        return 1, float(value), ""
+    return (0, 0.0, "") if value is None else (2, 0.0, str(value))
+
+
+def _counted(episodes: Sequence[Mapping[Any, Any]], num_jobs: int) -> dict[str, Any]:
+    kept = [row for row in episodes if row["outcome"] is pd.NA or row["outcome"] != "error"]
+    scored = [bool(row["success"]) for row in kept if row["success"] is not pd.NA]
+    interval = wilson_interval(sum(scored), len(scored))
+    return {
+        "jobs": num_jobs,
+        "episodes": len(episodes),
+        "scored": len(scored),
+        "successes": sum(scored) if scored else None,
+        "success_rate": success_rate(sum(scored), len(scored)),
+        "success_low": interval.low if interval else None,
+        "success_high": interval.high if interval else None,
+        "mean_length": sum(row["length"] for row in kept) / len(kept) if kept else None,
+        "errors": len(episodes) - len(kept),
+    }

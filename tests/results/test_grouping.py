@@ -1,0 +1,61 @@
+import pandas as pd
+import pytest
+
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.results.grouping import GROUPS_FILE, group_by, write_groups
+from isaaclab_arena.results.merge import merge_results
+from isaaclab_arena.results.statistics import wilson_interval
+from tests.results.evidence import planned, report, rows, write_plan, write_report, write_rows
+
+HIGH = "variations.cube.mass.sampler_cfg.high"
+
+
+@pytest.fixture
+def merged(tmp_path):
+    strengths = {"weak-1": 0.2, "weak-2": 0.2, "strong": 2.0}
+    outcomes = {"weak-1": "ssf", "weak-2": "sse", "strong": "fts", "plain": "sss"}
+    jobs = [
+        planned(
+            name,
+            index=index,
+            num_episodes=3,
+            variations={"cube.mass.sampler_cfg.high": strengths[name]} if name in strengths else {},
+        )
+        for index, name in enumerate(outcomes)
+    ]
+    write_plan(tmp_path, *jobs)
+    for name, letters in outcomes.items():
+        (tmp_path / name).mkdir()
+        write_rows(tmp_path, rows(letters, job=name))
+        write_report(tmp_path, report(name))
+    return merge_results(tmp_path)
+
+
+def test_jobs_with_the_same_strength_are_pooled_and_strengths_are_in_order(merged):
+    groups = group_by(merged, [HIGH])
+    assert groups[HIGH].tolist() == [None, 0.2, 2.0]
+    assert groups["jobs"].tolist() == [1, 2, 1]
+    assert groups["episodes"].tolist() == [3, 6, 3]
+    assert groups["successes"].tolist() == [3, 4, 1]
+    assert groups["scored"].tolist() == [3, 5, 3]
+    assert groups["errors"].tolist() == [0, 1, 0]
+    interval = wilson_interval(4, 5)
+    assert interval is not None
+    assert (groups["success_low"][1], groups["success_high"][1]) == (interval.low, interval.high)
+
+
+def test_several_keys_make_a_row_per_combination(merged):
+    groups = group_by(merged, ["name", "seed"])
+    assert groups["name"].tolist() == ["plain", "strong", "weak-1", "weak-2"]
+    assert groups["seed"].tolist() == [3, 3, 3, 3]
+
+
+def test_a_key_that_no_job_has_is_refused_with_the_nearest_one(merged):
+    with pytest.raises(ConfigError, match=f"did you mean '{HIGH}'"):
+        group_by(merged, [HIGH.replace("mass", "mas")])
+
+
+def test_groups_are_written_beside_the_other_tables(tmp_path, merged):
+    path = write_groups(tmp_path, group_by(merged, [HIGH]))
+    assert path.name == GROUPS_FILE
+    assert pd.read_csv(path)["successes"].tolist() == [3, 4, 1]
