@@ -124,14 +124,14 @@ def test_ranks_that_start_together_compile_the_kernels_once(tmp_path):
             "policy_type": "scripted",
             "num_episodes": 2,
         }
-        for index in range(3)
+        for index in range(2)
     ]
     path = write_jobs(tmp_path / "jobs.json", jobs)
     cache = tmp_path / "cache"
     arguments = ["--eval_jobs_config", path, "--output_dir", tmp_path / "out"]
-    finished = run(command(*arguments, ranks=3), extra={"WARP_CACHE_PATH": str(cache)}, timeout_s=280)
+    finished = run(command(*arguments, ranks=2), extra={"WARP_CACHE_PATH": str(cache)}, timeout_s=280)
     assert finished.returncode == 0, finished.stderr
     kernels = [folder.name for folder in cache.glob("*/wp_*")]
     assert len(kernels) == len({name.rpartition("_")[0] for name in kernels})
     assert sum("megakernel" in name for name in kernels) == 1
-    assert list(jobs_table(tmp_path / "out")["successes"]) == [2, 2, 2]
+    assert list(jobs_table(tmp_path / "out")["successes"]) == [2, 2]

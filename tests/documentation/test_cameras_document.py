@@ -1,0 +1,38 @@
+"""What docs/cameras.md shows can be typed."""
+
+import re
+import shlex
+
+from isaaclab_arena.cli.main import main
+from isaaclab_arena.config.loading import load_jobs_file
+from isaaclab_arena.environments.cameras import CameraOptions
+from isaaclab_arena.evaluation.options import RunOptions
+from isaaclab_arena.evaluation.validation import resolve_jobs
+from tests.documentation.test_documents import ROOT, blocks
+
+OBSERVATION_GROUPS = ("camera_obs",)
+TEXT = (ROOT / "docs" / "cameras.md").read_text()
+
+
+def test_the_job_file_can_be_run(tmp_path):
+    [body] = blocks(TEXT, "yaml")
+    (tmp_path / "jobs.yaml").write_text(body)
+    [job] = resolve_jobs(load_jobs_file(tmp_path / "jobs.yaml").jobs)
+    assert job.environment_config.enable_cameras
+    assert job.environment_config.resolution == (64, 64)
+
+
+def test_every_option_that_is_named_exists():
+    words = set(re.findall(r"`-*((?:camera|viewport|record|video|enable)_\w+)[ `:]", TEXT)) - set(OBSERVATION_GROUPS)
+    fields = {*RunOptions.__dataclass_fields__, *CameraOptions.__dataclass_fields__}
+    assert {"record_camera_video", "camera_size", "viewport_width"} <= words
+    assert words <= fields
+
+
+def test_an_environment_can_be_looked_at_as_shown(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = [shlex.split(line) for line in blocks(TEXT, "bash")[0].splitlines()]
+    [picture] = [words for words in lines if words[-1].endswith(".png")]
+    assert picture[0] == "isaaclab-arena"
+    assert main(picture[1:]) == 0
+    assert (tmp_path / picture[-1]).stat().st_size > 10_000
