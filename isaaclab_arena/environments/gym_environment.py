@@ -83,7 +83,6 @@ class GymEnvironment(Environment):
             for name, spec in specs.items()
         }
         self._running = np.zeros(num_envs, bool)
-        self._length = np.zeros(num_envs, np.int64)
         self._return = np.zeros(num_envs, np.float64)
         self._metrics = {key: np.full(num_envs, np.nan, np.float32) for key in traits.metric_keys}
 
@@ -104,7 +103,6 @@ class GymEnvironment(Environment):
         for row, observation in self._rows.reset(seeds).items():
             self._put(row, observation)
         self._running[rows] = True
-        self._length[rows] = 0
         self._return[rows] = 0.0
         for values in self._metrics.values():
             values[rows] = np.nan
@@ -182,16 +180,14 @@ class GymEnvironment(Environment):
 
     def _judge(self, row: int, answer: RowStep, masks: Mapping[str, np.ndarray]) -> None:
         """Say how the step of a sound row went."""
-        self._length[row] += 1
         self._return[row] += answer.reward
         for key, values in self._metrics.items():
             values[row] = answer.info.get(key, np.nan)
         rule = self._traits.success
-        truncated = answer.truncated or self._length[row] >= self.max_episode_length
-        success = rule.judge(answer, float(self._return[row]), over=answer.terminated or truncated)
+        success = rule.judge(answer, float(self._return[row]), over=answer.terminated or answer.truncated)
         masks["success"][row] = success
         masks["terminated"][row] = answer.terminated or (success and rule.ends_episode)
-        masks["truncated"][row] = truncated and not masks["terminated"][row]
+        masks["truncated"][row] = answer.truncated and not masks["terminated"][row]
 
     def _viewport(self, row: int) -> np.ndarray:
         # A row that lost its environment has nothing left to look at but what was seen last.

@@ -34,13 +34,14 @@ class DrawEnvironment(gymnasium.Env):
         self.observation_space = (
             spaces.Dict({"numbers": numbers, "eye": spaces.Dict({"front": image})}) if picture else numbers
         )
+        self.broken = False
         self.unseeded = np.random.default_rng()
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         generator = self.unseeded if self.misbehaviour == "unseeded" else self.np_random
         self.number, self.length, self.clock = generator.random(), int(generator.integers(3, 9)), 0
-        if self.misbehaviour == "bad_reset":
+        if self.misbehaviour == "bad_reset" or self.broken:
             raise OSError("no floor")
         return self._observe(np.zeros(2)), {}
 
@@ -50,6 +51,7 @@ class DrawEnvironment(gymnasium.Env):
         if self.clock != self.at_step or (self.only_odd and self.length % 2 == 0):
             misbehaviour = ""
         if misbehaviour == "raise":
+            self.broken = True
             raise OSError("the floor gave way")
         if misbehaviour == "die":
             sys.stderr.write("the roof came down\n")
