@@ -47,6 +47,7 @@ class MujocoBackend(Backend):
         self.site_xpos, self.sensordata = self._view("site_xpos"), self._view("sensordata")
         self._mocap_pos = self.batch.bind("mocap_pos")
         self._shown: mujoco.MjData | None = None
+        self._shown_model: mujoco.MjModel | None = None
         self._varied: dict[str, np.ndarray] = {}
         self._diverged = np.zeros(num_envs, bool)
         self.diverged = torch.from_numpy(self._diverged)
@@ -130,7 +131,9 @@ class MujocoBackend(Backend):
             self._shown = mujoco.MjData(self.model)
         data = self.batch.get_data(env_id, self._shown)
         varied = any(self.batch.expanded(name) is not None for name in mujoco_batch.MODEL_FIELDS)
-        model = self.batch.get_model(env_id) if varied else self.model
+        if varied:
+            self._shown_model = self.batch.get_model(env_id, self._shown_model)
+        model = self.model if self._shown_model is None else self._shown_model
         mujoco.mj_kinematics(model, data)
         mujoco.mj_comPos(model, data)
         mujoco.mj_camlight(model, data)
