@@ -1,0 +1,199 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.environments.tasks.task import point
+from isaaclab_arena.environments.variations.distractors import obstacles
+from isaaclab_arena.policy.random_action import RandomActionPolicy
+from isaaclab_arena.policy.scripted import ScriptedPolicy
+from tests.environments.building import build, episode, hold_still, play, steps_of
+from tests.environments.variations.varying import (
+    begin,
+    build_varied,
+    catalogue_of,
+    conditions_of,
+    everything,
+    fixed,
+    simulation,
+)
+
+OBJECT = "object/body"
+NUM_EPISODES = 5
+
+
+def row_of(env, field, name):
+    kind = field.partition("_")[0]
+    index = {
+        "body": simulation(env).model.body,
+        "cam": simulation(env).model.camera,
+        "geom": simulation(env).model.geom,
+    }
+    return env.backend.model_field(field)[:, index[kind](name).id]
+
+
+@pytest.mark.parametrize("name", ["lift_object", "open_drawer"])
+def test_with_everything_varied_an_episode_ends_in_the_same_bits_in_any_batch(name):
+    alone = play(build_varied(name, everything(name)), RandomActionPolicy(), NUM_EPISODES)
+    together = play(build_varied(name, everything(name), num_envs=4), RandomActionPolicy(), NUM_EPISODES)
+    assert {index: record.conditions for index, record in alone.records.items()} == {
+        index: record.conditions for index, record in together.records.items()
+    }
+    assert alone.states == together.states
+
+
+def test_variations_that_are_off_change_no_bit():
+    off = {f"{variation.key}.enabled": False for variation in catalogue_of("lift_object")}
+    plain, unvaried = (
+        play(build("lift_object"), ScriptedPolicy(), 2),
+        play(build_varied("lift_object", off), ScriptedPolicy(), 2),
+    )
+    assert plain.states == unvaried.states
+    assert plain.records[1].conditions == unvaried.records[1].conditions
+    assert build("lift_object").provenance() == build_varied("lift_object", off).provenance()
+
+
+def test_a_variation_leaves_what_the_task_and_other_variations_draw_alone():
+    one = conditions_of(build_varied("lift_object", {"cube.mass.enabled": True}), 7)
+    two = conditions_of(build_varied("lift_object", {"cube.mass.enabled": True, "cube.friction.enabled": True}), 7)
+    assert two.items() > one.items() > build("lift_object").draw_conditions(episode(7).conditions_generator()).items()
+
+
+def test_conditions_survive_json_and_give_the_same_episode_again():
+    env = build_varied("pick_and_place", everything("pick_and_place"))
+    conditions = conditions_of(env, 2)
+    states = []
+    for given in (conditions, json.loads(json.dumps(conditions))):
+        env.reset(torch.tensor([0]), [given])
+        steps_of(env, hold_still(env), 5)
+        states.append(env.episode_state(0)["integration_state"])
+    assert np.array_equal(*states)
+
+
+def test_mass_scales_inertia_and_leaves_the_other_rows_alone():
+    env = build_varied("lift_object", fixed("cube.mass", 0.4, 0.1), num_envs=2)
+    begin(env)
+    nominal = simulation(env).model
+    assert row_of(env, "body_mass", OBJECT) == pytest.approx([0.4, 0.1])
+    ratio = row_of(env, "body_inertia", OBJECT) / nominal.body_inertia[nominal.body(OBJECT).id]
+    assert ratio == pytest.approx(np.repeat([[4.0], [1.0]], 3, axis=1))
+
+
+def test_a_heavier_object_presses_harder_on_the_table():
+    # What rests is held up by contact forces equal to its weight.
+    env = build_varied("lift_object", fixed("cube.mass", 0.4, 0.1), num_envs=2)
+    forces = simulation(env).batch.bind("qfrc_constraint")
+    begin(env)
+    steps_of(env, hold_still(env), 10)
+    upwards = env.backend.names.joint_dof["object/free"].start + 2
+    assert forces[:, upwards] == pytest.approx([0.4 * 9.81, 0.1 * 9.81], rel=0.02)
+
+
+def test_a_larger_object_stands_on_the_table_and_not_in_it():
+    env = build_varied("lift_object", fixed("cube.size", 1.0, 1.5), num_envs=2)
+    conditions = begin(env)
+    assert [point(each["cube.position"])[2] for each in conditions] == pytest.approx([0.025, 0.0375])
+    steps_of(env, hold_still(env), 20)
+    assert env.backend.body_position(OBJECT)[:, 2].numpy() == pytest.approx([0.025, 0.0375], abs=5e-4)
+    assert row_of(env, "geom_rbound", "object/shape")[1] == pytest.approx(
+        1.5 * row_of(env, "geom_rbound", "object/shape")[0]
+    )
+
+
+def test_friction_decides_whether_a_grasp_holds():
+    slippery = play(build_varied("lift_object", fixed("cube.friction", 0.02)), ScriptedPolicy(), 3)
+    rough = play(build_varied("lift_object", fixed("cube.friction", 1.0)), ScriptedPolicy(), 3)
+    assert [record.success for record in slippery.records.values()] == [False] * 3
+    assert [record.success for record in rough.records.values()] == [True] * 3
+
+
+def test_colour_light_and_cameras_vary_in_the_fields_that_renderers_read():
+    overrides = {
+        **fixed("cube.color", [0.1, 0.2, 0.9]),
+        **fixed("light.direction", [0.0, 3.0, -4.0]),
+        **fixed("light.intensity", 0.5),
+        **fixed("robot_head_cam.position", [0.0, 0.0, 0.1]),
+        **fixed("wrist_cam.rotation", [0.0, 0.0, 0.5]),
+    }
+    env = build_varied("lift_object", overrides)
+    begin(env)
+    model = simulation(env).model
+    assert row_of(env, "geom_rgba", "object/shape")[0] == pytest.approx([0.1, 0.2, 0.9, 1.0])
+    assert env.backend.model_field("light_dir")[0, 0] == pytest.approx([0.0, 0.6, -0.8])
+    assert env.backend.model_field("light_diffuse")[0, 1] == pytest.approx(0.5 * model.light_diffuse[1])
+    shift = row_of(env, "cam_pos", "robot_head_cam")[0] - model.camera("robot_head_cam").pos
+    assert shift == pytest.approx([0.0, 0.0, 0.1])
+    turned = row_of(env, "cam_quat", "robot/wrist_cam")[0]
+    assert 2 * np.arccos(abs(turned @ model.camera("robot/wrist_cam").quat)) == pytest.approx(0.5)
+
+
+def test_a_row_that_starts_again_forgets_what_varied_before():
+    env = build_varied("lift_object", {**fixed("cube.mass", 0.4), **fixed("cube.color", [0.1, 0.2, 0.9])})
+    begin(env)
+    env.reset(torch.tensor([0]), [build("lift_object").draw_conditions(np.random.default_rng(0))])
+    for field in ("body_mass", "body_inertia", "body_subtreemass", "geom_rgba", "body_invweight0", "dof_M0"):
+        assert np.array_equal(env.backend.model_field(field)[0], getattr(simulation(env).model, field))
+
+
+def test_a_higher_table_lowers_the_robot_and_raises_what_it_sees():
+    env, low = build_varied("lift_object", fixed("table.height", 0.05)), build("lift_object")
+    [conditions] = begin(env)
+    seen = env.step(hold_still(env)).observation["policy"]
+    low.reset(torch.tensor([0]), [conditions])
+    seen_before = low.step(hold_still(low)).observation["policy"]
+    assert seen["object_pos"] - seen_before["object_pos"] == pytest.approx(torch.tensor([[0.0, 0.0, 0.05]]), abs=1e-5)
+    assert seen["eef_pos"].numpy() == pytest.approx(seen_before["eef_pos"].numpy(), abs=1e-4)
+    assert env.state()["articulation"]["robot"]["root_pose"][0, 2] == pytest.approx(-0.05)
+
+
+def test_distractors_stand_clear_of_the_task_and_of_each_other():
+    env = build_varied("pick_and_place", fixed("distractors.count", 3, 1), num_envs=2)
+    conditions = begin(env)
+    assert [each["distractors.count"] for each in conditions] == [3, 1]
+    model, things = simulation(env).model, env.backend.body_position("object/body")[:, :2]
+    spots = np.array([conditions[0][f"distractor_{index}.position"] for index in (1, 2, 3)])[:, :2]
+    gaps = [np.linalg.norm(a - b) for i, a in enumerate(spots) for b in spots[:i]]
+    assert min(gaps) > 0.1
+    assert min(np.linalg.norm(spots - things[0].numpy(), axis=1)) > 0.1
+    assert len(obstacles(model, env.task, conditions[0])) == 2
+    steps_of(env, hold_still(env), 20)
+    poses = env.state()["rigid_object"]["distractor_1"]["root_pose"].numpy()
+    assert poses[:, :2] == pytest.approx(
+        np.array([point(each["distractor_1.position"])[:2] for each in conditions]), abs=2e-3
+    )
+    assert "distractor_2.position" not in conditions[1]
+    assert env.backend.body_position("distractor_2/body")[1, 0] < -1
+
+
+def test_actions_get_noise_of_the_strength_asked_for():
+    env = build_varied("reach", fixed("action.noise", 0.01))
+    [conditions] = begin(env)
+    assert isinstance(conditions["action.noise_seed"], int)
+    still, before = hold_still(env), env.backend.ctrl.clone()
+    moves = []
+    for _ in range(60):
+        env.step(still)
+        moves.append((env.backend.ctrl - before)[0, env.action_mode.arm_controls].numpy().copy())
+    spec = env.action_spec
+    spans = np.array(spec.high) - np.array(spec.low)
+    assert np.std(moves, axis=0)[:2] == pytest.approx(0.01 * spans[:2], rel=0.35)
+
+
+def test_a_delayed_row_sees_the_past_and_its_neighbour_does_not():
+    env, prompt = build_varied("reach", fixed("observation.delay", 2, 0), num_envs=2), build("reach", num_envs=2)
+    conditions = begin(env)
+    first = prompt.reset(torch.arange(2), conditions)["policy"]["robot_joint_pos"]
+    action = torch.zeros(env.action_space.shape)
+    now = [first, *(prompt.step(action).observation["policy"]["robot_joint_pos"] for _ in range(4))]
+    seen = [env.step(action).observation["policy"]["robot_joint_pos"] for _ in range(4)]
+    for step in range(4):
+        assert torch.equal(seen[step][0], now[max(0, step + 1 - 2)][0])
+        assert torch.equal(seen[step][1], now[step + 1][1])
+
+
+def test_a_position_takes_the_place_of_the_tasks_own_draw_and_keeps_its_height():
+    env = build_varied("lift_object", fixed("cube.position", [0.45, 0.1]))
+    [conditions] = begin(env)
+    assert conditions["cube.position"] == (0.45, 0.1, 0.025)
+    assert env.backend.body_position(OBJECT)[0].numpy() == pytest.approx([0.45, 0.1, 0.025])

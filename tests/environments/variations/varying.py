@@ -1,0 +1,58 @@
+"""Environments with variations on, for tests."""
+
+from typing import Any
+
+import torch
+
+from isaaclab_arena.environments.arena_environment import ArenaEnvironment
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments.variations.overrides import enabled_variations
+from isaaclab_arena.interfaces.episode import Conditions
+from isaaclab_arena.interfaces.variation import Variation
+from isaaclab_arena.sim.mujoco_backend import MujocoBackend
+from tests.environments.building import episode
+
+
+def catalogue_of(name: str, **options: Any) -> tuple[Variation, ...]:
+    builder = ENVIRONMENTS.get(name)
+    return builder.variations(builder.config_class(**options))
+
+
+def build_varied(name: str, overrides: dict[str, Any], *, num_envs: int = 1, **options: Any) -> ArenaEnvironment:
+    """Build an environment with the variations that a job would turn on."""
+    builder = ENVIRONMENTS.get(name)
+    return builder.build(
+        builder.config_class(**options),
+        num_envs=num_envs,
+        device=torch.device("cpu"),
+        num_threads=1,
+        variations=enabled_variations(catalogue_of(name, **options), overrides),
+    )
+
+
+def everything(name: str) -> dict[str, Any]:
+    """Return the overrides that turn everything on."""
+    return {f"{variation.key}.enabled": True for variation in catalogue_of(name)}
+
+
+def fixed(key: str, *values: Any) -> dict[str, Any]:
+    """Return the overrides that let a variation take one value, or values in turn."""
+    return {key: {"enabled": True, "sampler_cfg": {"type": "sequential_choice", "choices": list(values)}}}
+
+
+def conditions_of(env: ArenaEnvironment, index: int, seed: int = 0) -> Conditions:
+    numbered = episode(index, seed)
+    return env.vary_conditions(env.draw_conditions(numbered.conditions_generator()), numbered)
+
+
+def begin(env: ArenaEnvironment) -> list[Conditions]:
+    """Start episode r in row r, and return the conditions."""
+    conditions = [conditions_of(env, row) for row in range(env.num_envs)]
+    env.reset(torch.arange(env.num_envs), conditions)
+    return conditions
+
+
+def simulation(env: ArenaEnvironment) -> MujocoBackend:
+    """Return the environment's simulation as what it is."""
+    assert isinstance(env.backend, MujocoBackend)
+    return env.backend
