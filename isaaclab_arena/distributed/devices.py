@@ -30,6 +30,11 @@ def visible_gpu_count() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
+def menagerie_root(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return where a checkout of MuJoCo Menagerie is, None if nobody says."""
+    return environ.get("MENAGERIE_ROOT") or None
+
+
 def choose_rank_device(
     requested: str | None,
     *,

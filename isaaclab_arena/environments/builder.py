@@ -10,8 +10,9 @@ import torch
 from isaaclab_arena.environments.actions import ACTION_MODES, make_action_mode
 from isaaclab_arena.environments.arena_environment import CONTROL_DT, START_NOISE_RAD, ArenaEnvironment
 from isaaclab_arena.environments.cameras import CameraOptions, EnvironmentCameras, check_camera_options
-from isaaclab_arena.environments.catalog import EMBODIMENTS, OBJECTS
+from isaaclab_arena.environments.catalog import OBJECTS
 from isaaclab_arena.environments.embodiments.embodiment import Embodiment
+from isaaclab_arena.environments.embodiments.lookup import find_embodiment, refuse_out_of_reach
 from isaaclab_arena.environments.tasks.task import Task
 from isaaclab_arena.environments.variations.catalogue import Scene, catalogue
 from isaaclab_arena.environments.variations.distractors import Distractors, distractor_kinds, most_distractors
@@ -45,7 +46,7 @@ class TableEnvironmentBuilder:
         Raises:
             ConfigError: With ``key`` set to the option at fault; all unknown names at once.
         """
-        problems = _unknown("embodiment", config.embodiment, EMBODIMENTS)
+        problems = _embodiment_problems(config.embodiment)
         if hasattr(config, "object"):
             problems += _unknown("object", config.object, OBJECTS)
         if config.action_mode not in ACTION_MODES:
@@ -54,7 +55,8 @@ class TableEnvironmentBuilder:
         if problems:
             raise ConfigError(problems)
         check_camera_options(_camera_options(config))
-        self.make_task(config, EMBODIMENTS.get(config.embodiment))
+        embodiment = find_embodiment(config.embodiment)
+        refuse_out_of_reach(self.make_task(config, embodiment), embodiment)
 
     def variations(self, config: Any) -> tuple[Variation, ...]:
         """Return what may vary in the environment; see `VariableEnvironmentBuilder`.
@@ -64,7 +66,7 @@ class TableEnvironmentBuilder:
             EnvironmentBuildError: If the scene does not compile.
         """
         self.check(config)
-        embodiment = EMBODIMENTS.get(config.embodiment)
+        embodiment = find_embodiment(config.embodiment)
         task = self.make_task(config, embodiment)
         home, noise = embodiment.robot.home, START_NOISE_RAD
         span = (tuple(round(value - noise, 6) for value in home), tuple(round(value + noise, 6) for value in home))
@@ -92,7 +94,7 @@ class TableEnvironmentBuilder:
             EnvironmentBuildError: If the scene does not compile.
         """
         self.check(config)
-        embodiment = EMBODIMENTS.get(config.embodiment)
+        embodiment = find_embodiment(config.embodiment)
         task = self.make_task(config, embodiment)
         distractors = Distractors.ready(task, most_distractors(variations))
         backend = MujocoBackend(
@@ -132,6 +134,14 @@ def _compile(task: Task, embodiment: Embodiment, more_parts: tuple[ScenePart, ..
 
 def _camera_options(config: Any) -> CameraOptions:
     return config if isinstance(config, CameraOptions) else CameraOptions()
+
+
+def _embodiment_problems(name: object) -> list[Problem]:
+    try:
+        find_embodiment(name)
+    except ConfigError as error:
+        return list(error.problems)
+    return []
 
 
 def _unknown(key: str, name: object, registry: Registry) -> list[Problem]:

@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass
 
+from isaaclab_arena.errors import ConfigError, Problem
+
+_NUM_FINGERS = 2
+
 
 @dataclass(frozen=True, kw_only=True)
 class Robot:
@@ -61,6 +65,18 @@ class Robot:
     rotation_weight: float = 1.0
     ik_damping: float = 0.03
     right_finger_fixed: bool = False
+
+    @property
+    def fingers(self) -> tuple[str, str]:
+        """Bodies of the left and the right finger, for tasks that cannot do without.
+
+        Raises:
+            ConfigError: If the robot has no gripper.
+        """
+        if len(self.finger_bodies) != _NUM_FINGERS:
+            raise ConfigError(Problem(f"'{self.name}' has no gripper, and the task needs one", key="embodiment"))
+        left, right = self.finger_bodies
+        return left, right
 
     @property
     def control_per_metre(self) -> float:

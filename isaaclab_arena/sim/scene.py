@@ -58,6 +58,7 @@ class ScenePart:
         position: Where the part's origin is put [m].
         quaternion: How it is turned.
         frames: What is fixed to its bodies besides what the file holds.
+        gravity_compensation: Whether none of its bodies feels its weight.
     """
 
     prefix: str
@@ -65,6 +66,7 @@ class ScenePart:
     position: tuple[float, float, float] = (0.0, 0.0, 0.0)
     quaternion: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
     frames: tuple[PartFrame, ...] = ()
+    gravity_compensation: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +124,9 @@ def _part_spec(part: ScenePart) -> mujoco.MjSpec:
     # A keyframe holds the positions of one model and would not fit those of the scene.
     for key in list(spec.keys):
         spec.delete(key)
+    if part.gravity_compensation:
+        for body in spec.bodies[1:]:
+            body.gravcomp = 1
     for frame in part.frames:
         body = spec.body(frame.body)
         if frame.camera_fovy_deg is not None:

@@ -18,6 +18,7 @@ class Embodiment:
         position: Where its base stands [m].
         quaternion: How its base is turned.
         frames: What is fixed to its bodies besides what its file holds: a tool frame, cameras.
+        gravity_compensation: Whether its controller carries its own weight, where the file does not say so.
         scene_cameras: Cameras of the scene that stand elsewhere for this robot.
     """
 
@@ -27,6 +28,7 @@ class Embodiment:
     position: tuple[float, float, float] = (0.0, 0.0, 0.0)
     quaternion: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
     frames: tuple[PartFrame, ...] = ()
+    gravity_compensation: bool = False
     scene_cameras: tuple[CameraPose, ...] = ()
 
     def part(self) -> ScenePart:
@@ -37,4 +39,5 @@ class Embodiment:
             position=self.position,
             quaternion=self.quaternion,
             frames=self.frames,
+            gravity_compensation=self.gravity_compensation,
         )

@@ -1,6 +1,5 @@
 """Where on the table a robot works, and how tasks that were laid out for one robot fit another."""
 
-import math
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -50,10 +49,6 @@ class Workspace:
             for axis in range(num_axes)
         ]
         return (*fitted, *corner[num_axes:])
-
-    def farthest_m(self) -> float:
-        """Return the distance from the origin to the farthest corner of the area on the table [m]."""
-        return max(math.hypot(x, y) for x in (self.low[0], self.high[0]) for y in (self.low[1], self.high[1]))
 
 
 REFERENCE_WORKSPACE = Workspace(low=(0.40, -0.25, 0.10), high=(0.60, 0.25, 0.45), reach_m=0.855)

@@ -58,7 +58,7 @@ class OpenDrawer(Task):
     def __init__(self, robot: Robot) -> None:
         self.robot = robot
         self.parts = (ScenePart(prefix="cabinet", asset="objects/cabinet.xml", position=(0.7, 0.0, 0.0)),)
-        left, right = robot.finger_bodies
+        left, right = robot.fingers
         self.contact_sensors = (
             ContactSensor(name=_LEFT_TOUCH, body=left, other=_HANDLE, other_is_geom=True),
             ContactSensor(name=_RIGHT_TOUCH, body=right, other=_HANDLE, other_is_geom=True),
