@@ -31,6 +31,7 @@ EMBODIMENTS = Registry(
         "so101": "isaaclab_arena.environments.embodiments.so101:SO101",
     },
     entry_point_group="isaaclab_arena.embodiments",
+    schemes={"menagerie": "isaaclab_arena.environments.embodiments.menagerie:menagerie_embodiment"},
 )
 
 OBJECTS = Registry(
@@ -39,6 +40,12 @@ OBJECTS = Registry(
         "cube": "isaaclab_arena.environments.objects:CUBE",
         "cylinder": "isaaclab_arena.environments.objects:CYLINDER",
         "can": "isaaclab_arena.environments.objects:CAN",
+        "bottle": "isaaclab_arena.environments.objects:BOTTLE",
+        "mug": "isaaclab_arena.environments.objects:MUG",
+        "cracker_box": "isaaclab_arena.environments.objects:CRACKER_BOX",
+        "plate": "isaaclab_arena.environments.objects:PLATE",
+        "bin": "isaaclab_arena.environments.objects:BIN",
+        "blue_cube": "isaaclab_arena.environments.objects:BLUE_CUBE",
     },
     entry_point_group="isaaclab_arena.objects",
 )

@@ -13,7 +13,7 @@ from isaaclab_arena.sim.scene import ContactSensor, ScenePart
 OBJECT_BODY = "object/body"
 OBJECT_JOINT = "object/free"
 
-_REACH_OF_GRASP_M = 0.08
+_REACH_OF_GRASP_M = 0.10
 _CLEARANCE_M = 0.008
 _AT_REST_M_S = 0.05
 
@@ -25,7 +25,7 @@ def object_part(thing: ObjectAsset, prefix: str = "object") -> ScenePart:
 
 def finger_sensors(robot: Robot, prefix: str = "object") -> tuple[ContactSensor, ContactSensor]:
     """Return the sensors that tell whether each finger touches an object."""
-    left, right = robot.finger_bodies
+    left, right = robot.fingers
     return (
         ContactSensor(name=_touch("left", prefix), body=left, other=f"{prefix}/body"),
         ContactSensor(name=_touch("right", prefix), body=right, other=f"{prefix}/body"),
@@ -53,12 +53,23 @@ def at_rest(backend: Backend, prefix: str = "object") -> torch.Tensor:
     return norm(backend.free_velocity(f"{prefix}/free")[:, :3]) < _AT_REST_M_S
 
 
+def refuse_without_gripper(robot: Robot) -> None:
+    """Refuse a robot that has no fingers.
+
+    Raises:
+        ConfigError: If it has none.
+    """
+    _ = robot.fingers
+
+
 def refuse_too_wide(thing: ObjectAsset, robot: Robot) -> None:
     """Refuse an object that the gripper cannot take.
 
     Raises:
-        ConfigError: If the object is wider than the open gripper, less what is needed to get around it.
+        ConfigError: If there is no gripper, or the object is wider than the open gripper, less what is needed to get
+            around it.
     """
+    refuse_without_gripper(robot)
     widest = robot.gripper_width - _CLEARANCE_M
     if thing.grasp_width > widest:
         raise ConfigError(

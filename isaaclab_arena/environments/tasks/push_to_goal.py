@@ -57,7 +57,7 @@ class PushToGoal(Task):
     """
 
     name = "push_to_goal"
-    time_limit_s = 12.0
+    time_limit_s = 15.0
 
     def __init__(self, robot: Robot, thing: ObjectAsset, workspace: Workspace) -> None:
         self.robot = robot

@@ -18,15 +18,17 @@ from isaaclab_arena.policy.scripted.motion import (
     horizontal_way,
 )
 from isaaclab_arena.policy.scripted.phases import PhaseTables
-from isaaclab_arena.policy.scripted.scripts import NAMED, SCRIPTS, Script
+from isaaclab_arena.policy.scripted.scripts import NAMED, SCRIPTS, TOOL, Script
 from isaaclab_arena.sim.privileged import Simulated
 from isaaclab_arena.sim.rotation import dot, norm
 
 _TURNED_RAD = 0.1
 _TURNED_ROUGHLY_RAD = 0.4
 _AT_FINGERTIPS_M = 0.06
-_ARRIVED_M = 0.012
-_CENTRING = 0.2
+_ARRIVED_M = 0.015
+_NEAR_M = 0.04
+_CENTRING = 0.1
+_BEHIND_COSINE = 0.7
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,8 @@ class _Player:
         # An arm that may not be able to turn its hand all the way must not wait for it.
         self.turned_rad = _TURNED_RAD if env.robot.rotation_weight == 1.0 else _TURNED_ROUGHLY_RAD
         phases = self.script.phases
+        grip = (0.0, 0.0, self.script.grip_m)
+        self.grip = torch.tensor(grip, dtype=self.backend.qpos.dtype, device=self.backend.device)
         self.rows = torch.arange(env.num_envs, device=self.backend.device)
         self.phase = torch.zeros_like(self.rows)
         self.steps = torch.zeros_like(self.rows)
@@ -131,17 +135,21 @@ class _Player:
     def action(self) -> torch.Tensor:
         now = self._landmarks()
         self._start_again_where_dropped(now)
+        self._start_again_where_beside(now)
         self._follow(now)
         translation, rotation = self.motion.errors(self._goal(now), self.hand)
         self._advance(norm(translation), norm(rotation))
         translation, rotation = self.motion.errors(self._goal(now), self.hand)
         targets = self.motion.joint_targets(translation, rotation, self.tables.step_m[self.phase])
         arm = targets if self.env.action_mode_name == "joint_position" else self.motion.as_twist(targets)
+        if self.env.robot.gripper_actuator is None:
+            return arm
         return torch.cat((arm, self.tables.width_m[self.phase][:, None]), dim=-1)
 
     def _start_again_where_dropped(self, now: torch.Tensor) -> None:
         tcp = self.motion.tool_position()
-        away = norm(now[self.tables.carries[self.phase], self.rows] - tcp) > _AT_FINGERTIPS_M
+        held = now[self.tables.carries[self.phase], self.rows] + self.grip
+        away = norm(held - tcp) > _AT_FINGERTIPS_M
         dropped = self.tables.carrying[self.phase] & away
         self.steps = torch.where(dropped, 0, self.steps)
         self.phase = torch.where(dropped, self.tables.retry[self.phase], self.phase)
@@ -172,7 +180,7 @@ class _Player:
             return goal
         way, rest = horizontal_way(place, now[tables.toward[self.phase], self.rows])
         behind = goal + way * tables.along_m[self.phase][:, None]
-        pushing = tables.ahead_m[self.phase] > 0
+        pushing = tables.ahead_m[self.phase] != 0
         return torch.where(pushing[:, None], self._ahead(behind, way, rest), behind)
 
     def _ahead(self, behind: torch.Tensor, way: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
@@ -182,7 +190,20 @@ class _Player:
         aside = missing - way * dot(missing, way)[:, None]
         level = torch.tensor((_CENTRING, _CENTRING, 1.0), dtype=tcp.dtype, device=tcp.device)
         step = torch.minimum(self.tables.ahead_m[self.phase], rest)
-        return torch.where((rest < _ARRIVED_M)[:, None], tcp, tcp + way * step[:, None] + aside * level)
+        arrived = (step > 0) & (rest < _ARRIVED_M)
+        return torch.where(arrived[:, None], tcp, tcp + way * step[:, None] + aside * level)
+
+    def _start_again_where_beside(self, now: torch.Tensor) -> None:
+        """Come from behind again where the tool is no longer behind what it pushes."""
+        tables = self.tables
+        if not tables.any_toward:
+            return
+        pushed = now[tables.role[self.phase], self.rows]
+        way, rest = horizontal_way(pushed, now[tables.toward[self.phase], self.rows])
+        ahead, _ = horizontal_way(self.motion.tool_position(), pushed)
+        beside = (tables.ahead_m[self.phase] > 0) & (dot(way, ahead) < _BEHIND_COSINE) & (rest > _NEAR_M)
+        self.steps = torch.where(beside, 0, self.steps)
+        self.phase = torch.where(beside, tables.retry[self.phase], self.phase)
 
     def _hand_goal(self, now: torch.Tensor) -> torch.Tensor:
         if self.script.hand == "forward":
@@ -203,6 +224,8 @@ class _Player:
         return torch.stack([self._of_role(role, self._orientation) for role in self.roles])
 
     def _of_role(self, role: str, read: Callable[[str], torch.Tensor]) -> torch.Tensor:
+        if role == TOOL:
+            return read(self.env.robot.tcp_site)
         if role != NAMED:
             return read(self.env.landmarks[role])
         candidates = [read(self.env.landmarks[candidate]) for candidate in self.script.candidates]

@@ -11,6 +11,9 @@ FOREVER = 10_000
 NAMED = "named"
 """The role of the one among a script's candidates that the episode's instruction names."""
 
+TOOL = "tool"
+"""The role of the tool centre point itself."""
+
 _FINGER_DEPTH_M = 0.03
 _OPEN_M = 0.08
 _AROUND_HANDLE_M = 0.045
@@ -29,9 +32,11 @@ class Phase:
             nothing, so that the goal stays where the landmark was last followed.
         toward: Another landmark; the goal is shifted along the horizontal way from ``role`` to it.
         along_m: How far it is shifted, negative for away from ``toward`` [m].
-        ahead_m: If not 0, the goal is this far ahead of the tool on that way, until ``role`` is at ``toward`` [m].
-        carries: The landmark that must be at the fingertips; if it is not, the plan goes back to phase ``retry``.
-        retry: See ``carries``.
+        ahead_m: If not 0, the goal is this far ahead of the tool on that way, until ``role`` is at ``toward``;
+            negative for backing off [m].
+        carries: The landmark that must be at the fingertips.
+        retry: The phase that comes next if what is carried was dropped, or if the tool is no longer behind what it
+            pushes.
         step_m: Longest way to aim ahead in one control step [m].
         tolerance_m: How near is near enough [m].
         min_steps: Shortest stay [control steps].
@@ -61,11 +66,13 @@ class Script:
         phases: In this order; the last one lasts until the episode ends or the plan is tried again.
         hand: How the hand is held: pointing down and turned with the landmark, pointing down with its flat side
             across the way from one landmark ``toward`` another, or pointing forward along +x.
+        grip_m: How far above its centre a thing is carried [m].
         candidates: Landmarks of which the instruction names one, by their role; see `NAMED`.
     """
 
     phases: tuple[Phase, ...]
     hand: Literal["down", "across", "forward"] = "down"
+    grip_m: float = 0.0
     candidates: tuple[str, ...] = ()
 
 
@@ -76,7 +83,7 @@ def _reach(sizes: Sizes) -> Script:
 
 
 def _grasp(sizes: Sizes, role: str = "object") -> tuple[Phase, ...]:
-    above, grasp = sizes["object_half_height"] + 0.08, _grasp_offset(sizes)
+    above, grasp = sizes["object_top"] + 0.08, _grasp_offset(sizes)
     over, at = (0.0, 0.0, above), (0.0, 0.0, grasp)
     return (
         Phase(role=role, offset=over, width_m=_OPEN_M, follow="pose"),
@@ -87,17 +94,17 @@ def _grasp(sizes: Sizes, role: str = "object") -> tuple[Phase, ...]:
 
 def _grasp_offset(sizes: Sizes) -> float:
     """Return how far above its centre an object is taken, so that a tall one does not meet the palm [m]."""
-    return max(0.0, sizes["object_half_height"] - _FINGER_DEPTH_M)
+    return max(0.0, sizes["object_top"] - _FINGER_DEPTH_M)
 
 
 def _lift_object(sizes: Sizes) -> Script:
-    return Script(phases=(*_grasp(sizes), _raise("object")))
+    return Script(phases=(*_grasp(sizes), _raise("object", sizes)), grip_m=_grasp_offset(sizes))
 
 
-def _raise(role: str) -> Phase:
+def _raise(role: str, sizes: Sizes) -> Phase:
     return Phase(
         role=role,
-        offset=(0.0, 0.0, 0.18),
+        offset=(0.0, 0.0, 0.18 + _grasp_offset(sizes)),
         width_m=0.0,
         follow="nothing",
         carries=role,
@@ -107,13 +114,13 @@ def _raise(role: str) -> Phase:
 
 
 def _pick_and_place(sizes: Sizes) -> Script:
-    return Script(phases=_transfer(sizes, "object", "bin", first=0))
+    return Script(phases=_transfer(sizes, "object", "bin", first=0), grip_m=_grasp_offset(sizes))
 
 
 def _transfer(sizes: Sizes, role: str, place: str, *, first: int) -> tuple[Phase, ...]:
     """Return the phases that bring one thing into one bin; ``first`` is their place in the script."""
-    in_bin = sizes["bin_floor"] + sizes["object_half_height"] + 0.01
-    over_bin = sizes["bin_rim"] + sizes["object_half_height"] + 0.05
+    held = sizes["object_half_height"] + _grasp_offset(sizes)
+    in_bin, over_bin = sizes["bin_floor"] + held + 0.01, sizes["bin_rim"] + held + 0.05
     over, inside = (0.0, 0.0, over_bin), (0.0, 0.0, in_bin)
     return (
         *_grasp(sizes, role),
@@ -155,7 +162,7 @@ def _open_drawer(sizes: Sizes) -> Script:
 
 def _push_to_goal(sizes: Sizes) -> Script:
     low = (0.0, 0.0, sizes["push_height"] - sizes["object_half_height"])
-    high = (0.0, 0.0, sizes["object_half_height"] + 0.06)
+    high = (0.0, 0.0, sizes["object_top"] + 0.06)
     behind = -sizes["object_radius"] - 0.04
     phases = (
         Phase(role="object", offset=high, width_m=_FORK_M, follow="pose", toward="goal", along_m=behind),
@@ -177,8 +184,26 @@ def _push_to_goal(sizes: Sizes) -> Script:
             toward="goal",
             along_m=behind,
             ahead_m=0.01,
+            retry=3,
             tolerance_m=0.0,
-            max_steps=140,
+            max_steps=200,
+        ),
+        Phase(
+            role="object",
+            offset=low,
+            width_m=_FORK_M,
+            toward="goal",
+            along_m=behind,
+            ahead_m=-0.04,
+            tolerance_m=0.0,
+            max_steps=4,
+        ),
+        Phase(
+            role=TOOL,
+            offset=(0.0, 0.0, 0.06),
+            width_m=_FORK_M,
+            tolerance_m=0.0,
+            max_steps=4 + round(sizes["object_top"] / 0.03),
         ),
     )
     return Script(phases=phases, hand="across")
@@ -208,7 +233,7 @@ def _stack(sizes: Sizes) -> Script:
 
 
 def _pick_by_colour(sizes: Sizes) -> Script:
-    return Script(phases=(*_grasp(sizes, NAMED), _raise(NAMED)), candidates=("red", "blue"))
+    return Script(phases=(*_grasp(sizes, NAMED), _raise(NAMED, sizes)), candidates=("red", "blue"))
 
 
 def _sort_two(sizes: Sizes) -> Script:
