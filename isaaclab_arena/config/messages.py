@@ -40,7 +40,7 @@ def error_message(error: ErrorDetails, choices: Collection[str] = ()) -> str:
         choices: Keys that would have been accepted, for the suggestion after an unknown one.
     """
     kind = error["type"]
-    if kind == "extra_forbidden":
+    if kind in {"extra_forbidden", "unexpected_keyword_argument"}:
         return f"unknown key{did_you_mean(str(error['loc'][-1]), choices)}"
     context: Mapping[str, Any] = error.get("ctx") or {}
     if kind in _FIXED:

@@ -1,7 +1,7 @@
 """What a job's episodes start from: drawn, with the variations that it turns on, or taken from a file."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,11 @@ from isaaclab_arena.config.job_fields import COMMON_ENVIRONMENT_KEYS
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.environments.variations.overrides import enabled_variations
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.condition_sets import ConditionSet, difference, fitting_set, load_conditions
 from isaaclab_arena.interfaces.environment import EnvironmentBuilder
 from isaaclab_arena.interfaces.episode import Conditions
-from isaaclab_arena.interfaces.variation import Variation
+from isaaclab_arena.interfaces.variation import VariableEnvironmentBuilder, Variation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +57,14 @@ def job_conditions(
         return JobConditions(config=job, variations=variations)
     chosen = _saved_set(job, builder, environment_config, folder)
     _check_agreement(job, chosen)
+    offered = catalogue() if chosen.variations or isinstance(builder, VariableEnvironmentBuilder) else ()
     try:
-        variations = enabled_variations(catalogue(), chosen.variations) if chosen.variations else ()
+        variations = enabled_variations(offered, chosen.variations) if chosen.variations else ()
     except ConfigError as error:
         message = f"set '{chosen.job}' needs what this environment does not have: {error.problems[0].message}"
         raise ConfigError(Problem(message, key="conditions")) from error
+    if offered:
+        _check_keys(chosen, offered, variations, job.conditions or "")
     has_length = job.num_episodes is not None or job.num_steps is not None
     config = dataclasses.replace(
         job,
@@ -99,6 +102,20 @@ def _difference(saved: ConditionSet, job: JobConfig, builder: EnvironmentBuilder
     except ConfigError as error:
         return error.problems[0].message
     return difference(config, wanted)
+
+
+def _check_keys(
+    chosen: ConditionSet, offered: Sequence[Variation], enabled: Sequence[Variation], reference: str
+) -> None:
+    """Refuse conditions that the environment needs and does not find, or that it would not heed."""
+    needed = {variation.key for variation in offered if variation.is_drawn_anyway}
+    known = needed.union(*({variation.key, *variation.companions} for variation in enabled))
+    for index, episode in enumerate(chosen.episodes):
+        wrong = [f"'{key}' is no condition of it{did_you_mean(key, known)}" for key in episode if key not in known]
+        wrong += [f"'{key}' is missing" for key in sorted(needed - episode.keys())]
+        if wrong:
+            message = f"{reference}: set '{chosen.job}': episode {index}: {wrong[0]}"
+            raise ConfigError(Problem(message, key="conditions"))
 
 
 def _check_agreement(job: JobConfig, chosen: ConditionSet) -> None:

@@ -83,6 +83,8 @@ class Variation:
         sizes: Numbers of components that a value may have.
         integer: Whether it is a whole number.
         enabled: Whether it is on.
+        is_drawn_anyway: Whether every episode has it among its conditions, on or off.
+        companions: Further keys that an episode's conditions may have because of it.
     """
 
     asset: str
@@ -95,6 +97,8 @@ class Variation:
     sizes: tuple[int, ...] = (1,)
     integer: bool = False
     enabled: bool = False
+    is_drawn_anyway: bool = False
+    companions: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:

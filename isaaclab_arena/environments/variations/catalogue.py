@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import mujoco
 import numpy as np
@@ -87,7 +87,14 @@ def _start(asset: str, name: str, values: Sequence[ConditionValue]) -> Variation
     if isinstance(values[0], str):
         choices = tuple(sorted({str(value) for value in values}))
         sampler = Sampler(type=SamplerType.CHOICE, choices=choices)
-        return Variation(asset=asset, name=name, unit="", description="which one the task asks for", sampler=sampler)
+        return Variation(
+            asset=asset,
+            name=name,
+            unit="",
+            description=f"which one, in place of the task's own draw of {asset}.{name}",
+            sampler=sampler,
+            is_drawn_anyway=True,
+        )
     whole = isinstance(values[0], int)
     table = np.array(values, float).reshape(len(values), -1)
     low, high = zip(*(_span(column, whole=whole) for column in table.T), strict=True)
@@ -101,6 +108,7 @@ def _start(asset: str, name: str, values: Sequence[ConditionValue]) -> Variation
         sampler=Sampler(low=low, high=high),
         sizes=(2, 3) if is_position else (len(low),),
         integer=whole and len(low) == 1,
+        is_drawn_anyway=True,
     )
 
 
@@ -181,14 +189,18 @@ def _others(scene: Scene) -> Iterator[Variation]:
         minimum=-2 * math.pi,
         maximum=2 * math.pi,
         sizes=(len(low),),
+        is_drawn_anyway=True,
     )
     words = "how much higher the table stands than the robot's foot"
     yield _number("table", "height", "m", words, (-0.03, 0.03), (-0.3, 0.3))
     if scene.has_distractors:
         words = "how many objects stand about that have no part in the task"
-        yield _whole("distractors", "count", "", words, (1, 3), (0, MAX_DISTRACTORS))
+        poses = tuple(f"distractor_{n}.{what}" for n in range(1, MAX_DISTRACTORS + 1) for what in ("position", "yaw"))
+        count = _whole("distractors", "count", "", words, (1, 3), (0, MAX_DISTRACTORS))
+        yield replace(count, companions=poses)
     words = "standard deviation of the noise on actions, as a share of each one's range"
-    yield _number("action", "noise", "", words, (0.0, 0.005), (0.0, 1.0))
+    noise = _number("action", "noise", "", words, (0.0, 0.005), (0.0, 1.0))
+    yield replace(noise, companions=(ACTION_NOISE_SEED,))
     yield _whole("observation", "delay", "control steps", "how old what the policy sees is", (0, 3), (0, MAX_DELAY))
 
 
