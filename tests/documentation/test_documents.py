@@ -67,7 +67,7 @@ def test_make_knows_the_targets_that_the_readme_names():
     assert all(f"\n{target}:" in makefile for target in targets)
 
 
-@pytest.mark.parametrize("name", ["sweep.yaml", "arena_legacy.json"])
+@pytest.mark.parametrize("name", ["sweep.yaml", "variations.yaml", "arena_legacy.json"])
 def test_a_job_file_that_ships_completes(tmp_path, name):
     """The quickstart is among the README's commands."""
     job_file = str(ROOT / "jobs" / name)

@@ -168,8 +168,12 @@ def _light(model: mujoco.MjModel) -> Iterator[Variation]:
 
 def _cameras(model: mujoco.MjModel) -> Iterator[Variation]:
     for name in camera_assets(model):
-        yield _triple(name, "position", "m", "how far it is from its place, along its carrier's axes", 0.02, 1.0)
-        yield _triple(name, "rotation", "rad", "how it is turned about right, up and backwards", 0.03, math.pi)
+        yield _triple(
+            name, "position", "m", "how far it is from its place, along the axes of what carries it", 0.02, 1.0
+        )
+        yield _triple(
+            name, "rotation", "rad", "rotation vector about its own axes: right, up, backwards", 0.03, math.pi
+        )
 
 
 def camera_assets(model: mujoco.MjModel) -> Mapping[str, str]:
