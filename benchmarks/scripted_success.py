@@ -22,27 +22,35 @@ from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.results.statistics import wilson_interval
 from isaaclab_arena.sim.threads import default_num_threads
 
+GRASPED = ("cube", "cylinder", "can", "bottle", "mug", "cracker_box")
 TASKS: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("reach", {}),
-    *(("lift_object", {"object": name}) for name in ("cube", "cylinder", "can")),
-    *(("pick_and_place", {"object": name}) for name in ("cube", "cylinder", "can")),
+    *(("lift_object", {"object": name}) for name in GRASPED),
+    *(("pick_and_place", {"object": name}) for name in GRASPED),
     ("open_drawer", {}),
-    ("push_to_goal", {"object": "cube"}),
-    ("push_to_goal", {"object": "can"}),
-    ("press_button", {}),
-    ("stack", {}),
     ("close_drawer", {}),
     ("open_microwave", {}),
+    ("press_button", {}),
+    *(("push_to_goal", {"object": name}) for name in (*GRASPED, "plate", "bin")),
+    ("stack", {}),
     ("pick_by_colour", {}),
     ("sort_two", {}),
 )
-POLICIES = (
-    ("scripted", "joint_position"),
-    ("scripted", "ee_delta"),
-    ("zero_action", "joint_position"),
-    ("zero_action", "ee_delta"),
-    ("random_action", "joint_position"),
-    ("random_action", "ee_delta"),
+SO101 = {"embodiment": "so101"}
+SO101_TASKS: tuple[tuple[str, Mapping[str, str]], ...] = (
+    ("reach", SO101),
+    ("lift_object", {"object": "cube", **SO101}),
+    ("push_to_goal", {"object": "cube", **SO101}),
+    ("press_button", SO101),
+)
+# Without a plan the object makes no difference worth hours.
+DEFAULT_TASKS = tuple((task, options) for task, options in TASKS if options in ({}, {"object": "cube"}))
+RUNS = (
+    ("scripted", "joint_position", TASKS),
+    ("scripted", "joint_position", SO101_TASKS),
+    ("scripted", "ee_delta", DEFAULT_TASKS),
+    ("zero_action", "joint_position", DEFAULT_TASKS),
+    ("random_action", "joint_position", DEFAULT_TASKS),
 )
 
 
@@ -97,7 +105,7 @@ def measure(task: str, options_of_task: Mapping[str, str], policy_type: str, mod
     interval = wilson_interval(successes, options.episodes)
     low, high = (interval.low, interval.high) if interval else (0.0, 1.0)
     others = "/".join(str(tally.count(outcome)) for outcome in (Outcome.FAILURE, Outcome.TIMEOUT, Outcome.ERROR))
-    label = f"{task} ({options_of_task['object']})" if options_of_task else task
+    label = f"{task} ({', '.join(options_of_task.values())})" if options_of_task else task
     rate = f"{100 * successes / options.episodes:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
     mean_length = result.env_steps / options.episodes
     return [
@@ -125,8 +133,8 @@ def table(options: Options) -> Iterator[str]:
     ]
     yield "| " + " | ".join(header) + " |"
     yield "|" + "---|" * len(header)
-    for policy_type, mode in POLICIES:
-        for task, options_of_task in TASKS:
+    for policy_type, mode, tasks in RUNS:
+        for task, options_of_task in tasks:
             row = "| " + " | ".join(measure(task, options_of_task, policy_type, mode, options)) + " |"
             print(row, flush=True)
             yield row

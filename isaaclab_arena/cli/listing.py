@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import sys
+import textwrap
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,10 +12,12 @@ from typing import Any, Literal
 import tyro
 
 from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJECTS
+from isaaclab_arena.environments.summary import EnvironmentSummary
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.policy.catalog import POLICIES
 from isaaclab_arena.registry import Registry
 
+_FACT_WIDTH = 96
 _REGISTRIES = {"environments": ENVIRONMENTS, "policies": POLICIES, "embodiments": EMBODIMENTS, "objects": OBJECTS}
 
 
@@ -45,7 +48,7 @@ def catalog_text(registry: Registry) -> str:
             lines.append(f"{name:<{width}}  cannot be loaded: {error}")
             continue
         lines.append(f"{name:<{width}}  {_summary(entry)}".rstrip())
-        lines.extend(f"{'':<{width}}    {option}" for option in _options(getattr(entry, "config_class", None)))
+        lines.extend(f"{'':<{width}}    {line}" for line in _details(entry))
     return "\n".join(lines)
 
 
@@ -58,6 +61,28 @@ def _summary(entry: Any) -> str:
     else:
         documented = getattr(entry, "words", None)
     return (documented or "").strip().partition("\n")[0]
+
+
+def _details(entry: Any) -> list[str]:
+    options = _options(getattr(entry, "config_class", None))
+    summarise = getattr(entry, "summary", None)
+    if isinstance(entry, type) or summarise is None:
+        return options
+    summary: EnvironmentSummary = summarise()
+    facts = {
+        "told": f'"{summary.instruction}"',
+        "success": summary.success,
+        "episode": f"at most {summary.episode_length} steps, {summary.episode_s:g} s",
+        "robots": ", ".join(summary.embodiments),
+        "objects": ", ".join(summary.objects),
+        "options": "; ".join(options),
+    }
+    return [
+        line
+        for name, text in facts.items()
+        if text
+        for line in textwrap.wrap(text, _FACT_WIDTH, initial_indent=f"{name:<8} ", subsequent_indent=" " * 9)
+    ]
 
 
 def _options(config_class: type | None) -> list[str]:

@@ -10,9 +10,10 @@ import torch
 from isaaclab_arena.environments.actions import ACTION_MODES, make_action_mode
 from isaaclab_arena.environments.arena_environment import CONTROL_DT, START_NOISE_RAD, ArenaEnvironment
 from isaaclab_arena.environments.cameras import CameraOptions, EnvironmentCameras, check_camera_options
-from isaaclab_arena.environments.catalog import OBJECTS
+from isaaclab_arena.environments.catalog import EMBODIMENTS, OBJECTS
 from isaaclab_arena.environments.embodiments.embodiment import Embodiment
 from isaaclab_arena.environments.embodiments.lookup import find_embodiment, refuse_out_of_reach
+from isaaclab_arena.environments.summary import EnvironmentSummary, described_success
 from isaaclab_arena.environments.tasks.task import Task
 from isaaclab_arena.environments.variations.catalogue import Scene, catalogue
 from isaaclab_arena.environments.variations.distractors import Distractors, distractor_kinds, most_distractors
@@ -57,6 +58,27 @@ class TableEnvironmentBuilder:
         check_camera_options(_camera_options(config))
         embodiment = find_embodiment(config.embodiment)
         refuse_out_of_reach(self.make_task(config, embodiment), embodiment)
+
+    def summary(self) -> EnvironmentSummary:
+        """Return what the environment is about, with its default options, and what it can be built with."""
+        default = self.config_class()
+        task = self.make_task(default, find_embodiment(default.embodiment))
+        objects = OBJECTS.names() if hasattr(default, "object") else ()
+        return EnvironmentSummary(
+            instruction=task.instruction,
+            success=described_success(task),
+            episode_length=round(task.time_limit_s / CONTROL_DT),
+            episode_s=task.time_limit_s,
+            embodiments=tuple(name for name in EMBODIMENTS.names() if self._accepts(embodiment=name)),
+            objects=tuple(name for name in objects if self._accepts(object=name)),
+        )
+
+    def _accepts(self, **options: str) -> bool:
+        try:
+            self.check(self.config_class(**options))
+        except ConfigError:
+            return False
+        return True
 
     def variations(self, config: Any) -> tuple[Variation, ...]:
         """Return what may vary in the environment; see `VariableEnvironmentBuilder`.

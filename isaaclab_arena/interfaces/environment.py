@@ -207,6 +207,9 @@ class EnvironmentBuilder(Protocol):
         config_class: Frozen dataclass of the options, which are the keys of ``arena_env_args`` other than those of
             every environment (``environment``, ``num_envs``, ``env_spacing``, ``placement_seed``). It has a field
             ``enable_cameras`` if the environment can show policies what its cameras see.
+
+    A builder may have a method ``summary()`` without arguments, whose result `isaaclab-arena list environments` shows;
+    see `isaaclab_arena.environments.summary.EnvironmentSummary`.
     """
 
     config_class: type

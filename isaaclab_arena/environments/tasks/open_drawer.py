@@ -11,6 +11,7 @@ from isaaclab_arena.environments.builder import TableEnvironmentBuilder
 from isaaclab_arena.environments.cameras import CameraOptions
 from isaaclab_arena.environments.embodiments.embodiment import Embodiment
 from isaaclab_arena.environments.observations import ObservationTerm, number_term, position_term
+from isaaclab_arena.environments.tasks.grasping import refuse_without_gripper
 from isaaclab_arena.environments.tasks.task import ArticulatedAsset, Judgement, Task, draw_uniform, number, point
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.sim.backend import Backend, StartState
@@ -125,6 +126,7 @@ class OpenDrawer(Task):
 
 def _make_task(config: OpenDrawerConfig, embodiment: Embodiment) -> OpenDrawer:
     del config
+    refuse_without_gripper(embodiment.robot)
     return OpenDrawer(embodiment.robot)
 
 

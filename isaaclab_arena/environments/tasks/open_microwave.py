@@ -12,6 +12,7 @@ from isaaclab_arena.environments.cameras import CameraOptions
 from isaaclab_arena.environments.embodiments.embodiment import Embodiment
 from isaaclab_arena.environments.embodiments.workspace import Workspace
 from isaaclab_arena.environments.observations import ObservationTerm, number_term, position_term
+from isaaclab_arena.environments.tasks.grasping import refuse_without_gripper
 from isaaclab_arena.environments.tasks.task import ArticulatedAsset, Judgement, Task, draw_uniform, point
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
 from isaaclab_arena.sim.backend import Backend, StartState
@@ -123,6 +124,7 @@ class OpenMicrowave(Task):
 
 def _make_task(config: OpenMicrowaveConfig, embodiment: Embodiment) -> OpenMicrowave:
     del config
+    refuse_without_gripper(embodiment.robot)
     return OpenMicrowave(embodiment.robot, embodiment.workspace)
 
 
