@@ -1,0 +1,35 @@
+"""Colour, light and cameras vary in the picture, and nowhere else."""
+
+import numpy as np
+
+from tests.environments.building import hold_still, steps_of
+from tests.environments.variations.varying import begin, build_varied, fixed, simulation
+
+HEAD = "robot_head_cam_rgb"
+
+
+def test_pictures_show_colour_light_and_camera_and_the_physics_does_not():
+    overrides = {
+        **fixed("cube.position", [0.5, 0.0]),
+        **fixed("cube.yaw", 0.0),
+        **fixed("robot.joint_position", [0.0, -0.4, 0.0, -2.4, 0.0, 2.0, 0.8]),
+        **fixed("cube.color", [0.8, 0.1, 0.1], [0.1, 0.1, 0.8], [0.8, 0.1, 0.1], [0.8, 0.1, 0.1]),
+        **fixed("light.intensity", 1.0, 1.0, 0.3, 1.0),
+        **fixed("robot_head_cam.position", [0, 0, 0], [0, 0, 0], [0, 0, 0], [0.2, 0, 0]),
+    }
+    env = build_varied(
+        "lift_object", overrides, num_envs=4, enable_cameras=True, camera_size=64, camera_segmentation=True
+    )
+    begin(env)
+    seen = steps_of(env, hold_still(env), 1)[0].observation["camera_obs"]
+    pictures = seen[HEAD].numpy().astype(float)
+    cube = simulation(env).model.body("object/body").id
+    shows_cube = seen["robot_head_cam_segmentation"].numpy()[..., 0] == cube
+    colours = np.array([pictures[row][shows_cube[row]].mean(axis=0) for row in range(4)])
+    assert colours[0, 0] > 2 * colours[0, 2]
+    assert colours[1, 2] > 2 * colours[1, 0]
+    assert pictures[2].mean() < 0.85 * pictures[0].mean()
+    assert np.array_equal(shows_cube[0], shows_cube[2])
+    assert not np.array_equal(shows_cube[0], shows_cube[3])
+    states = [env.episode_state(row)["integration_state"] for row in range(4)]
+    assert all(np.array_equal(state, states[0]) for state in states)
