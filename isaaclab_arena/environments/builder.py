@@ -12,7 +12,7 @@ from isaaclab_arena.environments.arena_environment import CONTROL_DT, START_NOIS
 from isaaclab_arena.environments.cameras import CameraOptions, EnvironmentCameras, check_camera_options
 from isaaclab_arena.environments.catalog import EMBODIMENTS, OBJECTS
 from isaaclab_arena.environments.embodiments.embodiment import Embodiment
-from isaaclab_arena.environments.embodiments.lookup import find_embodiment, refuse_out_of_reach
+from isaaclab_arena.environments.embodiments.lookup import find_embodiment, refuse_out_of_reach, refuse_too_tall
 from isaaclab_arena.environments.summary import EnvironmentSummary, described_success
 from isaaclab_arena.environments.tasks.task import Task
 from isaaclab_arena.environments.variations.catalogue import Scene, catalogue
@@ -57,6 +57,8 @@ class TableEnvironmentBuilder:
             raise ConfigError(problems)
         check_camera_options(_camera_options(config))
         embodiment = find_embodiment(config.embodiment)
+        if hasattr(config, "object"):
+            refuse_too_tall(OBJECTS.get(config.object), embodiment)
         refuse_out_of_reach(self.make_task(config, embodiment), embodiment)
 
     def summary(self) -> EnvironmentSummary:

@@ -156,3 +156,14 @@ def test_a_task_out_of_its_reach_is_refused_with_the_reason():
     (problem,) = refusal("open_drawer", embodiment="so101").problems
     assert problem.key == "embodiment"
     assert "puts the cabinet 0.72 m from the base of 'so101', which reaches 0.39 m" in problem.message
+
+
+def test_an_object_too_tall_for_the_arm_is_refused_with_the_reason():
+    (problem,) = refusal("lift_object", embodiment="so101", object="cracker_box").problems
+    assert problem.message == (
+        "object 'cracker_box' is 0.20 m tall, but 'so101' can bring its hand over things of at most 0.17 m"
+    )
+
+
+def test_a_task_that_needs_a_larger_table_is_refused():
+    assert "too small for two cubes between two bins" in refusal("sort_two", embodiment="so101").problems[0].message

@@ -173,7 +173,8 @@ def _workspace(description: RobotDescription) -> Workspace:
     if reach_m is None:
         x, y, _ = description.base.position
         reach_m = max(math.hypot(a - x, b - y) for a in (low[0], high[0]) for b in (low[1], high[1]))
-    return Workspace(low=low, high=high, reach_m=reach_m)
+    tallest_m = math.inf if description.workspace.tallest is None else description.workspace.tallest
+    return Workspace(low=low, high=high, reach_m=reach_m, tallest_m=tallest_m)
 
 
 def _frames(description: RobotDescription) -> tuple[PartFrame, ...]:

@@ -111,11 +111,13 @@ class WorkspaceDescription(_Described):
         low: Lowest corner: x, y, z [m].
         high: Highest corner: x, y, z [m].
         reach: How far from its base the robot can touch anything [m]; the farthest corner if left out.
+        tallest: Height of the tallest thing that it can take from above or push [m]; any if left out.
     """
 
     low: Point
     high: Point
     reach: Positive | None = None
+    tallest: Positive | None = None
 
 
 class RobotDescription(_Described):

@@ -8,6 +8,7 @@ import numpy as np
 from isaaclab_arena.environments.catalog import EMBODIMENTS
 from isaaclab_arena.environments.embodiments.described import described_embodiment
 from isaaclab_arena.environments.embodiments.embodiment import Embodiment
+from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.tasks.task import Task, point
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 
@@ -33,6 +34,21 @@ def find_embodiment(name: object) -> Embodiment:
         raise ConfigError([Problem(str(problem), key="embodiment") for problem in error.problems]) from error
     hint = did_you_mean(str(name), EMBODIMENTS.names())
     raise ConfigError(Problem(f"no embodiment called '{name}'{hint}", key="embodiment"))
+
+
+def refuse_too_tall(thing: ObjectAsset, embodiment: Embodiment) -> None:
+    """Refuse an object that the robot cannot bring its hand above or behind.
+
+    Raises:
+        ConfigError: If it is taller than the tallest that the robot can take from above or push.
+    """
+    height_m, tallest_m = 2 * thing.half_height, embodiment.workspace.tallest_m
+    if height_m > tallest_m:
+        message = (
+            f"object '{thing.name}' is {height_m:.2f} m tall, but '{embodiment.robot.name}' can bring its hand over "
+            f"things of at most {tallest_m:.2f} m"
+        )
+        raise ConfigError(Problem(message, key="object"))
 
 
 def refuse_out_of_reach(task: Task, embodiment: Embodiment) -> None:

@@ -17,7 +17,7 @@ _HALF_SQRT = 0.5**0.5
 
 SO101 = Embodiment(
     asset="robots/so101.xml",
-    workspace=Workspace(low=(0.20, -0.16, 0.06), high=(0.27, 0.16, 0.22), reach_m=0.39),
+    workspace=Workspace(low=(0.20, -0.16, 0.06), high=(0.27, 0.16, 0.22), reach_m=0.39, tallest_m=0.17),
     scene_cameras=(
         CameraPose(name="robot_head_cam", position=(0.12, -0.50, 0.48), target=(0.18, 0.0, 0.09), fovy_deg=46.0),
         CameraPose(name="viewport", position=(0.50, -0.75, 0.42), target=(0.16, 0.0, 0.10), fovy_deg=34.0),

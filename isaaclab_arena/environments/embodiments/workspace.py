@@ -1,5 +1,6 @@
 """Where on the table a robot works, and how tasks that were laid out for one robot fit another."""
 
+import math
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -18,11 +19,13 @@ class Workspace:
         low: Lowest corner: x, y and z [m].
         high: Highest corner: x, y and z [m].
         reach_m: How far from its base the robot can touch anything, seen from above [m].
+        tallest_m: Height of the tallest thing that it can take from above or push [m].
     """
 
     low: tuple[float, float, float]
     high: tuple[float, float, float]
     reach_m: float
+    tallest_m: float = math.inf
 
     def on_table(self, low: tuple[float, ...], high: tuple[float, ...]) -> Area:
         """Return an area of the reference table where this robot has it.

@@ -17,6 +17,7 @@ from isaaclab_arena.environments.tasks.bins import BIN_FLOOR_M, BIN_RIM_M, insid
 from isaaclab_arena.environments.tasks.grasping import at_rest, grasped, refuse_too_wide, tool_distance, touched
 from isaaclab_arena.environments.tasks.task import Judgement, Task, draw_uniform, upright_pose
 from isaaclab_arena.environments.tasks.two_cubes import TwoCubes
+from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
 from isaaclab_arena.sim.backend import Backend, StartState
 from isaaclab_arena.sim.robot import Robot
@@ -26,6 +27,7 @@ HOLD_STEPS = 5
 
 _BIN_OF = {"red": "left_bin", "blue": "right_bin"}
 _AWAY_M = 0.06
+_BIN_OUTSIDE_M = 0.108
 _LEFT_LOW, _LEFT_HIGH = (0.42, 0.27, -0.1), (0.52, 0.30, 0.1)
 _RIGHT_LOW, _RIGHT_HIGH = (0.42, -0.30, -0.1), (0.52, -0.27, 0.1)
 
@@ -137,7 +139,12 @@ class SortTwo(Task):
 def _make_task(config: SortTwoConfig, embodiment: Embodiment) -> SortTwo:
     del config
     refuse_too_wide(CUBE, embodiment.robot)
-    return SortTwo(embodiment.robot, embodiment.workspace)
+    task = SortTwo(embodiment.robot, embodiment.workspace)
+    cubes_end, bins_begin = task.cubes.left[1][1], task.bin_areas["left_bin"][0][1]
+    if bins_begin - cubes_end < _BIN_OUTSIDE_M + CUBE.footprint_radius:
+        message = f"the table of '{embodiment.robot.name}' is too small for two cubes between two bins"
+        raise ConfigError(Problem(message, key="embodiment"))
+    return task
 
 
 SORT_TWO = TableEnvironmentBuilder(config_class=SortTwoConfig, make_task=_make_task)
