@@ -5,6 +5,7 @@ of pictures, and prints a table in Markdown: pictures per second of CPU time, wh
 machine, and of wall-clock time. Then films an episode as videos do.
 """
 
+import os
 import platform
 import statistics
 import tempfile
@@ -126,7 +127,8 @@ def _machine() -> str:
         if cpu.exists()
         else []
     )
-    return f"{names[0] if names else platform.processor()}, {platform.system()}"
+    load = f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+    return f"{names[0] if names else platform.processor()}, {platform.system()}, {load}"
 
 
 if __name__ == "__main__":
