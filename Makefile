@@ -13,7 +13,7 @@ help:
 	@echo "make test-slow  run the tests that take more than a minute"
 	@echo "make test-gpu   run the tests that need a CUDA device"
 	@echo "make check      ruff, pyright and import-linter"
-	@echo "make bench      physics throughput and start-up time"
+	@echo "make bench      physics throughput, start-up time, pictures per second"
 
 install: $(INSTALLED)
 
@@ -50,6 +50,7 @@ format: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/physics_throughput.py
 	$(BIN)/python benchmarks/startup_time.py
+	$(BIN)/python benchmarks/camera_throughput.py
 
 clean:
 	rm -rf $(VENV) outputs build *.egg-info

@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: What follows ``isaaclab-arena`` on the command line; the process's own arguments by default.
 
     Returns:
-        The exit code: 0 where all went well, 2 for a mistake of the user's, 1 for anything else.
+        The exit code: 0 where all went well, 2 for a mistake of the user's, 130 after Ctrl-C, 1 for anything else.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments[0] if arguments else ""
@@ -50,6 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     try:
         return _load(_COMMANDS[name].entry)(arguments[1:])
+    except KeyboardInterrupt:
+        return 130
     except ConfigError as error:
         print(_problems_text(error), file=sys.stderr)
         return 2

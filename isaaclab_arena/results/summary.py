@@ -48,9 +48,10 @@ def caveats(merged: MergedResults) -> list[str]:
                 "those that finished are the short ones, so the rate may be biased"
             )
         if (known["errors"] or known["missing"]) and low is not None and high is not None:
+            left_out = f"{known['errors']} errors and {known['missing'] or 0} missing episodes"
             lines.append(
-                f"* job '{name}': {known['errors']} errors and {known['missing'] or 0} missing episodes do not count; the "
-                f"rate is {100 * low:.1f} % if they are counted as failures, {100 * high:.1f} % as successes"
+                f"* job '{name}': {left_out} do not count; the rate is {100 * low:.1f} % if they are counted as failures, "
+                f"{100 * high:.1f} % as successes"
             )
     return lines
 
