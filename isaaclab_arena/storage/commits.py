@@ -40,6 +40,8 @@ class CommitRow:
         termination: Why it ended.
         episode_return: Sum of the rewards; None where that is not a number.
         metrics: Further scalars of the environment; None where one is not a number.
+        progress: For tasks of several parts Arena's ``overall_score`` (0 to 1), ``all_complete`` and ``criteria``, by
+            name their ``score`` and ``is_complete``; made from the metrics ``progress`` and ``progress.<criterion>``.
         error: What went wrong.
         rank: The rank that ran it.
         episode_seed: One integer that stands for the conditions.
@@ -64,6 +66,7 @@ class CommitRow:
     termination: str
     episode_return: float | None
     metrics: Mapping[str, float | None] = field(default_factory=dict)
+    progress: Mapping[str, Any] | None = None
     error: str | None = None
     rank: int
     episode_seed: int
@@ -74,6 +77,7 @@ class CommitRow:
     wall_s: float | None = None
 
 
+_PROGRESS = "progress"
 _OUTCOMES = frozenset(str(outcome) for outcome in Outcome)
 _SAME_RESULT = ("outcome", "success", "episode_length", "episode_return", "termination", "episode_seed")
 
@@ -108,6 +112,7 @@ def commit_row(record: EpisodeRecord, context: CommitContext) -> CommitRow:
         termination=record.termination,
         episode_return=record.episode_return,
         metrics=record.metrics,
+        progress=_progress(record.metrics),
         error=record.error,
         rank=context.rank,
         episode_seed=record.episode.episode_seed,
@@ -117,6 +122,18 @@ def commit_row(record: EpisodeRecord, context: CommitContext) -> CommitRow:
         checksum=context.checksum,
         wall_s=round(context.wall_s, 6),
     )
+
+
+def _progress(metrics: Mapping[str, float]) -> dict[str, Any] | None:
+    if _PROGRESS not in metrics:
+        return None
+    prefix = f"{_PROGRESS}."
+    scores = {name.removeprefix(prefix): score for name, score in metrics.items() if name.startswith(prefix)}
+    return {
+        "overall_score": metrics[_PROGRESS],
+        "all_complete": metrics[_PROGRESS] >= 1,
+        "criteria": {name: {"score": score, "is_complete": score >= 1} for name, score in scores.items()},
+    }
 
 
 class CommitWriter:

@@ -1,6 +1,8 @@
 import dataclasses
 import json
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
 from isaaclab_arena.storage.commits import CommitContext, CommitWriter, commit_row, read_commits
@@ -13,7 +15,7 @@ ARENA_FIELDS = {"job_name", "env_id", "episode_in_env", "language_instruction", 
 }
 
 
-def row(index: int, **changes):
+def row(index: int, metrics: Mapping[str, float] = MappingProxyType({"distance_m": 0.25}), **changes):
     record = EpisodeRecord(
         episode=Episode(job="lift", episode_index=index, seed=3),
         env_id=2,
@@ -24,7 +26,7 @@ def row(index: int, **changes):
         termination="terminated",
         conditions={"cube.position": (0.1, 0.2), "cube.colour": "red"},
         language_instruction="lift the \n cube",
-        metrics={"distance_m": 0.25},
+        metrics=dict(metrics),
     )
     return dataclasses.replace(commit_row(record, CONTEXT), **changes)
 
@@ -44,6 +46,21 @@ def test_a_row_comes_back_as_it_was_and_holds_arenas_fields(tmp_path):
     assert line["variations"] == {"cube.position": [0.1, 0.2], "cube.colour": "red"}
     (read,) = read_commits(tmp_path, "lift").rows
     assert dataclasses.replace(read, variations=row(0).variations) == row(0)
+
+
+def test_progress_has_arenas_shape_and_is_null_for_tasks_of_one_part(tmp_path):
+    metrics = {"progress": 0.5, "progress.red_in_left_bin": 1.0, "progress.blue_in_right_bin": 0.0}
+    write(tmp_path, row(0), row(1, metrics))
+    one, two = read_commits(tmp_path, "lift").rows
+    assert one.progress is None
+    assert two.progress == {
+        "overall_score": 0.5,
+        "all_complete": False,
+        "criteria": {
+            "red_in_left_bin": {"score": 1.0, "is_complete": True},
+            "blue_in_right_bin": {"score": 0.0, "is_complete": False},
+        },
+    }
 
 
 def test_rows_are_sorted_by_episode(tmp_path):
