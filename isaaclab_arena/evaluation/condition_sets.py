@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -16,7 +16,7 @@ from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.seeding import MAX_SEED
 from isaaclab_arena.storage.atomic import write_text
-from isaaclab_arena.storage.commits import read_commits
+from isaaclab_arena.storage.commits import CommitRow, read_commits
 from isaaclab_arena.storage.json_values import json_line, json_text
 from isaaclab_arena.storage.layout import job_directory
 from isaaclab_arena.storage.run_plan import PlannedJob, read_run_plan
@@ -88,13 +88,13 @@ def save_conditions(path: Path, output_directory: Path) -> list[str]:
     """
     sets, left_out = [], []
     for job in read_run_plan(output_directory).jobs:
-        episodes = [row.variations for row in read_commits(job_directory(output_directory, job.name), job.name).rows]
+        rows = read_commits(job_directory(output_directory, job.name), job.name).rows
         if job.status != "pending":
             continue
-        if not episodes or len(episodes) != (job.num_episodes or len(episodes)):
+        if not rows or len(rows) != (job.num_episodes or len(rows)):
             left_out.append(f"the conditions of job '{job.name}' are not saved: episodes of it are missing")
         else:
-            sets.append(_set(job, output_directory, episodes))
+            sets.append(_set(job, rows))
     if not sets:
         raise ConfigError(Problem("there is no complete job whose conditions could be saved", file=str(path)))
     write_text(path, json_text(ConditionFile(sets=sets)))
@@ -182,14 +182,13 @@ def difference(saved: Any, wanted: Any) -> str | None:
     return None
 
 
-def _set(job: PlannedJob, output_directory: Path, episodes: Sequence[Mapping[str, Any]]) -> ConditionSet:
-    rows = read_commits(job_directory(output_directory, job.name), job.name).rows
-    seed = rows[0].seed if rows[0].placement_seed is None else rows[0].placement_seed
+def _set(job: PlannedJob, rows: Sequence[CommitRow]) -> ConditionSet:
+    first = rows[0]
     return ConditionSet(
         job=job.name,
         environment=job.environment,
         environment_args=dict(job.environment_args),
-        seed=seed,
+        seed=first.seed if first.placement_seed is None else first.placement_seed,
         variations=dict(job.variations),
-        episodes=[dict(conditions) for conditions in episodes],
+        episodes=[dict(row.variations) for row in rows],
     )
