@@ -43,14 +43,27 @@ SO101_TASKS: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("push_to_goal", {"object": "cube", **SO101}),
     ("press_button", SO101),
 )
-# Without a plan the object makes no difference worth hours.
+# Every object is measured once; other action modes and policies with the default object.
 DEFAULT_TASKS = tuple((task, options) for task, options in TASKS if options in ({}, {"object": "cube"}))
 RUNS = (
     ("scripted", "joint_position", TASKS),
-    ("scripted", "joint_position", SO101_TASKS),
     ("scripted", "ee_delta", DEFAULT_TASKS),
     ("zero_action", "joint_position", DEFAULT_TASKS),
     ("random_action", "joint_position", DEFAULT_TASKS),
+)
+
+SO101_EVERYTHING: tuple[tuple[str, Mapping[str, str]], ...] = (
+    *SO101_TASKS,
+    *(("lift_object", {"object": name, **SO101}) for name in ("cylinder", "can", "bottle", "mug")),
+    *(("push_to_goal", {"object": name, **SO101}) for name in ("cylinder", "can")),
+    *(("pick_and_place", {"object": name, **SO101}) for name in ("cube", "cylinder", "can")),
+    ("stack", SO101),
+    ("pick_by_colour", SO101),
+)
+SO101_RUNS = (
+    ("scripted", "joint_position", SO101_EVERYTHING),
+    ("scripted", "ee_delta", SO101_TASKS),
+    ("zero_action", "joint_position", SO101_TASKS),
 )
 
 
@@ -59,12 +72,14 @@ class Options:
     """What to measure.
 
     Attributes:
+        so101: Whether to measure everything that the SO-ARM101 can do, instead of every task with the Panda.
         episodes: Episodes per row of the table.
         num_envs: Rows of each environment's batch; it changes the time, not the rates.
         seed: Seed of the initial conditions.
         output: Where the table goes.
     """
 
+    so101: bool = False
     episodes: int = 200
     num_envs: int = 16
     seed: int = 0
@@ -133,7 +148,7 @@ def table(options: Options) -> Iterator[str]:
     ]
     yield "| " + " | ".join(header) + " |"
     yield "|" + "---|" * len(header)
-    for policy_type, mode, tasks in RUNS:
+    for policy_type, mode, tasks in SO101_RUNS if options.so101 else RUNS:
         for task, options_of_task in tasks:
             row = "| " + " | ".join(measure(task, options_of_task, policy_type, mode, options)) + " |"
             print(row, flush=True)
@@ -141,7 +156,8 @@ def table(options: Options) -> Iterator[str]:
 
 
 def main(options: Options) -> None:
-    command = f"python benchmarks/scripted_success.py --episodes {options.episodes} --seed {options.seed}"
+    robot = " --so101" if options.so101 else ""
+    command = f"python benchmarks/scripted_success.py{robot} --episodes {options.episodes} --seed {options.seed}"
     rows = list(table(options))
     versions = f"MuJoCo {mujoco.__version__}, torch {torch.__version__}, CPU."
     notes = "Rates are the same for any number of environments and threads; CPU time is per episode, with the policy's."

@@ -1,7 +1,7 @@
 """Names that stand for classes: looked up on demand, extended by other packages through entry points."""
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from typing import Any
 
@@ -48,6 +48,10 @@ class Registry:
     def patterns(self) -> list[str]:
         """Return what names of schemes look like, ``gym:...``; `get` takes them for names too."""
         return [f"{prefix}:..." for prefix in self._schemes]
+
+    def maker(self, pattern: str) -> Callable[[str], Any]:
+        """Return what makes the entries of a scheme, given one of `patterns`, importing it."""
+        return _imported(self._schemes[pattern.partition(":")[0]])
 
     def get(self, name: str) -> Any:
         """Return the object that ``name`` stands for, importing it if need be.

@@ -45,11 +45,18 @@ def catalog_text(registry: Registry) -> str:
         try:
             entry = registry.get(name)
         except (ConfigError, ImportError, AttributeError) as error:
-            lines.append(f"{name:<{width}}  cannot be loaded: {error}")
+            lines.append(f"{name:<{width}}  {_summary_of_pattern(registry, name) or f'cannot be loaded: {error}'}")
             continue
         lines.append(f"{name:<{width}}  {_summary(entry)}".rstrip())
         lines.extend(f"{'':<{width}}    {line}" for line in _details(entry))
     return "\n".join(lines)
+
+
+def _summary_of_pattern(registry: Registry, name: str) -> str:
+    """Return what the names of a scheme stand for, nothing for a name that is none of a scheme."""
+    if name not in registry.patterns():
+        return ""
+    return (inspect.getdoc(sys.modules[registry.maker(name).__module__]) or "").partition("\n")[0]
 
 
 def _summary(entry: Any) -> str:

@@ -1,6 +1,7 @@
 """Tests of the catalogs as text."""
 
 from isaaclab_arena.cli.listing import catalog_text
+from isaaclab_arena.environments.catalog import EMBODIMENTS
 from isaaclab_arena.registry import Registry
 from tests.fakes import CoinBuilder, ShrugPolicy
 
@@ -33,3 +34,10 @@ def test_names_without_number_are_listed_by_their_pattern():
     registry = Registry("environment", {}, "isaaclab_arena.no_such_group", {"fake": "tests.fakes:named_coin_builder"})
 
     assert catalog_text(registry).startswith("fake:...  Fakes that replace mocks")
+
+
+def test_robots_are_summed_up_and_those_of_menagerie_by_their_pattern():
+    lines = catalog_text(EMBODIMENTS).splitlines()
+
+    assert "so101          5 joints, gripper 8 cm wide, reaches 0.39 m" in lines
+    assert lines[-1].startswith("menagerie:...  Robots of MuJoCo Menagerie")

@@ -31,6 +31,13 @@ class Embodiment:
     gravity_compensation: bool = False
     scene_cameras: tuple[CameraPose, ...] = ()
 
+    @property
+    def words(self) -> str:
+        """What a list of robots says of it."""
+        robot = self.robot
+        gripper = f"gripper {100 * robot.gripper_width:.0f} cm wide" if robot.gripper_width else "no gripper"
+        return f"{len(robot.arm_joints)} joints, {gripper}, reaches {self.workspace.reach_m:.2f} m"
+
     def part(self) -> ScenePart:
         """Return the robot as a part of a scene."""
         return ScenePart(
