@@ -28,6 +28,9 @@ ALL_ENVIRONMENTS = (
     "press_button",
 )
 
+IN_SOME_ACTION_MODE = (*((name, "joint_position") for name in ALL_ENVIRONMENTS), ("lift_object", "ee_delta"))
+"""Every environment once, and the other action mode once, for tests that play whole episodes."""
+
 
 def build(name: str, *, num_envs: int = 1, num_threads: int = 1, **options: Any) -> ArenaEnvironment:
     """Build a registered environment on the CPU."""

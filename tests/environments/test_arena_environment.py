@@ -9,7 +9,17 @@ from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena.policy.zero_action import ZeroActionPolicy
-from tests.environments.building import ALL_ENVIRONMENTS, build, episode, hold_still, leaf_specs, play, solved, start
+from tests.environments.building import (
+    ALL_ENVIRONMENTS,
+    IN_SOME_ACTION_MODE,
+    build,
+    episode,
+    hold_still,
+    leaf_specs,
+    play,
+    solved,
+    start,
+)
 
 GOLDEN_CUBE_POSITION = (0.40418810584105447, -0.18688298953304192, 0.025)
 
@@ -160,8 +170,7 @@ def test_the_state_is_a_copy():
     assert torch.equal(state["articulation"]["robot"]["joint_position"], before[1])
 
 
-@pytest.mark.parametrize("mode", ["joint_position", "ee_delta"])
-@pytest.mark.parametrize("name", ALL_ENVIRONMENTS)
+@pytest.mark.parametrize(("name", "mode"), IN_SOME_ACTION_MODE)
 def test_doing_nothing_or_anything_solves_no_task_and_breaks_no_physics(name, mode):
     for policy in (ZeroActionPolicy(), RandomActionPolicy()):
         records = play(build(name, num_envs=4, action_mode=mode), policy, 4).records

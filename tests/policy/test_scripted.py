@@ -7,7 +7,7 @@ from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena.policy.scripted.motion import Symmetry, hand_down
 from isaaclab_arena.sim.rotation import rotate
-from tests.environments.building import ALL_ENVIRONMENTS, build, play
+from tests.environments.building import IN_SOME_ACTION_MODE, build, play
 from tests.fakes import CoinConfig, CoinEnvironment
 
 TASKS = (
@@ -37,8 +37,7 @@ def test_it_solves_every_task_in_both_action_modes(name, options, mode):
     assert sum(record.outcome is Outcome.SUCCESS for record in records.values()) >= 7
 
 
-@pytest.mark.parametrize("mode", ["joint_position", "ee_delta"])
-@pytest.mark.parametrize("name", ALL_ENVIRONMENTS)
+@pytest.mark.parametrize(("name", "mode"), IN_SOME_ACTION_MODE)
 def test_episodes_end_in_the_same_bits_for_any_number_of_environments_and_threads(name, mode):
     alone = play(build(name, num_envs=1, action_mode=mode), ScriptedPolicy(), 6)
     for num_envs, num_threads in ((4, 2), (16, 2)):
