@@ -7,7 +7,7 @@ from pathlib import Path
 import tyro
 
 from isaaclab_arena.evaluation.condition_sets import save_conditions
-from isaaclab_arena.evaluation.run import results_console
+from isaaclab_arena.evaluation.console import results_console
 from isaaclab_arena.results.grouping import group_by, groups_table, write_groups
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.result_files import write_tables

@@ -3,23 +3,21 @@
 import logging
 import random
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import count, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from isaaclab_arena.errors import ArenaError, ConfigError
+from isaaclab_arena.evaluation.episode_plan import episodes_of_rebuild, job_length
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.rollout import RolloutResult, rollout
 from isaaclab_arena.evaluation.stopwatch import Phase, Stopwatch
 from isaaclab_arena.evaluation.workbench import Workbench
 from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import Observer, Transition
 from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordingOptions
@@ -230,58 +228,20 @@ class _Attempt:
     def _run_rebuild(
         self, rebuild: int, environment: Environment, policy: PolicyBase, writers: Sequence[Observer]
     ) -> None:
-        episodes, max_steps = self._plan(rebuild, policy)
+        length = job_length(self._job.config, policy)
+        self._num_episodes = length.num_episodes
+        started = sum(result.finished_episodes + result.cut_episodes for result in self._results)
         result = rollout(
             environment,
             policy,
-            episodes,
+            episodes_of_rebuild(self._job, policy, length, rebuild=rebuild, started=started),
             [*writers, self._env_steps, *self._observers],
             language_instruction=self._job.config.language_instruction,
-            max_steps=max_steps,
+            max_steps=length.num_steps,
             stop_requested=self._stop_requested,
             stopwatch=self._stopwatch,
         )
         self._results.append(result)
-
-    def _plan(self, rebuild: int, policy: PolicyBase) -> tuple[Iterable[Episode], int | None]:
-        """Return the episodes of one rebuild and its step limit: the job's own, else what the policy says."""
-        config = self._job.config
-        num_steps, num_episodes = config.num_steps, config.num_episodes
-        if num_steps is None and num_episodes is None:
-            num_episodes = policy.num_episodes()
-        if num_steps is None and num_episodes is None and policy.has_length():
-            num_steps = policy.length()
-        self._num_episodes = num_episodes
-        if num_episodes is not None:
-            self._check_can_play(policy, num_episodes)
-            return map(self._episode, split_evenly(num_episodes, config.num_rebuilds)[rebuild]), None
-        if num_steps is None:
-            raise ConfigError(
-                f"job '{config.name}' gives neither num_episodes nor num_steps, "
-                f"and policy '{config.policy_type}' has no length of its own"
-            )
-        started = sum(result.finished_episodes + result.cut_episodes for result in self._results)
-        saved = self._job.saved_conditions
-        indices = count(started) if saved is None else range(started, len(saved))
-        return map(self._episode, takewhile(policy.can_play, indices)), num_steps
-
-    def _check_can_play(self, policy: PolicyBase, num_episodes: int) -> None:
-        beyond = next((index for index in range(num_episodes) if not policy.can_play(index)), None)
-        if beyond is not None:
-            raise ConfigError(
-                f"job '{self._job.config.name}' asks for {num_episodes} episodes, "
-                f"but policy '{self._job.config.policy_type}' has nothing to play in episode {beyond}"
-            )
-
-    def _episode(self, episode_index: int) -> Episode:
-        config, saved = self._job.config, self._job.saved_conditions
-        return Episode(
-            job=config.name,
-            episode_index=episode_index,
-            seed=config.seed,
-            conditions_seed=config.placement_seed,
-            saved_conditions=None if saved is None else saved[episode_index],
-        )
 
 
 class _EnvStepCounter(Observer):
@@ -303,23 +263,6 @@ def describe(error: BaseException) -> str:
         message = "it cannot say why"
     line = f"{type(error).__name__}: {message}" if message else type(error).__name__
     return (line.splitlines() or [""])[0].encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def split_evenly(num_episodes: int, num_parts: int) -> list[range]:
-    """Split episodes 0 to ``num_episodes - 1`` into consecutive ranges, the first ones longer by one if need be.
-
-    Raises:
-        ArenaError: If there are more parts than episodes.
-    """
-    if num_parts > num_episodes:
-        raise ArenaError(f"cannot split {num_episodes} episodes over {num_parts} rebuilds")
-    size, remainder = divmod(num_episodes, num_parts)
-    ranges, begin = [], 0
-    for part in range(num_parts):
-        end = begin + size + (part < remainder)
-        ranges.append(range(begin, end))
-        begin = end
-    return ranges
 
 
 def seed_global_generators(seed: int) -> None:

@@ -19,9 +19,12 @@ from isaaclab_arena.config.tokens import parse_tokens
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.condition_sets import agreed_hash
+from isaaclab_arena.evaluation.console import exit_code_of
 from isaaclab_arena.evaluation.options import RunOptions, read_command_line
-from isaaclab_arena.evaluation.run import RunRequest, execute, exit_code_of, show_variations
+from isaaclab_arena.evaluation.planning import RunRequest
+from isaaclab_arena.evaluation.run import execute
 from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.evaluation.variation_listing import show_variations
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.policy.policy_base import PolicyBase
 

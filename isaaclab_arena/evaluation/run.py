@@ -1,67 +1,38 @@
 """A whole run as one rank lives it: agree on the plan, run this rank's jobs, and have one rank merge the results."""
 
-import io
 import logging
-import os
-import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-
-from rich.console import Console
 
 from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.distributed.assignment import assign_jobs
-from isaaclab_arena.distributed.context import DistributedContext, claimed_rank
+from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.process import die_with_parent, limit_threads
-from isaaclab_arena.distributed.process_group import PeerStoppedError, Ranks, initialise
+from isaaclab_arena.distributed.process_group import Ranks, initialise
 from isaaclab_arena.distributed.rank_status import RankState, RankStatus, StatusPublisher
 from isaaclab_arena.distributed.rendezvous import RankWatch, lowest_live_rank, wait_for_ranks
-from isaaclab_arena.errors import ArenaError, ConfigError
+from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.evaluation import provenance
 from isaaclab_arena.evaluation.condition_sets import save_conditions
+from isaaclab_arena.evaluation.console import show_results
 from isaaclab_arena.evaluation.interruption import Interruption, watch_for_interruption
-from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.job_runner import JobRunner, RankSettings
-from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.output_directory import make_output_directory
+from isaaclab_arena.evaluation.planning import RunRequest, plan_run
 from isaaclab_arena.evaluation.progress import ProgressDisplay, ProgressObserver
-from isaaclab_arena.evaluation.variation_listing import print_variations
-from isaaclab_arena.interfaces.variation import spelled
-from isaaclab_arena.logs import add_log_file, set_up_console_logging
+from isaaclab_arena.logs import add_log_file
 from isaaclab_arena.recording.recorder import RecordedObservations, RecordingOptions
 from isaaclab_arena.results.freshness import tables_are_current
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage.job_reports import ReportedStatus
 from isaaclab_arena.storage.recorded_episode import Compression
-from isaaclab_arena.storage.run_plan import PlannedJob, RunPlan, write_run_plan
+from isaaclab_arena.storage.run_plan import write_run_plan
 
 _LOG = logging.getLogger(__name__)
-_FILE_COLUMNS = 140
 _POLL_INTERVAL_S = 0.2
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunRequest:
-    """What a run is to do, the same on every rank.
-
-    Attributes:
-        jobs: Every job of the file.
-        config_hash: Hash of the resolved jobs.
-        source_file: The job file, None for a job from the command line.
-        command_line: What was typed, one token each.
-        options: The shared options.
-    """
-
-    jobs: tuple[Job, ...]
-    config_hash: str
-    source_file: str | None
-    command_line: tuple[str, ...]
-    options: RunOptions
 
 
 def execute(request: RunRequest, context: DistributedContext) -> int:
@@ -98,7 +69,7 @@ def _set_up(
         options = request.options
         path = make_output_directory(output_dir=options.output_dir, output_base_dir=options.output_base_dir)
         output_directory, run_id = str(path), uuid.uuid4().hex
-        write_run_plan(path, _plan(request, context, devices, shares, run_id))
+        write_run_plan(path, plan_run(request, context, devices, shares, run_id))
     output_directory = ranks.share_from_rank_zero("output_directory", output_directory)
     run_id = ranks.share_from_rank_zero("run_id", run_id)
     path = Path(output_directory)
@@ -219,13 +190,7 @@ class _RankRun:
         merged = merge_results(self._output_directory)
         write_tables(self._output_directory, merged)
         self._save_conditions()
-        try:
-            print_summary(merged, self._output_directory, results_console())
-            sys.stdout.flush()
-        except OSError as error:
-            # Whoever was reading has gone, or the disk behind stdout is full. The results are in their files.
-            _LOG.warning("cannot show the table (%s); it is in %s", error.strerror, self._output_directory)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        show_results(lambda console: print_summary(merged, self._output_directory, console))
         return 0 if merged.complete else 1
 
     def _save_conditions(self) -> None:
@@ -238,103 +203,3 @@ class _RankRun:
         except ArenaError as error:
             # The results are what the run was for; they are shown whatever becomes of this file.
             _LOG.error("--save_conditions: %s", error)
-
-
-class _ResultsConsole(Console):
-    """A console that says when its reader has gone, where rich would end the process with 1."""
-
-    def on_broken_pipe(self) -> None:
-        """Let the error out, which is being handled when this is called."""
-        raise  # noqa: PLE0704  called from rich's except clause
-
-
-def results_console() -> Console:
-    """Return where results are shown: stdout, as wide as the terminal, and wide enough for every column in a file."""
-    return _ResultsConsole(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _FILE_COLUMNS)
-
-
-def show_variations(jobs: Sequence[Job]) -> int:
-    """Show what may vary in each job, on rank 0 alone, and return the exit code."""
-    if _speaks_for_all():
-        print_variations(jobs, results_console())
-    return 0
-
-
-def _plan(
-    request: RunRequest,
-    context: DistributedContext,
-    devices: Sequence[str],
-    shares: Sequence[Sequence[int]],
-    run_id: str,
-) -> RunPlan:
-    rank_of = {index: rank for rank, share in enumerate(shares) for index in share}
-    return RunPlan(
-        run_id=run_id,
-        created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        config_hash=request.config_hash,
-        source_file=request.source_file,
-        command_line=request.command_line,
-        world_size=context.world_size,
-        versions=provenance.versions(),
-        git_revision=provenance.git_revision(Path.cwd()),
-        machine=provenance.machine(),
-        devices=tuple(devices),
-        jobs=tuple(_planned_job(job, rank_of[job.config.index]) for job in request.jobs),
-    )
-
-
-def _planned_job(job: Job, rank: int) -> PlannedJob:
-    config = job.config
-    return PlannedJob(
-        index=config.index,
-        name=config.name,
-        environment=config.environment,
-        task=config.environment,
-        embodiment=job.environment_option("embodiment"),
-        object=job.environment_option("object"),
-        policy_type=config.policy_type,
-        policy_config=job.policy_options,
-        environment_args=config.environment_args,
-        variations=spelled(job.variations),
-        conditions=config.conditions,
-        seed=config.seed,
-        num_envs=config.num_envs,
-        num_episodes=config.num_episodes,
-        num_steps=config.num_steps,
-        rank=rank if config.status is JobStatus.PENDING else None,
-        status=str(config.status),
-    )
-
-
-def exit_code_of(run: Callable[[], int]) -> int:
-    """Run a command and turn what the user can mend into one message and an exit code.
-
-    A mistake that every rank finds is told by rank 0 alone.
-
-    Returns:
-        What ``run`` returns; 2 for a mistake in what was asked for; 1 if the ranks cannot find each other or a file
-        cannot be written.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        # A name that the terminal's encoding lacks must not end a run.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    set_up_console_logging(claimed_rank())
-    try:
-        return run()
-    except PeerStoppedError as error:
-        _LOG.debug("%s", error)
-        return 1
-    except ArenaError as error:
-        code = 2 if isinstance(error, ConfigError) else 1
-        if code == 1 or _speaks_for_all():
-            Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(f"error: {error}")
-        return code
-
-
-def _speaks_for_all() -> bool:
-    """Whether this is rank 0, or cannot tell which rank it is."""
-    try:
-        return DistributedContext.from_environment(device="cpu", visible_gpus=0).is_rank_zero
-    except ConfigError:
-        return True

@@ -7,8 +7,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from isaaclab_arena.evaluation.console import show_results, speaks_for_all
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.interfaces.variation import Sampler, SamplerType, VariableEnvironmentBuilder, Variation
+
+
+def show_variations(jobs: Sequence[Job]) -> int:
+    """Show what may vary in each job, on rank 0 alone, and return the exit code."""
+    if speaks_for_all():
+        show_results(lambda console: print_variations(jobs, console))
+    return 0
 
 
 def print_variations(jobs: Sequence[Job], console: Console) -> None:

@@ -50,8 +50,8 @@ def caveats(merged: MergedResults) -> list[str]:
         if (known["errors"] or known["missing"]) and low is not None and high is not None:
             left_out = f"{known['errors']} errors and {known['missing'] or 0} missing episodes"
             lines.append(
-                f"* job '{name}': {left_out} do not count; the rate is {100 * low:.1f} % if they are counted as failures, "
-                f"{100 * high:.1f} % as successes"
+                f"* job '{name}': {left_out} do not count; the rate is {100 * low:.1f} % "
+                f"if they are counted as failures, {100 * high:.1f} % as successes"
             )
     return lines
 

@@ -40,7 +40,7 @@ def test_list_environments_shows_summaries_and_options_with_defaults(capsys):
     assert main(["list", "environments"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"^lift_object +Pick an object up", out, re.MULTILINE)
-    assert re.search(r"^ +object = cube$", out, re.MULTILINE)
+    assert re.search(r"\bobject = cube;", out, re.MULTILINE)
     assert "cannot be loaded" not in out
 
 

@@ -7,8 +7,9 @@ import torch
 
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.evaluation.episode_plan import split_evenly
 from isaaclab_arena.evaluation.job import Job
-from isaaclab_arena.evaluation.job_runner import JobRunner, RankSettings, split_evenly
+from isaaclab_arena.evaluation.job_runner import JobRunner, RankSettings
 from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena.recording.recorder import RecordingOptions
 from isaaclab_arena.storage.job_reports import ReportedStatus, Reproducible

@@ -172,7 +172,7 @@ def test_a_bad_answer_to_finished_is_the_policys_error(answer, message):
 
 def test_an_instruction_that_is_no_text_is_the_policys_error():
     class Numeric(ShrugPolicy):
-        def set_task_description(self, task_description):
+        def set_task_description(self, task_description):  # pyright: ignore[reportIncompatibleMethodOverride]  on purpose
             return 7
 
     with pytest.raises(PolicyError, match="set_task_description must return text or None, got int"):

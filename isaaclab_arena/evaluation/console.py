@@ -1,0 +1,78 @@
+"""What the commands show: results on stdout, mistakes on stderr, each once for all ranks."""
+
+import io
+import logging
+import os
+import sys
+from collections.abc import Callable
+
+from rich.console import Console
+
+from isaaclab_arena.distributed.context import DistributedContext, claimed_rank
+from isaaclab_arena.distributed.process_group import PeerStoppedError
+from isaaclab_arena.errors import ArenaError, ConfigError
+from isaaclab_arena.logs import set_up_console_logging
+
+_LOG = logging.getLogger(__name__)
+_FILE_COLUMNS = 140
+
+
+class _ResultsConsole(Console):
+    """A console that says when its reader has gone, where rich would end the process with 1."""
+
+    def on_broken_pipe(self) -> None:
+        """Let the error out, which is being handled when this is called."""
+        raise  # noqa: PLE0704  called from rich's except clause
+
+
+def results_console() -> Console:
+    """Return where results are shown: stdout, as wide as the terminal, and wide enough for every column in a file."""
+    return _ResultsConsole(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _FILE_COLUMNS)
+
+
+def show_results(show: Callable[[Console], None]) -> None:
+    """Show results on stdout. That nobody can read them is no failure of the run: they are in its files."""
+    # A process that was started without a stdout has none.
+    if not isinstance(sys.stdout, io.TextIOBase):
+        return
+    try:
+        show(results_console())
+        sys.stdout.flush()
+    except OSError as error:
+        _LOG.warning("cannot show the results: %s", error.strerror)
+        # Python flushes stdout once more at its end, and would fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def exit_code_of(run: Callable[[], int]) -> int:
+    """Run a command and turn what the user can mend into one message and an exit code.
+
+    A mistake that every rank finds is told by rank 0 alone.
+
+    Returns:
+        What ``run`` returns; 2 for a mistake in what was asked for; 1 if the ranks cannot find each other or a file
+        cannot be written.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        # A name that the terminal's encoding lacks must not end a run.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    set_up_console_logging(claimed_rank())
+    try:
+        return run()
+    except PeerStoppedError as error:
+        _LOG.debug("%s", error)
+        return 1
+    except ArenaError as error:
+        code = 2 if isinstance(error, ConfigError) else 1
+        if code == 1 or speaks_for_all():
+            Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(f"error: {error}")
+        return code
+
+
+def speaks_for_all() -> bool:
+    """Whether this is rank 0, or cannot tell which rank it is."""
+    try:
+        return DistributedContext.from_environment(device="cpu", visible_gpus=0).is_rank_zero
+    except ConfigError:
+        return True

@@ -1,0 +1,98 @@
+"""Which episodes a job runs, and for how long: from the job, else from its policy."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import count, takewhile
+
+from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.errors import ArenaError, ConfigError
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.policy.policy_base import PolicyBase
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobLength:
+    """How long a job is; one of the two is given.
+
+    Attributes:
+        num_episodes: Episodes over all rebuilds.
+        num_steps: Control steps of each rebuild.
+    """
+
+    num_episodes: int | None = None
+    num_steps: int | None = None
+
+
+def job_length(config: JobConfig, policy: PolicyBase) -> JobLength:
+    """Return how long a job is: as it says itself, else as its policy says.
+
+    Raises:
+        ConfigError: If neither says it, or the policy has nothing to play in one of the episodes.
+    """
+    num_steps, num_episodes = config.num_steps, config.num_episodes
+    if num_steps is None and num_episodes is None:
+        num_episodes = policy.num_episodes()
+    if num_steps is None and num_episodes is None and policy.has_length():
+        num_steps = policy.length()
+    if num_steps is None and num_episodes is None:
+        raise ConfigError(
+            f"job '{config.name}' gives neither num_episodes nor num_steps, "
+            f"and policy '{config.policy_type}' has no length of its own"
+        )
+    beyond = next((index for index in range(num_episodes or 0) if not policy.can_play(index)), None)
+    if beyond is not None:
+        raise ConfigError(
+            f"job '{config.name}' asks for {num_episodes} episodes, "
+            f"but policy '{config.policy_type}' has nothing to play in episode {beyond}"
+        )
+    return JobLength(num_episodes=num_episodes, num_steps=num_steps)
+
+
+def episodes_of_rebuild(
+    job: Job, policy: PolicyBase, length: JobLength, *, rebuild: int, started: int
+) -> Iterable[Episode]:
+    """Return the episodes of one rebuild of a job, in order; without end where steps decide.
+
+    Args:
+        job: The job.
+        policy: Says which episodes it can play.
+        length: How long the job is.
+        rebuild: Which rebuild, from 0.
+        started: Episodes that earlier rebuilds have started.
+    """
+    if length.num_episodes is not None:
+        indices: Iterable[int] = split_evenly(length.num_episodes, job.config.num_rebuilds)[rebuild]
+    elif job.saved_conditions is not None:
+        indices = takewhile(policy.can_play, range(started, len(job.saved_conditions)))
+    else:
+        indices = takewhile(policy.can_play, count(started))
+    return (_episode(job, index) for index in indices)
+
+
+def split_evenly(num_episodes: int, num_parts: int) -> list[range]:
+    """Split episodes 0 to ``num_episodes - 1`` into consecutive ranges, the first ones longer by one if need be.
+
+    Raises:
+        ArenaError: If there are more parts than episodes.
+    """
+    if num_parts > num_episodes:
+        raise ArenaError(f"cannot split {num_episodes} episodes over {num_parts} rebuilds")
+    size, remainder = divmod(num_episodes, num_parts)
+    ranges, begin = [], 0
+    for part in range(num_parts):
+        end = begin + size + (part < remainder)
+        ranges.append(range(begin, end))
+        begin = end
+    return ranges
+
+
+def _episode(job: Job, episode_index: int) -> Episode:
+    config, saved = job.config, job.saved_conditions
+    return Episode(
+        job=config.name,
+        episode_index=episode_index,
+        seed=config.seed,
+        conditions_seed=config.placement_seed,
+        saved_conditions=None if saved is None else saved[episode_index],
+    )

@@ -1,0 +1,69 @@
+"""What passes between the loop and a policy: checked on the way in, copied on the way out."""
+
+import torch
+
+from isaaclab_arena.errors import PolicyError
+from isaaclab_arena.interfaces.environment import Environment, Observation
+
+
+def checked_action(action: object, environment: Environment, running: torch.Tensor) -> torch.Tensor:
+    """Return a policy's action as the environment takes it: float32, on its device, in a tensor of its own.
+
+    Args:
+        action: What the policy returned.
+        environment: Gives the shape that is due.
+        running: Rows whose values matter. Shape: (num_envs,), bool.
+
+    Raises:
+        PolicyError: If it is no tensor, is complex, has the wrong shape, or a running row holds NaN or infinity.
+    """
+    if not isinstance(action, torch.Tensor):
+        raise PolicyError(f"get_action must return a torch.Tensor, got {type(action).__name__}")
+    expected = (environment.num_envs, *environment.action_spec.shape)
+    if tuple(action.shape) != expected:
+        raise PolicyError(
+            f"get_action returned shape {tuple(action.shape)}, the environment takes {expected}: (num_envs, action_dim)"
+        )
+    if action.is_complex():
+        raise PolicyError(f"get_action returned {action.dtype}, actions are real numbers")
+    action = action.detach().to(device=environment.device, dtype=torch.float32, copy=True)
+    bad = running & ~torch.isfinite(action).flatten(1).all(dim=1)
+    if bool(bad.any()):
+        env_id = int(torch.nonzero(bad)[0])
+        raise PolicyError(f"get_action returned NaN or infinity in row {env_id}: {action[env_id].tolist()}")
+    return action
+
+
+def checked_finished(finished: object, environment: Environment) -> torch.Tensor | None:
+    """Return what `PolicyBase.finished` returned, if it is what it should be: None, or shape (num_envs,), bool.
+
+    Raises:
+        PolicyError: If it is anything else.
+    """
+    if finished is None:
+        return None
+    if not isinstance(finished, torch.Tensor) or finished.dtype != torch.bool:
+        kind = finished.dtype if isinstance(finished, torch.Tensor) else type(finished).__name__
+        raise PolicyError(f"finished must return None or a bool tensor, got {kind}")
+    if tuple(finished.shape) != (environment.num_envs,):
+        raise PolicyError(f"finished returned shape {tuple(finished.shape)}, it must be ({environment.num_envs},)")
+    return finished
+
+
+def checked_instruction(answer: object, instruction: str) -> str:
+    """Return the instruction that a policy says it follows, the given one where it says nothing.
+
+    Raises:
+        PolicyError: If `PolicyBase.set_task_description` returned neither text nor None.
+    """
+    if answer is not None and not isinstance(answer, str):
+        raise PolicyError(f"set_task_description must return text or None, got {type(answer).__name__}")
+    return answer or instruction
+
+
+def copied(observation: Observation) -> Observation:
+    """Return an observation in dicts and tensors of its own."""
+    return {
+        name: copied(part) if isinstance(part, dict) else part.clone() if isinstance(part, torch.Tensor) else part
+        for name, part in observation.items()
+    }
