@@ -49,7 +49,6 @@ RUNS = (
     ("scripted", "joint_position", TASKS),
     ("scripted", "ee_delta", DEFAULT_TASKS),
     ("zero_action", "joint_position", DEFAULT_TASKS),
-    ("random_action", "joint_position", DEFAULT_TASKS),
 )
 
 SO101_EVERYTHING: tuple[tuple[str, Mapping[str, str]], ...] = (

@@ -1,0 +1,150 @@
+"""Write docs/task_catalog.md and its pictures from the tasks themselves and from the measured success.
+
+Usage: MUJOCO_GL=egl python benchmarks/task_catalog.py [--no-pictures]
+"""
+
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import mujoco
+import torch
+import tyro
+from PIL import Image
+
+from isaaclab_arena.environments.arena_environment import ArenaEnvironment
+from isaaclab_arena.environments.builder import TableEnvironmentBuilder
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.policy.scripted import ScriptedPolicy
+from isaaclab_arena.sim.mujoco_backend import MujocoBackend
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGE = DOCS / "task_catalog.md"
+PICTURES = DOCS / "images" / "tasks"
+MEASURED = ROOT / "benchmarks" / "results" / "scripted_success.md"
+# How much of the episode has passed in the picture, where half is not the moment to see.
+MOMENTS = {"push_to_goal": 0.12, "stack": 0.95, "pick_by_colour": 0.9, "lift_object": 0.9, "sort_two": 0.7}
+SIZE = (480, 360)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to write.
+
+    Attributes:
+        pictures: Whether pictures are taken anew, which needs OpenGL (MUJOCO_GL=egl without a display).
+    """
+
+    pictures: bool = True
+
+
+def tasks() -> dict[str, TableEnvironmentBuilder]:
+    """Return the builders of all tasks on the table, by name."""
+    builders = {name: ENVIRONMENTS.get(name) for name in ENVIRONMENTS.names()}
+    return {name: builder for name, builder in builders.items() if isinstance(builder, TableEnvironmentBuilder)}
+
+
+def page() -> str:
+    """Return the page as it should be."""
+    introduction = """
+        # The tasks
+
+        Every task runs with joint positions or end-effector deltas (`action_mode`), at 20 control steps per second.
+        Where things start is drawn per episode; the same seed gives the same starts to every policy. The numbers are
+        successes of the `scripted` policy, and of `zero_action` as a check that doing nothing solves nothing, with 95 %
+        Wilson intervals: [scripted_success.md](../benchmarks/results/scripted_success.md).
+        `isaaclab-arena list environments` shows the same in a terminal; [tasks.md](tasks.md) shows how to write a task.
+
+        This page is written by `MUJOCO_GL=egl python benchmarks/task_catalog.py`.
+    """
+    builders = tasks()
+    measured = measurements(MEASURED.read_text(encoding="utf-8"))
+    sections = ["\n".join(section(name, builder, measured)) for name, builder in builders.items()]
+    return "\n".join([textwrap.dedent(introduction).strip(), "", *sections])
+
+
+def section(name: str, builder: TableEnvironmentBuilder, measured: dict[str, list[str]]) -> Iterator[str]:
+    """Yield the lines about one task."""
+    summary = builder.summary()
+    config = builder.config_class()
+    environment = builder.build(config, num_envs=1, device=torch.device("cpu"), num_threads=1)
+    specs = environment.observation_spec["policy"]
+    assert not isinstance(specs, ArraySpec)
+    yield from (f"## {name}", "", f"![{name}](images/tasks/{name}.jpg)", "")
+    yield from (f"> {summary.instruction}", "", *textwrap.wrap(summary.success, 118), "")
+    yield "| | |"
+    yield "| --- | --- |"
+    yield f"| time limit | {summary.episode_s:g} s, {summary.episode_length} control steps |"
+    yield f"| robots | {', '.join(summary.embodiments)} |"
+    if summary.objects:
+        yield f"| objects | {', '.join(summary.objects)} |"
+    yield f"| drawn per episode | {', '.join(f'`{name}`' for name in drawn(environment))} |"
+    yield f"| observed besides the robot | {', '.join(f'`{name}`' for name in environment.task.observation_terms())} |"
+    numbers = sum(spec.shape[0] for spec in specs.values() if isinstance(spec, ArraySpec))
+    yield f"| numbers in observation and action | {numbers} and {environment.action_spec.shape[0]} |"
+    yield from measured.get(name, [])
+    yield ""
+
+
+def drawn(environment: ArenaEnvironment) -> list[str]:
+    """Return the names of what an episode starts from."""
+    return list(environment.draw_conditions(Episode(job="docs", episode_index=0, seed=0).conditions_generator()))
+
+
+def measurements(text: str) -> dict[str, list[str]]:
+    """Return, by task, the rows of its table that hold its measured success."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) < 5 or cells[1] not in ("scripted", "zero_action"):
+            continue
+        task, _, variant = cells[0].partition(" ")
+        label = " ".join((cells[1], *([variant.strip("()")] if variant else []), *(["ee_delta"] * ("ee" in cells[2]))))
+        found.setdefault(task, []).append(f"| {label} | {cells[3]}, {cells[4]} |")
+    return found
+
+
+def take_picture(name: str, builder: TableEnvironmentBuilder, path: Path) -> None:
+    """Render a moment of the scripted policy's first episode."""
+    environment = builder.build(builder.config_class(), num_envs=1, device=torch.device("cpu"), num_threads=1)
+    episode = Episode(job="docs", episode_index=0, seed=0)
+    conditions = environment.draw_conditions(episode.conditions_generator())
+    observation = environment.reset(torch.tensor([0]), [conditions])
+    words = environment.instruction(conditions)
+    policy = ScriptedPolicy()
+    start = EpisodeStart(env_id=0, episode=episode, conditions=conditions, language_instruction=words)
+    policy.start_episodes(environment, [start])
+    states = []
+    while True:
+        step = environment.step(policy.get_action(environment, observation))
+        observation = step.observation
+        states.append(environment.backend.integration_state(0))
+        if bool(step.terminated | step.truncated):
+            break
+    moment = int(MOMENTS.get(name, 0.6) * (len(states) - 1))
+    environment.backend.set_integration_state(0, states[moment])
+    assert isinstance(environment.backend, MujocoBackend)
+    model, data = environment.backend.visible_world(0)
+    width, height = SIZE
+    with mujoco.Renderer(model, height, width) as renderer:
+        renderer.update_scene(data, camera="viewport")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(renderer.render()).save(path, quality=88)
+
+
+def main(options: Options) -> None:
+    """Write the page, and the pictures."""
+    if options.pictures:
+        for name, builder in tasks().items():
+            take_picture(name, builder, PICTURES / f"{name}.jpg")
+    PAGE.write_text(re.sub(r"\n+\Z", "\n", page()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options))
