@@ -1,11 +1,10 @@
-"""Write docs/task_catalog.md and its pictures from the tasks themselves and from the measured success.
+"""Write docs/task_catalog.md, a page per task and its pictures from the tasks themselves and from the measured success.
 
 Usage: MUJOCO_GL=egl python benchmarks/task_catalog.py [--no-pictures]
 """
 
-import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,12 +24,19 @@ from isaaclab_arena.sim.mujoco_backend import MujocoBackend
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-PAGE = DOCS / "task_catalog.md"
+LIST = DOCS / "task_catalog.md"
+PAGES = DOCS / "task_catalog"
 PICTURES = DOCS / "images" / "tasks"
 MEASURED = ROOT / "benchmarks" / "results" / "scripted_success.md"
 # How much of the episode has passed in the picture, where half is not the moment to see.
 MOMENTS = {"push_to_goal": 0.12, "stack": 0.95, "pick_by_colour": 0.9, "lift_object": 0.9, "sort_two": 0.7}
 SIZE = (480, 360)
+OVERVIEW_TILE = (300, 225)
+OVERVIEW_COLUMNS = 4
+OVERVIEW_ORDER = (
+    *("reach", "lift_object", "pick_and_place", "push_to_goal", "stack", "open_drawer", "close_drawer"),
+    *("open_microwave", "press_button", "pick_by_colour", "sort_two"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,33 +56,47 @@ def tasks() -> dict[str, TableEnvironmentBuilder]:
     return {name: builder for name, builder in builders.items() if isinstance(builder, TableEnvironmentBuilder)}
 
 
-def page() -> str:
-    """Return the page as it should be."""
+def pages() -> dict[Path, str]:
+    """Return every page as it should be: the list of tasks, and a page for each."""
+    builders = tasks()
+    measured = measurements(MEASURED.read_text(encoding="utf-8"))
+    written = {PAGES / f"{name}.md": "\n".join(page(name, builder, measured)) for name, builder in builders.items()}
+    return {LIST: "\n".join(list_of_tasks(builders)), **written}
+
+
+def list_of_tasks(builders: dict[str, TableEnvironmentBuilder]) -> Iterator[str]:
+    """Yield the lines of the page that leads to all others."""
     introduction = """
         # The tasks
 
         Every task runs with joint positions or end-effector deltas (`action_mode`), at 20 control steps per second.
-        Where things start is drawn per episode; the same seed gives the same starts to every policy. The numbers are
-        successes of the `scripted` policy, and of `zero_action` as a check that doing nothing solves nothing, with 95 %
-        Wilson intervals: [scripted_success.md](../benchmarks/results/scripted_success.md).
+        Where things start is drawn per episode; the same seed gives the same starts to every policy. The numbers on the
+        pages are successes of the `scripted` policy, and of `zero_action` as a check that doing nothing solves nothing,
+        with 95 % Wilson intervals: [scripted_success.md](../benchmarks/results/scripted_success.md).
         `isaaclab-arena list environments` shows the same in a terminal; [tasks.md](tasks.md) shows how to write a task.
 
-        This page is written by `MUJOCO_GL=egl python benchmarks/task_catalog.py`.
+        These pages are written by `MUJOCO_GL=egl python benchmarks/task_catalog.py`.
+
+        ![All tasks](images/tasks.jpg)
+
+        | task | what the policy is told | robots |
+        | --- | --- | --- |
     """
-    builders = tasks()
-    measured = measurements(MEASURED.read_text(encoding="utf-8"))
-    sections = ["\n".join(section(name, builder, measured)) for name, builder in builders.items()]
-    return "\n".join([textwrap.dedent(introduction).strip(), "", *sections])
+    yield textwrap.dedent(introduction).strip()
+    for name, builder in builders.items():
+        summary = builder.summary()
+        yield f"| [{name}](task_catalog/{name}.md) | {summary.instruction} | {', '.join(summary.embodiments)} |"
+    yield ""
 
 
-def section(name: str, builder: TableEnvironmentBuilder, measured: dict[str, list[str]]) -> Iterator[str]:
-    """Yield the lines about one task."""
+def page(name: str, builder: TableEnvironmentBuilder, measured: dict[str, list[str]]) -> Iterator[str]:
+    """Yield the lines of the page about one task."""
     summary = builder.summary()
     config = builder.config_class()
     environment = builder.build(config, num_envs=1, device=torch.device("cpu"), num_threads=1)
     specs = environment.observation_spec["policy"]
     assert not isinstance(specs, ArraySpec)
-    yield from (f"## {name}", "", f"![{name}](images/tasks/{name}.jpg)", "")
+    yield from (f"# {name}", "", f"![{name}](../images/tasks/{name}.jpg)", "")
     yield from (f"> {summary.instruction}", "", *textwrap.wrap(summary.success, 118), "")
     yield "| | |"
     yield "| --- | --- |"
@@ -89,7 +109,7 @@ def section(name: str, builder: TableEnvironmentBuilder, measured: dict[str, lis
     numbers = sum(spec.shape[0] for spec in specs.values() if isinstance(spec, ArraySpec))
     yield f"| numbers in observation and action | {numbers} and {environment.action_spec.shape[0]} |"
     yield from measured.get(name, [])
-    yield ""
+    yield from ("", "[All tasks](../task_catalog.md)", "")
 
 
 def drawn(environment: ArenaEnvironment) -> list[str]:
@@ -138,12 +158,29 @@ def take_picture(name: str, builder: TableEnvironmentBuilder, path: Path) -> Non
         Image.fromarray(renderer.render()).save(path, quality=88)
 
 
+def take_overview(names: Sequence[str], path: Path) -> None:
+    """Put the pictures of all tasks, and the small robot, side by side."""
+    width, height = OVERVIEW_TILE
+    pictures = [PICTURES / f"{name}.jpg" for name in names] + [DOCS / "images" / "so101.png"]
+    rows = -(-len(pictures) // OVERVIEW_COLUMNS)
+    sheet = Image.new("RGB", (OVERVIEW_COLUMNS * (width + 6) - 6, rows * (height + 6) - 6), "white")
+    for index, picture in enumerate(pictures):
+        with Image.open(picture) as opened:
+            tile = opened.convert("RGB").resize(OVERVIEW_TILE, Image.Resampling.LANCZOS)
+        row, column = divmod(index, OVERVIEW_COLUMNS)
+        sheet.paste(tile, (column * (width + 6), row * (height + 6)))
+    sheet.save(path, quality=82)
+
+
 def main(options: Options) -> None:
-    """Write the page, and the pictures."""
+    """Write the pages, and the pictures."""
     if options.pictures:
         for name, builder in tasks().items():
             take_picture(name, builder, PICTURES / f"{name}.jpg")
-    PAGE.write_text(re.sub(r"\n+\Z", "\n", page()), encoding="utf-8")
+        take_overview(OVERVIEW_ORDER, DOCS / "images" / "tasks.jpg")
+    PAGES.mkdir(exist_ok=True)
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from isaaclab_arena.evaluation.eval_runner import main
 from tests.end_to_end.launching import ROOT, run
 
 README = (ROOT / "README.md").read_text()
-DOCUMENTS = sorted((ROOT / "docs").glob("*.md"))
+DOCUMENTS = sorted((ROOT / "docs").glob("**/*.md"))
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
