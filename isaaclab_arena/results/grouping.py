@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
-from isaaclab_arena.results.merge import MergedResults
+from isaaclab_arena.results.merge import MergedResults, records
 from isaaclab_arena.results.statistics import success_rate, wilson_interval
 from isaaclab_arena.results.table import plain
 from isaaclab_arena.storage.atomic import write_text
@@ -52,7 +52,7 @@ def group_by(merged: MergedResults, keys: Sequence[str]) -> pd.DataFrame:
     for name, own in settings.items():
         members.setdefault(tuple(_scalar(own.get(key)) for key in keys), []).append(name)
     episodes: dict[str, list[Mapping[Any, Any]]] = {}
-    for row in merged.episodes.to_dict(orient="records"):
+    for row in records(merged.episodes):
         episodes.setdefault(str(row["job"]), []).append(row)
     rows = [
         dict(zip(keys, values, strict=True))
@@ -99,20 +99,20 @@ def groups_table(groups: pd.DataFrame, keys: Sequence[str]) -> Table:
         table.add_column(plain(key), overflow="fold")
     for heading in ("jobs", "episodes", "successes", "success % [95 %]", "length", "errors"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for row in groups.to_dict(orient="records"):
+    for row in records(groups):
         values = [Text("-" if row[key] is None else plain(row[key])) for key in keys]
         rate = "-"
-        if row["success_rate"] is not pd.NA:
+        if row["success_rate"] is not None:
             share, low, high = (100 * row[name] for name in ("success_rate", "success_low", "success_high"))
             rate = f"{share:.1f} [{low:.1f}, {high:.1f}]"
-        length = "-" if row["mean_length"] is pd.NA else f"{row['mean_length']:.1f}"
+        length = "-" if row["mean_length"] is None else f"{row['mean_length']:.1f}"
         numbers = (str(row["jobs"]), str(row["episodes"]), _count(row["successes"]), rate, length, str(row["errors"]))
         table.add_row(*values, *numbers)
     return table
 
 
 def _count(value: Any) -> str:
-    return "-" if value is pd.NA else str(value)
+    return "-" if value is None else str(value)
 
 
 def _flat(prefix: str, mapping: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,8 +145,8 @@ def _order(value: Any) -> tuple[int, float, str]:
 
 
 def _counted(episodes: Sequence[Mapping[Any, Any]], num_jobs: int) -> dict[str, Any]:
-    kept = [row for row in episodes if row["outcome"] is pd.NA or row["outcome"] != "error"]
-    scored = [bool(row["success"]) for row in kept if row["success"] is not pd.NA]
+    kept = [row for row in episodes if row["outcome"] != "error"]
+    scored = [bool(row["success"]) for row in kept if row["success"] is not None]
     interval = wilson_interval(sum(scored), len(scored))
     return {
         "jobs": num_jobs,

@@ -89,6 +89,14 @@ def merge_results(output_directory: Path) -> MergedResults:
     )
 
 
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a table as dicts, with None where a cell is empty, whatever pandas puts there."""
+    return [
+        {str(name): None if pd.isna(value) else value for name, value in row.items()}
+        for row in table.to_dict(orient="records")
+    ]
+
+
 def _evidence(output_directory: Path, job: PlannedJob, problems: list[str]) -> JobEvidence:
     directory = job_directory(output_directory, job.name)
     commits = read_commits(directory, job.name)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from isaaclab_arena.results.merge import MergedResults
+from isaaclab_arena.results.merge import MergedResults, records
 from isaaclab_arena.storage.atomic import write_bytes, write_text
 from isaaclab_arena.storage.json_values import json_text
 
@@ -43,14 +43,10 @@ def results_document(merged: MergedResults) -> dict[str, Any]:
         "run_id": merged.plan.run_id,
         "config_hash": merged.plan.config_hash,
         "complete": merged.complete,
-        "jobs": [_record(row) for row in merged.jobs.to_dict(orient="records")],
+        "jobs": records(merged.jobs),
         "missing": merged.missing,
         "problems": merged.problems,
     }
-
-
-def _record(row: dict[Any, Any]) -> dict[str, Any]:
-    return {str(name): None if value is pd.NA else value for name, value in row.items()}
 
 
 def _without_formulas(table: pd.DataFrame) -> pd.DataFrame:

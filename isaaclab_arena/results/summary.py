@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
-from isaaclab_arena.results.merge import MergedResults, MissingJob
+from isaaclab_arena.results.merge import MergedResults, MissingJob, records
 from isaaclab_arena.results.rows import JobResultStatus
 from isaaclab_arena.results.table import console_table, is_partial, plain
 
@@ -37,8 +36,7 @@ def print_summary(merged: MergedResults, output_directory: Path, console: Consol
 def caveats(merged: MergedResults) -> list[str]:
     """Return one line per job whose rate is not that of all its planned episodes: what is left out, and its bounds."""
     lines = []
-    for row in merged.jobs.to_dict(orient="records"):
-        known = {str(name): None if value is pd.NA else value for name, value in row.items()}
+    for known in records(merged.jobs):
         if not is_partial(known):
             continue
         name, low, high = plain(known["name"]), known["success_rate_lower_bound"], known["success_rate_upper_bound"]
@@ -60,7 +58,7 @@ def failures(merged: MergedResults) -> list[str]:
     """Return one line per job that failed: what it raised, on which rank, and the file with the traceback."""
     return [
         f"failed: job '{plain(row['name'])}' on rank {row['rank']}: {_cause(row)}"
-        for row in merged.jobs.to_dict(orient="records")
+        for row in records(merged.jobs)
         if row["status"] == JobResultStatus.FAILED
     ]
 
@@ -77,6 +75,6 @@ def describe_missing(missing: MissingJob) -> str:
     return f"missing: {where} lacks {count} episode{'s' if count > 1 else ''} ({shown}{more}); it is {missing.status}"
 
 
-def _cause(row: dict[Any, Any]) -> str:
-    error = "no report" if row["error"] is pd.NA else plain(row["error"])
-    return error if row["traceback_file"] is pd.NA else f"{error} (traceback in {plain(row['traceback_file'])})"
+def _cause(row: dict[str, Any]) -> str:
+    error = "no report" if row["error"] is None else plain(row["error"])
+    return error if row["traceback_file"] is None else f"{error} (traceback in {plain(row['traceback_file'])})"

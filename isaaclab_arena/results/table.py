@@ -4,12 +4,11 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from isaaclab_arena.results.merge import MergedResults
+from isaaclab_arena.results.merge import MergedResults, records
 
 _DEFAULT_WIDTH = 140
 _COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
@@ -38,10 +37,7 @@ def console_table(merged: MergedResults, width: int = _DEFAULT_WIDTH) -> Table:
         merged: The results.
         width: Columns of the terminal. Where a line would not fit, what matters least is left out.
     """
-    rows = [
-        _cells({str(name): None if value is pd.NA else value for name, value in row.items()})
-        for row in merged.jobs.to_dict(orient="records")
-    ]
+    rows = [_cells(row) for row in records(merged.jobs)]
     shown = fitting_columns([[cell.cell_len for cell in row] for row in rows], width)
     table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
     for index in shown:

@@ -1,8 +1,11 @@
+import io
+
 import pandas as pd
 import pytest
+from rich.console import Console
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.results.grouping import GROUPS_FILE, group_by, write_groups
+from isaaclab_arena.results.grouping import GROUPS_FILE, group_by, groups_table, write_groups
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.statistics import wilson_interval
 from tests.results.evidence import planned, report, rows, write_plan, write_report, write_rows
@@ -59,3 +62,16 @@ def test_groups_are_written_beside_the_other_tables(tmp_path, merged):
     path = write_groups(tmp_path, group_by(merged, [HIGH]))
     assert path.name == GROUPS_FILE
     assert pd.read_csv(path)["successes"].tolist() == [3, 4, 1]
+
+
+def test_success_that_is_not_measured_is_no_zero(tmp_path):
+    write_plan(tmp_path, planned(num_episodes=3))
+    write_rows(tmp_path, rows("uuu"))
+    write_report(tmp_path, report())
+    groups = group_by(merge_results(tmp_path), ["seed"])
+    assert groups["scored"].tolist() == [0]
+    assert groups["successes"].isna().all()
+    assert groups["success_rate"].isna().all()
+    stream = io.StringIO()
+    Console(file=stream, width=120).print(groups_table(groups, ["seed"]))
+    assert "0.0" not in stream.getvalue()
