@@ -1,6 +1,6 @@
 """Measure how often the scripted policy solves each task, and that doing nothing and moving at random do not.
 
-Usage: python benchmarks/scripted_success.py [--episodes 200] [--output benchmarks/results/scripted_success.md]
+Usage: python benchmarks/scripted_success.py [--so101] [--episodes 200] [--output FILE]
 """
 
 import time
@@ -22,6 +22,7 @@ from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.results.statistics import wilson_interval
 from isaaclab_arena.sim.threads import default_num_threads
 
+RESULTS = Path(__file__).parent / "results"
 GRASPED = ("cube", "cylinder", "can", "bottle", "mug", "cracker_box")
 TASKS: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("reach", {}),
@@ -75,14 +76,14 @@ class Options:
         episodes: Episodes per row of the table.
         num_envs: Rows of each environment's batch; it changes the time, not the rates.
         seed: Seed of the initial conditions.
-        output: Where the table goes.
+        output: Where the table goes; by default the committed one of that robot.
     """
 
     so101: bool = False
     episodes: int = 200
     num_envs: int = 16
     seed: int = 0
-    output: Path = Path("benchmarks/results/scripted_success.md")
+    output: Path | None = None
 
 
 class Tally(Observer):
@@ -169,8 +170,9 @@ def main(options: Options) -> None:
         "",
     ]
     text = "\n".join([*lines, *rows, ""])
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(text, encoding="utf-8")
+    output = options.output or RESULTS / f"scripted_success{'_so101' if options.so101 else ''}.md"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
