@@ -61,6 +61,9 @@ def main(argv: Sequence[str]) -> int:
     output = options.output
     if output is not None and output.suffix not in {".mp4", ".png"}:
         raise ConfigError(Problem(f"'{output}' must end in .mp4 or .png", key="--output"))
+    for name in ("seed", "episode"):
+        if getattr(options, name) < 0:
+            raise ConfigError(Problem(f"must not be negative, got {getattr(options, name)}", key=f"--{name}"))
     environment, policy = _build(options, rest)
     try:
         if output is None and has_display():
@@ -76,6 +79,9 @@ def _build(options: ViewOptions, rest: Sequence[str]) -> tuple[ArenaEnvironment,
     if len(positionals) != 1:
         found = f"got {' '.join(positionals)}" if positionals else "isaaclab-arena list environments shows them"
         raise ConfigError(Problem(f"name one environment; {found}", key="ENVIRONMENT"))
+    if ":" in positionals[0]:
+        message = f"'{positionals[0]}' is made elsewhere; --record_viewport_video of the runners films those"
+        raise ConfigError(Problem(message, key="ENVIRONMENT"))
     block = {
         "name": "view",
         "arena_env_args": {**_SIZE, **given, "environment": positionals[0], "num_envs": 1},

@@ -1,7 +1,7 @@
 """What a job's episodes start from: drawn, with the variations that it turns on, or taken from a file."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,14 +108,21 @@ def _check_keys(
     chosen: ConditionSet, offered: Sequence[Variation], enabled: Sequence[Variation], reference: str
 ) -> None:
     """Refuse conditions that the environment needs and does not find, or that it would not heed."""
+    limits = {variation.key: variation for variation in (*offered, *enabled)}
     needed = {variation.key for variation in offered if variation.is_drawn_anyway}
     known = needed.union(*({variation.key, *variation.companions} for variation in enabled))
-    for index, episode in enumerate(chosen.episodes):
+    for index, episode in enumerate(chosen.conditions()):
         wrong = [f"'{key}' is no condition of it{did_you_mean(key, known)}" for key in episode if key not in known]
         wrong += [f"'{key}' is missing" for key in sorted(needed - episode.keys())]
+        wrong += _values_that_cannot_be(episode, limits)
         if wrong:
             message = f"{reference}: set '{chosen.job}': episode {index}: {wrong[0]}"
             raise ConfigError(Problem(message, key="conditions"))
+
+
+def _values_that_cannot_be(episode: Conditions, limits: Mapping[str, Variation]) -> list[str]:
+    problems = {key: limits[key].problem_with(value) for key, value in episode.items() if key in limits}
+    return [f"'{key}' {problem}" for key, problem in problems.items() if problem is not None]
 
 
 def _check_agreement(job: JobConfig, chosen: ConditionSet) -> None:

@@ -1,6 +1,7 @@
 """The contract of a variation: something about an episode's world that a job may let vary, and how it is drawn."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
@@ -82,6 +83,7 @@ class Variation:
         maximum: Greatest value that makes sense.
         sizes: Numbers of components that a value may have.
         integer: Whether it is a whole number.
+        is_direction: Whether it is a vector of which only the direction matters, so that zero is none.
         enabled: Whether it is on.
         is_drawn_anyway: Whether every episode has it among its conditions, on or off.
         companions: Further keys that an episode's conditions may have because of it.
@@ -96,6 +98,7 @@ class Variation:
     maximum: float = float("inf")
     sizes: tuple[int, ...] = (1,)
     integer: bool = False
+    is_direction: bool = False
     enabled: bool = False
     is_drawn_anyway: bool = False
     companions: tuple[str, ...] = ()
@@ -104,6 +107,28 @@ class Variation:
     def key(self) -> str:
         """Arena's name of it, ``<asset>.<name>``, which is also its key among an episode's conditions."""
         return f"{self.asset}.{self.name}"
+
+    def problem_with(self, value: ConditionValue) -> str | None:
+        """Return why a value cannot be one of this variation's, None if it can.
+
+        Args:
+            value: What an episode is to have.
+        """
+        if isinstance(value, str):
+            texts = [choice for choice in self.sampler.choices if isinstance(choice, str)]
+            return None if value in texts else f"must be {' or '.join(texts) if texts else 'a number'}, got {value!r}"
+        wrong = self.wrong_with(value if isinstance(value, tuple) else (value,))
+        return None if wrong is None else f"{wrong}, got {value!r}"
+
+    def wrong_with(self, parts: Sequence[float]) -> str | None:
+        """Return what is wrong with the numbers of a value, None if nothing is."""
+        if len(parts) not in self.sizes:
+            return f"has {len(parts)} numbers; '{self.key}' has {' or '.join(map(str, self.sizes))}"
+        if self.integer and any(part != math.floor(part) for part in parts):
+            return "must be a whole number"
+        if not all(self.minimum <= part <= self.maximum for part in parts):
+            return f"must be {self.minimum:g} to {self.maximum:g}"
+        return "must not be all zeros" if self.is_direction and not any(parts) else None
 
     def draw(self, generator: np.random.Generator, episode_index: int) -> ConditionValue:
         """Draw the value of one episode: a number, a whole number, a text, or a tuple of several numbers."""

@@ -110,6 +110,11 @@ def test_what_does_not_fit_the_saved_conditions_is_refused(saved, tmp_path, caps
     assert message in capsys.readouterr().err
 
 
+def _episode_with(key, value):
+    """Return a change of a saved document that gives its first episode a value."""
+    return lambda document: document["sets"][0]["episodes"][0].update({key: value})
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -122,6 +127,9 @@ def test_what_does_not_fit_the_saved_conditions_is_refused(saved, tmp_path, caps
         (lambda document: document["sets"][0]["episodes"][1].update({"cube.size": 1.0}), "'cube.size' is no condition"),
         (lambda document: document["sets"][0]["episodes"][2].pop("cube.yaw"), "episode 2: 'cube.yaw' is missing"),
         (lambda document: document["sets"].append(document["sets"][0]), "holds 2 sets that fit"),
+        (_episode_with("cube.mass", -1.0), "episode 0: 'cube.mass' must be 0.0001 to 100, got -1.0"),
+        (_episode_with("cube.mass", "heavy"), "episode 0: 'cube.mass' must be a number, got 'heavy'"),
+        (_episode_with("cube.position", [1.0]), "episode 0: 'cube.position' has 1 numbers"),
     ],
 )
 def test_a_damaged_file_is_refused(saved, tmp_path, capsys, change, message):

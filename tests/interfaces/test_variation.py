@@ -65,3 +65,23 @@ def test_streams_differ_by_variation_episode_and_seed_and_by_nothing_else():
 
 def test_the_streams_of_a_seed_never_change():
     assert stream(5).random() == 0.18151747839080434
+
+
+@pytest.mark.parametrize(
+    ("value", "wrong"),
+    [((0.0, 0.0, -1.0), None), ((0.0, 0.0, 0.0), "must not be all zeros"), ((0.0, 0.0, 99.0), "must be -10 to 10")],
+)
+def test_a_direction_has_a_direction(value, wrong):
+    sampler = Sampler(low=(0.0, 0.0, -1.0), high=(0.0, 0.0, -1.0))
+    light = Variation(
+        asset="light",
+        name="direction",
+        unit="",
+        description="",
+        sampler=sampler,
+        minimum=-10.0,
+        maximum=10.0,
+        sizes=(3,),
+        is_direction=True,
+    )
+    assert light.wrong_with(value) == wrong

@@ -152,6 +152,7 @@ def _light(model: mujoco.MjModel) -> Iterator[Variation]:
         minimum=-10.0,
         maximum=10.0,
         sizes=(3,),
+        is_direction=True,
     )
     yield _number("light", "intensity", "", "factor on every light", (0.5, 1.5), (0.0, 5.0))
     yield Variation(

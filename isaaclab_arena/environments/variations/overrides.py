@@ -153,15 +153,10 @@ def _choices(
 def _numbers(variation: Variation, name: str, value: Any, found: list[tuple[str, str]]) -> tuple[float, ...]:
     """Return the components of a value; a single number stands for all of them."""
     parts = list(value) if isinstance(value, list | tuple) else [value] * variation.sizes[-1]
-    wrong = None
     if any(isinstance(part, bool) or not isinstance(part, int | float) for part in parts):
         wrong = "is no number"
-    elif len(parts) not in variation.sizes:
-        wrong = f"has {len(parts)} numbers; '{variation.key}' has {' or '.join(map(str, variation.sizes))}"
-    elif variation.integer and any(part != math.floor(part) for part in parts):
-        wrong = "must be a whole number"
-    elif not all(variation.minimum <= part <= variation.maximum for part in parts):
-        wrong = f"must be {variation.minimum:g} to {variation.maximum:g}"
+    else:
+        wrong = variation.wrong_with(parts)
     if wrong is not None:
         found.append((name, f"{wrong}, got {value!r}"))
         return (0.0,) * variation.sizes[-1]
