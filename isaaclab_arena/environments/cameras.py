@@ -67,6 +67,9 @@ def check_camera_options(options: CameraOptions) -> None:
         for key in ("camera_width", "camera_height", "camera_size", "viewport_width", "viewport_height")
         if (size := getattr(options, key)) is not None and not _MIN_SIZE <= size <= _MAX_SIZE
     ]
+    given = (options.camera_width, options.camera_height) != (CameraOptions.camera_width, CameraOptions.camera_height)
+    if options.camera_size is not None and given:
+        problems.append(Problem("is both at once; leave out camera_width and camera_height", key="camera_size"))
     if problems:
         raise ConfigError(problems)
 

@@ -157,6 +157,12 @@ def test_pictures_of_absurd_sizes_are_refused(key, pixels):
     assert refused.value.problems[0].key == key
 
 
+def test_two_ways_to_say_the_size_are_refused():
+    with pytest.raises(ConfigError, match="leave out camera_width and camera_height") as refused:
+        build("reach", camera_size=32, camera_width=64)
+    assert refused.value.problems[0].key == "camera_size"
+
+
 def test_a_camera_that_is_not_there_is_refused():
     env = build("reach")
     with pytest.raises(ConfigError, match="no camera called 'nose_cam'; there are robot_head_cam_rgb"):

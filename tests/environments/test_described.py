@@ -132,6 +132,7 @@ def test_every_wrong_name_is_told_at_once_with_its_key(folder):
         ),
         ({"arm__home": [0.0]}, "arm.home", "has 1 entries for 6 joints"),
         ({"arm__joints": ["yaw", "left"], "arm__home": [0.0, 0.0]}, "arm.joints.1", "'left' is no hinge"),
+        ({"gripper__joints": ["left", "left"]}, "gripper.joints", "'left' moves as two joints at once"),
         ({"gripper__open": [0.04]}, "gripper.open", "has 1 entries for 2 joints"),
         ({"gripper__open_control": 0.0}, "gripper.open_control", "is the same as closed_control"),
         ({"workspace__low": [0.6, -0.2, 0.1]}, "workspace", "x of low is 0.6, which is not below that of high, 0.52"),

@@ -101,17 +101,22 @@ class _Checker:
 
     def _holds(self, actuator: str, joint: str) -> bool:
         index = self.model.actuator(actuator).id
-        of_joint = self.model.actuator_trntype[index] == mujoco.mjtTrn.mjTRN_JOINT
+        of_joint = int(self.model.actuator_trntype[index]) == int(mujoco.mjtTrn.mjTRN_JOINT)
         target = int(self.model.actuator_trnid[index, 0])
         if not of_joint or self.model.joint(target).name != joint:
             return False
         gain, stiffness = self.model.actuator_gainprm[index, 0], self.model.actuator_biasprm[index, 1]
         return bool(gain > 0 and math.isclose(gain, -stiffness))
 
+    def _each_once(self, key: str, joints: Sequence[str]) -> None:
+        for joint in sorted({name for name in joints if joints.count(name) > 1}):
+            self._problem(key, f"'{joint}' moves as two joints at once; name it once")
+
     def _gripper(self, description: RobotDescription) -> None:
         gripper = description.gripper
         if gripper is None:
             return
+        self._each_once("gripper.joints", (*description.arm.joints, *gripper.joints))
         for index, joint in enumerate(gripper.joints):
             self._named(f"gripper.joints.{index}", _JOINT, joint)
         for index, body in enumerate(gripper.bodies):
