@@ -1,0 +1,108 @@
+"""An environment as Gymnasium's vector API shows it, for users who bring a loop of their own."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
+
+_NUMPY_TYPES = {torch.float32: np.float32, torch.uint8: np.uint8, torch.int32: np.int32, torch.int64: np.int64}
+
+
+class EnvironmentVectorEnv(VectorEnv):
+    """Shows an environment as a `gymnasium.vector.VectorEnv` that never resets by itself.
+
+    Rows are reset with ``reset(options={"reset_mask": mask})``. ``info["success"]`` and ``info["diverged"]`` have
+    shape (num_envs,); a diverged row counts as truncated. The terminal observation is that of the last step.
+
+    Args:
+        environment: What is shown; closed with this.
+        seed: Seed of the episodes until `reset` is given another.
+    """
+
+    def __init__(self, environment: Environment, *, seed: int = 0) -> None:
+        self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
+        self.environment = environment
+        self.num_envs = environment.num_envs
+        self.single_action_space = environment.single_action_space
+        self.action_space = environment.action_space
+        self.single_observation_space = _space(environment.observation_spec, ())
+        self.observation_space = _space(environment.observation_spec, (environment.num_envs,))
+        self._seed = seed
+        self._next_episode = 0
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Start new episodes in all rows, or in those of ``options["reset_mask"]``.
+
+        Args:
+            seed: One number: the seed of a job, whose episodes 0, 1, 2 … the rows then take in turn, as in a job file.
+                A list: the seed of each row's episode 0; None takes the next episode in turn.
+            options: ``reset_mask`` of shape (num_envs,), bool.
+
+        Returns:
+            The observation of all rows, and ``info["conditions"]``, what each started row starts from.
+        """
+        mask = np.ones(self.num_envs, bool) if options is None else np.asarray(options["reset_mask"], bool)
+        if isinstance(seed, int):
+            self._seed, self._next_episode = seed, 0
+        own = seed if isinstance(seed, Sequence) else [None] * self.num_envs
+        rows = np.flatnonzero(mask).tolist()
+        episodes = [self._episode(own[row]) for row in rows]
+        conditions = [self._conditions(episode) for episode in episodes]
+        observation = self.environment.reset(
+            torch.tensor(rows, dtype=torch.int64, device=self.environment.device), conditions
+        )
+        return _arrays(observation), {"conditions": dict(zip(rows, conditions, strict=True))}
+
+    def step(self, actions: np.ndarray) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Advance every row that has not finished. Shape of ``actions``: (num_envs, action_dim)."""
+        action = torch.as_tensor(np.asarray(actions), dtype=torch.float32, device=self.environment.device)
+        step = self.environment.step(action)
+        info = {"diverged": step.diverged.cpu().numpy(), **{name: v.cpu().numpy() for name, v in step.metrics.items()}}
+        if step.success is not None:
+            info["success"] = step.success.cpu().numpy()
+        truncated = step.truncated | step.diverged
+        return (
+            _arrays(step.observation),
+            step.reward.cpu().numpy(),
+            step.terminated.cpu().numpy(),
+            truncated.cpu().numpy(),
+            info,
+        )
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the environment."""
+        del kwargs
+        self.environment.close()
+
+    def _episode(self, seed: int | None) -> Episode:
+        if seed is not None:
+            return Episode(job="vector", episode_index=0, seed=seed)
+        index, self._next_episode = self._next_episode, self._next_episode + 1
+        return Episode(job="vector", episode_index=index, seed=self._seed)
+
+    def _conditions(self, episode: Episode) -> Mapping[str, Any]:
+        drawn = self.environment.draw_conditions(episode.conditions_generator())
+        return self.environment.vary_conditions(drawn, episode)
+
+
+def _space(spec: ObservationSpec | ArraySpec, batch: tuple[int, ...]) -> Any:
+    if not isinstance(spec, ArraySpec):
+        return gymnasium.spaces.Dict({name: _space(part, batch) for name, part in spec.items()})
+    dtype = _NUMPY_TYPES[spec.dtype]
+    whole = not np.issubdtype(dtype, np.floating)
+    low = np.iinfo(dtype).min if whole else -np.inf
+    high = np.iinfo(dtype).max if whole else np.inf
+    return gymnasium.spaces.Box(low=low, high=high, shape=(*batch, *spec.shape), dtype=dtype)
+
+
+def _arrays(observation: Observation) -> dict[str, Any]:
+    return {name: _arrays(part) if isinstance(part, dict) else part.cpu().numpy() for name, part in observation.items()}

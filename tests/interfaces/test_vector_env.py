@@ -1,0 +1,69 @@
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode
+
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.interfaces.vector_env import EnvironmentVectorEnv
+from tests.fakes import CoinConfig, CoinEnvironment
+
+
+def coins(num_envs: int = 4) -> EnvironmentVectorEnv:
+    return EnvironmentVectorEnv(CoinEnvironment(CoinConfig(), num_envs))
+
+
+def test_nothing_is_reset_unless_it_is_asked_for():
+    env = coins()
+    assert env.metadata["autoreset_mode"] is AutoresetMode.DISABLED
+    env.reset(seed=0)
+    for _ in range(11):
+        env.step(np.zeros((4, 2)))
+    observation, _, terminated, _, _ = env.step(np.zeros((4, 2)))
+    clocks = observation["policy"]["clock"][:, 0]
+    assert set(clocks.tolist()) == {10.0, 12.0}
+    assert not terminated.any()
+
+
+def test_one_seed_gives_the_episodes_of_a_job_in_turn():
+    env = coins()
+    _, info = env.reset(seed=3)
+    expected = [
+        env.environment.draw_conditions(Episode(job="any", episode_index=index, seed=3).conditions_generator())
+        for index in range(5)
+    ]
+    assert list(info["conditions"].values()) == expected[:4]
+    _, info = env.reset(options={"reset_mask": [False, True, False, False]})
+    assert info["conditions"] == {1: expected[4]}
+
+
+def test_a_masked_reset_honours_the_rows_own_seed_and_leaves_the_others():
+    env = coins()
+    env.reset(seed=0)
+    env.step(np.zeros((4, 2)))
+    observation, info = env.reset(seed=[None, 7, None, None], options={"reset_mask": np.array([0, 1, 0, 0], bool)})
+    first = Episode(job="any", episode_index=0, seed=7)
+    assert info["conditions"] == {1: env.environment.draw_conditions(first.conditions_generator())}
+    assert observation["policy"]["clock"][:, 0].tolist() == [1.0, 0.0, 1.0, 1.0]
+
+
+def test_success_and_the_end_of_an_episode_are_told():
+    env = coins(64)
+    env.reset(seed=0)
+    for _ in range(9):
+        env.step(np.zeros((64, 2)))
+    _, reward, terminated, truncated, info = env.step(np.zeros((64, 2)))
+    assert (info["success"] == terminated).all()
+    assert terminated.any()
+    assert not truncated.any()
+    assert reward.shape == (64,)
+
+
+def test_a_task_fits_its_spaces():
+    builder = ENVIRONMENTS.get("reach")
+    environment = builder.build(builder.config_class(), num_envs=2, device=torch.device("cpu"), num_threads=1)
+    env = EnvironmentVectorEnv(environment)
+    observation, _ = env.reset(seed=0)
+    assert env.observation_space.contains(observation)
+    observation, *_ = env.step(env.action_space.sample())
+    assert env.observation_space.contains(observation)
+    env.close()
