@@ -70,8 +70,8 @@ def test_success_that_is_not_measured_is_no_zero(tmp_path):
     write_report(tmp_path, report())
     groups = group_by(merge_results(tmp_path), ["seed"])
     assert groups["scored"].tolist() == [0]
-    assert groups["successes"].isna().all()
-    assert groups["success_rate"].isna().all()
+    assert groups["successes"].isna().tolist() == [True]
+    assert groups["success_rate"].isna().tolist() == [True]
     stream = io.StringIO()
     Console(file=stream, width=120).print(groups_table(groups, ["seed"]))
     assert "0.0" not in stream.getvalue()
