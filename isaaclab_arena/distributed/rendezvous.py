@@ -29,12 +29,14 @@ class RankReport:
         fate: What has become of it.
         status: What it last said, None if it never said anything.
         alive: Whether its process is there: a rank that has finished may still be waiting for the others.
+        silent_s: How long its beat has not changed, by the clock of the one who looks [s].
     """
 
     rank: int
     fate: RankFate
     status: RankStatus | None
     alive: bool
+    silent_s: float = 0.0
 
 
 class RankWatch:
@@ -86,7 +88,7 @@ class RankWatch:
             alive = process_is_running(status.pid, status.start_ticks)
         else:
             alive = silent_s < self._dead_after_s
-        return RankReport(rank=rank, fate=_fate(status, alive=alive), status=status, alive=alive)
+        return RankReport(rank=rank, fate=_fate(status, alive=alive), status=status, alive=alive, silent_s=silent_s)
 
     def _silent_s(self, rank: int, beat: int) -> float:
         now = self._clock()
@@ -103,6 +105,7 @@ def wait_for_ranks(
     on_look: Callable[[Sequence[RankReport]], None] = lambda _: None,
     stop_requested: Callable[[], bool] = lambda: False,
     stop_grace_s: float = 10.0,
+    stalled_after_s: float | None = None,
     interval_s: float = 0.5,
 ) -> tuple[RankReport, ...]:
     """Wait until no rank works any more, however long some take.
@@ -112,16 +115,19 @@ def wait_for_ranks(
         on_look: Shown the reports each time.
         stop_requested: True once this process was told to stop.
         stop_grace_s: How long ranks may then take to finish [s].
+        stalled_after_s: A rank that has been silent this long is not waited for, because others took its work over
+            [s]; None waits as long as its process is there.
         interval_s: Time between two looks [s].
 
     Returns:
-        One report per rank, by rank. A fate of ``WORKING`` is left only if the grace was not enough.
+        One report per rank, by rank. A fate of ``WORKING`` is left only if the grace was not enough, or of a rank
+        that is stalled.
     """
     stop_by: float | None = None
     while True:
         reports = watch.look()
         on_look(reports)
-        if all(report.fate is not RankFate.WORKING for report in reports):
+        if all(not _worth_waiting_for(report, stalled_after_s) for report in reports):
             return reports
         if stop_by is None and stop_requested():
             stop_by = time.monotonic() + stop_grace_s
@@ -133,6 +139,12 @@ def wait_for_ranks(
 def lowest_live_rank(reports: Sequence[RankReport]) -> int | None:
     """Return the rank that merges the results: 0, or the lowest whose process is there when 0 is gone."""
     return next((report.rank for report in reports if report.alive), None)
+
+
+def _worth_waiting_for(report: RankReport, stalled_after_s: float | None) -> bool:
+    if report.fate is not RankFate.WORKING:
+        return False
+    return stalled_after_s is None or report.silent_s < stalled_after_s
 
 
 def _fate(status: RankStatus | None, *, alive: bool) -> RankFate:

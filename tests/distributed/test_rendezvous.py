@@ -141,6 +141,31 @@ def test_waiting_ends_soon_after_a_request_to_stop(directory):
     assert fates(reports) == [RankFate.WORKING]
 
 
+def test_a_report_says_how_long_a_beat_has_not_changed(directory):
+    clock = Clock()
+    watch = watch_over(directory, 1, clock)
+    write_rank_status(directory, status_of(0, state=RankState.RUNNING, beat=1))
+    assert watch.look()[0].silent_s == 0.0
+    clock.now_s = 7.0
+    assert watch.look()[0].silent_s == 7.0
+    write_rank_status(directory, status_of(0, state=RankState.RUNNING, beat=2))
+    assert watch.look()[0].silent_s == 0.0
+
+
+def test_a_rank_that_is_silent_too_long_is_not_waited_for_where_that_is_asked(directory):
+    clock = Clock()
+    watch = watch_over(directory, 1, clock)
+    write_rank_status(directory, status_of(0, state=RankState.RUNNING))
+
+    def a_second_passes(_) -> None:
+        clock.now_s += 1.0
+
+    reports = wait_for_ranks(watch, on_look=a_second_passes, stalled_after_s=30.0, interval_s=0.001)
+    assert fates(reports) == [RankFate.WORKING]
+    assert reports[0].alive
+    assert reports[0].silent_s == 30.0
+
+
 def test_the_lowest_rank_that_is_there_merges(directory):
     write_rank_status(directory, status_of(0, state=RankState.RUNNING, start_ticks=1))
     write_rank_status(directory, status_of(1, state=RankState.FINISHED, exited=True))
