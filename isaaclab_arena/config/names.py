@@ -6,8 +6,12 @@ from collections.abc import Iterable
 MAX_NAME_CHARACTERS = 80
 MAX_NAME_BYTES = 200
 RESERVED_NAMES = frozenset(
-    {"logs", "run.json", "results.csv", "results.parquet", "results.json", "episodes.csv", "episodes.parquet"}
-    | {"report.html"}
+    {"logs", "attempts", "claims", "run.json", "report.html", "results.json"}
+    | {
+        f"{table}.{kind}"
+        for table in ("results", "episodes", "timing", "episode_timing")
+        for kind in ("csv", "parquet")
+    }
 )
 """What an output directory holds beside the folders of its jobs."""
 

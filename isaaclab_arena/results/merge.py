@@ -13,7 +13,9 @@ import pandas as pd
 
 from isaaclab_arena.results.rows import (
     EPISODE_COLUMNS,
+    EPISODE_TIMING_COLUMNS,
     JOB_COLUMNS,
+    JOB_TIMING_COLUMNS,
     JobEvidence,
     JobResultStatus,
     episode_row,
@@ -21,6 +23,7 @@ from isaaclab_arena.results.rows import (
     missing_episodes,
     status_of,
 )
+from isaaclab_arena.storage.attempts import Attempt, read_attempts
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.job_reports import read_job_reports
 from isaaclab_arena.storage.layout import job_directory
@@ -50,8 +53,10 @@ class MergedResults:
 
     Attributes:
         plan: What the run set out to do.
-        jobs: One row per job, in order of the plan, with the columns `JOB_COLUMNS`.
-        episodes: One row per finished episode, by job and index, with the columns `EPISODE_COLUMNS`.
+        jobs: One row per job, in order of the plan, with the columns `JOB_COLUMNS` and
+            `JOB_TIMING_COLUMNS`.
+        episodes: One row per finished episode, by job and index, with the columns `EPISODE_COLUMNS`
+            and `EPISODE_TIMING_COLUMNS`.
         missing: What jobs still owe, in order of the plan.
         problems: Files and lines that could not be read, and episodes that were committed with unequal results.
         complete: Whether every job that was to run completed with all of its episodes.
@@ -75,14 +80,17 @@ def merge_results(output_directory: Path) -> MergedResults:
         ConfigError: If the folder is no output of a run.
     """
     plan = read_run_plan(output_directory)
-    problems: list[str] = []
-    evidence = [_evidence(output_directory, job, problems) for job in sorted(plan.jobs, key=lambda job: job.index)]
+    attempts = read_attempts(output_directory)
+    problems = list(changes_between(attempts))
+    jobs = sorted(plan.jobs, key=lambda job: job.index)
+    same_conditions = not problems
+    evidence = [_evidence(output_directory, job, problems, same_conditions=same_conditions) for job in jobs]
     missing = tuple(owed for owed in map(_owed, evidence) if owed is not None)
     episodes = [episode_row(each.job, row) for each in evidence for row in each.rows]
     return MergedResults(
         plan=plan,
-        jobs=_table([job_row(each) for each in evidence], JOB_COLUMNS),
-        episodes=_table(episodes, EPISODE_COLUMNS),
+        jobs=_table([job_row(each) for each in evidence], JOB_COLUMNS | JOB_TIMING_COLUMNS),
+        episodes=_table(episodes, EPISODE_COLUMNS | EPISODE_TIMING_COLUMNS),
         missing=missing,
         problems=tuple(problems),
         complete=not missing,
@@ -97,7 +105,28 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
-def _evidence(output_directory: Path, job: PlannedJob, problems: list[str]) -> JobEvidence:
+def changes_between(attempts: Sequence[Attempt]) -> list[str]:
+    """Return one line for each thing that changed from the first attempt of a run to a later one.
+
+    Only what may change results is compared: versions, and the kind of machine.
+    """
+    changes = []
+    for later in attempts[1:]:
+        before, after = (_what_may_matter(attempt) for attempt in (attempts[0], later))
+        changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+        changes += [
+            f"attempt {later.number} ran with {name} {after.get(name)}, the first one with {before.get(name)}; "
+            "results may differ in their last digits"
+            for name in changed
+        ]
+    return changes
+
+
+def _what_may_matter(attempt: Attempt) -> dict[str, str]:
+    return {**attempt.versions, "processor": attempt.machine.cpu, "platform": attempt.machine.platform}
+
+
+def _evidence(output_directory: Path, job: PlannedJob, problems: list[str], *, same_conditions: bool) -> JobEvidence:
     directory = job_directory(output_directory, job.name)
     commits = read_commits(directory, job.name)
     reports, unreadable = read_job_reports(directory)
@@ -106,7 +135,14 @@ def _evidence(output_directory: Path, job: PlannedJob, problems: list[str]) -> J
         f"job '{job.name}': episode {index} was committed more than once, with different results; the first counts"
         for index in commits.unequal_episodes
     ]
-    return JobEvidence(job=job, rows=commits.rows, reports=reports, unequal_episodes=bool(commits.unequal_episodes))
+    return JobEvidence(
+        job=job,
+        rows=commits.rows,
+        reports=reports,
+        unequal_episodes=bool(commits.unequal_episodes),
+        retried_episodes=len(commits.retried_episodes),
+        same_conditions=same_conditions,
+    )
 
 
 def _owed(evidence: JobEvidence) -> MissingJob | None:

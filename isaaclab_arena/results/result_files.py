@@ -1,4 +1,8 @@
-"""The merged results as files: CSV for people, Parquet for programs, JSON for both. All can be rebuilt."""
+"""The merged results as files: CSV for people, Parquet for programs, JSON for both. All can be rebuilt.
+
+What came out is kept apart from when, where and how fast: the first is the same, byte for byte, however often a run was
+interrupted and on however many ranks it ran, so two runs can be compared with ``cmp``.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,6 +11,12 @@ from typing import Any
 import pandas as pd
 
 from isaaclab_arena.results.merge import MergedResults, records
+from isaaclab_arena.results.rows import (
+    EPISODE_COLUMNS,
+    EPISODE_TIMING_COLUMNS,
+    JOB_COLUMNS,
+    JOB_TIMING_COLUMNS,
+)
 from isaaclab_arena.storage.atomic import write_bytes, write_text
 from isaaclab_arena.storage.json_values import json_text
 
@@ -15,9 +25,10 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def write_tables(output_directory: Path, merged: MergedResults) -> tuple[Path, ...]:
-    """Write ``results`` as CSV, Parquet and JSON, and ``episodes`` as CSV and Parquet, over earlier ones.
+    """Write the tables over earlier ones: ``results``, ``episodes``, ``timing`` and ``episode_timing``.
 
-    Each file is complete or is the earlier one. Rows are in order of the plan, then of the episode.
+    Each is written as CSV and Parquet; ``results.json``, which is written last, holds the jobs once more. A file is
+    complete or is the earlier one. Rows are in order of the plan, then of the episode.
 
     Returns:
         The files.
@@ -26,7 +37,14 @@ def write_tables(output_directory: Path, merged: MergedResults) -> tuple[Path, .
         StorageError: If one cannot be written.
     """
     paths = []
-    for name, table in (("results", merged.jobs), ("episodes", merged.episodes)):
+    jobs, episodes = merged.jobs, merged.episodes
+    tables = {
+        "results": jobs[[*JOB_COLUMNS]],
+        "episodes": episodes[[*EPISODE_COLUMNS]],
+        "timing": jobs[["name", *JOB_TIMING_COLUMNS]],
+        "episode_timing": episodes[["job", "episode_index", *EPISODE_TIMING_COLUMNS]],
+    }
+    for name, table in tables.items():
         csv, parquet = output_directory / f"{name}.csv", output_directory / f"{name}.parquet"
         write_text(csv, _without_formulas(table).to_csv(index=False), overwrite=True)
         write_bytes(parquet, table.to_parquet(index=False), overwrite=True)

@@ -1,14 +1,14 @@
 """The columns of the results, in one place: one row per job, one row per episode."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from isaaclab_arena.results.statistics import clopper_pearson_interval, rate_bounds, success_rate, wilson_interval
 from isaaclab_arena.storage.commits import CommitRow
-from isaaclab_arena.storage.job_reports import JobReport, Reproducible
+from isaaclab_arena.storage.job_reports import JobReport, ReportedStatus, Reproducible
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.run_plan import PlannedJob
 
@@ -51,11 +51,21 @@ JOB_COLUMNS: dict[str, str] = {
     "failures": "Int64",
     "timeouts": "Int64",
     "errors": "Int64",
+    "retried": "Int64",
     "missing": "Int64",
     "cut": "Int64",
     "reproducible": "string",
     "error": "string",
-    "traceback_file": "string",
+}
+"""Column to type of the table of jobs, in order; equal for any ranks, interruptions and moments.
+
+``docs/results.md`` says what each column means.
+"""
+
+JOB_TIMING_COLUMNS: dict[str, str] = {
+    "attempts": "Int64",
+    "rank": "string",
+    "device": "string",
     "wall_s": "Float64",
     "build_s": "Float64",
     "simulate_s": "Float64",
@@ -65,10 +75,9 @@ JOB_COLUMNS: dict[str, str] = {
     "idle_s": "Float64",
     "env_steps": "Int64",
     "env_steps_per_s": "Float64",
-    "rank": "Int64",
-    "device": "string",
+    "traceback_file": "string",
 }
-"""Column to type of the table of jobs, in order; ``docs/results.md`` says what each means."""
+"""Column to type of what differs from run to run: when and where a job ran, and how long it took."""
 
 EPISODE_COLUMNS: dict[str, str] = {
     "job": "string",
@@ -88,20 +97,19 @@ EPISODE_COLUMNS: dict[str, str] = {
     "conditions": "string",
     "metrics": "string",
     "checksum": "Int64",
-    "dataset_file": "string",
-    "env_id": "Int64",
-    "episode_in_env": "Int64",
-    "rank": "Int64",
-    "timestamp": "string",
-    "wall_s": "Float64",
 }
 """Column to type of the table of episodes, in order; conditions and metrics are JSON."""
 
-TIME_AND_PLACE_COLUMNS = frozenset(
-    {"wall_s", "build_s", "simulate_s", "policy_s", "render_s", "record_s", "idle_s", "env_steps_per_s"}
-    | {"rank", "device", "timestamp", "traceback_file", "dataset_file"}
-)
-"""Columns that may differ between two runs of the same job file; with several environments also ``env_id``."""
+EPISODE_TIMING_COLUMNS: dict[str, str] = {
+    "attempt": "Int64",
+    "rank": "Int64",
+    "env_id": "Int64",
+    "episode_in_env": "Int64",
+    "timestamp": "string",
+    "wall_s": "Float64",
+    "dataset_file": "string",
+}
+"""Column to type of when and where an episode ran."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,14 +119,18 @@ class JobEvidence:
     Attributes:
         job: What was planned.
         rows: Its finished episodes, by index, each once.
-        reports: How it went, by rank; normally one.
+        reports: How it went, by attempt and rank; normally one.
         unequal_episodes: Whether an episode was committed twice with different results.
+        retried_episodes: How many episodes count in place of an error of an earlier attempt.
+        same_conditions: Whether all attempts of the run had the same versions and kind of machine.
     """
 
     job: PlannedJob
     rows: Sequence[CommitRow]
     reports: Sequence[JobReport]
     unequal_episodes: bool = False
+    retried_episodes: int = 0
+    same_conditions: bool = True
 
 
 def planned_episodes(evidence: JobEvidence) -> int | None:
@@ -131,25 +143,32 @@ def planned_episodes(evidence: JobEvidence) -> int | None:
 def missing_episodes(evidence: JobEvidence) -> tuple[int, ...]:
     """Return the indices of the planned episodes that did not finish."""
     planned = planned_episodes(evidence)
-    if planned is None or status_of(evidence) is JobResultStatus.SKIPPED:
+    if planned is None or evidence.job.status != "pending":
         return ()
     finished = {row.episode_index for row in evidence.rows}
     return tuple(index for index in range(planned) if index not in finished)
 
 
+def all_episodes_finished(evidence: JobEvidence) -> bool:
+    """Whether it is known how many episodes the job has, and all of them have finished."""
+    return planned_episodes(evidence) is not None and not missing_episodes(evidence)
+
+
 def status_of(evidence: JobEvidence) -> JobResultStatus:
-    """Return where the job stands."""
-    if evidence.reports:
-        statuses = {JobResultStatus(report.status.value) for report in evidence.reports}
-        worst = (JobResultStatus.FAILED, JobResultStatus.INTERRUPTED, JobResultStatus.COMPLETED)
-        return next(status for status in worst if status in statuses)
-    if evidence.rows:
+    """Return where the job stands, by its last attempt and by which of its episodes have finished."""
+    latest = _latest(evidence)
+    statuses = {report.status for report in latest}
+    if ReportedStatus.FAILED in statuses:
+        return JobResultStatus.FAILED
+    if _has_everything(evidence, statuses):
+        return JobResultStatus.COMPLETED
+    if latest or evidence.rows:
         return JobResultStatus.INTERRUPTED
     return JobResultStatus.MISSING if evidence.job.status == "pending" else JobResultStatus.SKIPPED
 
 
 def job_row(evidence: JobEvidence) -> dict[str, Any]:
-    """Return a job's row of the table: a value, or None, for each of `JOB_COLUMNS`."""
+    """Return a job's row of the table: a value, or None, for each column."""
     job = evidence.job
     return {
         "name": job.name,
@@ -168,7 +187,7 @@ def job_row(evidence: JobEvidence) -> dict[str, Any]:
 
 
 def episode_row(job: PlannedJob, row: CommitRow) -> dict[str, Any]:
-    """Return an episode's row of the table: a value, or None, for each of `EPISODE_COLUMNS`."""
+    """Return an episode's row of the table: a value, or None, for each column."""
     return {
         "job": job.name,
         "episode_index": row.episode_index,
@@ -190,6 +209,7 @@ def episode_row(job: PlannedJob, row: CommitRow) -> dict[str, Any]:
         "dataset_file": row.dataset_file,
         "env_id": row.env_id,
         "episode_in_env": row.episode_in_env,
+        "attempt": row.attempt,
         "rank": row.rank,
         "timestamp": row.timestamp,
         "wall_s": row.wall_s,
@@ -221,6 +241,7 @@ def _success(evidence: JobEvidence) -> dict[str, Any]:
         "failures": outcomes["failure"],
         "timeouts": outcomes["timeout"],
         "errors": errors,
+        "retried": evidence.retried_episodes,
         "missing": None if unknown_plan else missing,
     }
 
@@ -237,28 +258,53 @@ def _means(rows: Sequence[CommitRow]) -> dict[str, Any]:
 
 def _how_it_went(evidence: JobEvidence) -> dict[str, Any]:
     """Return the columns that the job's reports give, None where no rank lived to write one."""
-    reports = evidence.reports
+    reports, latest = evidence.reports, _latest(evidence)
     if not reports:
-        return {"rank": evidence.job.rank}
-    seconds = {
-        name: sum(getattr(report, name) for report in reports)
-        for name in ("build_s", "simulate_s", "policy_s", "render_s", "record_s", "idle_s")
-    }
-    # Ranks that share a job work at the same time.
-    wall_s = max(report.wall_s for report in reports)
-    env_steps = sum(report.env_steps for report in reports)
-    running_s = max(report.wall_s - report.build_s for report in reports)
-    bitwise = all(report.reproducible is Reproducible.BITWISE for report in reports) and not evidence.unequal_episodes
-    first_error = next((report for report in reports if report.error), None)
+        return {"rank": None if evidence.job.rank is None else str(evidence.job.rank)}
+    bitwise = all(report.reproducible is Reproducible.BITWISE for report in reports)
+    bitwise = bitwise and evidence.same_conditions and not evidence.unequal_episodes
+    first_error = next((report for report in latest if report.error), None)
     return {
-        "cut": sum(report.cut_episodes for report in reports),
+        "cut": 0 if all_episodes_finished(evidence) else sum(report.cut_episodes for report in latest),
         "reproducible": str(Reproducible.BITWISE if bitwise else Reproducible.PLAN),
         "error": first_error.error if first_error else None,
         "traceback_file": first_error.traceback_file if first_error else None,
-        "wall_s": wall_s,
-        **seconds,
-        "env_steps": env_steps,
-        "env_steps_per_s": env_steps / running_s if running_s > 0 else None,
-        "rank": reports[0].rank,
-        "device": reports[0].device,
+        "attempts": len({report.attempt for report in reports}),
+        "rank": ", ".join(map(str, sorted({report.rank for report in reports}))),
+        "device": ", ".join(sorted({report.device for report in reports})),
+        **_seconds(reports),
     }
+
+
+def _seconds(reports: Sequence[JobReport]) -> dict[str, Any]:
+    """Sum up how long the job took: ranks that share it work at the same time, attempts one after the other."""
+    wall_s: defaultdict[tuple[int, int], float] = defaultdict(float)
+    running_s: defaultdict[tuple[int, int], float] = defaultdict(float)
+    for report in reports:
+        wall_s[report.attempt, report.rank] += report.wall_s
+        running_s[report.attempt, report.rank] += report.wall_s - report.build_s
+    env_steps, stepping_s = sum(report.env_steps for report in reports), _longest_of_each_attempt(running_s)
+    names = ("build_s", "simulate_s", "policy_s", "render_s", "record_s", "idle_s")
+    return {
+        "wall_s": _longest_of_each_attempt(wall_s),
+        **{name: sum(getattr(report, name) for report in reports) for name in names},
+        "env_steps": env_steps,
+        "env_steps_per_s": env_steps / stepping_s if stepping_s > 0 else None,
+    }
+
+
+def _longest_of_each_attempt(seconds: Mapping[tuple[int, int], float]) -> float:
+    attempts = {attempt for attempt, _ in seconds}
+    return sum(max(value for (each, _), value in seconds.items() if each == attempt) for attempt in sorted(attempts))
+
+
+def _latest(evidence: JobEvidence) -> list[JobReport]:
+    """Return the reports of the last attempt that worked on the job."""
+    last = max((report.attempt for report in evidence.reports), default=0)
+    return [report for report in evidence.reports if report.attempt == last]
+
+
+def _has_everything(evidence: JobEvidence, statuses: Set[ReportedStatus]) -> bool:
+    if planned_episodes(evidence) is not None and evidence.job.status == "pending":
+        return all_episodes_finished(evidence)
+    return statuses == {ReportedStatus.COMPLETED}

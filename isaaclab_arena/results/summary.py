@@ -37,6 +37,11 @@ def caveats(merged: MergedResults) -> list[str]:
     """Return one line per job whose rate is not that of all its planned episodes: what is left out, and its bounds."""
     lines = []
     for known in records(merged.jobs):
+        if known["retried"]:
+            lines.append(
+                f"* job '{plain(known['name'])}': {known['retried']} episodes count that had ended in an error before "
+                "and were run again (--retry_errors); what fails by chance gets more chances that way"
+            )
         if not is_partial(known):
             continue
         name, low, high = plain(known["name"]), known["success_rate_lower_bound"], known["success_rate_upper_bound"]

@@ -89,7 +89,7 @@ def _cells(row: dict[str, Any]) -> list[Text]:
         _count(row["errors"]),
         _count(row["missing"]),
         Text(_compact(row["env_steps_per_s"])),
-        Text(_number(row["rank"], "d")),
+        Text(row["rank"] or "-"),
         Text(str(row["status"]), style=_STATUS_STYLES.get(str(row["status"]), "dim")),
     ]
 

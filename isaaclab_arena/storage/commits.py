@@ -44,6 +44,7 @@ class CommitRow:
             name their ``score`` and ``is_complete``; made from the metrics ``progress`` and ``progress.<criterion>``.
         error: What went wrong.
         rank: The rank that ran it.
+        attempt: Which start of the program on this run, from 1.
         episode_seed: One integer that stands for the conditions.
         placement_seed: Seed of the conditions where it differs from ``seed``.
         dataset_file: File of the job's recording after consolidation, in the job's folder.
@@ -69,6 +70,7 @@ class CommitRow:
     progress: Mapping[str, Any] | None = None
     error: str | None = None
     rank: int
+    attempt: int = 1
     episode_seed: int
     placement_seed: int | None = None
     dataset_file: str | None = None
@@ -90,6 +92,7 @@ class CommitContext:
     episode_in_env: int
     timestamp: str
     wall_s: float
+    attempt: int = 1
     dataset_file: str | None = None
     episode_file: str | None = None
     checksum: int | None = None
@@ -115,6 +118,7 @@ def commit_row(record: EpisodeRecord, context: CommitContext) -> CommitRow:
         progress=_progress(record.metrics),
         error=record.error,
         rank=context.rank,
+        attempt=context.attempt,
         episode_seed=record.episode.episode_seed,
         placement_seed=record.episode.conditions_seed,
         dataset_file=context.dataset_file,
@@ -170,20 +174,23 @@ class CommitLog:
     """What the commit files of a job say.
 
     Attributes:
-        rows: One row per episode, by index; of several rows of one episode the first that was written.
+        rows: One row per episode, by index: the one that counts.
         problems: Lines that are no rows, files that cannot be read, rows of another job.
         unequal_episodes: Indices of episodes that were committed more than once with different results.
+        retried_episodes: Indices of episodes whose row took the place of an error of an earlier attempt.
     """
 
     rows: tuple[CommitRow, ...]
     problems: tuple[str, ...]
     unequal_episodes: tuple[int, ...]
+    retried_episodes: tuple[int, ...] = ()
 
 
 def read_commits(job_directory: Path, job: str) -> CommitLog:
     """Read every commit file of a job.
 
-    A last line without its newline was torn by a kill: its episode has not been committed, and nothing is said.
+    A last line without its newline was torn by a kill: its episode has not been committed, and nothing is said. Of
+    several rows of one episode the one of the earliest attempt counts, but an error gives way to a later attempt.
 
     Args:
         job_directory: Folder of the job; it need not exist.
@@ -192,15 +199,26 @@ def read_commits(job_directory: Path, job: str) -> CommitLog:
     by_index: dict[int, CommitRow] = {}
     problems: list[str] = []
     unequal: set[int] = set()
+    retried: set[int] = set()
     for path in sorted(job_directory.glob(COMMIT_FILE_PATTERN)):
         for row in _read_file(path, job, problems):
-            first = by_index.setdefault(row.episode_index, row)
-            if first is not row and not _equal_results(first, row):
-                unequal.add(row.episode_index)
+            index = row.episode_index
+            known = by_index.setdefault(index, row)
+            if known is row:
+                continue
+            earlier, later = sorted((known, row), key=lambda each: each.attempt)
+            if earlier.outcome == Outcome.ERROR and later.attempt > earlier.attempt:
+                retried.add(index)
+                by_index[index] = later
+                continue
+            by_index[index] = earlier
+            if not _equal_results(earlier, later):
+                unequal.add(index)
     return CommitLog(
         rows=tuple(by_index[index] for index in sorted(by_index)),
         problems=tuple(problems),
         unequal_episodes=tuple(sorted(unequal)),
+        retried_episodes=tuple(sorted(retried)),
     )
 
 
@@ -237,7 +255,7 @@ def _read_file(path: Path, job: str, problems: list[str]) -> Iterable[CommitRow]
 
 def _parse(line: bytes) -> CommitRow:
     row = adapter(CommitRow).validate_json(line, strict=True)
-    if min(row.episode_index, row.episode_length, row.env_id, row.rank) < 0:
+    if min(row.episode_index, row.episode_length, row.env_id, row.rank, row.attempt) < 0:
         raise ValueError("a count is negative")
     if row.outcome is not None and row.outcome not in _OUTCOMES:
         raise ValueError(f"outcome is {row.outcome!r}")

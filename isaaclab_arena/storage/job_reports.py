@@ -1,15 +1,16 @@
-"""``job_report_rank<r>.json``: how a job went, written at its end by the rank that ran it."""
+"""``job_report_rank<r>.json``: how a job went on a rank, written when the rank leaves it."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.errors import ArenaError, StorageError
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.json_values import json_text, read_versioned
 from isaaclab_arena.storage.layout import JOB_REPORT_PATTERN, job_report_file_name
 
 SCHEMA_VERSION = 1
+MAX_LIVES = 10_000
 
 
 class ReportedStatus(StrEnum):
@@ -34,6 +35,7 @@ class JobReport:
     Attributes:
         job: Name of the job.
         rank: The rank that ran it.
+        attempt: Which start of the program on this run, from 1.
         device: Where it simulated.
         status: How it ended.
         started_at: ISO 8601 with time zone.
@@ -73,25 +75,29 @@ class JobReport:
     reproducible: Reproducible = Reproducible.PLAN
     error: str | None = None
     traceback_file: str | None = None
+    attempt: int = 1
     schema_version: int = SCHEMA_VERSION
 
 
 def write_job_report(job_directory: Path, report: JobReport) -> Path:
-    """Write a job's report, complete or not at all, over that of an earlier run of the job; return its path.
+    """Write a report, complete or not at all, beside those that this rank left before; return its path.
 
     Raises:
         StorageError: If it cannot be written.
     """
-    path = job_directory / job_report_file_name(report.rank)
-    write_text(path, json_text(report), overwrite=True)
-    return path
+    for life in range(MAX_LIVES):
+        path = job_directory / job_report_file_name(report.rank, life)
+        if not path.exists():
+            write_text(path, json_text(report))
+            return path
+    raise StorageError(f"{job_directory} holds {MAX_LIVES} reports of rank {report.rank} already")
 
 
 def read_job_reports(job_directory: Path) -> tuple[list[JobReport], list[str]]:
     """Read the reports of every rank that ran a job.
 
     Returns:
-        The reports by rank, and one message for each file that cannot be read.
+        The reports by attempt, rank and time, and one message for each file that cannot be read.
     """
     reports, problems = [], []
     for path in sorted(job_directory.glob(JOB_REPORT_PATTERN)):
@@ -99,4 +105,4 @@ def read_job_reports(job_directory: Path) -> tuple[list[JobReport], list[str]]:
             reports.append(read_versioned(path, JobReport, SCHEMA_VERSION))
         except ArenaError as error:
             problems.append(str(error))
-    return sorted(reports, key=lambda report: report.rank), problems
+    return sorted(reports, key=lambda report: (report.attempt, report.rank, report.started_at)), problems

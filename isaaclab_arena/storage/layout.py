@@ -6,6 +6,10 @@ from pathlib import Path
 RUN_PLAN_FILE = "run.json"
 EPISODES_FOLDER = "episodes"
 VIDEOS_FOLDER = "videos"
+SET_ASIDE_FOLDER = "set_aside"
+ATTEMPTS_FOLDER = "attempts"
+CLAIMS_FOLDER = "claims"
+LOCK_FILE = ".lock"
 CONTACT_SHEET_FILE = "contact_sheet.png"
 COMMIT_FILE_PATTERN = "episode_results_rank*.jsonl"
 JOB_REPORT_PATTERN = "job_report_rank*.json"
@@ -23,6 +27,7 @@ SIMULATOR = "simulator"
 
 _DEMO = re.compile(r"demo_(\d+)")
 _EPISODE_FILE = re.compile(r"e(\d+)\.h5")
+_ATTEMPT_FILE = re.compile(r"attempt_(\d+)\.json")
 
 
 def job_directory(output_directory: Path, job: str) -> Path:
@@ -68,15 +73,25 @@ def commit_file_name(rank: int, life: int = 0) -> str:
 
     Args:
         rank: The rank that writes it.
-        life: How many processes of this rank wrote into the same job before; each has a file of its own.
+        life: How many times this rank took up the same job before; each time has a file of its own.
     """
-    suffix = f"_life{life}" if life else ""
-    return f"episode_results_rank{rank}{suffix}.jsonl"
+    return f"episode_results_rank{rank}{_life(life)}.jsonl"
 
 
-def job_report_file_name(rank: int) -> str:
-    """Return the name of the report that a rank writes at the end of a job."""
-    return f"job_report_rank{rank}.json"
+def job_report_file_name(rank: int, life: int = 0) -> str:
+    """Return the name of the report that a rank writes when it leaves a job; see `commit_file_name`."""
+    return f"job_report_rank{rank}{_life(life)}.json"
+
+
+def attempt_file_name(number: int) -> str:
+    """Return the name of the file that describes one start of the program on a run, from 1: ``attempt_1.json``."""
+    return f"attempt_{number}.json"
+
+
+def attempt_number(name: str) -> int | None:
+    """Return the number that `attempt_file_name` put into a name, None for any other name."""
+    match = _ATTEMPT_FILE.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def demo_name(episode_index: int) -> str:
@@ -88,3 +103,7 @@ def demo_index(name: str) -> int | None:
     """Return the index that `demo_name` put into a name, None for any other name."""
     match = _DEMO.fullmatch(name)
     return int(match[1]) if match else None
+
+
+def _life(life: int) -> str:
+    return f"_life{life}" if life else ""

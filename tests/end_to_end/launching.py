@@ -10,8 +10,6 @@ from typing import Any
 
 import pandas as pd
 
-from isaaclab_arena.results.rows import TIME_AND_PLACE_COLUMNS
-
 ROOT = Path(__file__).parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 EVAL_RUNNER = ["-m", "isaaclab_arena.evaluation.eval_runner"]
@@ -58,14 +56,16 @@ def write_jobs(path: Path, jobs: Sequence[Mapping[str, Any]], **top_level: Any) 
 
 
 def jobs_table(output_directory: Path) -> pd.DataFrame:
-    """Return the merged table without what may differ between runs: time, rank, device."""
-    return _comparable(pd.read_parquet(output_directory / "results.parquet"))
+    """Return the merged table, which holds neither times nor places."""
+    return pd.read_parquet(output_directory / "results.parquet")
 
 
 def episodes_table(output_directory: Path) -> pd.DataFrame:
     """Return the table of episodes, likewise."""
-    return _comparable(pd.read_parquet(output_directory / "episodes.parquet"))
+    return pd.read_parquet(output_directory / "episodes.parquet")
 
 
-def _comparable(table: pd.DataFrame) -> pd.DataFrame:
-    return table.drop(columns=[column for column in table.columns if column in TIME_AND_PLACE_COLUMNS])
+def same_tables(one: Path, other: Path) -> bool:
+    """Whether two runs gave the same tables, byte for byte."""
+    names = [f"{table}.{kind}" for table in ("results", "episodes") for kind in ("csv", "parquet")]
+    return all((one / name).read_bytes() == (other / name).read_bytes() for name in names)

@@ -15,8 +15,6 @@ from isaaclab_arena.evaluation.eval_runner import main
 from isaaclab_arena.storage.hdf5 import read_episode
 from tests.end_to_end.launching import ROOT, command, environment, episodes_table, jobs_table, run, write_jobs
 
-BATCH_COLUMNS = ["env_id", "episode_in_env"]
-
 
 def evaluate(output: Path, *options: str, num_envs: int = 2, num_episodes: int = 3, **environment_args: object) -> Path:
     arguments = {"environment": "reach", "num_envs": num_envs, **environment_args}
@@ -55,9 +53,7 @@ def test_recorded_pictures_are_the_same_bits_for_any_number_of_environments(tmp_
     options = {"enable_cameras": True, "camera_size": 32, "camera_depth": True}
     alone = evaluate(tmp_path / "alone", "--record_observations", "all", num_envs=1, **options)
     together = evaluate(tmp_path / "together", "--record_observations", "all", num_envs=3, **options)
-    pd.testing.assert_frame_equal(
-        episodes_table(together).drop(columns=BATCH_COLUMNS), episodes_table(alone).drop(columns=BATCH_COLUMNS)
-    )
+    pd.testing.assert_frame_equal(episodes_table(together), episodes_table(alone))
     recorded = recorded_arrays(alone)
     pictures = recorded["camera_obs/wrist_cam_rgb"]
     assert (pictures.shape, pictures.dtype) == ((len(recorded["actions"]), 32, 32, 3), np.uint8)

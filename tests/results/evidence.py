@@ -3,6 +3,7 @@
 import dataclasses
 from pathlib import Path
 
+from isaaclab_arena.storage.attempts import Attempt
 from isaaclab_arena.storage.commits import CommitRow, CommitWriter
 from isaaclab_arena.storage.job_reports import JobReport, ReportedStatus, Reproducible, write_job_report
 from isaaclab_arena.storage.run_plan import Machine, PlannedJob, RunPlan, write_run_plan
@@ -84,6 +85,22 @@ def write_plan(folder: Path, *jobs: PlannedJob, world_size: int = 1) -> None:
             jobs=jobs,
         ),
     )
+
+
+def attempt(number: int = 1, **changes) -> Attempt:
+    values = {
+        "number": number,
+        "run_id": f"run{number}",
+        "started_at": "2026-01-01T00:00:00+00:00",
+        "command_line": (),
+        "assignment": "round_robin",
+        "world_size": 1,
+        "devices": ("cpu",),
+        "versions": {},
+        "git_revision": None,
+        "machine": Machine(host="here", cpu="some", cores=2, platform="Linux"),
+    }
+    return Attempt(**{**values, **changes})
 
 
 def write_rows(folder: Path, commit_rows: list[CommitRow]) -> Path:

@@ -1,7 +1,12 @@
 import re
 from pathlib import Path
 
-from isaaclab_arena.results.rows import EPISODE_COLUMNS, JOB_COLUMNS
+from isaaclab_arena.results.rows import (
+    EPISODE_COLUMNS,
+    EPISODE_TIMING_COLUMNS,
+    JOB_COLUMNS,
+    JOB_TIMING_COLUMNS,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "results.md"
 
@@ -14,4 +19,5 @@ def documented(heading: str) -> list[str]:
 
 def test_every_column_is_documented_in_its_order_and_no_other():
     assert documented("Jobs") == list(JOB_COLUMNS)
-    assert sorted(documented("Episodes")) == sorted(EPISODE_COLUMNS)
+    assert documented("Episodes") == list(EPISODE_COLUMNS)
+    assert documented("Timing") == ["name", *JOB_TIMING_COLUMNS, "job", "episode_index", *EPISODE_TIMING_COLUMNS]

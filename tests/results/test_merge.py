@@ -7,9 +7,10 @@ import pytest
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.result_files import write_tables
-from isaaclab_arena.results.rows import EPISODE_COLUMNS, JOB_COLUMNS, TIME_AND_PLACE_COLUMNS
+from isaaclab_arena.results.rows import EPISODE_COLUMNS, JOB_COLUMNS
+from isaaclab_arena.storage.attempts import write_attempt
 from isaaclab_arena.storage.commits import read_commits
-from tests.results.evidence import planned, report, rows, write_plan, write_report, write_rows
+from tests.results.evidence import attempt, planned, report, rows, write_plan, write_report, write_rows
 
 JOBS = tuple(planned(name, index=index) for index, name in enumerate(["b", "a", "c"]))
 
@@ -28,9 +29,8 @@ def run_on(folder, world_size: int):
 def test_the_tables_are_the_same_for_any_number_of_ranks(tmp_path):
     one, two, three = (run_on(tmp_path / str(world_size), world_size) for world_size in (1, 2, 3))
     for other in (two, three):
-        for name in ("jobs", "episodes"):
-            kept = [column for column in getattr(one, name) if column not in TIME_AND_PLACE_COLUMNS]
-            pd.testing.assert_frame_equal(getattr(one, name)[kept], getattr(other, name)[kept])
+        for name, columns in (("jobs", JOB_COLUMNS), ("episodes", EPISODE_COLUMNS)):
+            pd.testing.assert_frame_equal(getattr(one, name)[[*columns]], getattr(other, name)[[*columns]])
     assert list(one.jobs["name"]) == ["b", "a", "c"]
     assert list(one.episodes["episode_index"]) == [*range(10)] * 3
     assert one.complete
@@ -89,6 +89,34 @@ def test_an_episode_committed_twice_counts_once(tmp_path):
     assert "episode 0 was committed more than once" in merged.problems[0]
 
 
+def test_what_came_out_is_the_same_file_for_any_number_of_ranks(tmp_path):
+    for world_size in (1, 3):
+        write_tables(tmp_path / str(world_size), run_on(tmp_path / str(world_size), world_size))
+    for name in ("results.csv", "results.parquet", "episodes.csv", "episodes.parquet"):
+        assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "3" / name).read_bytes()
+    assert (tmp_path / "1" / "timing.csv").read_bytes() != (tmp_path / "3" / "timing.csv").read_bytes()
+
+
+def test_an_error_that_was_run_again_gives_way_and_is_counted_as_retried(tmp_path):
+    write_plan(tmp_path, planned(num_episodes=3))
+    write_rows(tmp_path, rows("ses"))
+    write_rows(tmp_path, [dataclasses.replace(row, attempt=2) for row in rows("s", first=1)])
+    write_report(tmp_path, report())
+    merged = merge_results(tmp_path)
+    assert merged.jobs[["successes", "errors", "retried"]].to_numpy().tolist() == [[3, 0, 1]]
+    assert merged.jobs["reproducible"].tolist() == ["bitwise"]
+
+
+def test_other_versions_in_a_later_attempt_are_named(tmp_path):
+    write_plan(tmp_path, planned(num_episodes=1))
+    for number, version in ((1, "4.0.0"), (2, "4.0.1")):
+        write_attempt(tmp_path, attempt(number, versions={"mujoco": version}))
+    merged = merge_results(tmp_path)
+    assert merged.problems == (
+        "attempt 2 ran with mujoco 4.0.1, the first one with 4.0.0; results may differ in their last digits",
+    )
+
+
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="not the output of a run"):
         merge_results(tmp_path)
@@ -103,7 +131,7 @@ def test_the_tables_come_back_from_disk(tmp_path):
     ):
         parquet = pd.read_parquet(tmp_path / "run" / f"{name}.parquet")
         assert {column: str(kind) for column, kind in parquet.dtypes.items()} == columns
-        pd.testing.assert_frame_equal(parquet, table)
+        pd.testing.assert_frame_equal(parquet, table[[*columns]])
         assert list(pd.read_csv(tmp_path / "run" / f"{name}.csv").columns) == list(columns)
     document = json.loads((tmp_path / "run" / "results.json").read_text())
     assert document["complete"]

@@ -4,8 +4,9 @@ import pytest
 
 from isaaclab_arena.results.rows import (
     EPISODE_COLUMNS,
+    EPISODE_TIMING_COLUMNS,
     JOB_COLUMNS,
-    TIME_AND_PLACE_COLUMNS,
+    JOB_TIMING_COLUMNS,
     JobEvidence,
     episode_row,
     job_row,
@@ -57,7 +58,8 @@ def test_means_leave_errors_out():
 @pytest.mark.parametrize(
     ("outcomes", "reports", "job_status", "expected"),
     [
-        ("ss", [report()], "pending", "completed"),
+        ("ssssssssss", [report()], "pending", "completed"),
+        ("ss", [report()], "pending", "interrupted"),
         ("ss", [report(status=ReportedStatus.FAILED)], "pending", "failed"),
         ("ss", [report(status=ReportedStatus.INTERRUPTED)], "pending", "interrupted"),
         ("ss", [report(), report(rank=1, status=ReportedStatus.FAILED)], "pending", "failed"),
@@ -99,6 +101,28 @@ def test_unequal_commits_take_the_promise_of_equal_bits_away():
 
 
 def test_rows_hold_the_columns_and_no_others():
-    assert job_row(evidence("s")).keys() == JOB_COLUMNS.keys()
-    assert episode_row(planned(), rows("s")[0]).keys() == EPISODE_COLUMNS.keys()
-    assert {*JOB_COLUMNS, *EPISODE_COLUMNS} >= TIME_AND_PLACE_COLUMNS
+    assert set(job_row(evidence("s"))) == {*JOB_COLUMNS, *JOB_TIMING_COLUMNS}
+    assert set(episode_row(planned(), rows("s")[0])) == {*EPISODE_COLUMNS, *EPISODE_TIMING_COLUMNS}
+
+
+def test_a_job_that_a_later_attempt_finished_is_completed_and_says_how_long_all_took():
+    interrupted = report(status="interrupted", cut_episodes=4, wall_s=10.0, build_s=1.0, error=None)
+    shared = [report(rank=rank, attempt=2, wall_s=4.0 + rank, build_s=1.0) for rank in (0, 1)]
+    row = job_row(evidence("ssssssssss", reports=[interrupted, *shared]))
+    assert (row["status"], row["cut"], row["attempts"], row["rank"]) == ("completed", 0, 2, "0, 1")
+    assert row["wall_s"] == 10.0 + 5.0
+    assert row["env_steps_per_s"] == 1800 / (9.0 + 4.0)
+
+
+def test_a_job_whose_rank_died_after_its_last_episode_is_completed():
+    assert status_of(evidence("ssssssssss", reports=())) == "completed"
+
+
+def test_a_failure_of_an_earlier_attempt_is_forgotten_when_a_later_one_completes():
+    failed = report(status="failed", error="RuntimeError: no", traceback_file="t.txt")
+    row = job_row(evidence("ssssssssss", reports=[failed, report(attempt=2)]))
+    assert (row["status"], row["error"], row["traceback_file"]) == ("completed", None, None)
+
+
+def test_other_versions_in_a_later_attempt_take_the_promise_of_equal_bits_away():
+    assert job_row(dataclasses.replace(evidence("s"), same_conditions=False))["reproducible"] == "plan"

@@ -27,10 +27,12 @@ def test_reports_come_back_by_rank(tmp_path):
     assert read_job_reports(tmp_path) == ([report(2), report(10)], [])
 
 
-def test_a_later_run_of_the_job_replaces_its_report(tmp_path):
-    write_job_report(tmp_path, report(0, status=ReportedStatus.FAILED, error="no"))
-    write_job_report(tmp_path, report(0))
-    assert read_job_reports(tmp_path)[0] == [report(0)]
+def test_a_later_report_stands_beside_the_earlier_one(tmp_path):
+    failed = report(0, status=ReportedStatus.FAILED, error="no")
+    write_job_report(tmp_path, failed)
+    later = write_job_report(tmp_path, report(0, attempt=2))
+    assert later.name == "job_report_rank0_life1.json"
+    assert read_job_reports(tmp_path)[0] == [failed, report(0, attempt=2)]
 
 
 def test_an_unreadable_report_is_told_and_the_others_are_read(tmp_path):

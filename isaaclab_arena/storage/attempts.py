@@ -1,0 +1,127 @@
+"""``attempts/attempt_<n>.json``: one start of the program on a run, and what was finished before it.
+
+The plan in ``run.json`` says what a run is; an attempt says who worked on it when. All ranks of an attempt read from
+this file what is finished, so they agree on what remains though none of them asks another.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from isaaclab_arena.errors import StorageError
+from isaaclab_arena.storage.atomic import write_text
+from isaaclab_arena.storage.json_values import json_text, read_versioned
+from isaaclab_arena.storage.layout import ATTEMPTS_FOLDER, attempt_file_name, attempt_number
+from isaaclab_arena.storage.run_plan import Machine
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobWork:
+    """A job that is not finished.
+
+    Attributes:
+        job: Name of the job.
+        finished: Episodes that must not run again, as ascending half-open ranges: ``((0, 40), (41, 50))``.
+    """
+
+    job: str
+    finished: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One start of the program on a run.
+
+    Attributes:
+        number: 1 for the first start, then one more each time.
+        run_id: Names this start.
+        started_at: ISO 8601 with time zone.
+        command_line: What was typed, one token each.
+        assignment: How jobs are given to ranks.
+        world_size: Number of ranks.
+        devices: Device of each rank, by rank.
+        versions: Package to version.
+        git_revision: Revision of the working directory, None outside a repository.
+        machine: Where rank 0 runs.
+        jobs: What is left to do, in order of the plan; jobs that are finished are not named.
+        retry_errors: Whether episodes that had ended in an error run again.
+        schema_version: Version of this layout.
+    """
+
+    number: int
+    run_id: str
+    started_at: str
+    command_line: tuple[str, ...]
+    assignment: str
+    world_size: int
+    devices: tuple[str, ...]
+    versions: Mapping[str, str]
+    git_revision: str | None
+    machine: Machine
+    jobs: tuple[JobWork, ...] = field(default_factory=tuple)
+    retry_errors: bool = False
+    schema_version: int = SCHEMA_VERSION
+
+
+def attempt_path(output_directory: Path, number: int) -> Path:
+    """Return where an attempt is described."""
+    return output_directory / ATTEMPTS_FOLDER / attempt_file_name(number)
+
+
+def write_attempt(output_directory: Path, attempt: Attempt) -> Path:
+    """Write an attempt's file, complete or not at all, and return its path.
+
+    Raises:
+        StorageError: If there is one of that number, or it cannot be written.
+    """
+    path = attempt_path(output_directory, attempt.number)
+    write_text(path, json_text(attempt))
+    return path
+
+
+def read_attempt(output_directory: Path, number: int) -> Attempt:
+    """Read an attempt's file.
+
+    Raises:
+        StorageError: If there is none.
+        ConfigError: If it is of another version of this program, or damaged.
+    """
+    path = attempt_path(output_directory, number)
+    if not path.is_file():
+        raise StorageError(f"{path} is missing; the run's folder was changed by something else")
+    return read_versioned(path, Attempt, SCHEMA_VERSION)
+
+
+def read_attempts(output_directory: Path) -> list[Attempt]:
+    """Read every attempt of a run, in order.
+
+    Raises:
+        ConfigError: If one is of another version of this program, or damaged.
+    """
+    return [read_attempt(output_directory, number) for number in attempt_numbers(output_directory)]
+
+
+def attempt_numbers(output_directory: Path) -> list[int]:
+    """Return the numbers of the attempts of a run, ascending."""
+    folder = output_directory / ATTEMPTS_FOLDER
+    if not folder.is_dir():
+        return []
+    return sorted(number for path in folder.iterdir() if (number := attempt_number(path.name)) is not None)
+
+
+def as_ranges(indices: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Return indices as ascending half-open ranges: 0, 1, 2, 5 as ``((0, 3), (5, 6))``."""
+    ranges: list[list[int]] = []
+    for index in sorted(set(indices)):
+        if ranges and ranges[-1][1] == index:
+            ranges[-1][1] = index + 1
+        else:
+            ranges.append([index, index + 1])
+    return tuple((begin, end) for begin, end in ranges)
+
+
+def of_ranges(ranges: Iterable[tuple[int, int]]) -> frozenset[int]:
+    """Return the indices of half-open ranges."""
+    return frozenset(index for begin, end in ranges for index in range(begin, end))

@@ -1,0 +1,83 @@
+"""One run at a time in a folder: a lock that the system gives back by itself when its holders have died.
+
+The rank that sets a run up holds the lock alone, while it repairs and plans. Then all ranks of the run share it until
+they exit, so that nobody else can begin as long as one of them may still write.
+"""
+
+import errno
+import fcntl
+import logging
+import os
+from pathlib import Path
+from typing import Self
+
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.storage.atomic import storage_errors
+from isaaclab_arena.storage.layout import LOCK_FILE
+
+_LOG = logging.getLogger(__name__)
+_HELD = (errno.EWOULDBLOCK, errno.EACCES)
+_NOT_SUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
+
+
+class RunLock:
+    """The lock of one output folder, as this process holds it.
+
+    Args:
+        output_directory: The folder, which exists.
+
+    Raises:
+        StorageError: If the lock's file cannot be made.
+    """
+
+    def __init__(self, output_directory: Path) -> None:
+        self._path = output_directory / LOCK_FILE
+        with storage_errors("make", self._path):
+            # Programs that this process starts must not keep the lock when it has gone, hence O_CLOEXEC.
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def hold_alone(self) -> Self:
+        """Take the lock for this process alone.
+
+        Raises:
+            ConfigError: If another run has it.
+        """
+        self._take(fcntl.LOCK_EX)
+        return self
+
+    def share(self) -> Self:
+        """Share the lock with the other ranks of this run, or give up holding it alone.
+
+        Raises:
+            ConfigError: If another run has it.
+        """
+        self._take(fcntl.LOCK_SH)
+        return self
+
+    def release(self) -> None:
+        """Give the lock back. May be called more than once; the end of the process does it too."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
+
+    def _take(self, kind: int) -> None:
+        try:
+            fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _NOT_SUPPORTED:
+                _LOG.warning("%s cannot be locked on this file system: never start two runs in one folder", self._path)
+                return
+            if error.errno not in _HELD:
+                raise
+            raise ConfigError(
+                Problem(
+                    "another run is at work in this folder; wait until it has ended, or choose another one",
+                    file=str(self._path.parent),
+                )
+            ) from error
