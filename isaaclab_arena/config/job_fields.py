@@ -13,10 +13,12 @@ from isaaclab_arena.seeding import MAX_SEED
 
 MAX_COUNT = 10_000_000
 MAX_ENVS = 1_000_000
+MAX_SECONDS = 100_000_000
 
 _Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 _Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 _Text = Annotated[str, Field(min_length=1)]
+_Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS, allow_inf_nan=False)]
 
 
 class _EnvironmentArgs(BaseModel):
@@ -47,6 +49,8 @@ class _JobFields(BaseModel):
     variations: dict[str, Any] | None = None
     conditions: _Text | None = None
     seed: _Seed | None = None
+    timeout_s: _Seconds | None = None
+    episode_timeout_s: _Seconds | None = None
     status: str | None = None
 
 
@@ -129,6 +133,8 @@ def _job_config(checked: _JobFields, index: int, defaults: JobDefaults) -> JobCo
         variations=checked.variations or {},
         conditions=checked.conditions,
         seed=_first(checked.seed, defaults.seed, 0),
+        timeout_s=checked.timeout_s,
+        episode_timeout_s=checked.episode_timeout_s,
         status=JobStatus(checked.status or JobStatus.PENDING),
     )
 

@@ -16,7 +16,7 @@ from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.job_fields import check_defaults
 from isaaclab_arena.config.job_list import Reading, TopLevel, checked_top_level
 from isaaclab_arena.config.messages import shown
-from isaaclab_arena.config.schema import JobConfig, JobDefaults, JobsFile
+from isaaclab_arena.config.schema import TIME_LIMITS, JobConfig, JobDefaults, JobsFile
 from isaaclab_arena.errors import ConfigError
 
 _INDEPENDENT_REFERENCE = re.compile(r"\$\{(?!job\b)[A-Za-z_][\w.\[\]]*\}")
@@ -56,8 +56,11 @@ def read_jobs(document: Any, *, source: str, defaults: JobDefaults | None = None
 
 
 def hash_jobs(jobs: tuple[JobConfig, ...]) -> str:
-    """Return 16 hexadecimal digits that are the same for the same jobs in the same order."""
-    names = [field.name for field in fields(JobConfig)]
+    """Return 16 hexadecimal digits that are the same for the same jobs in the same order.
+
+    How long jobs and episodes may take is left out: it decides whether there is a result, never what it is.
+    """
+    names = [field.name for field in fields(JobConfig) if field.name not in TIME_LIMITS]
     plain = [{name: getattr(job, name) for name in names} for job in jobs]
     canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode("utf-8", errors="surrogatepass")).hexdigest()[:16]

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+TIME_LIMITS = frozenset({"timeout_s", "episode_timeout_s"})
+"""Keys of a job that do not say what is to be done, only how long it may take; the hash leaves them out."""
+
 
 class JobStatus(StrEnum):
     """Where a job stands. Only pending jobs are run."""
@@ -36,6 +39,8 @@ class JobConfig:
         variations: Overrides of the environment's variations.
         conditions: File of saved conditions that the episodes start from, or None.
         seed: Seed of the job.
+        timeout_s: How long the job may take before it fails [s], or None.
+        episode_timeout_s: How long an episode may take before it is an error [s], or None.
         status: Only ``pending`` jobs are run.
     """
 
@@ -55,6 +60,8 @@ class JobConfig:
     variations: Mapping[str, Any] = field(default_factory=dict)
     conditions: str | None = None
     seed: int = 0
+    timeout_s: float | None = None
+    episode_timeout_s: float | None = None
     status: JobStatus = JobStatus.PENDING
 
 

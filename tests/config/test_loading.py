@@ -116,6 +116,31 @@ def test_the_hash_tells_different_jobs_apart(load):
     assert first.config_hash != load({"jobs": [{**JOB, "seed": 1}]}).config_hash
 
 
+def test_how_long_a_job_may_take_is_no_part_of_the_hash(load):
+    limited = load({"jobs": [{**JOB, "timeout_s": 60, "episode_timeout_s": 1.5}]})
+
+    assert (limited.jobs[0].timeout_s, limited.jobs[0].episode_timeout_s) == (60.0, 1.5)
+    assert limited.config_hash == load({"jobs": [JOB]}).config_hash
+
+
+@pytest.mark.parametrize("key", ["timeout_s", "episode_timeout_s"])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (0, "must be greater than 0"),
+        (-1.5, "must be greater than 0"),
+        (1e9, "the most is 100000000"),
+        ("60", "is not a number"),
+        (True, "is not a number"),
+    ],
+)
+def test_a_time_limit_is_a_positive_number_of_seconds(problems_of, key, value, message):
+    [problem] = problems_of({"jobs": [{**JOB, key: value}]})
+
+    assert problem.key == key
+    assert message in problem.message
+
+
 def test_defaults_lie_under_each_job(load):
     defaults = {"num_episodes": 20, "seed": 4, "arena_env_args": {"num_envs": 8, "embodiment": "panda"}}
     own = {**JOB, "arena_env_args": {"environment": "lift_object", "num_envs": 2}, "seed": None}
