@@ -1,7 +1,23 @@
-"""Which rank runs which jobs: pure functions that every rank evaluates alike, without talking to the others."""
+"""Which rank runs which jobs and episodes: pure functions that every rank evaluates alike, without talking.
+
+Episodes are given as ascending half-open ranges: 0 to 39 and 41 as ``((0, 40), (41, 42))``.
+"""
+
+from collections.abc import Sequence
 
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.registry import Registry
+
+EpisodeRanges = tuple[tuple[int, int], ...]
+
+DYNAMIC = "dynamic"
+"""The name for ``--assignment`` under which ranks claim their work as they go, so no function deals it out."""
+
+_PIECES_PER_RANK = 8
+"""Into how many pieces per rank a job is cut: an eighth of a rank's share is lost at most by an uneven end."""
+
+_PIECES_PER_RANK_AT_MOST = 1000
+"""No piece is smaller than this part of a rank's share of the whole run: each one costs two small files."""
 
 ASSIGNMENTS = Registry(
     "assignment",
@@ -48,3 +64,87 @@ def assign_jobs(assignment: str, num_jobs: int, world_size: int) -> list[list[in
             f"assignment '{assignment}' does not give each of {num_jobs} jobs to exactly one of {world_size} ranks"
         )
     return shares
+
+
+def count_episodes(ranges: EpisodeRanges) -> int:
+    """Return how many episodes the ranges hold."""
+    return sum(end - begin for begin, end in ranges)
+
+
+def remaining_episodes(num_episodes: int, finished: EpisodeRanges) -> EpisodeRanges:
+    """Return the episodes below ``num_episodes`` that are not finished.
+
+    Args:
+        num_episodes: Episodes of the job.
+        finished: Those that must not run again.
+    """
+    remaining, begin = [], 0
+    for finished_begin, finished_end in (*finished, (num_episodes, num_episodes)):
+        end = min(finished_begin, num_episodes)
+        if begin < end:
+            remaining.append((begin, end))
+        begin = max(begin, finished_end)
+    return tuple(remaining)
+
+
+def split_shares(remaining: EpisodeRanges, world_size: int, *, first_rank: int) -> list[EpisodeRanges]:
+    """Cut a job's remaining episodes into one consecutive share per rank, sizes differing by at most one.
+
+    Shares go round from ``first_rank``, and the longer ones come first. So many short jobs do not all burden the
+    same rank, and a job of one episode stays where round robin would have put it.
+
+    Args:
+        remaining: Episodes to run.
+        world_size: Number of ranks.
+        first_rank: The rank that gets the first share: ``job_index % world_size``.
+
+    Returns:
+        The episodes of each rank, by rank; empty where there are fewer episodes than ranks.
+    """
+    shares = cut(remaining, _even_sizes(count_episodes(remaining), world_size))
+    return [shares[(rank - first_rank) % world_size] for rank in range(world_size)]
+
+
+def pieces_of(remaining: EpisodeRanges, *, total_remaining: int, world_size: int) -> list[EpisodeRanges]:
+    """Cut a job's remaining episodes into the consecutive pieces that ranks claim one at a time.
+
+    There are eight per rank, of at least one episode. In a run of many jobs they are larger, up to a whole job: never
+    smaller than a thousandth of a rank's share of the run, so that thousands of jobs do not make millions of claims.
+
+    Args:
+        remaining: Episodes to run.
+        total_remaining: Episodes to run in all jobs.
+        world_size: Number of ranks.
+    """
+    num_episodes = count_episodes(remaining)
+    smallest = max(1, total_remaining // (_PIECES_PER_RANK_AT_MOST * world_size))
+    num_pieces = min(_PIECES_PER_RANK * world_size, max(1, num_episodes // smallest))
+    return cut(remaining, _even_sizes(num_episodes, num_pieces)) if num_episodes else []
+
+
+def cut(ranges: EpisodeRanges, sizes: Sequence[int]) -> list[EpisodeRanges]:
+    """Cut ranges into consecutive parts of the given sizes.
+
+    Raises:
+        ValueError: If the sizes do not add up to what the ranges hold.
+    """
+    if sum(sizes) != count_episodes(ranges):
+        raise ValueError(f"parts of {sum(sizes)} episodes cannot be cut from {count_episodes(ranges)}")
+    parts, left = [], list(reversed(ranges))
+    for size in sizes:
+        part: list[tuple[int, int]] = []
+        wanted = size
+        while wanted > 0:
+            begin, end = left.pop()
+            middle = min(begin + wanted, end)
+            part.append((begin, middle))
+            wanted -= middle - begin
+            if middle < end:
+                left.append((middle, end))
+        parts.append(tuple(part))
+    return parts
+
+
+def _even_sizes(total: int, num_parts: int) -> list[int]:
+    size, longer = divmod(total, num_parts)
+    return [size + 1] * longer + [size] * (num_parts - longer)
