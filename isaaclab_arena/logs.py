@@ -2,10 +2,41 @@
 
 import logging
 import sys
+import unicodedata
 from pathlib import Path
 
 _FORMAT = "%(asctime)s [rank {rank}] %(levelname)s %(message)s"
 _CONSOLE_FORMAT = "[rank {rank}] %(message)s"
+_STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+# The two that join letters or keep them apart: scripts and emoji need them, and they steer nothing.
+_JOINERS = frozenset("\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}")
+_LAYOUT = frozenset("\n\t")
+
+
+def plain_text(text: object, *, keep_lines: bool = False) -> str:
+    """Return text without what could steer a terminal, turn its lines around or not be encoded.
+
+    Args:
+        text: What a name, a message or an exception says.
+        keep_lines: Whether line breaks and tabs stay.
+    """
+    kept = _JOINERS | _LAYOUT if keep_lines else _JOINERS
+    words = str(text)
+    if words.isascii() and words.isprintable():
+        return words
+    return "".join(
+        "\N{REPLACEMENT CHARACTER}"
+        if unicodedata.category(character) in _STEERING and character not in kept
+        else character
+        for character in words
+    )
+
+
+class _PlainFormatter(logging.Formatter):
+    """Writes log lines that hold what users and their code said, and that steer nothing."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return plain_text(super().format(record), keep_lines=True)
 
 
 def set_up_console_logging(rank: int, *, level: int = logging.INFO) -> None:
@@ -25,7 +56,7 @@ def set_up_console_logging(rank: int, *, level: int = logging.INFO) -> None:
         handler.close()
     console = logging.StreamHandler(sys.stderr)
     console.setLevel(level if rank == 0 else max(level, logging.WARNING))
-    console.setFormatter(logging.Formatter(_CONSOLE_FORMAT.format(rank=rank)))
+    console.setFormatter(_PlainFormatter(_CONSOLE_FORMAT.format(rank=rank)))
     root.addHandler(console)
 
 
@@ -34,5 +65,5 @@ def add_log_file(path: Path, rank: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setLevel(logging.DEBUG)
-    handler.setFormatter(logging.Formatter(_FORMAT.format(rank=rank)))
+    handler.setFormatter(_PlainFormatter(_FORMAT.format(rank=rank)))
     logging.getLogger("isaaclab_arena").addHandler(handler)

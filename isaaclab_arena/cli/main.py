@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from isaaclab_arena.errors import ArenaError, ConfigError, did_you_mean
+from isaaclab_arena.logs import plain_text
 
 _MAX_PROBLEMS_SHOWN = 50
 
@@ -46,17 +47,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(_help())
         return 0 if name else 2
     if name not in _COMMANDS:
-        print(f"no command called '{name}'{did_you_mean(name, _COMMANDS)}", file=sys.stderr)
+        print(f"no command called '{plain_text(name)}'{did_you_mean(name, _COMMANDS)}", file=sys.stderr)
         return 2
     try:
         return _load(_COMMANDS[name].entry)(arguments[1:])
     except KeyboardInterrupt:
         return 130
     except ConfigError as error:
-        print(_problems_text(error), file=sys.stderr)
+        print(plain_text(_problems_text(error), keep_lines=True), file=sys.stderr)
         return 2
     except ArenaError as error:
-        print(error, file=sys.stderr)
+        print(plain_text(error, keep_lines=True), file=sys.stderr)
         return 1
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from isaaclab_arena.distributed.context import DistributedContext, claimed_rank
 from isaaclab_arena.distributed.process_group import PeerStoppedError
 from isaaclab_arena.errors import ArenaError, ConfigError
-from isaaclab_arena.logs import set_up_console_logging
+from isaaclab_arena.logs import plain_text, set_up_console_logging
 
 _LOG = logging.getLogger(__name__)
 _FILE_COLUMNS = 140
@@ -66,7 +66,9 @@ def exit_code_of(run: Callable[[], int]) -> int:
     except ArenaError as error:
         code = 2 if isinstance(error, ConfigError) else 1
         if code == 1 or speaks_for_all():
-            Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(f"error: {error}")
+            Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(
+                f"error: {plain_text(error, keep_lines=True)}"
+            )
         return code
 
 

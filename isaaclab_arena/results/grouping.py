@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.logs import plain_text as plain
 from isaaclab_arena.results.merge import MergedResults, records
+from isaaclab_arena.results.result_files import csv_text
 from isaaclab_arena.results.statistics import success_rate, wilson_interval
-from isaaclab_arena.results.table import plain
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.run_plan import PlannedJob
 
@@ -88,7 +89,7 @@ def write_groups(output_directory: Path, groups: pd.DataFrame) -> Path:
         StorageError: If it cannot be written.
     """
     path = output_directory / GROUPS_FILE
-    write_text(path, groups.to_csv(index=False), overwrite=True)
+    write_text(path, csv_text(groups), overwrite=True)
     return path
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from isaaclab_arena.logs import plain_text
 from isaaclab_arena.results.merge import MergedResults, records
 from isaaclab_arena.results.rows import (
     EPISODE_COLUMNS,
@@ -21,7 +22,7 @@ from isaaclab_arena.storage.atomic import write_bytes, write_text
 from isaaclab_arena.storage.json_values import json_text
 
 SCHEMA_VERSION = 1
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def write_tables(output_directory: Path, merged: MergedResults) -> tuple[Path, ...]:
@@ -46,7 +47,7 @@ def write_tables(output_directory: Path, merged: MergedResults) -> tuple[Path, .
     }
     for name, table in tables.items():
         csv, parquet = output_directory / f"{name}.csv", output_directory / f"{name}.parquet"
-        write_text(csv, _without_formulas(table).to_csv(index=False), overwrite=True)
+        write_text(csv, csv_text(table), overwrite=True)
         write_bytes(parquet, table.to_parquet(index=False), overwrite=True)
         paths += [csv, parquet]
     json_file = output_directory / "results.json"
@@ -67,11 +68,15 @@ def results_document(merged: MergedResults) -> dict[str, Any]:
     }
 
 
-def _without_formulas(table: pd.DataFrame) -> pd.DataFrame:
-    """Put an apostrophe before text that a spreadsheet would run as a formula."""
-    texts = table.select_dtypes("string")
-    return table.assign(**{str(name): _quoted(texts[name]) for name in texts})
+def csv_text(table: pd.DataFrame) -> str:
+    """Return a table as CSV whose text neither runs in a spreadsheet nor steers a terminal.
+
+    Text that would be a formula gets an apostrophe in front.
+    """
+    harmless = {str(name): _harmless(table[name]) for name in table.select_dtypes(["string", "object"])}
+    return table.assign(**harmless).to_csv(index=False)
 
 
-def _quoted(values: Iterable[Any]) -> list[Any]:
-    return [f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_STARTS) else value for value in values]
+def _harmless(values: Iterable[Any]) -> list[Any]:
+    texts = [plain_text(value, keep_lines=True) if isinstance(value, str) else value for value in values]
+    return [f"'{text}" if isinstance(text, str) and text.startswith(FORMULA_STARTS) else text for text in texts]

@@ -1,6 +1,5 @@
 """The merged results as a table for a terminal."""
 
-import unicodedata
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -8,6 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from isaaclab_arena.logs import plain_text as plain
 from isaaclab_arena.results.merge import MergedResults, records
 
 _DEFAULT_WIDTH = 140
@@ -64,14 +64,6 @@ def fitting_columns(cell_widths: Sequence[Sequence[int]], width: int) -> list[in
             break
         shown.remove(names.index(heading))
     return shown
-
-
-def plain(text: object) -> str:
-    """Return text without what could steer a terminal or turn its lines around."""
-    return "".join(
-        "\N{REPLACEMENT CHARACTER}" if unicodedata.category(character) in {"Cc", "Cf", "Cs"} else character
-        for character in str(text)
-    )
 
 
 def _cells(row: dict[str, Any]) -> list[Text]:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,9 @@ from isaaclab_arena.storage.atomic import storage_errors
 Value = TypeVar("Value")
 
 _LINE = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+# JSON's own rules escape the control characters below a space; these act on a terminal too, or end a line.
+_STEERING = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 
 
 def plain(value: Any) -> Any:
@@ -36,12 +40,20 @@ def plain(value: Any) -> Any:
 
 def json_line(value: Any) -> str:
     """Return a value as one line of JSON that any reader takes."""
-    return _LINE.encode(plain(value))
+    return _harmless(_LINE.encode(plain(value)))
 
 
 def json_text(value: Any) -> str:
     """Return a value as indented JSON that any reader takes."""
-    return json.dumps(plain(value), ensure_ascii=False, allow_nan=False, indent=2) + "\n"
+    return _harmless(json.dumps(plain(value), ensure_ascii=False, allow_nan=False, indent=2)) + "\n"
+
+
+def _harmless(text: str) -> str:
+    """Return JSON that says the same, shows on any screen, and can be encoded: half a character cannot be."""
+    if text.isascii() and "\x7f" not in text:
+        return text
+    escaped = _STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return _HALF_CHARACTER.sub("\N{REPLACEMENT CHARACTER}", escaped)
 
 
 def adapter(value_type: type[Value]) -> TypeAdapter[Value]:
