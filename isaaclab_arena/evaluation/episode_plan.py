@@ -1,11 +1,12 @@
 """Which episodes a job runs, and for how long: from the job, else from its policy."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count, takewhile
 
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ArenaError, ConfigError
+from isaaclab_arena.evaluation.episode_supply import EpisodeSupply
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.policy.policy_base import PolicyBase
@@ -49,25 +50,29 @@ def job_length(config: JobConfig, policy: PolicyBase) -> JobLength:
     return JobLength(num_episodes=num_episodes, num_steps=num_steps)
 
 
-def episodes_of_rebuild(
-    job: Job, policy: PolicyBase, length: JobLength, *, rebuild: int, started: int
-) -> Iterable[Episode]:
-    """Return the episodes of one rebuild of a job, in order; without end where steps decide.
+def indices_of_rebuild(config: JobConfig, num_episodes: int, *, rebuild: int, supply: EpisodeSupply) -> Iterator[int]:
+    """Return the episodes of one rebuild that this rank is to run, in order.
+
+    Args:
+        config: The job.
+        num_episodes: Episodes over all rebuilds and ranks.
+        rebuild: Which rebuild, from 0.
+        supply: Which episodes this rank is to run.
+    """
+    return supply.take(split_evenly(num_episodes, config.num_rebuilds)[rebuild])
+
+
+def indices_that_start(job: Job, policy: PolicyBase, *, started: int) -> Iterator[int]:
+    """Return the episodes of one rebuild of a job that is limited by steps; without end if nothing else ends them.
 
     Args:
         job: The job.
         policy: Says which episodes it can play.
-        length: How long the job is.
-        rebuild: Which rebuild, from 0.
         started: Episodes that earlier rebuilds have started.
     """
-    if length.num_episodes is not None:
-        indices: Iterable[int] = split_evenly(length.num_episodes, job.config.num_rebuilds)[rebuild]
-    elif job.saved_conditions is not None:
-        indices = takewhile(policy.can_play, range(started, len(job.saved_conditions)))
-    else:
-        indices = takewhile(policy.can_play, count(started))
-    return (_episode(job, index) for index in indices)
+    if job.saved_conditions is not None:
+        return takewhile(policy.can_play, range(started, len(job.saved_conditions)))
+    return takewhile(policy.can_play, count(started))
 
 
 def split_evenly(num_episodes: int, num_parts: int) -> list[range]:
@@ -87,7 +92,8 @@ def split_evenly(num_episodes: int, num_parts: int) -> list[range]:
     return ranges
 
 
-def _episode(job: Job, episode_index: int) -> Episode:
+def episode_of(job: Job, episode_index: int) -> Episode:
+    """Return an episode of a job by its index."""
     config, saved = job.config, job.saved_conditions
     return Episode(
         job=config.name,

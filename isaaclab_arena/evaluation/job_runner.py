@@ -3,16 +3,18 @@
 import logging
 import random
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from isaaclab_arena.evaluation.episode_plan import episodes_of_rebuild, job_length
+from isaaclab_arena.evaluation.episode_plan import episode_of, indices_of_rebuild, indices_that_start, job_length
+from isaaclab_arena.evaluation.episode_supply import EVERYTHING, EpisodeSupply
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.rollout import RolloutResult, rollout
 from isaaclab_arena.evaluation.stopwatch import Phase, Stopwatch
@@ -43,6 +45,7 @@ class RankSettings:
         output_directory: Where the run writes.
         recording: What is recorded.
         video: What is filmed.
+        attempt: Which start of the program on this run, from 1.
         provenance: What identifies the run, kept with every recording: versions, configuration hash.
     """
 
@@ -53,6 +56,7 @@ class RankSettings:
     output_directory: Path
     recording: RecordingOptions
     video: VideoOptions = field(default_factory=VideoOptions)
+    attempt: int = 1
     provenance: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -74,21 +78,22 @@ class JobRunner:
         self._stop_requested = stop_requested
         self._workbench = Workbench()
 
-    def run(self, job: Job, observers: Sequence[Observer] = ()) -> JobReport:
-        """Run one job and write its report.
+    def run(self, job: Job, observers: Sequence[Observer] = (), *, supply: EpisodeSupply = EVERYTHING) -> JobReport:
+        """Run one job, or this rank's part of it, and write a report.
 
         A job that fails is reported with its traceback; nothing it raises gets out, so the next job can run.
 
         Args:
             job: What to run.
             observers: Watch the job, beside its recorder.
+            supply: Which of its episodes to run.
 
         Raises:
             StorageError: If the report cannot be written.
         """
         directory = job_directory(self._settings.output_directory, job.config.name)
         directory.mkdir(parents=True, exist_ok=True)
-        attempt = _Attempt(job, self._settings, self._workbench, observers, self._stop_requested)
+        attempt = _Attempt(job, supply, self._settings, self._workbench, observers, self._stop_requested)
         error, traceback_file = None, None
         try:
             attempt.run(directory)
@@ -119,12 +124,14 @@ class _Attempt:
     def __init__(
         self,
         job: Job,
+        supply: EpisodeSupply,
         settings: RankSettings,
         workbench: Workbench,
         observers: Sequence[Observer],
         stop_requested: Callable[[], bool],
     ) -> None:
         self._job = job
+        self._supply = supply
         self._settings = settings
         self._workbench = workbench
         self._observers = observers
@@ -137,33 +144,27 @@ class _Attempt:
         self._is_reproducible = False
 
     def run(self, directory: Path) -> None:
-        """Run every rebuild of the job."""
+        """Run every rebuild of the job in which this rank has something to do."""
         seed_global_generators(self._job.config.seed)
-        recorder: EpisodeRecorder | None = None
-        videos = self._new_video_recorder(directory)
+        writers = _Writers()
         try:
             for rebuild in range(self._job.config.num_rebuilds):
-                if rebuild > 0:
-                    self._workbench.clear()
-                with self._stopwatch.measure(Phase.BUILD):
-                    environment, policy = self._build()
-                if recorder is None:
-                    recorder = self._new_recorder(directory, environment)
-                if videos is not None:
-                    videos.begin_rebuild(rebuild)
-                writers = [recorder] if videos is None else [recorder, videos]
-                self._run_rebuild(rebuild, environment, policy, writers)
+                indices = self._known_indices(rebuild)
+                if indices == ():
+                    continue
+                environment, policy = self._build(anew=bool(self._results))
+                self._prepare(writers, directory, rebuild, environment)
+                self._run_rebuild(rebuild, indices, environment, policy, writers.observers())
                 if self._results[-1].interrupted:
                     return
-            if recorder is not None:
-                with self._stopwatch.measure(Phase.RECORD):
-                    recorder.consolidate()
+            if not self._results:
+                # Everything had finished before. What is left is to say what the job promises.
+                self._build(anew=False)
+            with self._stopwatch.measure(Phase.RECORD):
+                writers.finish()
         finally:
-            if recorder is not None:
-                recorder.close()
-            if videos is not None:
-                with self._stopwatch.measure(Phase.RECORD):
-                    videos.close()
+            with self._stopwatch.measure(Phase.RECORD):
+                writers.close()
 
     def report(self, *, error: str | None, traceback_file: str | None) -> JobReport:
         """Return how the job went."""
@@ -174,6 +175,7 @@ class _Attempt:
         return JobReport(
             job=self._job.config.name,
             rank=self._settings.rank,
+            attempt=self._settings.attempt,
             device=str(self._settings.device),
             status=ReportedStatus.FAILED if error else status,
             started_at=self._started_at,
@@ -193,16 +195,36 @@ class _Attempt:
             traceback_file=traceback_file,
         )
 
-    def _build(self) -> tuple[Environment, PolicyBase]:
+    def _known_indices(self, rebuild: int) -> Iterable[int] | None:
+        """Return the episodes of a rebuild, an empty tuple if there are none, None if only the policy knows."""
+        config = self._job.config
+        if config.num_episodes is None:
+            return None
+        indices = indices_of_rebuild(config, config.num_episodes, rebuild=rebuild, supply=self._supply)
+        first = next(indices, None)
+        return () if first is None else chain((first,), indices)
+
+    def _build(self, *, anew: bool) -> tuple[Environment, PolicyBase]:
+        """Return the environment and the policy: those of the job before if it asked for the same, unless anew."""
         job, settings = self._job, self._settings
-        environment = self._workbench.environment.get(
-            job.environment_key,
-            lambda: job.build_environment(device=settings.device, num_threads=settings.num_threads),
-        )
-        policy = self._workbench.policy.get(job.policy_key, job.build_policy)
-        policy.reset()
+        if anew:
+            self._workbench.clear()
+        with self._stopwatch.measure(Phase.BUILD):
+            environment = self._workbench.environment.get(
+                job.environment_key,
+                lambda: job.build_environment(device=settings.device, num_threads=settings.num_threads),
+            )
+            policy = self._workbench.policy.get(job.policy_key, job.build_policy)
+            policy.reset()
         self._is_reproducible = environment.reproducible and policy.reproducible and not policy.is_remote
         return environment, policy
+
+    def _prepare(self, writers: "_Writers", directory: Path, rebuild: int, environment: Environment) -> None:
+        if writers.recorder is None:
+            writers.recorder = self._new_recorder(directory, environment)
+            writers.videos = self._new_video_recorder(directory)
+        if writers.videos is not None:
+            writers.videos.begin_rebuild(rebuild)
 
     def _new_recorder(self, directory: Path, environment: Environment) -> EpisodeRecorder:
         config, settings = self._job.config, self._settings
@@ -226,22 +248,56 @@ class _Attempt:
         return VideoRecorder(directory, config.name, options, names_rebuilds=config.num_rebuilds > 1)
 
     def _run_rebuild(
-        self, rebuild: int, environment: Environment, policy: PolicyBase, writers: Sequence[Observer]
+        self,
+        rebuild: int,
+        indices: Iterable[int] | None,
+        environment: Environment,
+        policy: PolicyBase,
+        writers: Sequence[Observer],
     ) -> None:
-        length = job_length(self._job.config, policy)
+        job = self._job
+        length = job_length(job.config, policy)
         self._num_episodes = length.num_episodes
-        started = sum(result.finished_episodes + result.cut_episodes for result in self._results)
+        if indices is None and length.num_episodes is not None:
+            indices = indices_of_rebuild(job.config, length.num_episodes, rebuild=rebuild, supply=self._supply)
+        elif indices is None:
+            started = sum(result.finished_episodes + result.cut_episodes for result in self._results)
+            indices = indices_that_start(job, policy, started=started)
         result = rollout(
             environment,
             policy,
-            episodes_of_rebuild(self._job, policy, length, rebuild=rebuild, started=started),
+            (episode_of(job, index) for index in indices),
             [*writers, self._env_steps, *self._observers],
-            language_instruction=self._job.config.language_instruction,
+            language_instruction=job.config.language_instruction,
             max_steps=length.num_steps,
             stop_requested=self._stop_requested,
             stopwatch=self._stopwatch,
         )
         self._results.append(result)
+
+
+class _Writers:
+    """What writes a job's files; nothing until the first environment is there."""
+
+    def __init__(self) -> None:
+        self.recorder: EpisodeRecorder | None = None
+        self.videos: VideoRecorder | None = None
+
+    def observers(self) -> list[Observer]:
+        return [writer for writer in (self.recorder, self.videos) if writer is not None]
+
+    def finish(self) -> None:
+        """Put the recorded episodes into one dataset."""
+        if self.recorder is not None:
+            self.recorder.consolidate()
+
+    def close(self) -> None:
+        try:
+            if self.recorder is not None:
+                self.recorder.close()
+        finally:
+            if self.videos is not None:
+                self.videos.close()
 
 
 class _EnvStepCounter(Observer):

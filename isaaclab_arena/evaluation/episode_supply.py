@@ -1,0 +1,53 @@
+"""Which episodes of a job a rank is to run, handed out one at a time as rows of its batch become free."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from isaaclab_arena.storage.attempts import of_ranges
+
+EpisodeRanges = tuple[tuple[int, int], ...]
+"""Ascending half-open ranges of episodes: ``((0, 40), (41, 50))``."""
+
+
+class EpisodeSupply(Protocol):
+    """The episodes of one job that this rank is to run."""
+
+    def take(self, candidates: Iterable[int]) -> Iterator[int]:
+        """Yield those of the candidates that this rank is to run, claimed, if need be, when they are asked for.
+
+        Args:
+            candidates: Episode indices, ascending; they may have no end.
+        """
+        ...
+
+    def max_rows(self, num_envs: int) -> int:
+        """Return how many of the ``num_envs`` rows to use at once; the others rest."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedShare:
+    """A share that was settled before the start: what is neither finished nor another rank's.
+
+    Attributes:
+        finished: Episodes that must not run again.
+        share: This rank's episodes; None for all of them.
+    """
+
+    finished: EpisodeRanges = ()
+    share: EpisodeRanges | None = None
+
+    def take(self, candidates: Iterable[int]) -> Iterator[int]:
+        """Yield the candidates that are this rank's and not finished."""
+        finished = of_ranges(self.finished)
+        share = None if self.share is None else of_ranges(self.share)
+        return (index for index in candidates if index not in finished and (share is None or index in share))
+
+    def max_rows(self, num_envs: int) -> int:
+        """Return ``num_envs``."""
+        return num_envs
+
+
+EVERYTHING = FixedShare()
+"""All episodes of a job that nobody has begun."""
