@@ -36,6 +36,7 @@ class MetaWorldExpertPolicy(PolicyBase[MetaWorldExpertCfg]):
 
     name: ClassVar[str] = "metaworld_expert"
     reproducible: ClassVar[bool] = True
+    batch_invariant: ClassVar[bool] = True
     config_class: ClassVar[type | None] = MetaWorldExpertCfg
 
     def __init__(self, config: MetaWorldExpertCfg | None = None) -> None:

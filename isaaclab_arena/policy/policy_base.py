@@ -34,11 +34,15 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
         reproducible: Whether an episode's actions follow from its observations and its own stream alone, so that the
             same job gives the same bits after any other job and on any rank. Nobody can check it, so it is for the
             author to say; the results then promise it.
+        batch_invariant: Whether the action of a row is the same, to the last bit, whatever the other rows hold and
+            however many there are. A network's is not: its last digits change with the size of the batch. With
+            ``--deterministic`` a policy that does not say so is always asked on a batch of one size.
     """
 
     name: ClassVar[str] = ""
     config_class: ClassVar[type | None] = None
     reproducible: ClassVar[bool] = False
+    batch_invariant: ClassVar[bool] = False
 
     def __init__(self, config: PolicyCfgT | None = None) -> None:
         self.config = config

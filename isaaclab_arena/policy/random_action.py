@@ -23,6 +23,7 @@ class RandomActionPolicy(PolicyBase[PolicyCfg]):
 
     name: ClassVar[str] = "random_action"
     reproducible: ClassVar[bool] = True
+    batch_invariant: ClassVar[bool] = True
     config_class: ClassVar[type | None] = PolicyCfg
 
     def __init__(self, config: PolicyCfg | None = None) -> None:

@@ -47,6 +47,7 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
 
     name: ClassVar[str] = "replay"
     reproducible: ClassVar[bool] = True
+    batch_invariant: ClassVar[bool] = True
     config_class: ClassVar[type | None] = ReplayPolicyCfg
 
     def __init__(self, config: ReplayPolicyCfg) -> None:

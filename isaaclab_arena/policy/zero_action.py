@@ -16,6 +16,7 @@ class ZeroActionPolicy(PolicyBase[PolicyCfg]):
 
     name: ClassVar[str] = "zero_action"
     reproducible: ClassVar[bool] = True
+    batch_invariant: ClassVar[bool] = True
     config_class: ClassVar[type | None] = PolicyCfg
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:

@@ -55,6 +55,7 @@ class ScriptedPolicy(PolicyBase[ScriptedPolicyCfg]):
 
     name = "scripted"
     reproducible = True
+    batch_invariant = True
     config_class = ScriptedPolicyCfg
 
     def __init__(self, config: ScriptedPolicyCfg | None = None) -> None:
