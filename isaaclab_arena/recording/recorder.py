@@ -123,23 +123,17 @@ class EpisodeRecorder(Observer):
             self._provenance = json_line({**environment.provenance(), **self._job.provenance})
             self._buffer = StepBuffer(environment.num_envs, min(environment.max_episode_length, EXPECTED_STEPS))
         started_s = time.perf_counter()
-        states: dict[str, np.ndarray] = {}
-        if self._options.write_dataset:
-            state = flatten(environment.state(), layout.INITIAL_STATE)
-            states = {path: tensor.cpu().numpy() for path, tensor in state}
-        for start in starts:
-            row = start.env_id
-            initial_state = {path: values[row : row + 1].copy() for path, values in states.items()}
-            if self._options.write_dataset:
-                for name, array in environment.episode_state(row).items():
-                    initial_state[f"{layout.INITIAL_STATE}/{layout.SIMULATOR}/{name}"] = np.asarray(array)
-            self._underway[row] = _Underway(started_s=started_s, initial_state=initial_state)
-        self._buffer.start([start.env_id for start in starts])
+        rows = [start.env_id for start in starts]
+        states = initial_arrays(environment, rows) if self._options.write_dataset else {}
+        for row in rows:
+            self._underway[row] = _Underway(started_s=started_s, initial_state=states.get(row, {}))
+        self._buffer.start(rows)
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
         """Keep what the policy saw and did, what it got for it, and the state that came of it."""
         if self._options.write_dataset:
-            self._buffer.append(transition.running, dict(self._arrays(environment, transition)))
+            arrays = step_arrays(environment, transition, self._options.observations)
+            self._buffer.append(transition.running, dict(arrays))
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         """Write the episode's file, then commit it."""
@@ -184,15 +178,6 @@ class EpisodeRecorder(Observer):
         """Close the commit file; episodes under way are forgotten, episode files stay as they are."""
         self._commits.close()
 
-    def _arrays(self, environment: Environment, transition: Transition) -> Iterator[tuple[str, torch.Tensor]]:
-        yield layout.ACTIONS, transition.action.to(torch.float32)
-        yield layout.REWARDS, transition.step.reward
-        yield from flatten(environment.state(), layout.STATES)
-        wanted = self._options.observations
-        for group, terms in transition.observation.items():
-            if wanted is RecordedObservations.ALL or (wanted is RecordedObservations.STATE and group == "policy"):
-                yield from flatten(terms, observation_path(group))
-
     def _recorded(self, environment: Environment, record: EpisodeRecord, underway: _Underway) -> RecordedEpisode:
         arrays = {**self._buffer.take(record.env_id), **underway.initial_state}
         dones = np.zeros(len(arrays[layout.ACTIONS]), np.uint8)
@@ -205,6 +190,42 @@ class EpisodeRecorder(Observer):
             | {"rank": self._job.rank, "control_dt": environment.control_dt, "provenance": self._provenance},
             env_args={"type": ROBOMIMIC_ENV_TYPE, **self._job.env_args},
         )
+
+
+def step_arrays(
+    environment: Environment, transition: Transition, observations: RecordedObservations
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield what is recorded of a control step: path and value of all rows. Shape of each: (num_envs, ...).
+
+    Args:
+        environment: The environment, after the step.
+        transition: The step.
+        observations: Which observations are recorded.
+    """
+    yield layout.ACTIONS, transition.action.to(torch.float32)
+    yield layout.REWARDS, transition.step.reward
+    yield from flatten(environment.state(), layout.STATES)
+    for group, terms in transition.observation.items():
+        if observations is RecordedObservations.ALL or (
+            observations is RecordedObservations.STATE and group == "policy"
+        ):
+            yield from flatten(terms, observation_path(group))
+
+
+def initial_arrays(environment: Environment, env_ids: Sequence[int]) -> dict[int, dict[str, np.ndarray]]:
+    """Return what is recorded of the state that rows start from, by row: path and value, copied.
+
+    Args:
+        environment: The environment, after the reset of these rows.
+        env_ids: The rows.
+    """
+    states = {path: tensor.cpu().numpy() for path, tensor in flatten(environment.state(), layout.INITIAL_STATE)}
+    arrays: dict[int, dict[str, np.ndarray]] = {}
+    for row in env_ids:
+        arrays[row] = {path: values[row : row + 1].copy() for path, values in states.items()}
+        for name, array in environment.episode_state(row).items():
+            arrays[row][f"{layout.INITIAL_STATE}/{layout.SIMULATOR}/{name}"] = np.asarray(array)
+    return arrays
 
 
 def observation_path(group: str) -> str:
