@@ -1,14 +1,16 @@
-"""Which device a rank simulates on, and which device its policy's network runs on."""
+"""Which device a rank simulates on, which one its policy's network runs on, and how exactly they calculate."""
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
 import torch
 
 from isaaclab_arena.errors import ConfigError, Problem
 
+_CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+_REPEATABLE_WORKSPACES = (":4096:8", ":16:8")
 _DEVICE_PATTERN = re.compile(r"cpu|cuda(?::(0|[1-9][0-9]{0,3}))?", re.ASCII)
 
 
@@ -33,6 +35,25 @@ def visible_gpu_count() -> int:
 def menagerie_root(environ: Mapping[str, str] = os.environ) -> str | None:
     """Return where a checkout of MuJoCo Menagerie is, None if nobody says."""
     return environ.get("MENAGERIE_ROOT") or None
+
+
+def calculate_deterministically(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Have torch give the same bits whenever it makes the same operation on the same input on the same machine.
+
+    Operations that cannot do so raise from now on, and say so. Call it before the first operation on a GPU: cuBLAS
+    reads its environment variable only once.
+
+    Args:
+        environ: Environment variables; a workspace of cuBLAS that is good for this is left as it is.
+    """
+    if environ.get(_CUBLAS_WORKSPACE) not in _REPEATABLE_WORKSPACES:
+        environ[_CUBLAS_WORKSPACE] = _REPEATABLE_WORKSPACES[0]
+    torch.use_deterministic_algorithms(mode=True)
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.deterministic = True
+    # TF32 is repeatable too, but a network would then depend on which GPUs have it.
+    torch.backends.cudnn.allow_tf32 = False
+    torch.set_float32_matmul_precision("highest")
 
 
 def choose_rank_device(

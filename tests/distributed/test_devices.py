@@ -1,7 +1,12 @@
 import pytest
 import torch
 
-from isaaclab_arena.distributed.devices import check_device_exists, choose_rank_device, resolve_policy_device
+from isaaclab_arena.distributed.devices import (
+    calculate_deterministically,
+    check_device_exists,
+    choose_rank_device,
+    resolve_policy_device,
+)
 from isaaclab_arena.errors import ConfigError
 
 
@@ -122,3 +127,32 @@ def test_without_gpus_a_policy_runs_on_the_cpu_unless_told_otherwise():
 def test_a_policy_device_id_is_an_index(device_id):
     with pytest.raises(ConfigError, match=r"policy_device_id: .* is no GPU index"):
         resolve_policy_device(environ={}, visible_gpus=4, policy_device_id=device_id)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [(None, ":4096:8"), (":0:0", ":4096:8"), (":16:8", ":16:8"), (":4096:8", ":4096:8")]
+)
+def test_deterministic_calculation_is_arranged_before_a_gpu_is_touched(given, kept):
+    environ = {} if given is None else {"CUBLAS_WORKSPACE_CONFIG": given}
+    touched = torch.cuda.is_initialized()
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.backends.cudnn.deterministic,
+        torch.backends.cudnn.benchmark,
+        torch.backends.cudnn.allow_tf32,
+        torch.get_float32_matmul_precision(),
+    )
+    try:
+        torch.backends.cudnn.benchmark = True
+        calculate_deterministically(environ)
+        assert environ == {"CUBLAS_WORKSPACE_CONFIG": kept}
+        assert torch.are_deterministic_algorithms_enabled()
+        assert not torch.backends.cudnn.benchmark
+        assert not torch.backends.cudnn.allow_tf32
+        assert not torch.backends.cuda.matmul.allow_tf32
+        assert torch.cuda.is_initialized() == touched
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = before[1], before[2]
+        torch.backends.cudnn.allow_tf32 = before[3]
+        torch.set_float32_matmul_precision(before[4])
