@@ -42,8 +42,7 @@ class Registry:
         return sorted({*self._builtin, *self._registered, *self._plugins()})
 
     def __contains__(self, name: str) -> bool:
-        known = name in self._registered or name in self._builtin or name in self._plugins()
-        return known or self._scheme(name) is not None
+        return self.is_listed(name) or self._scheme(name) is not None
 
     def patterns(self) -> list[str]:
         """Return what names of schemes look like, ``gym:...``; `get` takes them for names too."""
@@ -52,6 +51,10 @@ class Registry:
     def maker(self, pattern: str) -> Callable[[str], Any]:
         """Return what makes the entries of a scheme, given one of `patterns`, importing it."""
         return _imported(self._schemes[pattern.partition(":")[0]])
+
+    def is_listed(self, name: str) -> bool:
+        """Whether a name is one of `names`: built in, registered, or of an installed package."""
+        return name in self._registered or name in self._builtin or name in self._plugins()
 
     def get(self, name: str) -> Any:
         """Return the object that ``name`` stands for, importing it if need be.
@@ -62,7 +65,10 @@ class Registry:
         if name in self._registered:
             return self._registered[name]
         if name in self._builtin:
-            return _imported(self._builtin[name])
+            try:
+                return _imported(self._builtin[name])
+            except Exception as error:  # such as MuJoCo's own, about a variable of the environment that it reads
+                raise ConfigError(f"{self.kind} '{name}' cannot be loaded: {type(error).__name__}: {error}") from error
         plugins = self._plugins()
         scheme = self._scheme(name)
         if name not in plugins and scheme is not None:
@@ -71,7 +77,7 @@ class Registry:
             raise ConfigError(f"no {self.kind} called '{name}'{did_you_mean(name, [*self.names(), *self.patterns()])}")
         try:
             return plugins[name].load()
-        except Exception as error:  # importing runs another package's code, which may fail in any way
+        except (Exception, SystemExit) as error:  # importing runs another package's code, which may fail in any way
             raise ConfigError(
                 f"{self.kind} '{name}' comes from '{plugins[name].value}', which cannot be imported: "
                 f"{type(error).__name__}: {error}"

@@ -44,8 +44,8 @@ def catalog_text(registry: Registry) -> str:
     for name in names:
         try:
             entry = registry.get(name)
-        except (ConfigError, ImportError, AttributeError) as error:
-            lines.append(f"{name:<{width}}  {_summary_of_pattern(registry, name) or f'cannot be loaded: {error}'}")
+        except ConfigError as error:
+            lines.append(f"{name:<{width}}  {_summary_of_pattern(registry, name) or error}")
             continue
         lines.append(f"{name:<{width}}  {_summary(entry)}".rstrip())
         lines.extend(f"{'':<{width}}    {line}" for line in _details(entry))

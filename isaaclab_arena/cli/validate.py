@@ -31,6 +31,9 @@ class ValidateOptions:
     seed: int | None = None
     """Seed of jobs that do not say."""
 
+    no_import: bool = False
+    """Import no module and run no interpreter that a job file names: registered names only."""
+
 
 def main(argv: Sequence[str]) -> int:
     """Check the files named in ``argv``.
@@ -48,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     for path in options.files:
         try:
             jobs_file = load_jobs_file(path, defaults)
-            resolve_jobs(jobs_file.jobs, file=jobs_file.path)
+            resolve_jobs(jobs_file.jobs, file=jobs_file.path, may_import=not options.no_import)
         except ConfigError as error:
             problems.extend(error.problems)
         else:

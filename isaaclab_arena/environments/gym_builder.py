@@ -102,6 +102,16 @@ class GymBuilder:
         if problems:
             raise ConfigError(problems)
 
+    def foreign_code(self, config: GymConfig) -> list[Problem]:
+        """Return which options name code to be loaded that no installed package has announced."""
+        problems = []
+        module, colon, _ = self.name.rpartition(":")
+        if colon:
+            problems.append(Problem(f"'{self.kind}:{self.name}' imports the module '{module}'", key="environment"))
+        if config.python is not None:
+            problems.append(Problem(f"'{config.python}' is a program that would be run", key="python"))
+        return problems
+
     def build(self, config: GymConfig, *, num_envs: int, device: torch.device, num_threads: int) -> GymEnvironment:
         """Build the environment; see `EnvironmentBuilder`.
 

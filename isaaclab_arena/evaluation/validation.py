@@ -14,7 +14,7 @@ from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.job_conditions import JobConditions, job_conditions
-from isaaclab_arena.interfaces.environment import EnvironmentBuilder
+from isaaclab_arena.interfaces.environment import CodeLoadingBuilder, EnvironmentBuilder
 from isaaclab_arena.interfaces.variation import VariableEnvironmentBuilder, Variation
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.policy.policy_base import PolicyBase
@@ -29,6 +29,7 @@ def resolve_jobs(
     file: str | None = None,
     overrides: Mapping[str, Any] | None = None,
     environments: Registry = ENVIRONMENTS,
+    may_import: bool = True,
 ) -> tuple[Job, ...]:
     """Find the environment and the policy of every job and check all their options.
 
@@ -38,12 +39,14 @@ def resolve_jobs(
         overrides: Options that the command line gives to every policy that has them, such as ``policy_device``;
             those that are None are left out.
         environments: Where the names of environments are looked up.
+        may_import: Whether a job may name code, that is the class path of a policy, the module of an environment or
+            an interpreter; otherwise registered names and those of installed packages are all there is.
 
     Raises:
         ConfigError: With every problem of every job.
     """
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
-    resolver = _Resolver(environments, given, Path(file or "").parent)
+    resolver = _Resolver(environments, given, Path(file or "").parent, may_import=may_import)
     resolved: list[Job] = []
     problems: list[Problem] = []
     for job in jobs:
@@ -59,8 +62,9 @@ def resolve_jobs(
 class _Resolver:
     """Resolves jobs one by one, and what many jobs share only once."""
 
-    def __init__(self, environments: Registry, overrides: Mapping[str, Any], folder: Path) -> None:
+    def __init__(self, environments: Registry, overrides: Mapping[str, Any], folder: Path, *, may_import: bool) -> None:
         self._environments = environments
+        self._may_import = may_import
         self._overrides = overrides
         self._folder = folder
         self._known: dict[str, Any] = {}
@@ -124,6 +128,8 @@ class _Resolver:
             "arena_env_args",
             lambda: read_options(builder.config_class, options, owner=owner, other_names=COMMON_ENVIRONMENT_KEYS),
         )
+        if not self._may_import:
+            _keyed("arena_env_args", lambda: _refuse_foreign_code(builder, config))
         _keyed("arena_env_args", lambda: _checked(builder, config, owner))
         return builder, config
 
@@ -149,7 +155,7 @@ class _Resolver:
         )
 
     def _policy(self, job: JobConfig) -> tuple[type[PolicyBase], dict[str, Any]]:
-        policy_class = _keyed("policy_type", lambda: resolve_policy_class(job.policy_type))
+        policy_class = _keyed("policy_type", lambda: resolve_policy_class(job.policy_type, may_import=self._may_import))
         undefined = sorted(getattr(policy_class, "__abstractmethods__", ()))
         if undefined:
             message = f"'{job.policy_type}' is no complete policy: it does not define {', '.join(undefined)}"
@@ -182,6 +188,17 @@ def _has_no_length(conditions: JobConditions, policy_class: type[PolicyBase]) ->
     if job.num_steps is not None or job.num_episodes is not None or job.conditions is not None:
         return False
     return policy_class.has_length is PolicyBase.has_length and policy_class.num_episodes is PolicyBase.num_episodes
+
+
+def _refuse_foreign_code(builder: EnvironmentBuilder, config: Any) -> None:
+    found = builder.foreign_code(config) if isinstance(builder, CodeLoadingBuilder) else ()
+    if found:
+        raise ConfigError(
+            [
+                dataclasses.replace(problem, message=f"{problem.message}, and --no_import forbids that")
+                for problem in found
+            ]
+        )
 
 
 def _checked(builder: EnvironmentBuilder, config: Any, owner: str) -> None:

@@ -3,12 +3,13 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import gymnasium
 import numpy as np
 import torch
 
+from isaaclab_arena.errors import Problem
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
 
@@ -148,6 +149,22 @@ class Environment(ABC):
         del env_id
         return {}
 
+    def restore(
+        self, env_ids: torch.Tensor, conditions: Sequence[Conditions], states: Sequence[Mapping[str, np.ndarray]]
+    ) -> Observation:
+        """Start recorded episodes again in the named rows; by default from their conditions alone, as `reset` does.
+
+        Args:
+            env_ids: Rows to start, ascending. Shape: (n,), int64.
+            conditions: What each of them started from, in the same order.
+            states: What `episode_state` returned for each; empty where that was not recorded.
+
+        Returns:
+            The observation of all rows.
+        """
+        del states
+        return self.reset(env_ids, conditions)
+
     def provenance(self) -> Mapping[str, str]:
         """Return what identifies the simulated world, for recordings: model hash, engine version."""
         return {}
@@ -229,6 +246,19 @@ class EnvironmentBuilder(Protocol):
             num_envs: Number of rows.
             device: Where observations live and actions are expected.
             num_threads: Threads that the physics may use.
+        """
+        ...
+
+
+@runtime_checkable
+class CodeLoadingBuilder(Protocol):
+    """A builder whose name or options may name code: a module to import, a program to run."""
+
+    def foreign_code(self, config: Any) -> Sequence[Problem]:
+        """Return one problem per option that names code which no installed package has announced.
+
+        Args:
+            config: An instance of the builder's ``config_class``. Nothing is imported or run to answer.
         """
         ...
 

@@ -34,18 +34,24 @@ def register_policy(policy_class: PolicyClass) -> PolicyClass:
     return policy_class
 
 
-def resolve_policy_class(policy_type: str) -> type[PolicyBase]:
+def resolve_policy_class(policy_type: str, *, may_import: bool = True) -> type[PolicyBase]:
     """Return the class that a job's ``policy_type`` names.
 
     Args:
         policy_type: A registered name, or a dotted path ``package.module.Class`` (``package.module:Class`` too).
             Importing a module runs its code.
+        may_import: Whether a dotted path may be imported; registered names always are.
 
     Raises:
         ConfigError: If there is no such policy, or what the name stands for is no policy class.
     """
     if policy_type in POLICIES or ("." not in policy_type and ":" not in policy_type):
         found = POLICIES.get(policy_type)
+    elif not may_import:
+        raise ConfigError(
+            f"'{policy_type}' is a class path, whose module would have to be imported; --no_import allows registered "
+            f"names only: {', '.join(POLICIES.names())}"
+        )
     else:
         found = _import_dotted(policy_type)
     if not (isinstance(found, type) and issubclass(found, PolicyBase)):
@@ -57,7 +63,7 @@ def _import_dotted(path: str) -> object:
     module_name, _, attribute = path.replace(":", ".").rpartition(".")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
             f"cannot import '{module_name}' of policy '{path}': {type(error).__name__}: {error}"
         ) from error

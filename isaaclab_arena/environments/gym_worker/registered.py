@@ -42,5 +42,5 @@ def _import(module: str) -> None:
         importlib.import_module(module)
     except ImportError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ImportError(f"{module}: {type(error).__name__}: {error}") from error
