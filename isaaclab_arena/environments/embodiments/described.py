@@ -6,10 +6,12 @@ from pathlib import Path
 
 import mujoco
 
+from isaaclab_arena.distributed.devices import menagerie_root
 from isaaclab_arena.environments.embodiments.description import RobotDescription, read_description
 from isaaclab_arena.environments.embodiments.embodiment import Embodiment
 from isaaclab_arena.environments.embodiments.workspace import Workspace
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.sim.mjcf_files import file_outside
 from isaaclab_arena.sim.robot import Robot
 from isaaclab_arena.sim.scene import PartFrame
 
@@ -25,15 +27,17 @@ def described_embodiment(path: str | Path, *, folder: Path | None = None) -> Emb
 
     Args:
         path: The description, YAML or JSON.
-        folder: Where its ``mjcf`` is looked up, its own folder if None.
+        folder: Where its ``mjcf`` is looked up, its own folder if None. All files of the robot have to lie below it,
+            or below a checkout of MuJoCo Menagerie that MENAGERIE_ROOT names.
 
     Raises:
         ConfigError: With every problem of the description, each with file and key.
     """
     path = Path(path)
     description = read_description(path)
-    asset = ((folder or path.parent) / description.mjcf).resolve()
-    checker = _Checker(str(path), _compiled(asset, str(path)))
+    folder = folder or path.parent
+    asset = (folder / description.mjcf).resolve()
+    checker = _Checker(str(path), _compiled(asset, folder, str(path)))
     checker.check(description)
     return Embodiment(
         robot=_robot(description, checker.model),
@@ -46,13 +50,30 @@ def described_embodiment(path: str | Path, *, folder: Path | None = None) -> Emb
     )
 
 
-def _compiled(asset: Path, file: str) -> mujoco.MjModel:
+def _compiled(asset: Path, folder: Path, file: str) -> mujoco.MjModel:
     if not asset.is_file():
         raise ConfigError(Problem(f"there is no file '{asset}'", file=file, key="mjcf"))
+    _refuse_outside(asset, folder.resolve(), file)
     try:
         return mujoco.MjModel.from_xml_path(str(asset))
     except ValueError as error:
         raise ConfigError(Problem(f"MuJoCo cannot load '{asset}': {error}", file=file, key="mjcf")) from error
+
+
+def _refuse_outside(asset: Path, folder: Path, file: str) -> None:
+    """Refuse a robot whose files lead out of its folder: a description from elsewhere shall not read any file."""
+    checkout = menagerie_root()
+    root = folder
+    if checkout is not None and not asset.is_relative_to(folder) and asset.is_relative_to(Path(checkout).resolve()):
+        root = Path(checkout).resolve()
+    try:
+        outside = file_outside(asset, root)
+    except OSError as error:
+        message = f"a file of '{asset}' cannot be read: {error.filename}: {error.strerror}"
+        raise ConfigError(Problem(message, file=file, key="mjcf")) from error
+    if outside is not None:
+        message = f"leads to '{outside}', which is not below '{root}'; keep the files of a robot below its description"
+        raise ConfigError(Problem(message, file=file, key="mjcf"))
 
 
 class _Checker:

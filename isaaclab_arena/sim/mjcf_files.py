@@ -1,0 +1,74 @@
+"""Which files an MJCF file makes MuJoCo open: everything that a robot's files name has to lie below one folder."""
+
+import html
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+# Looked for anywhere in the text and not in parsed elements: MuJoCo's parser takes XML that others refuse, and what
+# this finds beyond what MuJoCo reads does no harm.
+_NAME = re.compile(r"file\w*|meshdir|texturedir|assetdir")
+_VALUE = re.compile(r"""\s*=\s*(["'])(.*?)\1""", re.DOTALL)
+_MAX_BYTES = 1 << 28
+
+
+def file_outside(mjcf: Path, root: Path) -> Path | None:
+    """Return a file that MuJoCo might open for an MJCF file though it does not lie below a folder, None if all do.
+
+    Included files, attached models, meshes, textures and height fields are followed, links are resolved, and both
+    kinds of slash separate folders, as they do for MuJoCo.
+
+    Args:
+        mjcf: The MJCF file.
+        root: The folder below which everything has to lie.
+
+    Raises:
+        OSError: If a file cannot be read.
+    """
+    root, mjcf = root.resolve(), mjcf.resolve()
+    seen: dict[Path, None] = {mjcf: None}
+    known = 0
+    # A folder that is named in the last file holds for the names in the first one too, so all are read again.
+    while known != len(seen):
+        known = len(seen)
+        for found in list(_named_files(list(seen))):
+            seen[found] = None
+            if not found.is_relative_to(root):
+                return found
+    return None if mjcf.is_relative_to(root) else mjcf
+
+
+def _named_files(files: list[Path]) -> Iterator[Path]:
+    """Yield the files that exist under the names in files, from every folder that a name might start from."""
+    names: set[str] = set()
+    folders = {""}
+    for file in files:
+        text = _text(file)
+        for word in _NAME.finditer(text):
+            value = _VALUE.match(text, word.end())
+            if value is not None:
+                (names if word[0].startswith("file") else folders).update(_spellings(value[2]))
+    starts = {base / folder for base in {file.parent for file in files} for folder in folders}
+    for start in starts:
+        for name in names:
+            path = start / name
+            try:
+                if path.exists() and not path.is_dir():
+                    yield path.resolve()
+            except (OSError, ValueError, RuntimeError):
+                # Too long, with a NUL in it, or links in a circle: nobody can open it.
+                continue
+
+
+def _text(file: Path) -> str:
+    with file.open("rb") as stream:
+        data = stream.read(_MAX_BYTES)
+    # Most files are meshes and textures, which name nothing; searching bytes is a hundred times as fast.
+    return data.decode("utf-8", "surrogateescape") if b"file" in data or b"dir" in data else ""
+
+
+def _spellings(name: str) -> Iterator[str]:
+    for text in (name, html.unescape(name)):
+        slashed = text.replace("\\", "/")
+        # MuJoCo drops the folders of a name where the compiler's strippath says so.
+        yield from (text, slashed, slashed.rpartition("/")[2])

@@ -1,0 +1,146 @@
+"""A robot's files lead nowhere but below their folder, however MuJoCo would read their names."""
+
+import re
+from pathlib import Path
+
+import mujoco
+import pytest
+import yaml
+
+from isaaclab_arena.environments.embodiments.described import described_embodiment
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.sim.mjcf_files import file_outside
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "robots.md"
+TETRAHEDRON = "v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
+MESH = '<asset><mesh name="m" file="{name}"/></asset><worldbody><geom type="mesh" mesh="m"/></worldbody>'
+BODY = '<worldbody><geom size="1"/></worldbody>'
+
+ESCAPES = {
+    "a mesh above": MESH.format(name="../outside/m.obj"),
+    "a mesh by its absolute path": MESH.format(name="{outside}/m.obj"),
+    "a folder of meshes above": '<compiler meshdir="../outside"/>' + MESH.format(name="m.obj"),
+    "an absolute folder of meshes": '<compiler meshdir="{outside}"/>' + MESH.format(name="m.obj"),
+    "an assets folder": '<compiler assetdir="../outside"/>' + MESH.format(name="m.obj"),
+    "a way up inside a folder of meshes": '<compiler meshdir="meshes"/>' + MESH.format(name="../../outside/m.obj"),
+    "backward slashes": MESH.format(name="..\\outside\\m.obj"),
+    "characters by their numbers": MESH.format(name="&#46;&#46;/outside/m.obj"),
+    "single quotes and spaces": MESH.replace('file="{name}"', "file = '{name}'").format(name="../outside/m.obj"),
+    "folders that MuJoCo drops": '<compiler meshdir="../outside" strippath="true"/>' + MESH.format(name="a/b/m.obj"),
+    "a link": MESH.format(name="link.obj"),
+    "a linked folder": MESH.format(name="linked/m.obj"),
+    "an included file": '<include file="../outside/part.xml"/>' + BODY,
+    "what an included file includes": '<include file="inner/includes.xml"/>' + BODY,
+    "what an included file says of folders": '<include file="inner/folders.xml"/>' + MESH.format(name="m.obj"),
+    "an attached model": '<asset><model name="a" file="inner/attached.xml"/></asset>'
+    '<worldbody><attach model="a" body="b" prefix="p"/></worldbody>',
+    "a texture": '<asset><texture name="t" type="2d" file="../outside/t.png"/></asset>' + BODY,
+    "a side of a sky": '<asset><texture type="skybox" fileright="../outside/t.png"/></asset>' + BODY,
+    "a height field": '<asset><hfield name="h" file="../outside/t.png" size="1 1 1 1"/></asset>' + BODY,
+    "a comment that is none": '<custom><text name="a" data="<!--"/></custom>'
+    + MESH.format(name="../outside/m.obj")
+    + '<custom><text name="b" data="-->"/></custom>',
+    "a name in a name": "<custom><text name=\"file='\" data=\"a\"/></custom>" + MESH.format(name="../outside/m.obj"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """A robot's folder, and one beside it with what must not be read."""
+    robot, outside = tmp_path / "robot", tmp_path / "outside"
+    for folder in (robot / "inner", robot / "meshes", outside):
+        folder.mkdir(parents=True)
+    (outside / "m.obj").write_text(TETRAHEDRON)
+    (outside / "t.png").write_bytes(b"no picture")
+    (outside / "part.xml").write_text('<mujoco><worldbody><body name="secret"/></worldbody></mujoco>')
+    (robot / "link.obj").symlink_to(outside / "m.obj")
+    (robot / "linked").symlink_to(outside)
+    (robot / "inner" / "includes.xml").write_text('<mujoco><include file="../outside/part.xml"/></mujoco>')
+    (robot / "inner" / "folders.xml").write_text('<mujoco><compiler meshdir="../outside"/></mujoco>')
+    attached = (
+        MESH.format(name="../../outside/m.obj")
+        .replace("<geom", '<body name="b"><geom')
+        .replace("/></w", "/></body></w")
+    )
+    (robot / "inner" / "attached.xml").write_text(f"<mujoco>{attached}</mujoco>")
+    return robot, outside
+
+
+@pytest.mark.parametrize("escape", ESCAPES)
+def test_every_way_out_of_the_folder_is_found(folders, escape):
+    robot, outside = folders
+    mjcf = robot / "robot.xml"
+    mjcf.write_text(f"<mujoco>{ESCAPES[escape].replace('{outside}', str(outside))}</mujoco>")
+    found = file_outside(mjcf, robot)
+    assert found is not None
+    assert found.parent == outside
+
+
+@pytest.mark.parametrize("escape", [name for name in ESCAPES if "t.png" not in ESCAPES[name]])
+def test_every_way_out_is_one_that_mujoco_would_take(folders, escape):
+    robot, outside = folders
+    mjcf = robot / "robot.xml"
+    mjcf.write_text(f"<mujoco>{ESCAPES[escape].replace('{outside}', str(outside))}</mujoco>")
+    mujoco.MjModel.from_xml_path(str(mjcf))
+
+
+def test_files_below_the_folder_are_no_way_out(folders):
+    robot, _ = folders
+    (robot / "meshes" / "m.obj").write_text(TETRAHEDRON)
+    (robot / "inner" / "model.xml").write_text(
+        '<mujoco><compiler meshdir="../meshes"/><!-- -- --><include file="more.xml"/>'
+        + MESH.format(name="m.obj")
+        + "</mujoco>"
+    )
+    (robot / "inner" / "more.xml").write_text(f"<mujoco>{BODY}</mujoco>")
+    mujoco.MjModel.from_xml_path(str(robot / "inner" / "model.xml"))
+    assert file_outside(robot / "inner" / "model.xml", robot) is None
+    assert file_outside(robot / "inner" / "model.xml", robot / "inner") == (robot / "meshes" / "m.obj").resolve()
+
+
+def test_files_that_include_each_other_are_read_once(folders):
+    robot, _ = folders
+    (robot / "a.xml").write_text('<mujoco><include file="b.xml"/></mujoco>')
+    (robot / "b.xml").write_text('<mujoco><include file="a.xml"/></mujoco>')
+    assert file_outside(robot / "a.xml", robot) is None
+
+
+def described(folder: Path, mjcf: str) -> Path:
+    """Write the description that docs/robots.md shows, with another MJCF file."""
+    values = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)[0])
+    (folder / "robot.yaml").write_text(yaml.safe_dump({**values, "mjcf": mjcf}))
+    return folder / "robot.yaml"
+
+
+@pytest.mark.parametrize("way", ["../outside/robot.xml", "{outside}/robot.xml", "link.xml"])
+def test_a_description_whose_mjcf_file_lies_elsewhere_is_refused_with_the_path(folders, way):
+    robot, outside = folders
+    (outside / "robot.xml").write_text(f"<mujoco>{BODY}</mujoco>")
+    (robot / "link.xml").symlink_to(outside / "robot.xml")
+    with pytest.raises(ConfigError) as refused:
+        described_embodiment(described(robot, way.replace("{outside}", str(outside))))
+    [problem] = refused.value.problems
+    assert problem.key == "mjcf"
+    assert problem.message.startswith(f"leads to '{outside / 'robot.xml'}', which is not below '{robot}'")
+
+
+def test_a_description_whose_mjcf_file_includes_another_folders_is_refused_with_the_path(folders):
+    robot, outside = folders
+    (robot / "robot.xml").write_text(f'<mujoco><include file="../outside/part.xml"/>{BODY}</mujoco>')
+    with pytest.raises(ConfigError, match=re.escape(f"leads to '{outside / 'part.xml'}'")):
+        described_embodiment(described(robot, "robot.xml"))
+
+
+def test_a_checkout_of_menagerie_may_lie_anywhere_and_keeps_its_files_below_itself(folders, monkeypatch):
+    robot, outside = folders
+    (outside / "arm").mkdir()
+    xml = re.findall(r"```xml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)[0]
+    (outside / "arm" / "arm.xml").write_text(xml)
+    monkeypatch.setenv("MENAGERIE_ROOT", str(outside))
+    assert described_embodiment(described(robot, "../outside/arm/arm.xml")).asset == str(outside / "arm" / "arm.xml")
+    (outside / "arm" / "arm.xml").write_text(
+        xml.replace("<worldbody>", '<include file="../../robot/x.xml"/><worldbody>')
+    )
+    (robot / "x.xml").write_text("<mujoco/>")
+    with pytest.raises(ConfigError, match="leads to"):
+        described_embodiment(described(robot, "../outside/arm/arm.xml"))
