@@ -24,6 +24,7 @@ from isaaclab_arena.errors import ArenaError, ConfigError
 
 _LOG = logging.getLogger(__name__)
 _POLL_INTERVAL_S = 0.05
+_BEAT_INTERVAL_S = 1.0
 _LINGER_S = 0.3
 _SHARED_DISK_DELAY_S = 10.0
 _LEAVE_TIMEOUT_S = 10.0
@@ -119,6 +120,31 @@ class Ranks:
                 f"{', '.join(blind)}; choose one on a disk that all machines share"
             )
 
+    @contextmanager
+    def keep_waiting(self) -> Iterator[None]:
+        """On rank 0, let the others wait as long as the ``with`` block takes, and not lose patience."""
+        if not (self.context.is_rank_zero and self.context.is_distributed):
+            yield
+            return
+        done = threading.Event()
+        beating = threading.Thread(target=self._beat_until, args=(done,), name="keep-waiting", daemon=True)
+        beating.start()
+        try:
+            yield
+        finally:
+            done.set()
+            beating.join()
+
+    def _beat_until(self, done: threading.Event) -> None:
+        beat = 0
+        while not done.wait(min(_BEAT_INTERVAL_S, self._timeout_s / 4)):
+            beat += 1
+            try:
+                self._store.set("patience", str(beat))
+            except RuntimeError:
+                _LOG.debug("the other ranks cannot be told to wait, the store is gone", exc_info=True)
+                return
+
     def give_up(self, reason: str) -> None:
         """Tell ranks that still wait in start-up that this one will not take part."""
         if not self.context.is_distributed:
@@ -136,11 +162,14 @@ class Ranks:
             self._store.set(key, value)
 
     def _hear(self, key: str, *, rank: int, name: str) -> str:
-        deadline = time.monotonic() + self._timeout_s
+        deadline, heard = time.monotonic() + self._timeout_s, b""
         with _network_failures(self.context, self._timeout_s):
             while not self._store.check([key]):
                 if self._store.check(["stopped"]):
                     raise PeerStoppedError(f"stopped because of {self._store.get('stopped').decode()}")
+                beat = self._store.get("patience") if self._store.check(["patience"]) else b""
+                if beat != heard:
+                    deadline, heard = time.monotonic() + self._timeout_s, beat
                 if time.monotonic() > deadline:
                     raise DistributedError(f"rank {rank} did not say its {name} within {self._timeout_s:g} s")
                 time.sleep(_POLL_INTERVAL_S)

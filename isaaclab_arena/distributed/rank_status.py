@@ -147,6 +147,7 @@ class StatusPublisher:
         self._interval_s = interval_s
         self._env_steps = status.env_steps
         self._episodes_left = 0
+        self._corrects_total = True
         self._silent = False
         self._recent: deque[tuple[float, int]] = deque(maxlen=_SPEED_WINDOW)
         self._status_lock = threading.Lock()
@@ -193,15 +194,16 @@ class StatusPublisher:
         if state.is_final:
             self._write_or_log()
 
-    def start_job(self, name: str, *, num_episodes: int = 0) -> None:
+    def start_job(self, name: str, *, num_episodes: int | None = 0) -> None:
         """Say which job begins.
 
         Args:
             name: Name of the job.
             num_episodes: How many of ``episodes_total`` belong to it. At its end the total is corrected by what it
-                really ran.
+                really ran. None where ranks share the total, and none of them knows its part of it.
         """
-        self._episodes_left = num_episodes
+        self._corrects_total = num_episodes is not None
+        self._episodes_left = num_episodes or 0
         self._update(state=RankState.RUNNING, current_job=name)
         self._write_or_log()
 
@@ -211,7 +213,7 @@ class StatusPublisher:
             current_job=None,
             jobs_done=self._status.jobs_done + 1,
             jobs_failed=self._status.jobs_failed + int(failed),
-            episodes_total=self._status.episodes_total - self._episodes_left,
+            episodes_total=self._status.episodes_total - (self._episodes_left if self._corrects_total else 0),
         )
         self._episodes_left = 0
         self._write_or_log()

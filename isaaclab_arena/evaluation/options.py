@@ -1,6 +1,7 @@
 """The command-line options that both runners share, and reading them the way Isaac Lab Arena's users type them."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -46,7 +47,11 @@ class RunOptions:
     output_base_dir: str = "outputs"
     """Folder that gets a dated folder for this run."""
     output_dir: str | None = None
-    """Exact folder for this run, instead of a dated one; missing or empty."""
+    """Exact folder for this run, instead of a dated one; missing or empty, or with --resume that of the run."""
+    resume: str | None = None
+    """Go on with a run: of that folder, of --output_dir, or the newest of --output_base_dir with the same jobs."""
+    retry_errors: bool = False
+    """With --resume, run episodes again that ended in an error; the table says how many."""
     no_dataset: bool = False
     """Record no HDF5 datasets, only one line per episode."""
     record_observations: Literal["none", "state", "all"] = "state"
@@ -70,7 +75,19 @@ class RunOptions:
     continue_on_error: bool = False
     """Go on after a job that fails, which is the default; excludes --fail_fast."""
     assignment: str = "round_robin"
-    """Which rank runs which jobs."""
+    """Which rank runs which jobs: round_robin, contiguous, or dynamic, where ranks take what is left as they go."""
+    split_jobs: bool = False
+    """Let several ranks share a job whose number of episodes is known."""
+    lease_s: float = 30.0
+    """With dynamic assignment, seconds of silence after which another rank takes over what a rank has begun."""
+    deterministic: bool = False
+    """Ask policies on batches of one fixed size, so that results are the same bits for any num_envs."""
+    policy_batch: int = 64
+    """That size, with --deterministic; at least every job's num_envs."""
+    step_timeout_s: float = 1800.0
+    """Seconds without one finished control step after which a rank that hangs is ended; 0 never ends it."""
+    no_import: bool = False
+    """Refuse jobs that would import code which is not registered: dotted class paths, interpreters, module:id."""
     num_threads: int | None = None
     """Physics threads of this rank. By default its share of the cores."""
     torch_threads: int = 1
@@ -96,6 +113,17 @@ class RunOptions:
         """Return what the command line gives to every policy that has an option of that name."""
         return {"policy_device": self.policy_device, "policy_device_id": self.policy_device_id}
 
+    def result_settings(self) -> dict[str, Any]:
+        """Return the options, beside the jobs, that decide what a run records or what comes out of it."""
+        return {
+            "no_dataset": self.no_dataset,
+            "record_observations": self.record_observations,
+            "compression": self.compression,
+            "deterministic": self.deterministic,
+            "policy_batch": self.policy_batch if self.deterministic else None,
+            "torch_threads": self.torch_threads,
+        }
+
     def video_options(self) -> VideoOptions:
         """Return what is filmed.
 
@@ -118,25 +146,35 @@ class RunOptions:
         Raises:
             ConfigError: With every problem.
         """
-        problems = []
-        if self.num_steps is not None and self.num_episodes is not None:
-            problems.append(Problem("give either this or --num_episodes", key="--num_steps"))
-        if self.fail_fast and self.continue_on_error:
-            problems.append(Problem("contradicts --continue_on_error", key="--fail_fast"))
-        for name in ("num_envs", "num_steps", "num_episodes", "num_threads", "torch_threads"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                problems.append(Problem(f"must be at least 1, got {value}", key=f"--{name}"))
-        if self.seed is not None and self.seed < 0:
-            problems.append(Problem(f"must not be negative, got {self.seed}", key="--seed"))
-        if self.save_conditions is not None and Path(self.save_conditions).exists():
-            problems.append(Problem(f"{self.save_conditions} exists already", key="--save_conditions"))
-        elif self.save_conditions is not None and not Path(self.save_conditions).absolute().parent.is_dir():
-            problems.append(Problem("the folder of this file does not exist", key="--save_conditions"))
+        problems = [Problem(message, key=f"--{name}") for name, wrong, message in self._mistakes() if wrong]
         if problems:
             raise ConfigError(problems)
         self.video_options()
         resolve_policy_device(policy_device_id=self.policy_device_id, policy_device=self.policy_device)
+
+    def _mistakes(self) -> Iterator[tuple[str, bool, str]]:
+        """Yield, for every check, the option, whether it is wrong, and what is."""
+        yield "num_steps", None not in (self.num_steps, self.num_episodes), "give either this or --num_episodes"
+        yield "fail_fast", self.fail_fast and self.continue_on_error, "contradicts --continue_on_error"
+        for name in ("num_envs", "num_steps", "num_episodes", "num_threads", "torch_threads", "policy_batch"):
+            value = getattr(self, name)
+            yield name, value is not None and value < 1, f"must be at least 1, got {value}"
+        for name in ("seed", "step_timeout_s"):
+            value = getattr(self, name)
+            yield name, value is not None and value < 0, f"must not be negative, got {value}"
+        yield "lease_s", self.lease_s < 1, f"must be at least 1, got {self.lease_s:g}"
+        yield (
+            "retry_errors",
+            self.retry_errors and self.resume is None,
+            "needs --resume: it goes on with an earlier run",
+        )
+        if self.resume and self.output_dir is not None:
+            differs = Path(self.resume) != Path(self.output_dir)
+            yield "resume", differs, f"names '{self.resume}', but --output_dir '{self.output_dir}'"
+        if self.save_conditions is not None:
+            path = Path(self.save_conditions)
+            yield "save_conditions", path.exists(), f"{path} exists already"
+            yield "save_conditions", not path.absolute().parent.is_dir(), "the folder of this file does not exist"
 
 
 def read_command_line(
@@ -159,12 +197,27 @@ def read_command_line(
     return tyro.cli(
         options_class,
         prog=program,
-        args=[_translated(argument) for argument in arguments],
+        args=[_translated(argument) for argument in _with_folder_to_resume(arguments)],
         return_unknown_args=True,
         config=(tyro.conf.FlagCreatePairsOff,),
         use_underscores=True,
         console_outputs=claimed_rank() == 0,
     )
+
+
+def _with_folder_to_resume(arguments: Sequence[str]) -> list[str]:
+    """Give ``--resume`` an empty value where no folder follows it: what follows may be an environment's name."""
+    completed: list[str] = []
+    for position, argument in enumerate(arguments):
+        completed.append(argument)
+        following = arguments[position + 1] if position + 1 < len(arguments) else "-"
+        if argument == "--resume" and not _is_folder(following):
+            completed.append("")
+    return completed
+
+
+def _is_folder(argument: str) -> bool:
+    return not argument.startswith("-") and (os.sep in argument or Path(argument).is_dir())
 
 
 def refuse_unknown(unknown: Sequence[str], options_class: type) -> None:

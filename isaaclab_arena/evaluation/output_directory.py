@@ -6,6 +6,7 @@ from itertools import count
 from pathlib import Path
 
 from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.storage.layout import LOCK_FILE, RUN_PLAN_FILE
 
 
 def make_output_directory(*, output_dir: str | None, output_base_dir: str) -> Path:
@@ -41,10 +42,11 @@ def _check_missing_or_empty(path: Path) -> None:
         raise ConfigError(Problem(f"'{path}' is a link to nothing", key="--output_dir"))
     if path.exists() and not path.is_dir():
         raise ConfigError(Problem(f"'{path}' is a file; name a folder", key="--output_dir"))
-    if path.is_dir() and any(path.iterdir()):
-        raise ConfigError(
-            Problem(f"'{path}' is not empty; name a new folder, or use --output_base_dir", key="--output_dir")
-        )
+    # The lock of a run that died before it began is no reason to refuse.
+    if path.is_dir() and any(entry.name != LOCK_FILE for entry in path.iterdir()):
+        way_out = "go on with that run by --resume, or " if (path / RUN_PLAN_FILE).is_file() else ""
+        message = f"'{path}' is not empty; {way_out}name a new folder, or use --output_base_dir"
+        raise ConfigError(Problem(message, key="--output_dir"))
 
 
 def _make(path: Path, *, option: str) -> None:

@@ -1,17 +1,30 @@
 """What a run sets out to do, as it is asked for and as it is written down."""
 
-from collections.abc import Sequence
+import dataclasses
+import json
+import zlib
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from isaaclab_arena.config.schema import JobStatus
+from isaaclab_arena.config.schema import TIME_LIMITS, JobStatus
+from isaaclab_arena.distributed.assignment import assign_jobs
 from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.errors import Problem
 from isaaclab_arena.evaluation import provenance
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.interfaces.variation import spelled
+from isaaclab_arena.storage.attempts import Attempt, JobWork
+from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.run_plan import PlannedJob, RunPlan
+
+DYNAMIC = "dynamic"
+"""The assignment by which ranks claim work while they run; `ASSIGNMENTS` holds those that are settled before."""
+
+_MAX_SHOWN = 80
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,26 +46,18 @@ class RunRequest:
     options: RunOptions
 
 
-def plan_run(
-    request: RunRequest,
-    context: DistributedContext,
-    devices: Sequence[str],
-    shares: Sequence[Sequence[int]],
-    run_id: str,
-) -> RunPlan:
+def plan_run(request: RunRequest, context: DistributedContext, devices: Sequence[str], *, run_id: str) -> RunPlan:
     """Return what ``run.json`` says before anything runs.
 
     Args:
         request: What the run is to do.
         context: Who this process is.
         devices: Device of each rank.
-        shares: Job indices of each rank.
         run_id: Names this start of the program.
     """
-    rank_of = {index: rank for rank, share in enumerate(shares) for index in share}
     return RunPlan(
         run_id=run_id,
-        created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        created_at=_now(),
         config_hash=request.config_hash,
         source_file=request.source_file,
         command_line=request.command_line,
@@ -61,11 +66,101 @@ def plan_run(
         git_revision=provenance.git_revision(Path.cwd()),
         machine=provenance.machine(),
         devices=tuple(devices),
-        jobs=tuple(_planned_job(job, rank_of[job.config.index]) for job in request.jobs),
+        jobs=planned_jobs(request, context.world_size),
+        settings=request.options.result_settings(),
     )
 
 
-def _planned_job(job: Job, rank: int) -> PlannedJob:
+def plan_attempt(
+    request: RunRequest,
+    context: DistributedContext,
+    devices: Sequence[str],
+    *,
+    number: int,
+    run_id: str,
+    jobs: Sequence[JobWork],
+) -> Attempt:
+    """Return what ``attempts/attempt_<n>.json`` says before anything runs.
+
+    Args:
+        request: What the run is to do.
+        context: Who this process is.
+        devices: Device of each rank.
+        number: 1 for the first start on this run.
+        run_id: Names this start of the program.
+        jobs: What is left to do.
+    """
+    return Attempt(
+        number=number,
+        run_id=run_id,
+        started_at=_now(),
+        command_line=request.command_line,
+        assignment=request.options.assignment,
+        world_size=context.world_size,
+        devices=tuple(devices),
+        versions=provenance.versions(),
+        git_revision=provenance.git_revision(Path.cwd()),
+        machine=provenance.machine(),
+        jobs=tuple(jobs),
+        retry_errors=request.options.retry_errors,
+    )
+
+
+def planned_jobs(request: RunRequest, world_size: int) -> tuple[PlannedJob, ...]:
+    """Return the jobs as the plan holds them, each with its rank where that is settled before the start."""
+    options = request.options
+    rank_of: dict[int, int] = {}
+    if options.assignment != DYNAMIC and not options.split_jobs:
+        shares = assign_jobs(options.assignment, len(request.jobs), world_size)
+        rank_of = {index: rank for rank, share in enumerate(shares) for index in share}
+    return tuple(_planned_job(job, rank_of.get(job.config.index)) for job in request.jobs)
+
+
+def plan_differences(before: RunPlan, now: RunPlan) -> list[Problem]:
+    """Return how a plan differs from the one that a run began with, one problem per key; what is left out is equal.
+
+    In a deterministic run ``num_envs`` decides nothing, and may differ.
+    """
+    ignored = {*TIME_LIMITS, *(("num_envs",) if before.settings.get("deterministic") else ())}
+    problems = [
+        Problem(f"was {_shown(before.settings.get(name))} when the run began, now {_shown(value)}", key=f"--{name}")
+        for name, value in now.settings.items()
+        if before.settings.get(name) != value
+    ]
+    known = {job.name: job for job in before.jobs}
+    wanted = {job.name: job for job in now.jobs}
+    problems += [Problem("is new", job=name) for name in wanted if name not in known]
+    problems += [Problem("is missing now", job=name) for name in known if name not in wanted]
+    for name, job in wanted.items():
+        if name in known:
+            problems += _job_differences(known[name], job, ignored)
+    return problems
+
+
+def _job_differences(before: PlannedJob, now: PlannedJob, ignored: Set[str]) -> list[Problem]:
+    old, new = ({**job.config, "policy options": job.policy_config} for job in (before, now))
+    old["saved conditions"], new["saved conditions"] = before.conditions_checksum, now.conditions_checksum
+    for name in ignored:
+        old["policy options"] = {key: value for key, value in old["policy options"].items() if key != name}
+        new["policy options"] = {key: value for key, value in new["policy options"].items() if key != name}
+    return [
+        Problem(f"was {_shown(old.get(key))} when the run began, now {_shown(new.get(key))}", job=now.name, key=key)
+        for key in sorted(old.keys() | new.keys())
+        if key not in ignored and _plain(old.get(key)) != _plain(new.get(key))
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as it comes back from a file, so that a tuple equals a list."""
+    return json.loads(json_line(value))
+
+
+def _shown(value: Any) -> str:
+    text = json_line(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
+
+
+def _planned_job(job: Job, rank: int | None) -> PlannedJob:
     config = job.config
     return PlannedJob(
         index=config.index,
@@ -85,4 +180,14 @@ def _planned_job(job: Job, rank: int) -> PlannedJob:
         num_steps=config.num_steps,
         rank=rank if config.status is JobStatus.PENDING else None,
         status=str(config.status),
+        config=dataclasses.asdict(config),
+        conditions_checksum=_conditions_checksum(job),
     )
+
+
+def _conditions_checksum(job: Job) -> int | None:
+    return None if job.saved_conditions is None else zlib.crc32(json_line(job.saved_conditions).encode())
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,35 +1,32 @@
-"""A whole run as one rank lives it: agree on the plan, run this rank's jobs, and have one rank merge the results."""
+"""A whole run as one rank lives it: agree on what is left, run this rank's jobs, have one rank merge the results."""
 
 import logging
 import time
-import uuid
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from isaaclab_arena.config.schema import JobStatus
-from isaaclab_arena.distributed.assignment import assign_jobs
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.process import die_with_parent, limit_threads
-from isaaclab_arena.distributed.process_group import Ranks, initialise
+from isaaclab_arena.distributed.process_group import initialise
 from isaaclab_arena.distributed.rank_status import RankState, RankStatus, StatusPublisher
 from isaaclab_arena.distributed.rendezvous import RankWatch, lowest_live_rank, wait_for_ranks
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.evaluation import provenance
 from isaaclab_arena.evaluation.condition_sets import save_conditions
-from isaaclab_arena.evaluation.console import show_results
+from isaaclab_arena.evaluation.finish import consolidate_what_others_left, merge_and_show, show_finished_run
 from isaaclab_arena.evaluation.interruption import Interruption, watch_for_interruption
 from isaaclab_arena.evaluation.job_runner import JobRunner, RankSettings
-from isaaclab_arena.evaluation.output_directory import make_output_directory
-from isaaclab_arena.evaluation.planning import RunRequest, plan_run
+from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.progress import ProgressDisplay, ProgressObserver
-from isaaclab_arena.logs import add_log_file
+from isaaclab_arena.evaluation.start_up import StartedRun, start_run
+from isaaclab_arena.evaluation.work import work_of_rank
+from isaaclab_arena.evaluation.work_queue import AssignedJob
 from isaaclab_arena.recording.recorder import RecordedObservations, RecordingOptions
 from isaaclab_arena.results.freshness import tables_are_current
 from isaaclab_arena.sim.threads import default_num_threads
+from isaaclab_arena.storage.attempts import Attempt
 from isaaclab_arena.storage.job_reports import ReportedStatus
 from isaaclab_arena.storage.recorded_episode import Compression
-from isaaclab_arena.storage.run_plan import write_run_plan
 
 _LOG = logging.getLogger(__name__)
 _POLL_INTERVAL_S = 0.2
@@ -52,30 +49,11 @@ def execute(request: RunRequest, context: DistributedContext) -> int:
     limit_threads(request.options.torch_threads)
     # Signals are watched for after the ranks have met: before that, one may end the process as it always does.
     with initialise(context) as ranks, watch_for_interruption() as interruption:
-        shares = assign_jobs(request.options.assignment, len(request.jobs), context.world_size)
-        output_directory, run_id = _set_up(request, context, ranks, shares)
-        rank_run = _RankRun(request, context, shares[context.rank], output_directory, run_id, interruption)
-        return rank_run.execute()
-
-
-def _set_up(
-    request: RunRequest, context: DistributedContext, ranks: Ranks, shares: Sequence[Sequence[int]]
-) -> tuple[Path, str]:
-    """Agree on the plan and return the output folder and the identity of the run."""
-    ranks.agree("jobs", request.config_hash)
-    devices = ranks.gather("device", str(context.device))
-    output_directory, run_id = "", ""
-    if context.is_rank_zero:
-        options = request.options
-        path = make_output_directory(output_dir=options.output_dir, output_base_dir=options.output_base_dir)
-        output_directory, run_id = str(path), uuid.uuid4().hex
-        write_run_plan(path, plan_run(request, context, devices, shares, run_id))
-    output_directory = ranks.share_from_rank_zero("output_directory", output_directory)
-    run_id = ranks.share_from_rank_zero("run_id", run_id)
-    path = Path(output_directory)
-    ranks.check_shared(path)
-    add_log_file(path / "logs" / f"rank{context.rank}.log", context.rank)
-    return path, run_id
+        started = start_run(request, context, ranks)
+        with started.lock:
+            if started.attempt is None:
+                return show_finished_run(started.output_directory) if context.is_rank_zero else 0
+            return _RankRun(request, context, started, started.attempt, interruption).execute()
 
 
 class _RankRun:
@@ -85,25 +63,32 @@ class _RankRun:
         self,
         request: RunRequest,
         context: DistributedContext,
-        share: Sequence[int],
-        output_directory: Path,
-        run_id: str,
+        started: StartedRun,
+        attempt: Attempt,
         interruption: Interruption,
     ) -> None:
         self._request = request
         self._context = context
-        self._jobs = [request.jobs[index] for index in share if request.jobs[index].config.status is JobStatus.PENDING]
-        self._output_directory = output_directory
-        self._run_id = run_id
+        self._started = started
+        self._attempt = attempt
+        self._output_directory = started.output_directory
         self._interruption = interruption
-        self._watch = RankWatch(output_directory, world_size=context.world_size, run_id=run_id)
+        self._watch = RankWatch(self._output_directory, world_size=context.world_size, run_id=attempt.run_id)
+        self._work = work_of_rank(
+            request,
+            attempt,
+            output_directory=self._output_directory,
+            rank=context.rank,
+            watch=self._watch,
+            stop_requested=interruption.stop_requested,
+        )
 
     def execute(self) -> int:
         status = RankStatus.of_this_process(
             rank=self._context.rank,
-            run_id=self._run_id,
-            jobs_total=len(self._jobs),
-            episodes_total=sum(job.config.num_episodes or 0 for job in self._jobs),
+            run_id=self._attempt.run_id,
+            jobs_total=self._work.num_jobs,
+            episodes_total=self._work.num_episodes,
         )
         with StatusPublisher(self._output_directory, status) as publisher:
             with self._display():
@@ -121,17 +106,17 @@ class _RankRun:
 
     def _run_jobs(self, publisher: StatusPublisher) -> RankState:
         """Run this rank's jobs, say how it ended, and return that."""
-        runner = self._new_runner()
+        runner, queue = self._new_runner(), self._work.queue
         state = RankState.FINISHED
         try:
-            for job in self._jobs:
-                if self._interruption.stop_requested():
-                    break
-                publisher.start_job(job.config.name, num_episodes=job.config.num_episodes or 0)
-                report = runner.run(job, [ProgressObserver(publisher)])
+            while not self._interruption.stop_requested() and (assigned := queue.next_job()) is not None:
+                job = assigned.job
+                publisher.start_job(job.config.name, num_episodes=self._episodes_of_total(assigned))
+                report = runner.run(job, [ProgressObserver(publisher)], supply=assigned.supply)
                 failed = report.status is ReportedStatus.FAILED
                 if report.status is not ReportedStatus.INTERRUPTED:
                     publisher.finish_job(failed=failed)
+                    queue.job_ended(job, failed=failed)
                 _LOG.debug("job '%s' %s after %.1f s", job.config.name, report.status, report.wall_s)
                 if failed and self._request.options.fail_fast:
                     state = RankState.FAILED
@@ -142,6 +127,9 @@ class _RankRun:
             state = RankState.INTERRUPTED
         publisher.set_state(state)
         return state
+
+    def _episodes_of_total(self, assigned: AssignedJob) -> int | None:
+        return None if self._work.others_may_finish_jobs else assigned.num_episodes or 0
 
     def _new_runner(self) -> JobRunner:
         context, options = self._context, self._request.options
@@ -157,7 +145,9 @@ class _RankRun:
                 compression=Compression(options.compression),
             ),
             video=options.video_options(),
-            provenance={**provenance.versions(), "config_hash": self._request.config_hash},
+            attempt=self._attempt.number,
+            # The plan's hash, not the request's: in a deterministic run they may differ in num_envs.
+            provenance={**provenance.versions(), "config_hash": self._started.plan.config_hash},
         )
         return JobRunner(settings, stop_requested=self._interruption.stop_requested)
 
@@ -176,22 +166,19 @@ class _RankRun:
             if not reports[0].alive and tables_are_current(self._output_directory):
                 return False
             if lowest_live_rank(reports) == rank:
-                wait_for_ranks(self._watch, stop_requested=self._interruption.stop_requested)
+                wait_for_ranks(
+                    self._watch,
+                    stop_requested=self._interruption.stop_requested,
+                    stalled_after_s=self._work.stalled_after_s,
+                )
                 return True
             time.sleep(_POLL_INTERVAL_S)
 
     def _merge(self) -> int:
         """Write the tables from what is on disk and show them; return the exit code."""
-        # pandas takes half a second to load, and the first step of a run should not wait for it.
-        from isaaclab_arena.results.merge import merge_results  # noqa: PLC0415
-        from isaaclab_arena.results.result_files import write_tables  # noqa: PLC0415
-        from isaaclab_arena.results.summary import print_summary  # noqa: PLC0415
-
-        merged = merge_results(self._output_directory)
-        write_tables(self._output_directory, merged)
-        self._save_conditions()
-        show_results(lambda console: print_summary(merged, self._output_directory, console))
-        return 0 if merged.complete else 1
+        if self._work.others_may_finish_jobs:
+            consolidate_what_others_left(self._started.plan, self._output_directory)
+        return merge_and_show(self._output_directory, before_showing=self._save_conditions)
 
     def _save_conditions(self) -> None:
         path = self._request.options.save_conditions

@@ -33,8 +33,10 @@ class PlannedJob:
         num_steps: Control steps to run, None where episodes decide.
         variations: The variations that are on, spelled out: ``cube.mass.sampler_cfg.high`` to its value.
         conditions: File of saved conditions that the episodes start from, None where they are drawn.
-        rank: The rank that runs it, None for a job that is not run.
+        rank: The rank that runs it, None for a job that is not run or that several ranks may run.
         status: ``pending`` for a job to run; any other status of the job file means it is skipped.
+        config: Every key of the job, resolved: what it takes to build the job again without its file.
+        conditions_checksum: CRC-32 of the saved conditions that it runs, None where they are drawn.
     """
 
     index: int
@@ -54,6 +56,8 @@ class PlannedJob:
     num_episodes: int | None = None
     num_steps: int | None = None
     status: str = "pending"
+    config: Mapping[str, Any] = field(default_factory=dict)
+    conditions_checksum: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +93,7 @@ class RunPlan:
         machine: Where rank 0 runs.
         devices: Device of each rank, by rank.
         jobs: Every job, in order of index.
+        settings: Options of the command line that decide what is recorded or what comes out.
         schema_version: Version of this layout.
     """
 
@@ -103,6 +108,7 @@ class RunPlan:
     machine: Machine
     devices: tuple[str, ...]
     jobs: tuple[PlannedJob, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
 

@@ -1,0 +1,55 @@
+"""The end of a run: build its tables from what is on disk, and show them."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from isaaclab_arena.evaluation.console import show_results
+from isaaclab_arena.results.freshness import tables_are_current
+from isaaclab_arena.storage.layout import job_directory
+from isaaclab_arena.storage.recovery import consolidate_leftovers
+from isaaclab_arena.storage.run_plan import RunPlan
+
+_LOG = logging.getLogger(__name__)
+
+
+def merge_and_show(output_directory: Path, *, before_showing: Callable[[], None] = lambda: None) -> int:
+    """Write the tables and show them.
+
+    Args:
+        output_directory: The run's folder.
+        before_showing: Called between the two.
+
+    Returns:
+        The exit code: 0 if the run is complete, otherwise 1.
+    """
+    # pandas takes half a second to load, and the first step of a run should not wait for it.
+    from isaaclab_arena.results.merge import merge_results  # noqa: PLC0415
+    from isaaclab_arena.results.result_files import write_tables  # noqa: PLC0415
+    from isaaclab_arena.results.summary import print_summary  # noqa: PLC0415
+
+    merged = merge_results(output_directory)
+    write_tables(output_directory, merged)
+    before_showing()
+    show_results(lambda console: print_summary(merged, output_directory, console))
+    return 0 if merged.complete else 1
+
+
+def show_finished_run(output_directory: Path) -> int:
+    """Show the tables of a run that has nothing left to do; nothing is written unless they are missing or old."""
+    from isaaclab_arena.results.merge import merge_results  # noqa: PLC0415  see merge_and_show
+    from isaaclab_arena.results.summary import print_summary  # noqa: PLC0415
+
+    _LOG.info("%s is complete; there is nothing to do", output_directory)
+    if not tables_are_current(output_directory):
+        return merge_and_show(output_directory)
+    merged = merge_results(output_directory)
+    show_results(lambda console: print_summary(merged, output_directory, console))
+    return 0 if merged.complete else 1
+
+
+def consolidate_what_others_left(plan: RunPlan, output_directory: Path) -> None:
+    """Put episodes of ranks that died, while others finished their jobs, into the datasets that they belong to."""
+    for job in plan.jobs:
+        for note in consolidate_leftovers(job_directory(output_directory, job.name), job):
+            _LOG.warning("%s", note)
