@@ -21,6 +21,8 @@ ROBOT_CONDITION = "robot.joint_position"
 
 START_NOISE_RAD = 0.02
 
+_INTEGRATION_STATE = "integration_state"
+
 
 class ArenaEnvironment(Environment):
     """A batch of rows of one task.
@@ -88,10 +90,19 @@ class ArenaEnvironment(Environment):
 
     def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
         """Start new episodes in the named rows. Shape of ``env_ids``: (n,)."""
+        return self.restore(env_ids, conditions, [{}] * len(conditions))
+
+    def restore(
+        self, env_ids: torch.Tensor, conditions: Sequence[Conditions], states: Sequence[Mapping[str, np.ndarray]]
+    ) -> Observation:
+        """Start recorded episodes again, from their whole integration state where it is given; see `Environment`."""
         env_ids = env_ids.to(self.backend.device)
         if self._varied is not None:
             self._varied.begin(env_ids, conditions)
         self.backend.reset(env_ids, [self._start_state(condition) for condition in conditions])
+        for env_id, state in zip(env_ids.tolist(), states, strict=True):
+            if _INTEGRATION_STATE in state:
+                self.backend.set_integration_state(env_id, state[_INTEGRATION_STATE])
         self.task.remember(env_ids, conditions)
         self.task.begin(self.backend, env_ids)
         self._running[env_ids] = True
@@ -134,7 +145,7 @@ class ArenaEnvironment(Environment):
 
     def episode_state(self, env_id: int) -> Mapping[str, np.ndarray]:
         """Return the row's whole integration state, from which `Backend.set_integration_state` continues."""
-        return {"integration_state": self.backend.integration_state(env_id)}
+        return {_INTEGRATION_STATE: self.backend.integration_state(env_id)}
 
     def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> Mapping[str, np.ndarray]:
         """Return what cameras see of some rows now; see `Environment.film`."""
