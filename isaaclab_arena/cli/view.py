@@ -106,7 +106,6 @@ def _show(environment: ArenaEnvironment, policy: PolicyBase[Any], options: ViewO
             policy,
             (_episode(options, index) for index in count(options.episode)),
             [_Showing(window)],
-            max_steps=None,
             stop_requested=lambda: not window.is_open,
         )
     return 0

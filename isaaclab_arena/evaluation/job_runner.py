@@ -13,10 +13,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from isaaclab_arena.evaluation.episode_plan import episode_of, indices_of_rebuild, indices_that_start, job_length
+from isaaclab_arena.evaluation.episode_plan import (
+    JobLength,
+    episode_of,
+    indices_of_rebuild,
+    indices_that_start,
+    job_length,
+)
 from isaaclab_arena.evaluation.episode_supply import EVERYTHING, EpisodeSupply
 from isaaclab_arena.evaluation.job import Job
-from isaaclab_arena.evaluation.rollout import RolloutResult, rollout
+from isaaclab_arena.evaluation.recorded_environment import environment_args
+from isaaclab_arena.evaluation.rollout import RolloutLimits, RolloutResult, rollout
 from isaaclab_arena.evaluation.stopwatch import Phase, Stopwatch
 from isaaclab_arena.evaluation.workbench import Workbench
 from isaaclab_arena.interfaces.environment import Environment
@@ -111,7 +118,8 @@ class JobRunner:
         self._workbench.clear()
 
     def _write_traceback(self, job: Job, directory: Path) -> str:
-        path = directory / f"traceback_rank{self._settings.rank}.txt"
+        attempt = f"_attempt{self._settings.attempt}" if self._settings.attempt > 1 else ""
+        path = directory / f"traceback_rank{self._settings.rank}{attempt}.txt"
         path.write_text(traceback.format_exc(), encoding="utf-8", errors="backslashreplace")
         _LOG.error("job '%s' failed; its traceback is in %s", job.config.name, path)
         _LOG.debug("%s", traceback.format_exc())
@@ -232,7 +240,7 @@ class _Attempt:
             name=config.name,
             rank=settings.rank,
             world_size=settings.world_size,
-            env_args={"env_name": config.environment, "env_kwargs": dict(config.environment_args)},
+            env_args=environment_args(self._job),
             provenance={**settings.provenance, **environment.provenance(), "policy_type": config.policy_type},
         )
         return EpisodeRecorder(directory, recorded_job, settings.recording)
@@ -269,11 +277,18 @@ class _Attempt:
             (episode_of(job, index) for index in indices),
             [*writers, self._env_steps, *self._observers],
             language_instruction=job.config.language_instruction,
-            max_steps=length.num_steps,
+            limits=self._limits(length, environment),
             stop_requested=self._stop_requested,
             stopwatch=self._stopwatch,
         )
         self._results.append(result)
+
+    def _limits(self, length: JobLength, environment: Environment) -> RolloutLimits:
+        return RolloutLimits(
+            max_steps=length.num_steps,
+            max_rows=self._supply.max_rows(environment.num_envs),
+            episode_timeout_s=self._job.config.episode_timeout_s,
+        )
 
 
 class _Writers:

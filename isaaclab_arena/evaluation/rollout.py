@@ -12,12 +12,32 @@ from dataclasses import dataclass
 import torch
 
 from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.evaluation.endings import Ending, ending_of, out_of_time
 from isaaclab_arena.evaluation.policy_answers import checked_action, checked_finished, checked_instruction, copied
 from isaaclab_arena.evaluation.stopwatch import Phase, Stopwatch
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
-from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeRecord, Outcome
+from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.policy.policy_base import PolicyBase
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutLimits:
+    """How much a rollout may do at most; None is no limit.
+
+    Attributes:
+        max_steps: Control steps of the batch after which the rollout ends and cuts the episodes under way.
+        max_rows: Rows that are used at once; those beyond rest.
+        episode_timeout_s: Wall time of an episode [s]. One that takes longer ends as an error after the step under way,
+            and its row takes the next episode.
+    """
+
+    max_steps: int | None = None
+    max_rows: int | None = None
+    episode_timeout_s: float | None = None
+
+
+NO_LIMITS = RolloutLimits()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +64,7 @@ def rollout(
     observers: Sequence[Observer],
     *,
     language_instruction: str | None = None,
-    max_steps: int | None = None,
+    limits: RolloutLimits = NO_LIMITS,
     stop_requested: Callable[[], bool] = lambda: False,
     stopwatch: Stopwatch | None = None,
 ) -> RolloutResult:
@@ -53,12 +73,12 @@ def rollout(
     Args:
         environment: Its rows run the episodes.
         policy: Gives the actions.
-        episodes: What to run, in order of start. May be endless if ``max_steps`` is given.
+        episodes: What to run, in order of start. May be endless if ``limits`` has ``max_steps``.
         observers: Told of everything, in this order.
         language_instruction: What the policy is told in every episode, instead of the environment's own words.
-        max_steps: Control steps of the batch after which the rollout ends and cuts the episodes under way.
-        stop_requested: Asked before every step; True ends the rollout.
-        stopwatch: Counts where the time goes.
+        limits: How much it may do at most.
+        stop_requested: Asked before every step; True ends the rollout, and so does whatever it raises.
+        stopwatch: Counts where the time goes, and how long each episode takes.
 
     Returns:
         How many episodes finished and how many were cut.
@@ -67,9 +87,10 @@ def rollout(
         PolicyError: If the policy's action has the wrong shape or holds NaN or infinity.
         ArenaError: If the environment lets an episode run past its ``max_episode_length``.
     """
-    loop = _Loop(environment, policy, iter(episodes), observers, language_instruction, stopwatch or Stopwatch())
+    told = language_instruction
+    loop = _Loop(environment, policy, iter(episodes), observers, told, limits, stopwatch or Stopwatch())
     with torch.no_grad():
-        return loop.run(max_steps, stop_requested)
+        return loop.run(stop_requested)
 
 
 class _Loop:
@@ -82,6 +103,7 @@ class _Loop:
         pending: Iterator[Episode],
         observers: Sequence[Observer],
         language_instruction: str | None,
+        limits: RolloutLimits,
         stopwatch: Stopwatch,
     ) -> None:
         self._environment = environment
@@ -90,8 +112,10 @@ class _Loop:
         self._observers = observers
         self._stopwatch = stopwatch
         self._instruction = language_instruction
+        self._limits = limits
         rows, device = environment.num_envs, environment.device
         self._starts: list[EpisodeStart | None] = [None] * rows
+        self._started_s = [0.0] * rows
         self._running = torch.zeros(rows, dtype=torch.bool, device=device)
         self._length = torch.zeros(rows, dtype=torch.int64, device=device)
         # Double precision, so that the sum does not depend on the order of magnitude of what came before.
@@ -100,9 +124,10 @@ class _Loop:
         self._finished_episodes = 0
         self._env_steps = 0
 
-    def run(self, max_steps: int | None, stop_requested: Callable[[], bool]) -> RolloutResult:
+    def run(self, stop_requested: Callable[[], bool]) -> RolloutResult:
         self._instruction = self._agreed_instruction()
-        observation = self._start_episodes(list(range(self._environment.num_envs)))
+        max_steps = self._limits.max_steps
+        observation = self._start_episodes(range(self._environment.num_envs)[: self._limits.max_rows])
         num_steps, interrupted = 0, False
         while observation is not None and self._num_running > 0:
             if max_steps is not None and num_steps >= max_steps:
@@ -141,7 +166,6 @@ class _Loop:
                 language_instruction=self._instruction or environment.instruction(conditions),
             )
             starts.append(start)
-            self._starts[env_id] = start
         if not starts:
             return None
         rows = torch.tensor([start.env_id for start in starts], dtype=torch.int64, device=environment.device)
@@ -149,6 +173,7 @@ class _Loop:
             observation = environment.reset(rows, [start.conditions for start in starts])
         self._running[rows] = True
         self._num_running += len(starts)
+        self._note_start(starts)
         self._length[rows] = 0
         self._return[rows] = 0.0
         with self._measure(Phase.POLICY):
@@ -157,6 +182,12 @@ class _Loop:
             for observer in self._observers:
                 observer.on_episode_start(environment, starts, observation)
         return observation
+
+    def _note_start(self, starts: Sequence[EpisodeStart]) -> None:
+        now_s = self._stopwatch.elapsed_s()
+        for start in starts:
+            self._starts[start.env_id] = start
+            self._started_s[start.env_id] = now_s
 
     def _conditions(self, episode: Episode) -> Conditions:
         if episode.saved_conditions is not None:
@@ -191,26 +222,38 @@ class _Loop:
             )
         ended = torch.nonzero(over & self._running).flatten().tolist()
         for env_id in ended:
-            self._end_episode(env_id, step)
-        return step, ended
+            self._end_episode(env_id, ending_of(step, env_id), step)
+        return step, sorted(ended + self._end_late_episodes(step))
 
-    def _end_episode(self, env_id: int, step: Step) -> None:
+    def _end_late_episodes(self, step: Step) -> list[int]:
+        """End the episodes that take too long, and return their rows."""
+        limit_s = self._limits.episode_timeout_s
+        if limit_s is None:
+            return []
+        now_s = self._stopwatch.elapsed_s()
+        running = torch.nonzero(self._running).flatten().tolist()
+        late = [env_id for env_id in running if now_s - self._started_s[env_id] > limit_s]
+        for env_id in late:
+            # The environment steps the row until it is reset, but nobody watches it any more.
+            self._end_episode(env_id, out_of_time(limit_s), step)
+        return late
+
+    def _end_episode(self, env_id: int, ending: Ending, step: Step) -> None:
         start = self._starts[env_id]
         if start is None:
             raise RuntimeError(f"row {env_id} ended an episode that was never started")
-        outcome, success, termination = classify(step, env_id)
         record = EpisodeRecord(
             episode=start.episode,
             env_id=env_id,
-            outcome=outcome,
-            success=success,
+            outcome=ending.outcome,
+            success=ending.success,
             length=int(self._length[env_id]),
             episode_return=float(self._return[env_id]),
-            termination=termination,
+            termination=ending.termination,
             conditions=start.conditions,
             language_instruction=start.language_instruction,
             metrics={name: float(values[env_id]) for name, values in step.metrics.items()},
-            error=step.errors.get(env_id, "the physics diverged") if outcome is Outcome.ERROR else None,
+            error=ending.error,
         )
         self._running[env_id] = False
         self._num_running -= 1
@@ -226,21 +269,3 @@ class _Loop:
         with self._stopwatch.measure(phase):
             yield
         self._stopwatch.move(self._environment.render_s - rendered_s, counted_as=phase, to=Phase.RENDER)
-
-
-def classify(step: Step, env_id: int) -> tuple[Outcome | None, bool | None, str]:
-    """Return outcome, success and reason of the episode that ended in row ``env_id`` with ``step``.
-
-    A diverged row is an error whatever the task made of its state. Success that is not measured stays None: such an
-    episode is a time-out or has no outcome, but is never called a failure.
-    """
-    if bool(step.diverged[env_id]):
-        return Outcome.ERROR, None, "diverged"
-    terminated, truncated = bool(step.terminated[env_id]), bool(step.truncated[env_id])
-    termination = "terminated" if terminated else "time_limit" if truncated else "policy_finished"
-    timed_out = truncated and not terminated
-    if step.success is None:
-        return (Outcome.TIMEOUT if timed_out else None), None, termination
-    if bool(step.success[env_id]):
-        return Outcome.SUCCESS, True, termination
-    return (Outcome.TIMEOUT if timed_out else Outcome.FAILURE), False, termination

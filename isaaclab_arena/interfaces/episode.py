@@ -83,7 +83,8 @@ class EpisodeRecord:
         success: Whether the task was solved; None where success is not measured or the episode is an error.
         length: Number of control steps.
         episode_return: Sum of the rewards.
-        termination: Why it ended: ``terminated``, ``time_limit``, ``policy_finished``, ``diverged``.
+        termination: Why it ended: ``terminated``, ``time_limit``, ``policy_finished``, ``diverged``,
+            ``episode_timeout``.
         conditions: What it started from.
         language_instruction: What the policy was told.
         metrics: Further scalars that the environment reports, for example ``final_distance_m``.

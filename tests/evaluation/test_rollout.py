@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ArenaError, PolicyError
-from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.evaluation.rollout import RolloutLimits, rollout
 from isaaclab_arena.evaluation.stopwatch import Phase, Stopwatch
 from isaaclab_arena.interfaces.episode import Episode, Outcome
 from isaaclab_arena.policy.policy_base import PolicyBase
@@ -96,17 +96,73 @@ def test_success_that_is_not_measured_stays_unmeasured():
 def test_a_step_limit_cuts_the_episodes_under_way_and_counts_them():
     endless = (Episode(job="coins", episode_index=index, seed=0) for index in count())
     notebook = Notebook()
-    result = rollout(CoinEnvironment(CoinConfig(), 4), ShrugPolicy(), endless, [notebook], max_steps=150)
+    result = rollout(
+        CoinEnvironment(CoinConfig(), 4), ShrugPolicy(), endless, [notebook], limits=RolloutLimits(max_steps=150)
+    )
     assert len(notebook.transitions) == 150
     assert result.cut_episodes == 4
     assert result.finished_episodes == len(notebook.records)
 
 
 def test_no_episode_is_started_on_the_last_step():
-    result, notebook, _ = run(1, 5, CoinConfig(success_rate=1.0), max_steps=10)
+    result, notebook, _ = run(1, 5, CoinConfig(success_rate=1.0), limits=RolloutLimits(max_steps=10))
     assert result.finished_episodes == 1
     assert result.cut_episodes == 0
     assert notebook.lines == ["start 0 in 0", "end 0 in 0"]
+
+
+def test_rows_beyond_the_most_that_are_to_be_used_rest():
+    result, notebook, _ = run(8, 12, limits=RolloutLimits(max_rows=3))
+    assert result.finished_episodes == 12
+    assert {record.env_id for record in notebook.records} == {0, 1, 2}
+    assert max(int(transition.running.sum()) for transition in notebook.transitions) == 3
+
+
+class TenthsOfASecond(Stopwatch):
+    """Says that a tenth of a second passes whenever it is looked at, which the loop does once for each step."""
+
+    tenths = 0
+
+    def elapsed_s(self) -> float:
+        self.tenths += 1
+        return self.tenths / 10
+
+
+def test_an_episode_that_takes_too_long_is_an_error_and_its_row_takes_the_next_one():
+    limits = RolloutLimits(episode_timeout_s=2.5)
+    result, notebook, _ = run(4, 20, limits=limits, stopwatch=TenthsOfASecond())
+    assert result.finished_episodes == 20
+    late = [record for record in notebook.records if record.termination == "episode_timeout"]
+    in_time = [record for record in notebook.records if record not in late]
+    assert {(record.outcome, record.success) for record in late} == {(Outcome.ERROR, None)}
+    assert {record.error for record in late} == {"the episode took longer than 2.5 s, its episode_timeout_s"}
+    assert all(15 <= record.length <= 25 for record in late)
+    assert {(record.success, record.length) for record in in_time} == {(True, 10)}
+    assert sorted(record.episode.episode_index for record in in_time) == [i for i in range(20) if toss(i)]
+
+
+def test_an_episode_that_ends_in_the_step_that_takes_too_long_has_ended():
+    limits, config = RolloutLimits(episode_timeout_s=0.95), CoinConfig(success_rate=1.0)
+    _, notebook, _ = run(1, 1, config, limits=limits, stopwatch=TenthsOfASecond())
+    assert [record.outcome for record in notebook.records] == [Outcome.SUCCESS]
+
+
+def test_a_row_that_ran_out_of_time_and_takes_no_other_episode_is_ignored():
+    limits, config = RolloutLimits(episode_timeout_s=2.5), CoinConfig(success_rate=0.5)
+    environment, notebook = CoinEnvironment(config, 2), Notebook()
+    planned = [Episode(job="coins", episode_index=index, seed=0) for index in (0, 1, 2)]
+    rollout(environment, ShrugPolicy(), planned, [notebook], limits=limits, stopwatch=TenthsOfASecond())
+    assert sorted(record.episode.episode_index for record in notebook.records) == [0, 1, 2]
+    for transition in notebook.transitions:
+        assert bool(transition.running.any())
+
+
+def test_what_is_raised_between_two_steps_ends_the_rollout():
+    def too_late() -> bool:
+        raise ArenaError("the job is out of time")
+
+    with pytest.raises(ArenaError, match="out of time"):
+        run(2, 10, stop_requested=too_late)
 
 
 def test_a_stop_request_ends_the_rollout_between_steps():

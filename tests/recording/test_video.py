@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.evaluation.rollout import RolloutLimits, rollout
 from isaaclab_arena.interfaces.environment import VIEWPORT
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import Observer
@@ -120,7 +120,7 @@ def test_only_the_first_episodes_are_filmed_where_asked_for(tmp_path):
 
 def test_a_rollout_that_is_cut_leaves_no_half_videos(tmp_path):
     recorder = VideoRecorder(tmp_path, "push", VideoOptions(viewport=True))
-    rollout(FilmedEnvironment(2), PushPolicy(None), episodes(2), [recorder], max_steps=2)
+    rollout(FilmedEnvironment(2), PushPolicy(None), episodes(2), [recorder], limits=RolloutLimits(max_steps=2))
     assert not list((tmp_path / "videos").glob("[!.]*"))
     recorder.close()
     assert files_below(tmp_path) == set()

@@ -1,0 +1,42 @@
+"""How an episode ended."""
+
+from dataclasses import dataclass
+
+from isaaclab_arena.interfaces.environment import Step
+from isaaclab_arena.interfaces.episode import Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """The end of an episode; see `EpisodeRecord` for the attributes."""
+
+    outcome: Outcome | None
+    success: bool | None
+    termination: str
+    error: str | None = None
+
+
+def ending_of(step: Step, env_id: int) -> Ending:
+    """Return the end of the episode in row ``env_id`` that ended with ``step``.
+
+    A diverged row is an error whatever the task made of its state. Success that is not measured stays None: such an
+    episode is a time-out or has no outcome, but is never called a failure.
+    """
+    if bool(step.diverged[env_id]):
+        error = step.errors.get(env_id, "the physics diverged")
+        return Ending(outcome=Outcome.ERROR, success=None, termination="diverged", error=error)
+    terminated, truncated = bool(step.terminated[env_id]), bool(step.truncated[env_id])
+    termination = "terminated" if terminated else "time_limit" if truncated else "policy_finished"
+    timed_out = truncated and not terminated
+    if step.success is None:
+        return Ending(outcome=Outcome.TIMEOUT if timed_out else None, success=None, termination=termination)
+    if bool(step.success[env_id]):
+        return Ending(outcome=Outcome.SUCCESS, success=True, termination=termination)
+    outcome = Outcome.TIMEOUT if timed_out else Outcome.FAILURE
+    return Ending(outcome=outcome, success=False, termination=termination)
+
+
+def out_of_time(limit_s: float) -> Ending:
+    """Return the end of an episode that took longer than its wall time allowed [s]."""
+    error = f"the episode took longer than {limit_s:g} s, its episode_timeout_s"
+    return Ending(outcome=Outcome.ERROR, success=None, termination="episode_timeout", error=error)
