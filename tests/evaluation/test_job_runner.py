@@ -5,14 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.evaluation.episode_plan import split_evenly
-from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.job_runner import JobRunner, RankSettings
-from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena.recording.recorder import RecordingOptions
 from isaaclab_arena.storage.job_reports import ReportedStatus, Reproducible
+from tests.evaluation.jobs import coin_job as job
 from tests.fakes import CoinBuilder, CoinConfig, Notebook, ShrugPolicy
 
 
@@ -26,34 +24,6 @@ def settings(output_directory: Path, **changes) -> RankSettings:
         "recording": RecordingOptions(write_dataset=False),
     }
     return RankSettings(**{**values, **changes})
-
-
-def job(
-    name: str = "coins",
-    builder: CoinBuilder | None = None,
-    environment: CoinConfig | None = None,
-    policy_class: type[PolicyBase] = ShrugPolicy,
-    **config,
-) -> Job:
-    options = {key: config.pop(key) for key in ("raise_at", "action") if key in config}
-    environment = environment or CoinConfig()
-    if not {"num_steps", "num_episodes"} & config.keys():
-        config["num_episodes"] = 10
-    return Job(
-        config=JobConfig(
-            index=0,
-            name=name,
-            environment="coins",
-            environment_args=vars(environment),
-            policy_type=policy_class.__qualname__,
-            num_envs=config.pop("num_envs", 4),
-            **config,
-        ),
-        builder=builder or CoinBuilder(),
-        environment_config=environment,
-        policy_class=policy_class,
-        policy_options=options,
-    )
 
 
 def committed(output_directory: Path, name: str = "coins") -> list[dict]:

@@ -1,0 +1,36 @@
+"""Jobs to run in tests, without a job file."""
+
+from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.policy.policy_base import PolicyBase
+from tests.fakes import CoinBuilder, CoinConfig, ShrugPolicy
+
+
+def coin_job(
+    name: str = "coins",
+    builder: CoinBuilder | None = None,
+    environment: CoinConfig | None = None,
+    policy_class: type[PolicyBase] = ShrugPolicy,
+    index: int = 0,
+    **config,
+) -> Job:
+    """Return a job of a made-up environment, of 10 episodes unless told otherwise; other keys are the job's own."""
+    options = {key: config.pop(key) for key in ("raise_at", "action") if key in config}
+    environment = environment or CoinConfig()
+    if not {"num_steps", "num_episodes"} & config.keys():
+        config["num_episodes"] = 10
+    return Job(
+        config=JobConfig(
+            index=index,
+            name=name,
+            environment="coins",
+            environment_args=vars(environment),
+            policy_type=policy_class.__qualname__,
+            num_envs=config.pop("num_envs", 4),
+            **config,
+        ),
+        builder=builder or CoinBuilder(),
+        environment_config=environment,
+        policy_class=policy_class,
+        policy_options=options,
+    )

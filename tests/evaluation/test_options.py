@@ -1,0 +1,45 @@
+import pytest
+
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation.eval_runner import EvalOptions
+from isaaclab_arena.evaluation.options import read_command_line
+
+JOBS = ("--eval_jobs_config", "jobs.json")
+
+
+def read(*arguments: str) -> tuple[EvalOptions, list[str]]:
+    return read_command_line(EvalOptions, [*JOBS, *arguments], program="test")
+
+
+def test_resume_without_a_folder_means_the_run_of_the_same_command():
+    assert read("--resume")[0].resume == ""
+    assert read("--resume", "--output_dir", "out")[0].resume == ""
+    assert read()[0].resume is None
+
+
+def test_resume_takes_the_folder_that_follows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    assert read("--resume", "out")[0].resume == "out"
+    assert read("--resume", "gone/2026-01-01")[0].resume == "gone/2026-01-01"
+    assert read("--resume=gone")[0].resume == "gone"
+
+
+def test_resume_leaves_an_environments_name_alone():
+    options, rest = read("--resume", "lift_object")
+    assert (options.resume, rest) == ("", ["lift_object"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--retry_errors",), "--retry_errors: needs --resume"),
+        (("--lease_s", "0"), "--lease_s: must be at least 1, got 0"),
+        (("--policy_batch", "0"), "--policy_batch: must be at least 1, got 0"),
+        (("--step_timeout_s=-1",), "--step_timeout_s: must not be negative"),
+        (("--resume=a", "--output_dir", "b"), "--resume: names 'a', but --output_dir 'b'"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        read(*arguments)[0].check()
