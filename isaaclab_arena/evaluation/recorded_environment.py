@@ -1,0 +1,71 @@
+"""What a recording says of its environment, and building that environment again from it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.variation import spelled
+
+_NAME, _OPTIONS, _CAMERAS, _VARIATIONS = "env_name", "env_kwargs", "enable_cameras", "variations"
+
+
+def environment_args(job: Job) -> dict[str, Any]:
+    """Return what a recording says of its environment: all that builds it, whatever the number of rows.
+
+    Args:
+        job: The job that is recorded.
+    """
+    config = job.config
+    return {
+        _NAME: config.environment,
+        _OPTIONS: dict(config.environment_args),
+        _CAMERAS: config.enable_cameras,
+        _VARIATIONS: dict(spelled(job.variations)),
+    }
+
+
+def build_recorded_environment(
+    env_args: Mapping[str, Any], *, source: str, num_envs: int, device: torch.device, num_threads: int, cameras: bool
+) -> Environment:
+    """Build the environment that a recording was made in.
+
+    Args:
+        env_args: What the recording says of it; see `environment_args`.
+        source: The recording, for messages.
+        num_envs: Rows to build.
+        device: Where observations live and actions are expected.
+        num_threads: Threads that its physics may use.
+        cameras: Whether policies' pictures are needed; without them nothing is rendered.
+
+    Raises:
+        ConfigError: If the recording does not say what its environment was, or there is no such environment.
+    """
+    name = env_args.get(_NAME)
+    if not isinstance(name, str) or not name:
+        raise ConfigError(Problem(f"does not say what its environment was: env_args has no {_NAME}", file=source))
+    config = JobConfig(
+        index=0,
+        name=name,
+        environment=name,
+        environment_args=_mapping(env_args, _OPTIONS, source),
+        enable_cameras=bool(env_args.get(_CAMERAS)) and cameras,
+        variations=_mapping(env_args, _VARIATIONS, source),
+        num_envs=num_envs,
+        policy_type="zero_action",
+        num_episodes=1,
+    )
+    (job,) = resolve_jobs([config], file=source)
+    return job.build_environment(device=device, num_threads=num_threads)
+
+
+def _mapping(env_args: Mapping[str, Any], key: str, source: str) -> Mapping[str, Any]:
+    value = env_args.get(key, {})
+    if not isinstance(value, Mapping):
+        raise ConfigError(Problem(f"env_args.{key} is no mapping but {value!r}", file=source))
+    return value
