@@ -12,7 +12,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-from h5py import h5o  # pyright: ignore[reportAttributeAccessIssue]  compiled, its stubs lack it
+from h5py import h5f, h5i, h5l, h5o  # pyright: ignore[reportAttributeAccessIssue]  compiled, its stubs lack it
 
 from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.storage.atomic import storage_errors, write_bytes
@@ -23,6 +23,7 @@ from isaaclab_arena.storage.recorded_episode import AttributeValue, Compression,
 ZSTD_FILTER = 32015
 CHUNK_BYTES = 1 << 20
 CHUNK_ROWS = 20
+MAX_DEPTH = 16
 
 
 def check_compression(compression: Compression) -> None:
@@ -94,10 +95,10 @@ def read_actions(path: Path, episode_index: int) -> np.ndarray:
         StorageError: If the file cannot be read or lacks the episode or its actions.
     """
     with _opened(path) as file:
-        actions = _group(file, episode_index).get(ACTIONS)
-        if not isinstance(actions, h5py.Dataset):
+        actions = _member(_group(file, episode_index).id, ACTIONS.encode())
+        if not isinstance(actions, h5py.h5d.DatasetID):
             raise StorageError(f"{path}: {demo_name(episode_index)} holds no '{ACTIONS}'")
-        return _read_array(actions.id)
+        return _read_array(actions)
 
 
 def read_episode(path: Path, episode_index: int) -> RecordedEpisode:
@@ -220,10 +221,10 @@ def _opened(path: Path) -> Iterator[h5py.File]:
 
 
 def _data(file: h5py.File) -> h5py.Group:
-    data = file.get(DATA_GROUP)
-    if not isinstance(data, h5py.Group):
+    data = _member(file.id, DATA_GROUP.encode())
+    if not isinstance(data, h5py.h5g.GroupID):
         raise StorageError(f"{file.filename} is no recording: it has no group /{DATA_GROUP}")
-    return data
+    return h5py.Group(data)
 
 
 def _episode_indices(file: h5py.File) -> list[int]:
@@ -231,10 +232,21 @@ def _episode_indices(file: h5py.File) -> list[int]:
 
 
 def _group(file: h5py.File, episode_index: int) -> h5py.Group:
-    group = _data(file).get(demo_name(episode_index))
-    if not isinstance(group, h5py.Group):
+    group = _member(_data(file).id, demo_name(episode_index).encode())
+    if not isinstance(group, h5py.h5g.GroupID):
         raise StorageError(f"{file.filename} holds no {demo_name(episode_index)}")
-    return group
+    return h5py.Group(group)
+
+
+def _member(group: h5py.h5g.GroupID, name: bytes) -> h5py.h5g.GroupID | h5py.h5d.DatasetID | None:
+    """Return what a group itself holds under a name, None if nothing; a link that leads elsewhere is refused."""
+    if name not in group:
+        return None
+    if group.links.get_info(name).type != h5l.TYPE_HARD:
+        raise StorageError(
+            f"{_place(group)}/{name.decode(errors='replace')} is a link to another place, and links are not followed"
+        )
+    return h5o.open(group, name)
 
 
 def _attributes(group: h5py.Group) -> dict[str, AttributeValue]:
@@ -247,8 +259,11 @@ def _arrays(group: h5py.Group) -> dict[str, np.ndarray]:
 
 
 def _datasets(group: h5py.h5g.GroupID, prefix: str) -> Iterator[tuple[str, h5py.h5d.DatasetID]]:
+    # A group may hold itself.
+    if prefix.count("/") > MAX_DEPTH:
+        raise StorageError(f"{_place(group)} lies deeper than {MAX_DEPTH} levels")
     for name in group:
-        item = h5o.open(group, name)
+        item = _member(group, name)
         path = prefix + name.decode()
         if isinstance(item, h5py.h5d.DatasetID):
             yield path, item
@@ -257,6 +272,7 @@ def _datasets(group: h5py.h5g.GroupID, prefix: str) -> Iterator[tuple[str, h5py.
 
 
 def _read_array(dataset: h5py.h5d.DatasetID) -> np.ndarray:
+    _refuse_what_lies_elsewhere(dataset)
     array = np.empty(dataset.shape, dataset.dtype)
     if array.size == 0:
         return array
@@ -268,3 +284,17 @@ def _read_array(dataset: h5py.h5d.DatasetID) -> np.ndarray:
         _load_zstd()
         dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
     return array
+
+
+def _refuse_what_lies_elsewhere(dataset: h5py.h5d.DatasetID) -> None:
+    """Refuse a dataset whose values are taken from other files, or are no numbers."""
+    properties, kind = dataset.get_create_plist(), dataset.dtype.kind
+    if properties.get_layout() == h5py.h5d.VIRTUAL or properties.get_external_count() > 0:
+        raise StorageError(f"{_place(dataset)} takes its values from other files, and those are not read")
+    if kind not in "biuf":
+        raise StorageError(f"{_place(dataset)} holds {dataset.dtype}, and only numbers are read")
+
+
+def _place(thing: h5py.h5g.GroupID | h5py.h5d.DatasetID) -> str:
+    file, name = (get_name(thing).decode(errors="replace") for get_name in (h5f.get_name, h5i.get_name))
+    return f"{file}: {name.rstrip('/')}"
