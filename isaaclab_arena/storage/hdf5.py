@@ -5,8 +5,9 @@ updates its trees in place, and a kill in such a moment loses earlier episodes t
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache, lru_cache
 from importlib import util
 from pathlib import Path
 
@@ -16,13 +17,17 @@ from h5py import h5f, h5i, h5l, h5o  # pyright: ignore[reportAttributeAccessIssu
 
 from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.storage.atomic import storage_errors, write_bytes
+from isaaclab_arena.storage.episode_template import ArrayType, EpisodeTemplate
+from isaaclab_arena.storage.hdf5_format import AttributeType, text_attribute
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import ACTIONS, DATA_GROUP, demo_index, demo_name
 from isaaclab_arena.storage.recorded_episode import AttributeValue, Compression, RecordedEpisode, checksum
+from isaaclab_arena.storage.recording_image import Attribute, DatasetWriter, block_of, episode_file
 
 ZSTD_FILTER = 32015
 CHUNK_BYTES = 1 << 20
 CHUNK_ROWS = 20
+_WRITE_BYTES = 1 << 20
 MAX_DEPTH = 16
 
 
@@ -38,33 +43,32 @@ def check_compression(compression: Compression) -> None:
         )
 
 
-def write_episode(path: Path, episode: RecordedEpisode, compression: Compression = Compression.NONE) -> int:
+def write_episode(
+    path: Path,
+    episode: RecordedEpisode,
+    compression: Compression = Compression.NONE,
+    *,
+    crc: int | None = None,
+    overwrite: bool = False,
+) -> int:
     """Write one episode's file, complete or not at all, and return its checksum.
 
     Args:
-        path: The file; there must be none.
+        path: The file.
         episode: What to write; ``arrays`` holds ``actions``.
         compression: How arrays are compressed.
+        crc: The checksum of the arrays, where it is known already.
+        overwrite: Whether a file that is there may be replaced.
 
     Raises:
-        StorageError: If the file exists or cannot be written.
+        StorageError: If the file exists and may not be replaced, or cannot be written.
         ConfigError: If the compression is not installed.
     """
-    crc = checksum(episode.arrays)
+    crc = checksum(episode.arrays) if crc is None else crc
     num_samples = len(episode.arrays[ACTIONS])
-    # Built in memory and written at once: a twentieth of the system calls, and no lock on a network file system.
-    with h5py.File(path, "w", driver="core", backing_store=False, block_size=1 << 16) as file:
-        data = file.create_group(DATA_GROUP)
-        data.attrs["total"] = num_samples
-        data.attrs["env_args"] = json_line(episode.env_args)
-        group = data.create_group(demo_name(episode.episode_index))
-        for name, value in {**episode.attributes, "num_samples": num_samples, "checksum": crc}.items():
-            _create_attribute(group, name, value)
-        for name in sorted(episode.arrays):
-            _create_dataset(group, name, episode.arrays[name], compression)
-        file.flush()
-        image = file.id.get_file_image()
-    write_bytes(path, image)
+    attributes = {**episode.attributes, "num_samples": num_samples, "checksum": crc}
+    build = _episode_image if compression is Compression.NONE else _compressed_episode_image
+    write_bytes(path, build(episode, attributes, num_samples, compression), overwrite=overwrite)
     return crc
 
 
@@ -153,7 +157,111 @@ def copy_episodes(sources: Iterable[tuple[int, Path]], target: Path) -> None:
         data.attrs["env_args"] = env_args
 
 
+def assemble_dataset(sources: Iterable[tuple[int, Path]], target: Path) -> bool:
+    """Make a file that holds episodes of files of `write_episode`, where these are what was written, uncompressed.
+
+    Each file is read once and compared with its own checksum, which covers everything in it.
+
+    Args:
+        sources: Index of each episode, and the file that holds it; at least one.
+        target: The file to make; there must be none.
+
+    Returns:
+        Whether all sources were such files. If not, the target is no recording; see `copy_episodes`.
+
+    Raises:
+        StorageError: If a source cannot be read or the target cannot be written.
+    """
+    indices, total, path = [], 0, target
+    with _hdf5_errors("write", target):
+        with target.open("xb", buffering=_WRITE_BYTES) as file:
+            writer = DatasetWriter(file)
+            for index, path in sources:
+                block = block_of(path.read_bytes())
+                if block is None or block.episode_index != index:
+                    return False
+                writer.add(block)
+                indices.append(index)
+                total += block.num_samples
+            with _opened(path) as last:
+                env_args = str(_data(last).attrs.get("env_args", "{}"))
+            writer.finish(_data_attributes(total, env_args))
+        # What HDF5 itself makes of it is asked of the whole table of contents and of both ends.
+        with _opened(target) as file:
+            if _episode_indices(file) != sorted(indices):
+                raise StorageError(f"{target} does not hold the episodes that were written to it")
+    verify_episodes(target, {indices[0], indices[-1]})
+    return True
+
+
+def _episode_image(
+    episode: RecordedEpisode,
+    attributes: Mapping[str, AttributeValue],
+    num_samples: int,
+    compression: Compression,  # noqa: ARG001  one signature for both
+) -> bytes:
+    arrays = {name: np.ascontiguousarray(array) for name, array in sorted(episode.arrays.items())}
+    values = {name: _attribute(name, value) for name, value in attributes.items()}
+    template = _template(
+        tuple((name, array.dtype, array.ndim) for name, array in arrays.items()),
+        tuple(attribute.type for attribute in values.values()),
+    )
+    block = template.filled(
+        tuple(arrays.values()),
+        [attribute.value for attribute in values.values()],
+        episode_index=episode.episode_index,
+        num_samples=num_samples,
+    )
+    return episode_file(block, _data_attributes(num_samples, json_line(episode.env_args)))
+
+
+@lru_cache(maxsize=64)
+def _template(arrays: tuple[tuple[str, np.dtype, int], ...], attributes: tuple[AttributeType, ...]) -> EpisodeTemplate:
+    types = [ArrayType(name=name, encoded_type=_encoded_type(dtype), rank=rank) for name, dtype, rank in arrays]
+    return EpisodeTemplate(types, attributes)
+
+
+def _data_attributes(total: int, env_args: str) -> tuple[Attribute, ...]:
+    return (_attribute("total", total), _attribute("env_args", env_args))
+
+
+def _attribute(name: str, value: AttributeValue) -> Attribute:
+    if isinstance(value, str):
+        return Attribute(type=_attribute_type(name, None), value=value.encode())
+    array = np.asarray(value)
+    return Attribute(type=_attribute_type(name, array.dtype), value=array.tobytes())
+
+
+@cache
+def _attribute_type(name: str, dtype: np.dtype | None) -> AttributeType:
+    if dtype is None:
+        return text_attribute(name, _encoded_type(h5py.string_dtype()))
+    return AttributeType(name=name, encoded_type=_encoded_type(dtype), value_bytes=dtype.itemsize)
+
+
+def _encoded_type(dtype: np.dtype) -> bytes:
+    """Return a type as HDF5 writes it; the library puts two bytes of its own before it."""
+    return h5py.h5t.py_create(dtype, logical=True).encode()[2:]
+
+
 # Below, h5py's low-level interface: an episode has many small arrays, and the high-level one costs more than HDF5.
+
+
+def _compressed_episode_image(
+    episode: RecordedEpisode, attributes: Mapping[str, AttributeValue], num_samples: int, compression: Compression
+) -> bytes:
+    # Built in memory and written at once: a twentieth of the system calls, and no lock on a network file system.
+    with h5py.File("episode", "w", driver="core", backing_store=False, block_size=1 << 16) as file:
+        data = file.create_group(DATA_GROUP)
+        data.attrs["total"] = num_samples
+        data.attrs["env_args"] = json_line(episode.env_args)
+        group = data.create_group(demo_name(episode.episode_index))
+        for name, value in attributes.items():
+            _create_attribute(group, name, value)
+        for name in sorted(episode.arrays):
+            _create_dataset(group, name, episode.arrays[name], compression)
+        file.flush()
+        return file.id.get_file_image()
 
 
 def _create_attribute(group: h5py.Group, name: str, value: AttributeValue) -> None:

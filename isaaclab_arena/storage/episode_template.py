@@ -1,0 +1,156 @@
+"""One episode as HDF5 has it, made without HDF5's library.
+
+An episode has two dozen small arrays and as many attributes, and to create them through the library takes 1.3 ms of CPU
+time, once for the episode's file and again for the dataset. But all episodes of a job look alike: their structure is
+worked out once, and an episode is a copy of it with sizes, addresses and contents filled in. To move it into another
+file, its addresses are shifted. Whatever reads HDF5 reads the result.
+"""
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from isaaclab_arena.storage.hdf5_format import (
+    DIMENSIONS_OFFSET,
+    HEAP_ADDRESS_OFFSET,
+    LAYOUT_OFFSET,
+    UNDEFINED,
+    AttributeType,
+    Block,
+    attribute_message,
+    dataset_messages,
+    group,
+    object_header,
+    text_heap,
+    text_reference,
+)
+
+_PLACE = struct.Struct("<QQ")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayType:
+    """What an array looks like, other than the sizes of its dimensions.
+
+    Attributes:
+        name: Its path below the group of the episode.
+        encoded_type: Its element type as HDF5 writes it.
+        rank: Number of dimensions.
+    """
+
+    name: str
+    encoded_type: bytes
+    rank: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeBlock(Block):
+    """The group of an episode and all that is below it.
+
+    Attributes:
+        episode_index: Its position in the job, which names its group.
+        group_offset: Where in the bytes the object header of the episode's group is.
+        num_samples: Control steps of the episode.
+    """
+
+    episode_index: int
+    group_offset: int
+    num_samples: int
+
+
+class EpisodeTemplate:
+    """The structure of episodes that differ in sizes, contents and values of attributes alone.
+
+    Args:
+        arrays: What arrays there are.
+        attributes: What attributes the group of the episode has.
+    """
+
+    def __init__(self, arrays: Sequence[ArrayType], attributes: Sequence[AttributeType]) -> None:
+        self._metadata = bytearray()
+        self._dimensions: list[tuple[struct.Struct, int]] = []
+        self._layouts: list[int] = []
+        self._pointers: list[int] = []
+        self._attributes = attributes
+        members: dict[str, dict[str, int]] = {"": {}}
+        for array in arrays:
+            self._add_array(array, members)
+        for path in sorted(filter(None, members), key=lambda path: path.count("/"), reverse=True):
+            parent, _, name = path.rpartition("/")
+            members[parent][name] = self._add_group(members[path])[0]
+        self._group_offset, self._values = self._add_group(members[""], attributes)
+        texts = [at for at, attribute in zip(self._values, attributes, strict=True) if attribute.value_bytes is None]
+        addresses = self._layouts + [at + HEAP_ADDRESS_OFFSET for at in texts]
+        self._all_pointers = np.array([*addresses, *self._pointers], np.int64)
+
+    def filled(
+        self, arrays: Sequence[np.ndarray], values: Sequence[bytes], *, episode_index: int, num_samples: int
+    ) -> EpisodeBlock:
+        """Return an episode.
+
+        Args:
+            arrays: One array per `ArrayType`, contiguous.
+            values: One value per `AttributeType`: its bytes, a text in UTF-8.
+            episode_index: Position of the episode in the job.
+            num_samples: Its control steps.
+        """
+        metadata = bytearray(self._metadata)
+        parts: list[bytes | bytearray | memoryview] = [metadata]
+        position = len(metadata)
+        absent = []
+        for array, (dimensions, shape_at), layout_at in zip(arrays, self._dimensions, self._layouts, strict=True):
+            dimensions.pack_into(metadata, shape_at, *array.shape)
+            num_bytes = array.nbytes
+            if num_bytes == 0:
+                _PLACE.pack_into(metadata, layout_at, UNDEFINED, 0)
+                absent.append(layout_at)
+                continue
+            _PLACE.pack_into(metadata, layout_at, position, num_bytes)
+            parts.append(array.data)
+            rest = -num_bytes % 8
+            if rest:
+                parts.append(bytes(rest))
+            position += num_bytes + rest
+        texts: list[bytes] = []
+        for value, at, attribute in zip(values, self._values, self._attributes, strict=True):
+            if attribute.value_bytes is None:
+                texts.append(value)
+                metadata[at : at + 16] = text_reference(len(value), position, len(texts))
+            else:
+                metadata[at : at + len(value)] = value
+        parts.append(text_heap(texts))
+        pointers = np.setdiff1d(self._all_pointers, absent) if absent else self._all_pointers
+        return EpisodeBlock(
+            content=b"".join(parts),
+            pointers=pointers,
+            episode_index=episode_index,
+            group_offset=self._group_offset,
+            num_samples=num_samples,
+        )
+
+    def _add_array(self, array: ArrayType, members: dict[str, dict[str, int]]) -> None:
+        header, offsets = object_header(dataset_messages(array.encoded_type, array.rank))
+        position = len(self._metadata)
+        self._metadata += header
+        self._dimensions.append((struct.Struct(f"<{array.rank}Q"), position + offsets[0] + DIMENSIONS_OFFSET))
+        self._layouts.append(position + offsets[-1] + LAYOUT_OFFSET)
+        parent, _, name = array.name.rpartition("/")
+        members.setdefault(parent, {})[name] = position
+        while parent:
+            parent = parent.rpartition("/")[0]
+            members.setdefault(parent, {})
+
+    def _add_group(
+        self, members: Mapping[str, int], attributes: Sequence[AttributeType] = ()
+    ) -> tuple[int, tuple[int, ...]]:
+        """Append a group; return its offset, and the offsets of the values of its attributes."""
+        position = len(self._metadata)
+        messages = [attribute_message(attribute) for attribute in attributes]
+        relative = [(name, address - position) for name, address in members.items()]
+        block, offsets = group(relative, [message for message, _ in messages])
+        self._metadata += block.at(position)
+        self._pointers += (block.pointers + position).tolist()
+        values = tuple(position + at + inside for at, (_, inside) in zip(offsets, messages, strict=True))
+        return position, values

@@ -1,0 +1,253 @@
+"""The bytes of HDF5's structures, as its format specification 3.0 has them; pure functions, no file.
+
+Only what a recording is made of: contiguous datasets, groups and scalar attributes in the format's first version, which
+is what h5py writes by default and every reader reads. Addresses are 8 bytes and count from the start of the file.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+SUPERBLOCK_BYTES = 96
+UNDEFINED = 2**64 - 1
+"""The address of what is not there, such as the content of an empty array."""
+
+NAMES_PER_NODE = 8
+CHILDREN_PER_NODE = 32
+DIMENSIONS_OFFSET = 8
+"""Where in the first message of a dataset the sizes of its dimensions are, 8 bytes each."""
+LAYOUT_OFFSET = 2
+"""Where in the last message of a dataset address and size of its content are, 8 bytes each."""
+HEAP_ADDRESS_OFFSET = 4
+"""Where in the value of a text attribute the address of the heap is that holds the text."""
+
+_DATASPACE, _DATATYPE, _FILL_VALUE, _LAYOUT, _ATTRIBUTE, _SYMBOL_TABLE = 0x01, 0x03, 0x05, 0x08, 0x0C, 0x11
+_MAX_MESSAGE_BYTES = 65_528
+# Allocated when first written, filled with zeros where it is not written: the library's default.
+_DEFAULT_FILL = bytes((2, 2, 2, 1, 0, 0, 0, 0))
+_MIN_HEAP_BYTES = 4096
+_HEAP_ENTRY = struct.Struct("<HHIQ")
+_NO_FREE_BLOCK = 1
+_TEXT = struct.Struct("<IQI")
+_BYTES_OF_ADDRESS = np.arange(8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """One message of an object header.
+
+    Attributes:
+        kind: Its number in the specification.
+        content: Its bytes, before padding.
+    """
+
+    kind: int
+    content: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttributeType:
+    """What an attribute looks like.
+
+    Attributes:
+        name: Its name.
+        encoded_type: Its type as HDF5 writes it.
+        value_bytes: Size of its value; None for a text.
+    """
+
+    name: str
+    encoded_type: bytes
+    value_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Bytes that can be put anywhere in a file.
+
+    Attributes:
+        content: The bytes.
+        pointers: Where in them the addresses are. Shape: (n,), int64.
+        origin: The address that stands for the start of the bytes, in the addresses that they hold.
+    """
+
+    content: bytes | bytearray | memoryview
+    pointers: np.ndarray
+    origin: int = 0
+
+    def at(self, address: int) -> bytearray:
+        """Return the bytes as they are to stand at an address of a file."""
+        content = bytearray(self.content)
+        view = np.frombuffer(content, np.uint8)
+        places = self.pointers[:, None] + _BYTES_OF_ADDRESS
+        view[places] = (view[places].view("<u8") + np.uint64((address - self.origin) % 2**64)).view(np.uint8)
+        return content
+
+
+def padded(content: bytes) -> bytes:
+    """Return bytes with zeros up to a multiple of 8, to which HDF5 aligns everything."""
+    return content + bytes(-len(content) % 8)
+
+
+def superblock(*, root_address: int, end_address: int) -> bytes:
+    """Return the first 96 bytes of a file.
+
+    Args:
+        root_address: Where the object header of the root group is.
+        end_address: Size of the file.
+    """
+    versions = bytes((0, 0, 0, 0, 0, 8, 8, 0))
+    numbers = struct.pack("<HHI", NAMES_PER_NODE // 2, CHILDREN_PER_NODE // 2, 0)
+    addresses = struct.pack("<4Q", 0, UNDEFINED, end_address, UNDEFINED)
+    return SIGNATURE + versions + numbers + addresses + struct.pack("<QQII16x", 0, root_address, 0, 0)
+
+
+def object_header(messages: Sequence[Message]) -> tuple[bytes, tuple[int, ...]]:
+    """Return an object header, and the offset in it at which the content of each message starts."""
+    parts, offsets, position = [], [], 16
+    for message in messages:
+        content = padded(message.content)
+        if len(content) > _MAX_MESSAGE_BYTES:
+            raise ValueError(f"an object header message of {len(content)} bytes does not fit")
+        parts.append(struct.pack("<HHB3x", message.kind, len(content), 0) + content)
+        offsets.append(position + 8)
+        position += 8 + len(content)
+    prefix = struct.pack("<BxHIIxxxx", 1, len(messages), 1, position - 16)
+    return prefix + b"".join(parts), tuple(offsets)
+
+
+def dataset_messages(encoded_type: bytes, rank: int) -> tuple[Message, ...]:
+    """Return the messages of a contiguous dataset; its sizes and where its content is are left zero.
+
+    See `DIMENSIONS_OFFSET` and `LAYOUT_OFFSET`.
+    """
+    return (
+        Message(kind=_DATASPACE, content=_dataspace(rank)),
+        Message(kind=_DATATYPE, content=encoded_type),
+        Message(kind=_FILL_VALUE, content=_DEFAULT_FILL),
+        Message(kind=_LAYOUT, content=bytes((3, 1)) + bytes(16)),
+    )
+
+
+def text_attribute(name: str, encoded_type: bytes) -> AttributeType:
+    """Return the type of a text attribute.
+
+    Args:
+        name: Its name.
+        encoded_type: The type of texts of any length in memory, where a text is 8 bytes; in a file it is a reference.
+    """
+    in_file = encoded_type[:4] + struct.pack("<I", _TEXT.size) + encoded_type[8:]
+    return AttributeType(name=name, encoded_type=in_file, value_bytes=None)
+
+
+def attribute_message(attribute: AttributeType) -> tuple[Message, int]:
+    """Return the message of a scalar attribute whose value is left zero, and the offset of that value in it."""
+    name, space = attribute.name.encode() + b"\0", _dataspace(0)
+    head = struct.pack("<BxHHH", 1, len(name), len(attribute.encoded_type), len(space))
+    head += padded(name) + padded(attribute.encoded_type) + padded(space)
+    num_bytes = _TEXT.size if attribute.value_bytes is None else attribute.value_bytes
+    return Message(kind=_ATTRIBUTE, content=head + bytes(num_bytes)), len(head)
+
+
+def group(members: Sequence[tuple[str, int]], messages: Sequence[Message] = ()) -> tuple[Block, tuple[int, ...]]:
+    """Return a group, and the offset in it at which the content of each of the further messages starts.
+
+    Args:
+        members: Name and address of each member, counted from where the group will stand, so what lies before it has
+            a negative one.
+        messages: Further messages of its header: its attributes.
+    """
+    header, offsets = object_header((Message(kind=_SYMBOL_TABLE, content=bytes(16)), *messages))
+    by_name = sorted((name.encode(), address) for name, address in members)
+    names, name_offsets = _name_heap([name for name, _ in by_name])
+    content = bytearray(header)
+    tree_at, heap_at = offsets[0], offsets[0] + 8
+    pointers = [tree_at, heap_at, len(content) + 24]
+    struct.pack_into("<Q", content, heap_at, len(content))
+    content += b"HEAP" + struct.pack("<B3xQQQ", 0, len(names), _NO_FREE_BLOCK, len(content) + 32)
+    content += names
+    nodes = _symbol_nodes(content, pointers, by_name, name_offsets)
+    level = 0
+    nodes = _tree_nodes(content, pointers, nodes, level)
+    while len(nodes) > 1:
+        level += 1
+        nodes = _tree_nodes(content, pointers, nodes, level)
+    struct.pack_into("<Q", content, tree_at, nodes[0][0])
+    return Block(content=content, pointers=np.array(pointers, np.int64)), offsets[1:]
+
+
+def text_reference(num_bytes: int, heap_address: int, number: int) -> bytes:
+    """Return the value of a text attribute: size of the text, the heap that holds it, and its number there."""
+    return _TEXT.pack(num_bytes, heap_address, number)
+
+
+def text_heap(texts: Sequence[bytes]) -> bytes:
+    """Return a global heap that holds texts, the first under number 1."""
+    entries = [_HEAP_ENTRY.pack(number, 0, 0, len(text)) + padded(text) for number, text in enumerate(texts, start=1)]
+    used = 16 + sum(map(len, entries))
+    size = max(used, _MIN_HEAP_BYTES)
+    if 0 < size - used < _HEAP_ENTRY.size:
+        size = used + _HEAP_ENTRY.size
+    if size > used:
+        entries.append(_HEAP_ENTRY.pack(0, 0, 0, size - used) + bytes(size - used - _HEAP_ENTRY.size))
+    return b"GCOL" + struct.pack("<B3xQ", 1, size) + b"".join(entries)
+
+
+def _dataspace(rank: int) -> bytes:
+    return struct.pack("<BBB5x", 1, rank, 0) + bytes(8 * rank)
+
+
+def _name_heap(names: Sequence[bytes]) -> tuple[bytes, list[int]]:
+    """Return the names after an empty one, and the offset of each."""
+    content, offsets = bytearray(8), []
+    for name in names:
+        offsets.append(len(content))
+        content += padded(name + b"\0")
+    return bytes(content), offsets
+
+
+def _symbol_nodes(
+    content: bytearray, pointers: list[int], members: Sequence[tuple[bytes, int]], name_offsets: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Append the leaves of a group's tree; return the address of each, and where its last name is."""
+    nodes = []
+    for first in range(0, len(members), NAMES_PER_NODE):
+        part = range(first, min(first + NAMES_PER_NODE, len(members)))
+        nodes.append((len(content), name_offsets[part[-1]]))
+        content += b"SNOD" + struct.pack("<BxH", 1, len(part))
+        for index in part:
+            pointers.append(len(content) + 8)
+            content += struct.pack("<QQII16x", name_offsets[index], members[index][1] % 2**64, 0, 0)
+        content += bytes(40 * (NAMES_PER_NODE - len(part)))
+    return nodes
+
+
+def _tree_nodes(
+    content: bytearray, pointers: list[int], children: Sequence[tuple[int, int]], level: int
+) -> list[tuple[int, int]]:
+    """Append the nodes of one level of a group's tree; return the address of each, and where its last name is."""
+    nodes = []
+    last_name = 0
+    for first in range(0, max(1, len(children)), CHILDREN_PER_NODE):
+        part = children[first : first + CHILDREN_PER_NODE]
+        start = len(content)
+        content += b"TREE" + struct.pack("<BBHQQ", 0, level, len(part), UNDEFINED, UNDEFINED)
+        content += struct.pack("<Q", last_name)
+        for address, name in part:
+            pointers.append(len(content))
+            content += struct.pack("<QQ", address, name)
+            last_name = name
+        content += bytes(16 * (CHILDREN_PER_NODE - len(part)))
+        nodes.append((start, last_name))
+    _link_siblings(content, pointers, [address for address, _ in nodes])
+    return nodes
+
+
+def _link_siblings(content: bytearray, pointers: list[int], addresses: Sequence[int]) -> None:
+    for left, right in pairwise(addresses):
+        for at, address in ((left + 16, right), (right + 8, left)):
+            struct.pack_into("<Q", content, at, address)
+            pointers.append(at)
