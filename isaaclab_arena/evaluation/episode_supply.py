@@ -25,6 +25,10 @@ class EpisodeSupply(Protocol):
         """Return how many of the ``num_envs`` rows to use at once; the others rest."""
         ...
 
+    def still_holds(self, episode_index: int) -> bool:
+        """Whether an episode that was handed out is still this rank's, and may be committed."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class FixedShare:
@@ -47,6 +51,11 @@ class FixedShare:
     def max_rows(self, num_envs: int) -> int:
         """Return ``num_envs``."""
         return num_envs
+
+    def still_holds(self, episode_index: int) -> bool:
+        """Return True: nobody takes a fixed share away."""
+        del episode_index
+        return True
 
 
 EVERYTHING = FixedShare()

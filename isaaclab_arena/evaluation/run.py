@@ -79,7 +79,6 @@ class _RankRun:
             attempt,
             output_directory=self._output_directory,
             rank=context.rank,
-            watch=self._watch,
             stop_requested=interruption.stop_requested,
         )
 
@@ -112,7 +111,7 @@ class _RankRun:
             while not self._interruption.stop_requested() and (assigned := queue.next_job()) is not None:
                 job = assigned.job
                 publisher.start_job(job.config.name, num_episodes=self._episodes_of_total(assigned))
-                report = runner.run(job, [ProgressObserver(publisher)], supply=assigned.supply)
+                report = runner.run(job, [ProgressObserver(publisher), *assigned.observers], supply=assigned.supply)
                 failed = report.status is ReportedStatus.FAILED
                 if report.status is not ReportedStatus.INTERRUPTED:
                     publisher.finish_job(failed=failed)

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from isaaclab_arena.distributed.rendezvous import RankWatch
+from isaaclab_arena.evaluation.dynamic_queue import SharedRun, dynamic_queue
+from isaaclab_arena.evaluation.episode_supply import EpisodeRanges
 from isaaclab_arena.evaluation.planning import DYNAMIC, RunRequest
 from isaaclab_arena.evaluation.work_queue import FixedQueue, WorkQueue, jobs_of_rank, unfinished
 from isaaclab_arena.storage.attempts import Attempt
@@ -35,7 +36,6 @@ def work_of_rank(
     *,
     output_directory: Path,
     rank: int,
-    watch: RankWatch,
     stop_requested: Callable[[], bool],
 ) -> RankWork:
     """Return what a rank has to do.
@@ -45,7 +45,6 @@ def work_of_rank(
         attempt: What of it is left.
         output_directory: The run's folder.
         rank: Which rank.
-        watch: Sees how the other ranks are.
         stop_requested: Whether this rank was told to stop.
 
     Raises:
@@ -59,4 +58,24 @@ def work_of_rank(
             num_jobs=len(assigned),
             num_episodes=sum(each.num_episodes or 0 for each in assigned),
         )
-    raise NotImplementedError
+    shared = SharedRun(
+        output_directory=output_directory, attempt=attempt, split_jobs=options.split_jobs, lease_s=options.lease_s
+    )
+    left = unfinished(jobs, attempt)
+    num_episodes = sum(_num_unfinished(jobs[index].config.num_episodes, finished) for index, finished in left.items())
+    return RankWork(
+        queue=dynamic_queue(jobs, shared, rank=rank, stop_requested=stop_requested),
+        # Who will run what is open; the display adds up what ranks say, so each says its even part.
+        num_jobs=_even_part(len(left), rank, attempt.world_size),
+        num_episodes=_even_part(num_episodes, rank, attempt.world_size),
+        stalled_after_s=options.lease_s,
+        others_may_finish_jobs=True,
+    )
+
+
+def _num_unfinished(num_episodes: int | None, finished: EpisodeRanges) -> int:
+    return 0 if num_episodes is None else num_episodes - sum(end - begin for begin, end in finished)
+
+
+def _even_part(number: int, rank: int, world_size: int) -> int:
+    return len(range(rank, number, world_size))

@@ -8,6 +8,7 @@ from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.distributed.assignment import assign_jobs, remaining_episodes, split_shares
 from isaaclab_arena.evaluation.episode_supply import EpisodeRanges, EpisodeSupply, FixedShare
 from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.storage.attempts import Attempt
 
 
@@ -19,11 +20,13 @@ class AssignedJob:
         job: The job.
         supply: Which of its episodes.
         num_episodes: How many those are, None where that is not known beforehand.
+        observers: Have to be told what becomes of the episodes, after they are committed.
     """
 
     job: Job
     supply: EpisodeSupply
     num_episodes: int | None
+    observers: tuple[Observer, ...] = ()
 
 
 class WorkQueue(Protocol):
