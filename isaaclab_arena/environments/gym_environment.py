@@ -70,7 +70,11 @@ class GymEnvironment(Environment):
         specs = {name: _term_spec(term) for name, term in rows.description["observation"].items()}
         self.observation_spec = self._grouped(specs)
         self.filmable = (
-            *(name for name, spec in specs.items() if self._terms[name] and spec.shape[2:] == (3,)),
+            *(
+                name
+                for name, spec in specs.items()
+                if self._terms[name] and spec.shape[2:] == (3,) and 0 not in spec.shape
+            ),
             *((VIEWPORT,) if rows.description["renders"] else ()),
         )
         self._render_s = 0.0

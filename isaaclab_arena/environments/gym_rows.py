@@ -128,7 +128,7 @@ class LocalRows(Rows):
     def _step(self, index: int, action: np.ndarray) -> RowStep | RowFailure:
         try:
             return self._rows[index].step(action)
-        except Exception as error:  # noqa: BLE001  one row's environment must not take the other rows down
+        except (Exception, SystemExit) as error:  # noqa: BLE001  one row's environment must not take the other rows down
             _LOG.warning("'%s' failed in row %d", self._source.name, index, exc_info=True)
             # Its state is unknown, so it is not closed either: that is its code too.
             del self._rows[index]

@@ -55,11 +55,14 @@ def decode(
     magic, size = _PREFIX.unpack(read_exactly(_PREFIX.size))
     if magic != MAGIC or size > MAX_HEADER_BYTES:
         raise FrameError(f"the pipe holds {magic!r} where a frame should begin")
-    header = json.loads(read_exactly(size))
+    try:
+        header = json.loads(read_exactly(size))
+    except RecursionError as error:
+        raise FrameError("the header of a frame is nested too deeply") from error
     arrays, total = {}, 0
     for name, dtype_name, shape in header["arrays"]:
         dtype = np.dtype(dtype_name)
-        if dtype.kind not in _KINDS or any(not isinstance(length, int) or length < 0 for length in shape):
+        if dtype.kind not in _KINDS or any(type(length) is not int or length < 0 for length in shape):
             raise FrameError(f"array '{name}' claims to be {dtype_name} of shape {shape}")
         num_bytes = dtype.itemsize
         for length in shape:
