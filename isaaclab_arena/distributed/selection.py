@@ -67,9 +67,11 @@ class ExpectedWork:
         """
         for group in self._groups(job_index):
             known = self._totals.get(group)
-            if known is not None and size.env_steps and known.env_steps:
+            if known is None or known.seconds <= 0.0:
+                continue
+            if size.env_steps and known.env_steps:
                 return size.env_steps * known.seconds / known.env_steps
-            if known is not None and size.episodes and known.episodes:
+            if size.episodes and known.episodes:
                 return size.episodes * known.seconds / known.episodes
         return size.episodes + size.env_steps / _STEPS_PER_EPISODE
 

@@ -73,6 +73,12 @@ def test_work_of_which_no_episode_ended_says_nothing_of_episodes():
     assert expected.seconds(0, WorkSize(episodes=7)) == 7
 
 
+def test_work_that_took_no_time_says_nothing():
+    expected = ExpectedWork({0: "a"})
+    expected.learn(0, Measured(episodes=5, env_steps=50, seconds=0.0))
+    assert expected.seconds(0, WorkSize(episodes=7)) == 7
+
+
 @pytest.mark.parametrize(
     ("num_envs", "open_episodes", "world_size", "unfinished_jobs", "rows"),
     [
