@@ -23,6 +23,9 @@ _COMMANDS = {
         entry="isaaclab_arena.evaluation.eval_runner:main", summary="run the jobs of a job file, show the merged table"
     ),
     "merge": _Command(entry="isaaclab_arena.cli.merge:main", summary="build the table of a run again from its files"),
+    "replay": _Command(
+        entry="isaaclab_arena.cli.replay:main", summary="simulate recorded episodes again, and compare every step"
+    ),
     "list": _Command(entry="isaaclab_arena.cli.listing:main", summary="environments, policies, embodiments or objects"),
     "view": _Command(
         entry="isaaclab_arena.cli.view:main", summary="watch a policy in a window, or write a video of it"

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.interfaces.episode import Outcome
 
+OUT_OF_TIME = "episode_timeout"
+"""Termination of an episode that took longer than its wall time allowed."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
@@ -39,4 +42,4 @@ def ending_of(step: Step, env_id: int) -> Ending:
 def out_of_time(limit_s: float) -> Ending:
     """Return the end of an episode that took longer than its wall time allowed [s]."""
     error = f"the episode took longer than {limit_s:g} s, its episode_timeout_s"
-    return Ending(outcome=Outcome.ERROR, success=None, termination="episode_timeout", error=error)
+    return Ending(outcome=Outcome.ERROR, success=None, termination=OUT_OF_TIME, error=error)

@@ -11,7 +11,6 @@ from isaaclab_arena.distributed.process_group import initialise
 from isaaclab_arena.distributed.rank_status import RankState, RankStatus, StatusPublisher
 from isaaclab_arena.distributed.rendezvous import RankWatch, lowest_live_rank, wait_for_ranks
 from isaaclab_arena.errors import ArenaError
-from isaaclab_arena.evaluation import provenance
 from isaaclab_arena.evaluation.condition_sets import save_conditions
 from isaaclab_arena.evaluation.finish import consolidate_what_others_left, merge_and_show, show_finished_run
 from isaaclab_arena.evaluation.interruption import Interruption, watch_for_interruption
@@ -19,6 +18,7 @@ from isaaclab_arena.evaluation.job_runner import JobRunner, RankSettings
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.progress import ProgressDisplay, ProgressObserver
 from isaaclab_arena.evaluation.start_up import StartedRun, start_run
+from isaaclab_arena.evaluation.surroundings import surroundings
 from isaaclab_arena.evaluation.work import work_of_rank
 from isaaclab_arena.evaluation.work_queue import AssignedJob
 from isaaclab_arena.recording.recorder import RecordedObservations, RecordingOptions
@@ -146,7 +146,7 @@ class _RankRun:
             video=options.video_options(),
             attempt=self._attempt.number,
             # The plan's hash, not the request's: in a deterministic run they may differ in num_envs.
-            provenance={**provenance.versions(), "config_hash": self._started.plan.config_hash},
+            provenance={**surroundings(context.device), "config_hash": self._started.plan.config_hash},
         )
         return JobRunner(settings, stop_requested=self._interruption.stop_requested)
 

@@ -1,9 +1,8 @@
 """The policy that plays recorded actions again."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -13,10 +12,13 @@ from isaaclab_arena.errors import ConfigError, PolicyError, Problem, StorageErro
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
-from isaaclab_arena.storage.hdf5 import list_episodes, read_actions, read_attributes
-from isaaclab_arena.storage.layout import EPISODE_FILE_PATTERN, EPISODES_FOLDER, demo_index, demo_name
+from isaaclab_arena.storage.hdf5 import read_actions, read_attributes
+from isaaclab_arena.storage.layout import demo_index, demo_name
+from isaaclab_arena.storage.recordings import find_recordings, in_words, index_episodes
 
 logger = logging.getLogger(__name__)
+
+_KEY = "replay_file_path"
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
     def __init__(self, config: ReplayPolicyCfg) -> None:
         super().__init__(config)
         self._replay = config
-        self._files = _index(_recordings(config.replay_file_path))
+        self._files = index_episodes(find_recordings(config.replay_file_path, key=_KEY), key=_KEY)
         self._only = None if config.episode_name is None else self._checked(config.episode_name)
         self._device = None if config.device is None else _checked_device(config.device)
         self._warned = False
@@ -105,7 +107,7 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
         index = start.episode.episode_index if self._only is None else self._only
         if index not in self._files:
             raise PolicyError(
-                f"'{self._replay.replay_file_path}' holds no {demo_name(index)}; it holds {_ranges(self._files)}"
+                f"'{self._replay.replay_file_path}' holds no {demo_name(index)}; it holds {in_words(self._files)}"
             )
         try:
             actions = read_actions(self._files[index], index)
@@ -148,7 +150,7 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
         if index is None or index not in self._files:
             raise ConfigError(
                 Problem(
-                    f"'{self._replay.replay_file_path}' holds no '{episode_name}'; it holds {_ranges(self._files)}",
+                    f"'{self._replay.replay_file_path}' holds no '{episode_name}'; it holds {in_words(self._files)}",
                     key="episode_name",
                 )
             )
@@ -163,51 +165,3 @@ def _checked_device(name: str) -> torch.device:
         raise ConfigError(
             Problem(f"cannot use device '{name}': {reason}; leave it out to use the environment's", key="device")
         ) from error
-
-
-def _recordings(path: str) -> list[Path]:
-    """Return the files that a path, a folder or a pattern stands for, sorted."""
-    given = Path(path).expanduser()
-    if given.is_file():
-        return [given]
-    if given.is_dir():
-        episodes = given / EPISODES_FOLDER
-        found = [*given.glob("*.hdf5"), *given.glob(EPISODE_FILE_PATTERN), *episodes.glob(EPISODE_FILE_PATTERN)]
-    else:
-        relative = given.relative_to(given.anchor)
-        found = list(Path(given.anchor or ".").glob(str(relative)))
-    if not found:
-        raise ConfigError(Problem(f"no recording at '{path}'", key="replay_file_path"))
-    return sorted(found)
-
-
-def _index(files: Iterable[Path]) -> dict[int, Path]:
-    """Return which file holds each recorded episode."""
-    found: dict[int, Path] = {}
-    for file in files:
-        try:
-            indices = list_episodes(file)
-        except StorageError as error:
-            raise ConfigError(Problem(str(error), key="replay_file_path")) from error
-        for index in indices:
-            if index in found:
-                raise ConfigError(
-                    Problem(f"{found[index]} and {file} both hold {demo_name(index)}; name one", key="replay_file_path")
-                )
-            found[index] = file
-    if not found:
-        raise ConfigError(Problem("the recording holds no episodes", key="replay_file_path"))
-    return dict(sorted(found.items()))
-
-
-def _ranges(indices: Iterable[int]) -> str:
-    """Return ascending indices for people: ``demo_0 to demo_4, demo_7``."""
-    runs: list[list[int]] = []
-    for index in indices:
-        if runs and runs[-1][1] == index - 1:
-            runs[-1][1] = index
-        else:
-            runs.append([index, index])
-    return ", ".join(
-        demo_name(first) if first == last else f"{demo_name(first)} to {demo_name(last)}" for first, last in runs
-    )

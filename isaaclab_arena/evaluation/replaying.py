@@ -1,0 +1,139 @@
+"""Recordings simulated again and compared with themselves: which episodes come out the same, to the last bit."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from isaaclab_arena.evaluation.episode_comparison import Difference, compared_fields, first_difference
+from isaaclab_arena.evaluation.recorded_environment import build_recorded_environment
+from isaaclab_arena.evaluation.reenactment import Reenactment, recorded_observations, reenact
+from isaaclab_arena.evaluation.surroundings import named_differences, surroundings
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.recording.recorder import RecordedObservations
+from isaaclab_arena.storage.hdf5 import read_episode
+from isaaclab_arena.storage.layout import ACTIONS
+from isaaclab_arena.storage.recorded_episode import RecordedEpisode, checksum
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayedEpisode:
+    """What came of replaying one episode.
+
+    Attributes:
+        episode_index: Which episode.
+        num_steps: Control steps that were recorded.
+        difference: The first thing that differs, None if nothing does.
+        is_damaged: Whether the recording's arrays are not what was written; then it was not replayed.
+        from_exact_state: Whether it started from the recorded state of the simulator; otherwise from its conditions.
+        compared: What was compared: ``states``, ``rewards``, ``obs`` and so on.
+        surroundings: What was other when it was recorded: versions, processor, model.
+    """
+
+    episode_index: int
+    num_steps: int
+    difference: Difference | None = None
+    is_damaged: bool = False
+    from_exact_state: bool = False
+    compared: tuple[str, ...] = ()
+    surroundings: tuple[str, ...] = ()
+
+    @property
+    def is_bitwise(self) -> bool:
+        """Whether every bit that was recorded came out again."""
+        return self.difference is None and not self.is_damaged
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplaySettings:
+    """How recordings are replayed; none of it changes a bit of what comes out on a CPU.
+
+    Attributes:
+        num_envs: Rows of the batch; fewer where there are fewer episodes.
+        device: Where it is simulated.
+        num_threads: Threads of the physics.
+    """
+
+    num_envs: int
+    device: torch.device
+    num_threads: int
+
+
+def replay(files: Mapping[int, Path], settings: ReplaySettings) -> Iterator[ReplayedEpisode]:
+    """Simulate recorded episodes again, without their policy, and yield each as it ends.
+
+    Args:
+        files: Which file holds each episode, by index.
+        settings: How.
+
+    Raises:
+        ConfigError: If a recording does not say what its environment was, or there is no such environment.
+        StorageError: If a recording cannot be read.
+        ArenaError: If a recording does not fit its environment.
+    """
+    told: dict[Path, Mapping[str, Any]] = {}
+    for index, file in files.items():
+        if file not in told:
+            told[file] = read_episode(file, index).env_args
+    # Episodes of one environment are replayed together, whichever files they are in.
+    key_of = {file: json.dumps(env_args, sort_keys=True) for file, env_args in told.items()}
+    ordered = sorted(files, key=lambda index: (key_of[files[index]], index))
+    for _, group in groupby(ordered, key=lambda index: key_of[files[index]]):
+        yield from _replay_together({index: files[index] for index in group}, settings)
+
+
+def _replay_together(files: Mapping[int, Path], settings: ReplaySettings) -> Iterator[ReplayedEpisode]:
+    """Replay the recordings of one environment."""
+    environment = _environment(files, settings)
+    damaged: list[ReplayedEpisode] = []
+    try:
+        now = {**surroundings(settings.device), **environment.provenance()}
+        for reenactment in reenact(environment, _intact(files, damaged)):
+            yield _judged(reenactment, now)
+    finally:
+        environment.close()
+    yield from damaged
+
+
+def _environment(files: Mapping[int, Path], settings: ReplaySettings) -> Environment:
+    index, file = next(iter(files.items()))
+    first = read_episode(file, index)
+    return build_recorded_environment(
+        first.env_args,
+        source=str(file),
+        num_envs=min(settings.num_envs, len(files)),
+        device=settings.device,
+        num_threads=settings.num_threads,
+        cameras=recorded_observations(first) is RecordedObservations.ALL,
+    )
+
+
+def _intact(files: Mapping[int, Path], damaged: list[ReplayedEpisode]) -> Iterator[RecordedEpisode]:
+    """Yield the recordings whose arrays are what was written, and put the others into ``damaged``."""
+    for index, file in files.items():
+        episode = read_episode(file, index)
+        if checksum(episode.arrays) == episode.attributes.get("checksum"):
+            yield episode
+        else:
+            num_steps = len(episode.arrays.get(ACTIONS, ()))
+            damaged.append(ReplayedEpisode(episode_index=index, num_steps=num_steps, is_damaged=True))
+
+
+def _judged(reenactment: Reenactment, now: Mapping[str, str]) -> ReplayedEpisode:
+    recorded = reenactment.recorded
+    return ReplayedEpisode(
+        episode_index=recorded.episode_index,
+        num_steps=len(recorded.arrays[ACTIONS]),
+        difference=first_difference(recorded, reenactment.found),
+        from_exact_state=reenactment.from_exact_state,
+        compared=compared_fields(recorded),
+        surroundings=named_differences(_provenance(recorded), now),
+    )
+
+
+def _provenance(episode: RecordedEpisode) -> Mapping[str, str]:
+    return json.loads(str(episode.attributes.get("provenance", "{}")))

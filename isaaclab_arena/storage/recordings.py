@@ -1,0 +1,70 @@
+"""Finding recordings: the files that a path stands for, and the episodes that they hold."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from isaaclab_arena.errors import ConfigError, Problem, StorageError
+from isaaclab_arena.storage.hdf5 import list_episodes
+from isaaclab_arena.storage.layout import EPISODE_FILE_PATTERN, EPISODES_FOLDER, demo_name
+
+
+def find_recordings(path: str, *, key: str) -> list[Path]:
+    """Return the files that a path, a folder or a pattern stands for, sorted.
+
+    Args:
+        path: A recording, the folder of a job, or a pattern such as ``out/dataset_lift_rank*.hdf5``.
+        key: What the user gave it as, for the message.
+
+    Raises:
+        ConfigError: If there is no recording.
+    """
+    given = Path(path).expanduser()
+    if given.is_file():
+        return [given]
+    if given.is_dir():
+        episodes = given / EPISODES_FOLDER
+        found = [*given.glob("*.hdf5"), *given.glob(EPISODE_FILE_PATTERN), *episodes.glob(EPISODE_FILE_PATTERN)]
+    else:
+        relative = given.relative_to(given.anchor)
+        found = list(Path(given.anchor or ".").glob(str(relative)))
+    if not found:
+        raise ConfigError(Problem(f"no recording at '{path}'", key=key))
+    return sorted(found)
+
+
+def index_episodes(files: Iterable[Path], *, key: str) -> dict[int, Path]:
+    """Return which file holds each recorded episode, by index, ascending.
+
+    Args:
+        files: The recordings of one job.
+        key: What the user gave them as, for the message.
+
+    Raises:
+        ConfigError: If a file cannot be read, two hold the same episode, or there is none.
+    """
+    found: dict[int, Path] = {}
+    for file in files:
+        try:
+            indices = list_episodes(file)
+        except StorageError as error:
+            raise ConfigError(Problem(str(error), key=key)) from error
+        for index in indices:
+            if index in found:
+                raise ConfigError(Problem(f"{found[index]} and {file} both hold {demo_name(index)}; name one", key=key))
+            found[index] = file
+    if not found:
+        raise ConfigError(Problem("the recording holds no episodes", key=key))
+    return dict(sorted(found.items()))
+
+
+def in_words(indices: Iterable[int]) -> str:
+    """Return ascending indices for people: ``demo_0 to demo_4, demo_7``."""
+    runs: list[list[int]] = []
+    for index in indices:
+        if runs and runs[-1][1] == index - 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return ", ".join(
+        demo_name(first) if first == last else f"{demo_name(first)} to {demo_name(last)}" for first, last in runs
+    )
