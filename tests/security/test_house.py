@@ -1,0 +1,124 @@
+"""Nothing in the house unpickles, evaluates text or trusts code that comes with data."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted(
+    {*(ROOT / "isaaclab_arena").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py"), ROOT / "eval_runner.py"}
+)
+
+UNPICKLING_MODULES = {
+    "pickle",
+    "_pickle",
+    "cPickle",
+    "dill",
+    "cloudpickle",
+    "joblib",
+    "marshal",
+    "shelve",
+    "jsonpickle",
+}
+FORBIDDEN_NAMES = {"eval", "exec", "compile", "__import__", "breakpoint"}
+FORBIDDEN_ARGUMENTS = {"allow_pickle": True, "trust_remote_code": True, "weights_only": False, "shell": True}
+FORBIDDEN_CALLS = {"os.system", "os.popen", "yaml.load_all", "yaml.unsafe_load", "yaml.full_load", "pd.read_pickle",
+                   "pandas.read_pickle", "torch.hub.load", "gc.get_objects"}  # fmt: skip
+
+
+def offences(source: str) -> Iterator[str]:
+    """Yield what a module does that none here may do."""
+    for node in ast.walk(ast.parse(source)):
+        for name in imported(node):
+            if name.partition(".")[0] in UNPICKLING_MODULES:
+                yield f"line {node.lineno}: imports {name}"  # pyright: ignore[reportAttributeAccessIssue]  imports have lines
+        if isinstance(node, ast.Call):
+            yield from (f"line {node.lineno}: {offence}" for offence in offences_of_call(node))
+
+
+def imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+
+
+def offences_of_call(node: ast.Call) -> Iterator[str]:
+    called, given = ast.unparse(node.func), {word.arg: word.value for word in node.keywords}
+    if called in FORBIDDEN_NAMES or called in FORBIDDEN_CALLS:
+        yield f"calls {called}"
+    if called == "importlib.import_module":
+        names = [part.value for part in node.args if isinstance(part, ast.Constant)]
+        yield from (f"imports {name}" for name in names if str(name).partition(".")[0] in UNPICKLING_MODULES)
+    for name, value in FORBIDDEN_ARGUMENTS.items():
+        # What is decided elsewhere may be decided wrongly, so only the safe constant will do.
+        if name in given and ast.unparse(given[name]) != str(not value):
+            yield f"says {name}={ast.unparse(given[name])}"
+    if called.endswith("torch.load") and "weights_only" not in given:
+        yield "calls torch.load without weights_only=True"
+    if called == "yaml.load" and ast.unparse(given.get("Loader", ast.Constant(None))) != "_CoreLoader":
+        yield "calls yaml.load with a loader that is not the safe one"
+    if called in {"np.load", "numpy.load"} and "allow_pickle" not in given:
+        yield f"calls {called} without allow_pickle=False"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_module_unpickles_evaluates_text_or_trusts_code_that_comes_with_data(path):
+    assert list(offences(path.read_text())) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "from pickle import loads",
+        "import joblib.numpy_pickle",
+        "importlib.import_module('dill')",
+        "eval('1')",
+        "exec(text)",
+        "os.system('ls')",
+        "subprocess.run('ls', shell=True)",
+        "torch.load(path)",
+        "torch.load(path, weights_only=False)",
+        "torch.load(path, weights_only=trusted)",
+        "np.load(path)",
+        "np.load(path, allow_pickle=True)",
+        "yaml.load(text)",
+        "yaml.load(text, Loader=yaml.Loader)",
+        "yaml.unsafe_load(text)",
+        "AutoModel.from_pretrained(name, trust_remote_code=True)",
+        "AutoModel.from_pretrained(name, trust_remote_code=options.trust)",
+    ],
+)
+def test_the_check_knows_what_it_looks_for(source):
+    assert list(offences(source))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "torch.load(path, weights_only=True)",
+        "np.load(path, allow_pickle=False)",
+        "yaml.load(text, Loader=_CoreLoader)",
+        "model.eval()",
+        "re.compile('a')",
+        "spec.compile()",
+    ],
+)
+def test_the_check_lets_pass_what_is_safe(source):
+    assert not list(offences(source))
+
+
+def test_yaml_is_read_by_a_loader_that_derives_from_the_safe_one():
+    import yaml  # noqa: PLC0415
+
+    from isaaclab_arena.config import documents  # noqa: PLC0415
+
+    assert issubclass(documents._CoreLoader, yaml.CSafeLoader)
+
+
+def test_a_security_policy_says_how_to_report():
+    text = (ROOT / "SECURITY.md").read_text()
+    for word in ("private security advisory", "--no_import", "python:", "weights_only"):
+        assert word in text

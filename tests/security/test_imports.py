@@ -1,0 +1,161 @@
+"""A job may name code; what it names is checked before it is called, and --no_import refuses to load it at all."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from isaaclab_arena.cli.main import main as command
+from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.policy.catalog import POLICIES, resolve_policy_class
+
+TRAP = """
+from pathlib import Path
+Path({mark!r}).write_text("I ran")
+import gymnasium
+from isaaclab_arena.policy.policy_base import PolicyBase
+
+class Trap(PolicyBase):
+    def get_action(self, env, observation): ...
+
+def called(*arguments, **options):
+    Path({called!r}).write_text("I was called")
+
+class NoPolicy:
+    def __new__(cls, *arguments, **options):
+        called()
+
+if "Trap/Env-v0" not in gymnasium.registry:
+    gymnasium.register("Trap/Env-v0", entry_point=lambda: None, max_episode_steps=3)
+"""
+
+
+@pytest.fixture
+def trap(tmp_path, monkeypatch):
+    """A module whose import leaves a mark, and another mark if anything in it is called."""
+    marks = tmp_path / "imported", tmp_path / "called"
+    (tmp_path / "trap_module.py").write_text(TRAP.format(mark=str(marks[0]), called=str(marks[1])))
+    monkeypatch.syspath_prepend(tmp_path)
+    yield marks
+    sys.modules.pop("trap_module", None)
+
+
+def job(**changes) -> JobConfig:
+    given = {"index": 0, "name": "a", "environment": "reach", "policy_type": "zero_action", "num_episodes": 1}
+    return JobConfig(**{**given, **changes})
+
+
+def refusals(*, may_import: bool = False, **changes) -> list[tuple[str | None, str]]:
+    with pytest.raises(ConfigError) as refused:
+        resolve_jobs([job(**changes)], file="jobs.json", may_import=may_import)
+    assert {(problem.file, problem.job) for problem in refused.value.problems} == {("jobs.json", "a")}
+    return [(problem.key, problem.message) for problem in refused.value.problems]
+
+
+@pytest.mark.parametrize("policy_type", ["trap_module.Trap", "trap_module:Trap", "trap_module.called", "no.such.Thing"])
+def test_without_imports_a_class_path_is_refused_and_its_module_not_imported(trap, policy_type):
+    [(key, message)] = refusals(policy_type=policy_type)
+    assert key == "policy_type"
+    assert "--no_import allows registered names only: " in message
+    assert "scripted" in message
+    assert not trap[0].exists()
+
+
+def test_without_imports_the_module_of_an_environment_is_refused_and_not_imported(trap):
+    [(key, message)] = refusals(environment="gym:trap_module:Trap/Env-v0")
+    assert key == "arena_env_args.environment"
+    assert "imports the module 'trap_module', and --no_import forbids that" in message
+    assert not trap[0].exists()
+
+
+def test_without_imports_an_interpreter_is_refused_and_not_run(tmp_path):
+    program, mark = tmp_path / "python", tmp_path / "ran"
+    program.write_text(f"#!/bin/sh\ntouch {mark}\n")
+    program.chmod(0o755)
+    arguments = {"python": str(program), "environment_variables": {"A": "b"}}
+    [(key, message)] = refusals(environment="gym:CartPole-v1", environment_args=arguments)
+    assert key == "arena_env_args.python"
+    assert "is a program that would be run, and --no_import forbids that" in message
+    assert not mark.exists()
+
+
+def test_without_imports_everything_that_is_refused_is_told_at_once(trap):
+    found = refusals(
+        environment="gym:trap_module:Trap/Env-v0", environment_args={"python": "x"}, policy_type="trap_module.Trap"
+    )
+    assert [key for key, _ in found] == ["arena_env_args.environment", "arena_env_args.python", "policy_type"]
+
+
+def test_without_imports_names_that_are_registered_or_installed_are_found(tmp_path, monkeypatch):
+    info = tmp_path / "shop-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shop\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[isaaclab_arena.policies]\nshrug_of_shop = tests.fakes:ShrugPolicy\n"
+        "[isaaclab_arena.environments]\ncoin_of_shop = shop_module:COIN\n"
+    )
+    (tmp_path / "shop_module.py").write_text("from tests.fakes import CoinBuilder\nCOIN = CoinBuilder()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for registry in (POLICIES, ENVIRONMENTS):
+        monkeypatch.setattr(registry, "_entry_points", None)
+    jobs = [job(), job(policy_type="shrug_of_shop", environment="coin_of_shop"), job(environment="gym:CartPole-v1")]
+    assert len(resolve_jobs(jobs, may_import=False)) == 3
+
+
+def test_a_registered_name_with_a_dot_is_a_name_and_no_path(monkeypatch):
+    monkeypatch.setitem(POLICIES._registered, "my.policy", resolve_policy_class("zero_action"))
+    assert resolve_policy_class("my.policy", may_import=False) is resolve_policy_class("zero_action")
+
+
+@pytest.mark.parametrize(
+    ("policy_type", "message"),
+    [
+        ("trap_module.called", "'trap_module.called' is no policy"),
+        ("trap_module.NoPolicy", "'trap_module.NoPolicy' is no policy"),
+        ("trap_module.Path", "'trap_module.Path' is no policy"),
+        ("logging.os.system", "cannot import 'logging.os'"),
+        ("os:system", "'os:system' is no policy"),
+        ("subprocess.Popen", "'subprocess.Popen' is no policy"),
+        ("builtins.exec", "'builtins.exec' is no policy"),
+    ],
+)
+def test_what_is_no_policy_class_is_refused_before_it_is_called(trap, policy_type, message):
+    [(key, found)] = refusals(may_import=True, policy_type=policy_type)
+    assert key == "policy_type"
+    assert message in found
+    assert not trap[1].exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("raise SystemExit(0)", "SystemExit: 0"),
+        ("raise RuntimeError('no licence')", "RuntimeError: no licence"),
+        ("def (", "SyntaxError: invalid syntax"),
+        ("import no_such_package", "ModuleNotFoundError: No module named 'no_such_package'"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_one_message_and_not_the_end(tmp_path, monkeypatch, body, reason):
+    (tmp_path / "broken_module.py").write_text(body)
+    monkeypatch.syspath_prepend(tmp_path)
+    [(key, message)] = refusals(may_import=True, policy_type="broken_module.Policy")
+    assert (key, message.startswith(f"cannot import 'broken_module' of policy 'broken_module.Policy': {reason}")) == (
+        "policy_type",
+        True,
+    )
+    [(key, message)] = refusals(may_import=True, environment="gym:broken_module:Any-v0")
+    assert key == "arena_env_args.environment"
+    assert "broken_module:Any-v0' cannot be imported: " in message
+
+
+def test_a_job_file_is_validated_without_running_what_it_names(trap, tmp_path, capsys):
+    path = Path(tmp_path / "jobs.json")
+    block = {"name": "a", "arena_env_args": {"environment": "reach"}, "policy_type": "trap_module.Trap", "num_steps": 1}
+    path.write_text(json.dumps({"jobs": [block]}))
+    assert command(["validate", str(path), "--no-import"]) == 2
+    assert "job 'a': policy_type: 'trap_module.Trap' is a class path" in capsys.readouterr().err
+    assert not trap[0].exists()
