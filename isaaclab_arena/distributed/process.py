@@ -5,11 +5,16 @@ import os
 import signal
 import socket
 import sys
+import threading
+import time
 from pathlib import Path
 
 import torch
 
 _PR_SET_PDEATHSIG = 1
+_LOOK_INTERVAL_S = 0.2
+_GRACE_S = 3.5
+_INIT = 1
 
 
 def limit_threads(num_threads: int | None = None) -> None:
@@ -21,10 +26,16 @@ def limit_threads(num_threads: int | None = None) -> None:
     torch.set_num_threads(1 if num_threads is None else num_threads)
 
 
-def die_with_parent(sent_signal: signal.Signals = signal.SIGTERM) -> bool:
-    """Ask the kernel to send this process a signal when its parent dies; on Linux only.
+def die_with_parent(sent_signal: signal.Signals = signal.SIGTERM, *, grace_s: float = _GRACE_S) -> bool:
+    """Ask the kernel to send this process a signal when its parent dies, and soon after leave in any case.
 
-    A launcher that is killed would otherwise leave ranks behind that go on writing while the user starts again.
+    A launcher that is killed would otherwise leave ranks behind that go on writing while the user starts again. On
+    Linux only. A thread of this process sees to the leaving, so native code that never lets Python run delays it.
+
+    Args:
+        sent_signal: The signal.
+        grace_s: How long the process may go on after its parent's death [s]; then it ends on the spot, with exit code
+            128 + the signal's number, whatever it is doing.
 
     Returns:
         Whether it is arranged.
@@ -33,10 +44,30 @@ def die_with_parent(sent_signal: signal.Signals = signal.SIGTERM) -> bool:
         return False
     parent = os.getppid()
     arranged = ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(sent_signal), 0, 0, 0) == 0
-    # The parent may have died between the two calls, and then no signal ever comes.
-    if arranged and os.getppid() != parent:
+    # The parent may have died before that took effect, and then no signal ever comes.
+    if os.getppid() != parent or _takes_in_orphans(parent):
         os.kill(os.getpid(), sent_signal)
+    threading.Thread(target=_leave_after, args=(parent, grace_s, 128 + sent_signal), daemon=True).start()
     return arranged
+
+
+def _takes_in_orphans(pid: int) -> bool:
+    """Whether a process is what orphans get for a parent, and not a launcher, which is always a Python program."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return False
+    return (pid == _INIT or name == "systemd") and not (b"python" in command or b"torchrun" in command)
+
+
+def _leave_after(parent: int, grace_s: float, exit_code: int) -> None:
+    launcher_was_there = not _takes_in_orphans(parent)
+    while launcher_was_there and os.getppid() == parent:
+        time.sleep(_LOOK_INTERVAL_S)
+    time.sleep(grace_s)
+    # No clean-up: what the main thread is doing may never end. Files are whole at any moment.
+    os._exit(exit_code)
 
 
 def process_start_ticks(pid: int) -> int | None:

@@ -2,16 +2,35 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
 from isaaclab_arena.distributed.process import limit_threads, process_is_running, process_start_ticks
 
-CHILD_OF_A_LAUNCHER = """
+CHILD_THAT_OBEYS = """
 import time
 from isaaclab_arena.distributed.process import die_with_parent
 print(die_with_parent(), flush=True)
+time.sleep(60)
+"""
+CHILD_THAT_IS_BUSY = """
+import signal, time
+from isaaclab_arena.distributed.process import die_with_parent
+signal.signal(signal.SIGTERM, lambda number, frame: None)
+print(die_with_parent(grace_s=1.0), flush=True)
+while True:
+    time.sleep(60)
+"""
+CHILD_THAT_ASKS_LATE = """
+import os, time
+from isaaclab_arena.distributed.process import die_with_parent
+parent = os.getppid()
+print(True, flush=True)
+while os.getppid() == parent:
+    time.sleep(0.01)
+die_with_parent(grace_s=60.0)
 time.sleep(60)
 """
 LAUNCHER = """
@@ -31,18 +50,41 @@ def wait_until_gone(pid: int, timeout_s: float) -> bool:
     return False
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells a child of its parent's death")
-def test_a_rank_does_not_outlive_a_killed_launcher():
-    with subprocess.Popen(
-        [sys.executable, "-c", LAUNCHER, CHILD_OF_A_LAUNCHER], stdout=subprocess.PIPE, text=True
-    ) as launcher:
+def child_of_killed_launcher(program: str) -> int:
+    """Start a launcher and its child, kill the launcher once both have spoken, and return the child's number."""
+    with subprocess.Popen([sys.executable, "-c", LAUNCHER, program], stdout=subprocess.PIPE, text=True) as launcher:
         assert launcher.stdout is not None
         lines = {launcher.stdout.readline().strip(), launcher.stdout.readline().strip()}
         assert "True" in lines
         child = int((lines - {"True"}).pop())
         assert process_start_ticks(child) is not None
         launcher.kill()
-        assert wait_until_gone(child, timeout_s=3.0)
+    return child
+
+
+on_linux = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="only Linux tells a child of its parent's death"
+)
+
+
+@on_linux
+def test_a_rank_does_not_outlive_a_killed_launcher():
+    assert wait_until_gone(child_of_killed_launcher(CHILD_THAT_OBEYS), timeout_s=3.0)
+
+
+@on_linux
+def test_a_rank_that_goes_on_after_the_signal_leaves_soon_all_the_same():
+    child = child_of_killed_launcher(CHILD_THAT_IS_BUSY)
+    time.sleep(0.3)
+    assert process_start_ticks(child) is not None
+    assert wait_until_gone(child, timeout_s=3.0)
+
+
+@on_linux
+def test_a_rank_whose_launcher_died_before_it_asked_leaves_too():
+    if b"python" in Path("/proc/1/cmdline").read_bytes():
+        pytest.skip("here orphans get a Python program for a parent")
+    assert wait_until_gone(child_of_killed_launcher(CHILD_THAT_ASKS_LATE), timeout_s=3.0)
 
 
 def test_a_process_is_known_by_its_number_and_its_start():
