@@ -74,6 +74,18 @@ def test_closing_twice_leaves_no_process():
     assert not process_is_running(worker.pid, None)
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere it notices once it is idle")
+def test_a_worker_leaves_at_once_if_the_program_died_while_it_started():
+    worker = subprocess.Popen([sys.executable, str(SCRIPT_FOLDER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert worker.stdin is not None
+    # A request that would take a while still waits in the pipe when the program dies.
+    worker.stdin.write(frames.encode({"request": "make"}, {}))
+    worker.stdin.close()
+    assert worker.wait(timeout=60) == 1
+    assert worker.stdout is not None
+    assert worker.stdout.read() == b""
+
+
 def test_a_worker_does_not_outlive_the_program_even_in_a_long_step():
     script = (
         "import numpy as np, sys, time\n"

@@ -5,10 +5,30 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
+import select
 import signal
 import sys
 import traceback
 import typing
+
+_PR_SET_PDEATHSIG = 1
+
+
+def _die_with_parent() -> None:
+    """Leave when the program that started this one is gone, even out of an endless step; on Linux only."""
+    if not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    # It may have gone before that took effect; then nobody holds the other end of this one's input any more.
+    requests = select.poll()
+    requests.register(0, 0)
+    if any(event & select.POLLHUP for _, event in requests.poll(0)):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    # Before anything that takes a while, and importing Gymnasium does.
+    _die_with_parent()
 
 # Run as a folder, so its modules lie at the front of the path; they are gone from it before any environment is made.
 frames = importlib.import_module("frames")
@@ -16,12 +36,9 @@ row_module = importlib.import_module("row")
 sources = {"gym": importlib.import_module("registered"), "metaworld": importlib.import_module("meta_world")}
 sys.path.pop(0)
 
-_PR_SET_PDEATHSIG = 1
-
 
 def main() -> None:
     """Answer frames until the input ends."""
-    _die_with_parent()
     # What an environment prints must not get between the frames.
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -77,15 +94,6 @@ def _text(error: Exception) -> str:
 
 def _kind(error: Exception) -> str:
     return "import" if isinstance(error, ImportError) else "lookup" if isinstance(error, LookupError) else "other"
-
-
-def _die_with_parent() -> None:
-    """Leave when the program that started this one is gone, even out of an endless step; on Linux only."""
-    if sys.platform.startswith("linux"):
-        parent = os.getppid()
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        if os.getppid() != parent:
-            sys.exit(1)
 
 
 if __name__ == "__main__":
