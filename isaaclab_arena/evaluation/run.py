@@ -14,19 +14,16 @@ from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.evaluation.condition_sets import save_conditions
 from isaaclab_arena.evaluation.finish import consolidate_what_others_left, merge_and_show, show_finished_run
 from isaaclab_arena.evaluation.interruption import Interruption, watch_for_interruption
-from isaaclab_arena.evaluation.job_runner import JobRunner, RankSettings
+from isaaclab_arena.evaluation.job_runner import JobRunner
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.progress import ProgressDisplay, ProgressObserver
+from isaaclab_arena.evaluation.rank_settings import rank_settings
 from isaaclab_arena.evaluation.start_up import StartedRun, start_run
-from isaaclab_arena.evaluation.surroundings import surroundings
 from isaaclab_arena.evaluation.work import work_of_rank
 from isaaclab_arena.evaluation.work_queue import AssignedJob
-from isaaclab_arena.recording.recorder import RecordedObservations, RecordingOptions
 from isaaclab_arena.results.freshness import tables_are_current
-from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage.attempts import Attempt
 from isaaclab_arena.storage.job_reports import ReportedStatus
-from isaaclab_arena.storage.recorded_episode import Compression
 
 _LOG = logging.getLogger(__name__)
 _POLL_INTERVAL_S = 0.2
@@ -131,22 +128,13 @@ class _RankRun:
         return None if self._work.others_may_finish_jobs else assigned.num_episodes or 0
 
     def _new_runner(self) -> JobRunner:
-        context, options = self._context, self._request.options
-        settings = RankSettings(
-            rank=context.rank,
-            world_size=context.world_size,
-            device=context.device,
-            num_threads=options.num_threads or default_num_threads(context.local_world_size),
+        settings = rank_settings(
+            self._request.options,
+            self._context,
             output_directory=self._output_directory,
-            recording=RecordingOptions(
-                write_dataset=not options.no_dataset,
-                observations=RecordedObservations(options.record_observations),
-                compression=Compression(options.compression),
-            ),
-            video=options.video_options(),
             attempt=self._attempt.number,
             # The plan's hash, not the request's: in a deterministic run they may differ in num_envs.
-            provenance={**surroundings(context.device), "config_hash": self._started.plan.config_hash},
+            config_hash=self._started.plan.config_hash,
         )
         return JobRunner(settings, stop_requested=self._interruption.stop_requested)
 
