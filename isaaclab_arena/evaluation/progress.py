@@ -169,10 +169,10 @@ def _cells(report: RankReport) -> tuple[Text, ...]:
     doing = status.current_job or str(status.state)
     if report.fate is not RankFate.WORKING:
         doing = str(report.fate) if status.current_job is None else f"{report.fate} in {status.current_job}"
-    episodes = f"{status.episodes_done}/{status.episodes_total}" if status.episodes_total else str(status.episodes_done)
+    episodes = _of(status.episodes_done, status.episodes_total)
     cells = (
         str(report.rank),
-        f"{status.jobs_done}/{status.jobs_total}",
+        _of(status.jobs_done, status.jobs_total),
         doing,
         episodes,
         _percentage(status.successes, status.scored),
@@ -184,9 +184,11 @@ def _cells(report: RankReport) -> tuple[Text, ...]:
 
 def _overall(reports: Sequence[RankReport], fraction: float, elapsed_s: float) -> str:
     statuses = _statuses(reports)
+    jobs_total = sum(status.jobs_total for status in statuses)
     parts = [
         f"{fraction:.0%}",
-        f"jobs {sum(status.jobs_done for status in statuses)}/{sum(status.jobs_total for status in statuses)}",
+        # Where ranks share jobs, each counts its part of one, and the sum would say nothing.
+        *([f"jobs {sum(status.jobs_done for status in statuses)}/{jobs_total}"] if jobs_total else []),
         f"episodes {sum(status.episodes_done for status in statuses)}",
         "success "
         + _percentage(sum(status.successes for status in statuses), sum(status.scored for status in statuses)),
@@ -196,6 +198,10 @@ def _overall(reports: Sequence[RankReport], fraction: float, elapsed_s: float) -
     if 0.0 < fraction < 1.0:
         parts.append(f"{_clock(elapsed_s * (1.0 - fraction) / fraction)} left")
     return ", ".join(parts)
+
+
+def _of(done: int, total: int) -> str:
+    return f"{done}/{total}" if total else str(done)
 
 
 def _statuses(reports: Sequence[RankReport]) -> list[RankStatus]:

@@ -17,7 +17,7 @@ class RankWork:
 
     Attributes:
         queue: Its jobs, one after the other.
-        num_jobs: How many it expects to run.
+        num_jobs: How many it runs; 0 where ranks share jobs.
         num_episodes: How many episodes, as far as known.
         stalled_after_s: After how much silence [s] a rank is not waited for at the end; None to wait however long.
         others_may_finish_jobs: Whether other ranks finish what a dead one has begun.
@@ -55,7 +55,7 @@ def work_of_rank(
         assigned = jobs_of_rank(jobs, attempt, rank=rank, split_jobs=options.split_jobs)
         return RankWork(
             queue=FixedQueue(assigned),
-            num_jobs=len(assigned),
+            num_jobs=0 if options.split_jobs else len(assigned),
             num_episodes=sum(each.num_episodes or 0 for each in assigned),
         )
     shared = SharedRun(
@@ -66,8 +66,8 @@ def work_of_rank(
     return RankWork(
         queue=dynamic_queue(jobs, shared, rank=rank, stop_requested=stop_requested),
         # Who will run what is open; the display adds up what ranks say, so each says its even part.
-        num_jobs=_even_part(len(left), rank, attempt.world_size),
-        num_episodes=_even_part(num_episodes, rank, attempt.world_size),
+        num_jobs=0,
+        num_episodes=len(range(rank, num_episodes, attempt.world_size)),
         stalled_after_s=options.lease_s,
         others_may_finish_jobs=True,
     )
@@ -75,7 +75,3 @@ def work_of_rank(
 
 def _num_unfinished(num_episodes: int | None, finished: EpisodeRanges) -> int:
     return 0 if num_episodes is None else num_episodes - sum(end - begin for begin, end in finished)
-
-
-def _even_part(number: int, rank: int, world_size: int) -> int:
-    return len(range(rank, number, world_size))
