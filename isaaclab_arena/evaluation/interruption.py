@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 _SAME_REQUEST_S = 0.5
 
 
@@ -28,11 +28,14 @@ class Interruption:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of an interrupted process: 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP; otherwise 0."""
+        """The exit code of an interrupted process, otherwise 0.
+
+        That is 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP and, on Linux, 138 for SIGUSR1.
+        """
         return 0 if self.signal_number is None else 128 + self.signal_number
 
     def receive(self, signal_number: int, frame: FrameType | None = None) -> None:
-        """Take note of a signal; a second one ends the process on the spot.
+        """Take note of a signal; a second one, the same or another, ends the process on the spot.
 
         Schedulers and launchers often send the same signal to a process twice, directly and through its parent.
         What arrives within half a second of the first counts as the same request.
@@ -49,10 +52,10 @@ class Interruption:
 
 @contextmanager
 def watch_for_interruption() -> Iterator[Interruption]:
-    """Listen for SIGINT, SIGTERM and SIGHUP for the length of a ``with`` block, in the main thread only.
+    """Listen for SIGINT, SIGTERM, SIGHUP and SIGUSR1 for the length of a ``with`` block, in the main thread only.
 
     Enter it when the ranks have found each other: before that there is no loop that could stop by itself, and a
-    signal had better end the process.
+    signal had better end the process. SIGUSR1 is what clusters send some time before they end a job.
 
     Yields:
         What the loop asks. The handlers that were there before are restored at the end.

@@ -29,7 +29,10 @@ def start_loop(dawdle_s: float) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.parametrize(("sent", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("sent", "exit_code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGUSR1, 128 + signal.SIGUSR1)],
+)
 def test_one_signal_asks_the_loop_to_stop(sent, exit_code):
     before = signal.getsignal(sent)
     with watch_for_interruption() as interruption:
@@ -59,6 +62,22 @@ def test_a_second_signal_ends_the_process_at_once():
         time.sleep(0.6)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=5) == 143
+
+
+def test_a_warning_before_the_time_limit_and_then_its_end_are_two_signals():
+    with start_loop(dawdle_s=60.0) as process:
+        process.send_signal(signal.SIGUSR1)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "stopping\n"
+        time.sleep(0.6)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=5) == 143
+
+
+def test_a_warning_before_the_time_limit_alone_lets_the_loop_stop_by_itself():
+    with start_loop(dawdle_s=0.1) as process:
+        process.send_signal(signal.SIGUSR1)
+        assert process.wait(timeout=10) == 128 + signal.SIGUSR1
 
 
 def test_only_the_main_thread_can_listen():
