@@ -160,7 +160,15 @@ class CommitWriter:
         Raises:
             StorageError: If it could not be written whole.
         """
-        append_line(self._descriptor, json_line(row), self.path)
+        self.write_line(json_line(row))
+
+    def write_line(self, line: str) -> None:
+        """Append one row in the form that `json_line` gives it, which its recording holds too.
+
+        Raises:
+            StorageError: If it could not be written whole.
+        """
+        append_line(self._descriptor, line, self.path)
 
     def close(self) -> None:
         """Close the file. May be called more than once."""
@@ -222,6 +230,20 @@ def read_commits(job_directory: Path, job: str) -> CommitLog:
     )
 
 
+def parse_row(line: bytes | str) -> CommitRow:
+    """Return the row that a line of a commit file holds.
+
+    Raises:
+        ValueError: If it is no row.
+    """
+    row = adapter(CommitRow).validate_json(line, strict=True)
+    if min(row.episode_index, row.episode_length, row.env_id, row.rank, row.attempt) < 0:
+        raise ValueError("a count is negative")
+    if row.outcome is not None and row.outcome not in _OUTCOMES:
+        raise ValueError(f"outcome is {row.outcome!r}")
+    return row
+
+
 def _create_own_file(job_directory: Path, rank: int) -> tuple[Path, int]:
     for life in range(MAX_LIVES):
         path = job_directory / commit_file_name(rank, life)
@@ -243,7 +265,7 @@ def _read_file(path: Path, job: str, problems: list[str]) -> Iterable[CommitRow]
         if not line.strip():
             continue
         try:
-            row = _parse(line)
+            row = parse_row(line)
         except ValueError as error:
             problems.append(f"{path}: line {number} is no episode: {_reason(error)}")
             continue
@@ -251,15 +273,6 @@ def _read_file(path: Path, job: str, problems: list[str]) -> Iterable[CommitRow]
             yield row
         else:
             problems.append(f"{path}: line {number} belongs to job {row.job_name!r}")
-
-
-def _parse(line: bytes) -> CommitRow:
-    row = adapter(CommitRow).validate_json(line, strict=True)
-    if min(row.episode_index, row.episode_length, row.env_id, row.rank, row.attempt) < 0:
-        raise ValueError("a count is negative")
-    if row.outcome is not None and row.outcome not in _OUTCOMES:
-        raise ValueError(f"outcome is {row.outcome!r}")
-    return row
 
 
 def _reason(error: ValueError) -> str:

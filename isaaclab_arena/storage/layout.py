@@ -14,8 +14,10 @@ CONTACT_SHEET_FILE = "contact_sheet.png"
 COMMIT_FILE_PATTERN = "episode_results_rank*.jsonl"
 JOB_REPORT_PATTERN = "job_report_rank*.json"
 EPISODE_FILE_PATTERN = "e*.h5"
+DATASET_PATTERN = "dataset_*.hdf5"
 
 DATA_GROUP = "data"
+COMMIT_ATTRIBUTE = "commit"
 ACTIONS = "actions"
 REWARDS = "rewards"
 DONES = "dones"
@@ -39,6 +41,11 @@ def dataset_file_name(job: str, rank: int, world_size: int) -> str:
     """Return ``dataset_<job>.hdf5``, with ``_rank<r>`` before the dot where there are several ranks."""
     suffix = f"_rank{rank}" if world_size > 1 else ""
     return f"dataset_{job}{suffix}.hdf5"
+
+
+def is_dataset_of(job: str, name: str) -> bool:
+    """Whether a name is one that `dataset_file_name` gives to a job's recording, on whichever rank."""
+    return re.fullmatch(rf"dataset_{re.escape(job)}(_rank\d+)?\.hdf5", name) is not None
 
 
 def video_file_name(camera: str | None, *, env_id: int, episode_index: int, rebuild: int | None = None) -> str:

@@ -8,6 +8,13 @@ def test_dataset_names_carry_the_rank_only_where_there_are_several():
     assert layout.dataset_file_name("lift", 2, 4) == "dataset_lift_rank2.hdf5"
 
 
+def test_a_jobs_datasets_are_known_by_their_names():
+    assert layout.is_dataset_of("lift", "dataset_lift.hdf5")
+    assert layout.is_dataset_of("lift", "dataset_lift_rank12.hdf5")
+    assert not layout.is_dataset_of("lift", "dataset_lift_backup.hdf5")
+    assert not layout.is_dataset_of("lift", "../dataset_lift.hdf5")
+
+
 def test_commit_files_of_a_second_life_have_another_name():
     assert layout.commit_file_name(3) == "episode_results_rank3.jsonl"
     assert layout.commit_file_name(3, life=1) == "episode_results_rank3_life1.jsonl"
