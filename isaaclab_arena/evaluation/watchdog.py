@@ -1,0 +1,125 @@
+"""Ending a process that hangs.
+
+No signal handler and no thread of Python's runs while native code holds the interpreter. What ends the process is
+therefore `faulthandler`, which waits outside of it.
+"""
+
+import faulthandler
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from isaaclab_arena.errors import StorageError
+
+_LOG = logging.getLogger(__name__)
+_INTERVAL_S = 1.0
+_EPISODE_MARGIN_S = 60.0
+
+
+def allowed_silence_s(step_timeout_s: float, episode_timeout_s: float | None) -> float:
+    """Return how long a job may go without a finished control step [s], 0 for however long.
+
+    Args:
+        step_timeout_s: What the command line allows [s]; 0 turns the watchdog off.
+        episode_timeout_s: How long an episode of the job may take [s], which is looked at between two steps only.
+    """
+    if step_timeout_s == 0 or episode_timeout_s is None:
+        return step_timeout_s
+    return episode_timeout_s + _EPISODE_MARGIN_S
+
+
+class Watchdog:
+    """Ends the process, with exit code 1, when a job has made no control step for too long.
+
+    Its last words are in a file: the job's name, and where each of Python's threads stood. There is one watchdog in a
+    process.
+
+    Args:
+        path: That file. What is in it already is kept.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._silence_s = 0.0
+        self._file: BinaryIO | None = None
+        self._armed_s = 0.0
+        self._step_s = 0.0
+
+    @contextmanager
+    def watch(self, job: str, *, silence_s: float) -> Iterator[None]:
+        """Watch over a job for the length of a ``with`` block, in which `step_finished` is called.
+
+        Args:
+            job: Its name, for the last words.
+            silence_s: How long it may go without a finished step [s], 0 for however long.
+
+        Raises:
+            StorageError: If the file cannot be written.
+        """
+        if silence_s <= 0:
+            yield
+            return
+        over = threading.Event()
+        with self._last_words(f"job '{job}' has made no control step for {silence_s:g} s:") as file:
+            self._file, self._silence_s = file, silence_s
+            self._step_s = time.monotonic()
+            threading.Thread(target=self._announce, args=(job, over), daemon=True).start()
+            self._arm(file)
+            try:
+                yield
+            finally:
+                faulthandler.cancel_dump_traceback_later()
+                self._file = None
+                over.set()
+
+    def step_finished(self) -> None:
+        """Say that the job goes on."""
+        if self._file is None:
+            return
+        self._step_s = time.monotonic()
+        # Arming takes as long as a small network's answer, so it is not done at every step.
+        if self._step_s - self._armed_s >= _INTERVAL_S:
+            self._arm(self._file)
+
+    def _arm(self, file: BinaryIO) -> None:
+        self._armed_s = time.monotonic()
+        # Up to an interval passes unnoticed, and no step may be ended before its time.
+        faulthandler.dump_traceback_later(self._silence_s + _INTERVAL_S, exit=True, file=file.fileno())
+
+    @contextmanager
+    def _last_words(self, first_line: str) -> Iterator[BinaryIO]:
+        """Write the first of the last words ahead, for later it may be too late; take it back if all went well."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            file = self._path.open("ab", buffering=0)
+            begin = file.tell()
+            file.write(f"{first_line}\n".encode())
+        except OSError as error:
+            raise StorageError(f"cannot write {self._path}: {error.strerror}") from error
+        try:
+            yield file
+        finally:
+            # A line too much in this file is no reason for a job to fail.
+            with file, suppress(OSError):
+                file.truncate(begin)
+                if begin == 0:
+                    self._path.unlink()
+
+    def _announce(self, job: str, over: threading.Event) -> None:
+        """Say in the log that the end is near, if Python still gets to say anything."""
+        while not over.wait(max(0.0, self._step_s + self._silence_s - time.monotonic())):
+            if time.monotonic() - self._step_s < self._silence_s:
+                continue
+            _LOG.error(
+                "job '%s' has made no control step for %g s; process %d ends in a second, where it stood is in %s",
+                job,
+                self._silence_s,
+                os.getpid(),
+                self._path,
+            )
+            over.wait(2 * _INTERVAL_S)
