@@ -5,6 +5,7 @@ Nothing here is called once the jobs run. Ranks have very unequal work, and nobo
 
 import logging
 import os
+import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -228,6 +229,7 @@ def _join(context: DistributedContext, timeout_s: float) -> Ranks:
         return _ranks_of_existing_group(context, timeout_s)
     if not context.is_distributed:
         return Ranks(context, backend=None, store=HashStore(), timeout_s=timeout_s)
+    _await_host(context, timeout_s)
     timeout = timedelta(seconds=timeout_s)
     with _network_failures(context, timeout_s):
         # The prefix keeps a restart by torchrun from reading the addresses that the attempt before has left.
@@ -245,6 +247,28 @@ def _join(context: DistributedContext, timeout_s: float) -> Ranks:
         )
     _LOG.info("process group of %d ranks over %s: %s", context.world_size, ranks.backend, reason)
     return ranks
+
+
+def _await_host(context: DistributedContext, timeout_s: float) -> None:
+    """Wait until the name of rank 0's machine is known; torch would look for it for ever.
+
+    Raises:
+        DistributedError: If it is not known in time. A cluster may make names known only once machines have started.
+    """
+    host = (context.master_address or "").rpartition(":")[0]
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            socket.getaddrinfo(host, None)
+        except (OSError, UnicodeError) as error:
+            if time.monotonic() + _BEAT_INTERVAL_S > deadline:
+                raise DistributedError(
+                    f"rank {context.rank} of {context.world_size} cannot find the host '{host}' ({error}); "
+                    "correct MASTER_ADDR, or torchrun's --master-addr"
+                ) from error
+        else:
+            return
+        time.sleep(_BEAT_INTERVAL_S)
 
 
 def _ranks_of_existing_group(context: DistributedContext, timeout_s: float) -> Ranks:
