@@ -26,6 +26,9 @@ _COMMANDS = {
     "replay": _Command(
         entry="isaaclab_arena.cli.replay:main", summary="simulate recorded episodes again, and compare every step"
     ),
+    "verify": _Command(
+        entry="isaaclab_arena.cli.verify:main", summary="check a run's files, run a sample of it again, and compare"
+    ),
     "list": _Command(entry="isaaclab_arena.cli.listing:main", summary="environments, policies, embodiments or objects"),
     "view": _Command(
         entry="isaaclab_arena.cli.view:main", summary="watch a policy in a window, or write a video of it"

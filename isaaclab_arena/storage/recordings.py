@@ -5,7 +5,7 @@ from pathlib import Path
 
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.storage.hdf5 import list_episodes
-from isaaclab_arena.storage.layout import EPISODE_FILE_PATTERN, EPISODES_FOLDER, demo_name
+from isaaclab_arena.storage.layout import EPISODE_FILE_PATTERN, EPISODES_FOLDER, demo_name, is_dataset_of
 
 
 def find_recordings(path: str, *, key: str) -> list[Path]:
@@ -68,3 +68,25 @@ def in_words(indices: Iterable[int]) -> str:
     return ", ".join(
         demo_name(first) if first == last else f"{demo_name(first)} to {demo_name(last)}" for first, last in runs
     )
+
+
+def locate_episodes(job_directory: Path, job: str) -> tuple[dict[int, list[Path]], list[str]]:
+    """Return which files of a job's folder hold each episode, and one message per file that cannot be read.
+
+    Args:
+        job_directory: Folder of the job; it need not exist.
+        job: Name of the job.
+    """
+    episodes = job_directory / EPISODES_FOLDER
+    found: dict[int, list[Path]] = {}
+    problems = []
+    datasets = [file for file in job_directory.glob("*.hdf5") if is_dataset_of(job, file.name)]
+    for file in sorted([*datasets, *episodes.glob(EPISODE_FILE_PATTERN)]):
+        try:
+            indices = list_episodes(file)
+        except StorageError as error:
+            problems.append(str(error))
+            continue
+        for index in indices:
+            found.setdefault(index, []).append(file)
+    return found, problems

@@ -1,0 +1,250 @@
+"""Verifying a run: a sample of its episodes, run again at another number of rows and ranks, must be the same bits."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.evaluation.endings import OUT_OF_TIME
+from isaaclab_arena.evaluation.episode_comparison import Difference, first_difference, result_difference
+from isaaclab_arena.evaluation.folder_check import recording_of
+from isaaclab_arena.evaluation.surroundings import named_differences
+from isaaclab_arena.evaluation.verification_plan import plan_sample
+from isaaclab_arena.policy.catalog import resolve_policy_class
+from isaaclab_arena.storage.attempts import Attempt, read_attempts, write_attempt
+from isaaclab_arena.storage.commits import CommitRow, read_commits
+from isaaclab_arena.storage.hdf5 import read_episode
+from isaaclab_arena.storage.job_reports import read_job_reports
+from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.layout import ACTIONS, job_directory
+from isaaclab_arena.storage.recorded_episode import RecordedEpisode
+from isaaclab_arena.storage.recordings import locate_episodes
+from isaaclab_arena.storage.run_plan import PlannedJob, RunPlan, read_run_plan, write_run_plan
+
+_WORKER = "isaaclab_arena.evaluation.verification_worker"
+_LOG_FILE = "worker.log"
+_LOG_LINES_SHOWN = 15
+_LAUNCHER = "torch/distributed/elastic"
+
+Sample = Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifiedEpisode:
+    """What came of running one episode again.
+
+    Attributes:
+        job: Its job.
+        episode_index: Which episode.
+        num_steps: Control steps in the run.
+        compares_arrays: Whether its recording was compared, beside how it ended.
+        difference: The first thing that differs, None if nothing does.
+        failure: Why it did not finish this time, None if it did.
+        explanation: Why a difference is no surprise, None where there is none.
+        surroundings: What was other when the run ran: versions, processor, device, model.
+    """
+
+    job: str
+    episode_index: int
+    num_steps: int
+    compares_arrays: bool = False
+    difference: Difference | None = None
+    failure: str | None = None
+    explanation: str | None = None
+    surroundings: tuple[str, ...] = ()
+
+    @property
+    def is_same(self) -> bool:
+        """Whether nothing that was compared differs."""
+        return self.difference is None and self.failure is None
+
+
+def episodes_to_draw_from(output_directory: Path, plan: RunPlan) -> dict[str, list[int]]:
+    """Return the finished episodes of each job; those that ran out of wall time are left out, for nothing repeats that.
+
+    Args:
+        output_directory: The run's folder.
+        plan: What it set out to do.
+    """
+    return {
+        job.name: [row.episode_index for row in _rows(output_directory, job.name) if row.termination != OUT_OF_TIME]
+        for job in plan.jobs
+    }
+
+
+def run_again(output_directory: Path, folder: Path, sample: Sample, *, num_envs: int | None, num_ranks: int) -> RunPlan:
+    """Run a sample of a run's episodes again, end to end, in processes of their own.
+
+    Args:
+        output_directory: The run's folder, in which nothing is written.
+        folder: Where it runs again; empty.
+        sample: Episodes of each job.
+        num_envs: Rows of every job; None for other numbers than the run had.
+        num_ranks: Number of ranks; several run under torchrun.
+
+    Returns:
+        The plan that was run.
+
+    Raises:
+        ArenaError: If a rank could not do its work.
+        ConfigError: If the run's plan does not hold what builds its jobs.
+    """
+    begun = read_run_plan(output_directory)
+    plan, attempt = plan_sample(begun, sample, num_envs=num_envs, world_size=num_ranks)
+    write_run_plan(folder, plan)
+    write_attempt(folder, attempt)
+    arguments = ["--output_dir", str(folder), "--source", str(output_directory.absolute())]
+    if all(device == "cpu" for device in begun.devices):
+        arguments += ["--device", "cpu"]
+    launcher = (
+        [] if num_ranks == 1 else ["torch.distributed.run", "--standalone", f"--nproc_per_node={num_ranks}", "-m"]
+    )
+    command = [sys.executable, "-m", *launcher, _WORKER, *arguments]
+    log = folder / _LOG_FILE
+    with log.open("wb") as stream:
+        finished = subprocess.run(  # noqa: S603  this Python, and a module of this package
+            command, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False
+        )
+    if finished.returncode != 0:
+        raise ArenaError("\n".join(["the episodes could not be run again:", *_last_words(log)]))
+    return plan
+
+
+def compare_runs(output_directory: Path, folder: Path, sample: Sample) -> Iterator[VerifiedEpisode]:
+    """Yield, for each episode of a sample, whether it came out the same when it ran again.
+
+    Args:
+        output_directory: The run's folder.
+        folder: Where the sample ran again.
+        sample: Episodes of each job.
+    """
+    first, second = _Run(output_directory), _Run(folder)
+    for job, episodes in sample.items():
+        before, now = first.job(job), second.job(job)
+        for index in episodes:
+            yield _compared(before, now, index)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _JobFiles:
+    """What one run's files say of one job."""
+
+    plan: RunPlan
+    job: PlannedJob
+    attempts: Mapping[int, Attempt]
+    rows: Mapping[int, CommitRow]
+    files: Mapping[int, list[Path]]
+    devices: Mapping[int, str]
+    errors: tuple[str, ...]
+
+    def recording(self, index: int) -> RecordedEpisode | None:
+        """Return the recording of an episode, None if there is none."""
+        row = self.rows[index]
+        file = None if row.checksum is None else recording_of(row, self.files.get(index, []))
+        return None if file is None else read_episode(file, index)
+
+    def surroundings(self, index: int) -> dict[str, str]:
+        """Return what an episode's bits may depend on beside its job, as far as the plan and the reports say it."""
+        row = self.rows[index]
+        ran = self.attempts.get(row.attempt, self.plan)
+        device = self.devices.get(row.rank)
+        known = {**ran.versions, "cpu": ran.machine.cpu, "platform": ran.machine.platform}
+        return known if device is None else {**known, "device": torch.device(device).type}
+
+
+class _Run:
+    """The files of a run."""
+
+    def __init__(self, output_directory: Path) -> None:
+        self._directory = output_directory
+        self._plan = read_run_plan(output_directory)
+        self._attempts = {attempt.number: attempt for attempt in read_attempts(output_directory)}
+
+    def job(self, name: str) -> _JobFiles:
+        directory = job_directory(self._directory, name)
+        reports, _ = read_job_reports(directory)
+        return _JobFiles(
+            plan=self._plan,
+            job=next(job for job in self._plan.jobs if job.name == name),
+            attempts=self._attempts,
+            rows={row.episode_index: row for row in _rows(self._directory, name)},
+            files=locate_episodes(directory, name)[0],
+            devices={report.rank: report.device for report in reports},
+            errors=tuple(report.error for report in reports if report.error is not None),
+        )
+
+
+def _last_words(log: Path) -> list[str]:
+    """Return the last lines that the ranks wrote, before what the launcher says of their end."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    of_ranks = list(takewhile(lambda line: _LAUNCHER not in line, lines))
+    return of_ranks[-_LOG_LINES_SHOWN:]
+
+
+def _compared(before: _JobFiles, now: _JobFiles, index: int) -> VerifiedEpisode:
+    row = before.rows[index]
+    verdict = VerifiedEpisode(job=before.job.name, episode_index=index, num_steps=row.episode_length)
+    if index not in now.rows:
+        return dataclasses.replace(verdict, failure="; ".join(now.errors) or "it did not finish")
+    again = now.rows[index]
+    surroundings = before.surroundings(index), now.surroundings(index)
+    recorded, found = before.recording(index), now.recording(index)
+    difference = None
+    if recorded is not None and found is not None:
+        surroundings[0].update(_provenance(recorded))
+        surroundings[1].update(_provenance(found))
+        difference = first_difference(recorded, found)
+    difference = difference or _difference_of_rows(row, again)
+    return dataclasses.replace(
+        verdict,
+        compares_arrays=recorded is not None and found is not None,
+        difference=difference,
+        explanation=None if difference is None else _explanation(before, now, difference),
+        surroundings=named_differences(*surroundings),
+    )
+
+
+def _difference_of_rows(row: CommitRow, again: CommitRow) -> Difference | None:
+    """Return the first thing in which the commit lines of an episode differ, other than when and where it ran."""
+    for name in ("episode_seed", "variations", "language_instruction"):
+        before, now = (json_line(getattr(each, name)) for each in (row, again))
+        if before != now:
+            field = "conditions" if name == "variations" else name
+            return Difference(field=field, recorded=before, found=now, at_start=True)
+    if row.episode_length != again.episode_length:
+        return Difference(field="num_samples", recorded=str(row.episode_length), found=str(again.episode_length))
+    return result_difference(_results(row), _results(again))
+
+
+def _results(row: CommitRow) -> dict[str, Any]:
+    return {**dataclasses.asdict(row), "metrics": json_line(row.metrics)}
+
+
+def _explanation(before: _JobFiles, now: _JobFiles, difference: Difference) -> str | None:
+    """Return why a policy may act otherwise this time, where the difference could come from that."""
+    comes_from_actions = difference.field == ACTIONS or (difference.step is None and not difference.at_start)
+    if not comes_from_actions:
+        return None
+    policy = resolve_policy_class(before.job.policy_type)
+    deterministic = bool(before.plan.settings.get("deterministic"))
+    if before.job.num_envs != now.job.num_envs and not policy.batch_invariant and not deterministic:
+        return "expected: this policy's answers change with num_envs; run with --deterministic"
+    if not policy.reproducible:
+        return "this policy does not say that it is reproducible"
+    return None
+
+
+def _provenance(episode: RecordedEpisode) -> Mapping[str, str]:
+    return json.loads(str(episode.attributes.get("provenance", "{}")))
+
+
+def _rows(output_directory: Path, job: str) -> tuple[CommitRow, ...]:
+    return read_commits(job_directory(output_directory, job), job).rows

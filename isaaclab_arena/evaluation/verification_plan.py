@@ -1,0 +1,123 @@
+"""Running some episodes of a run again: the plan for it, and its jobs built from what the run says of itself."""
+
+import dataclasses
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from isaaclab_arena.config.schema import JobConfig, JobStatus
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation import provenance
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.options import RunOptions
+from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.evaluation.verification_sample import all_but, another_num_envs
+from isaaclab_arena.interfaces.episode import Conditions
+from isaaclab_arena.storage.attempts import Attempt, JobWork
+from isaaclab_arena.storage.commits import read_commits
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory
+from isaaclab_arena.storage.run_plan import PlannedJob, RunPlan
+
+ATTEMPT = 1
+"""Number of the one attempt at running a sample again."""
+
+_ASSIGNMENT = "round_robin"
+
+
+def plan_sample(
+    plan: RunPlan, sample: Mapping[str, Sequence[int]], *, num_envs: int | None, world_size: int
+) -> tuple[RunPlan, Attempt]:
+    """Return a plan and an attempt that run a sample of a run's episodes and nothing else.
+
+    Args:
+        plan: What the run set out to do.
+        sample: Episodes of each job.
+        num_envs: Rows of every job; None for other numbers than the run had.
+        world_size: Number of ranks.
+
+    Raises:
+        ConfigError: If the plan does not hold what builds a job.
+    """
+    largest = plan.settings.get("policy_batch") if plan.settings.get("deterministic") else None
+    known = {job.name: job for job in plan.jobs}
+    jobs = tuple(
+        _with_sample(known[name], episodes, index, num_envs or another_num_envs(known[name].num_envs, largest=largest))
+        for index, (name, episodes) in enumerate(sample.items())
+    )
+    work = tuple(JobWork(job=job.name, finished=all_but(sample[job.name], job.num_episodes or 0)) for job in jobs)
+    run_id, now = uuid.uuid4().hex, datetime.now(UTC).isoformat(timespec="milliseconds")
+    # The devices are for the ranks to say, in their reports.
+    here: dict[str, Any] = {"versions": provenance.versions(), "machine": provenance.machine(), "devices": ()}
+    again = dataclasses.replace(plan, run_id=run_id, created_at=now, world_size=world_size, jobs=jobs, **here)
+    attempt = Attempt(
+        number=ATTEMPT,
+        run_id=run_id,
+        started_at=now,
+        command_line=plan.command_line,
+        assignment=_ASSIGNMENT,
+        world_size=world_size,
+        git_revision=plan.git_revision,
+        jobs=work,
+        **here,
+    )
+    return again, attempt
+
+
+def jobs_of_plan(plan: RunPlan, source: Path) -> tuple[Job, ...]:
+    """Return the jobs of a plan that `plan_sample` made, checked and ready to run.
+
+    Args:
+        plan: The plan.
+        source: Folder of the run whose episodes they are; saved conditions are taken from its commit record.
+
+    Raises:
+        ConfigError: If an environment or a policy is not there any more, or an option is wrong.
+    """
+    configs = [JobConfig(**{**job.config, "status": JobStatus(job.status)}) for job in plan.jobs]
+    jobs = resolve_jobs(configs, file=str(source / RUN_PLAN_FILE))
+    return tuple(
+        job if planned.conditions is None else dataclasses.replace(job, saved_conditions=_conditions(source, planned))
+        for job, planned in zip(jobs, plan.jobs, strict=True)
+    )
+
+
+def options_of_plan(plan: RunPlan) -> RunOptions:
+    """Return the options of the run that decide what comes out; its recordings are not compressed again."""
+    known = {field.name for field in dataclasses.fields(RunOptions)} - {"compression"}
+    given = {name: value for name, value in plan.settings.items() if name in known and value is not None}
+    return RunOptions(**given)
+
+
+def _with_sample(job: PlannedJob, episodes: Sequence[int], index: int, num_envs: int) -> PlannedJob:
+    """Return a job whose episodes other than the sample can be left out, with another number of rows."""
+    if not job.config:
+        message = f"was written by an earlier version: it does not hold what builds job '{job.name}' again"
+        raise ConfigError(Problem(message, file=RUN_PLAN_FILE))
+    policy_config = dict(job.policy_config)
+    if policy_config.get("num_envs") == job.num_envs:
+        policy_config["num_envs"] = num_envs
+    changed: dict[str, Any] = {"index": index, "num_envs": num_envs, "status": str(JobStatus.PENDING)}
+    if job.num_episodes is None:
+        # How many episodes fit into a number of steps depends on the rows; which ones they are does not.
+        changed |= {"num_episodes": max(episodes) + 1, "num_steps": None}
+    settled = {
+        "policy_config_dict": policy_config,
+        "variations": dict(job.variations),
+        "conditions": None,
+        "timeout_s": None,
+        "episode_timeout_s": None,
+        **({"num_rebuilds": 1} if job.num_episodes is None else {}),
+    }
+    config = {**job.config, **settled, **changed}
+    return dataclasses.replace(job, rank=None, policy_config=policy_config, config=config, **changed)
+
+
+def _conditions(source: Path, job: PlannedJob) -> tuple[Conditions, ...]:
+    rows = {row.episode_index: row for row in read_commits(job_directory(source, job.name), job.name).rows}
+    return tuple(_plain(rows[index].variations) if index in rows else {} for index in range(job.num_episodes or 0))
+
+
+def _plain(conditions: Mapping[str, Any]) -> Conditions:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in conditions.items()}

@@ -1,0 +1,57 @@
+"""Which episodes of a run are run again to verify it. Pure functions."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+
+def draw_sample(finished: Mapping[str, Sequence[int]], size: int, *, seed: int) -> dict[str, tuple[int, ...]]:
+    """Draw episodes at random, from all jobs as evenly as their lengths allow, none twice.
+
+    Args:
+        finished: Episodes that may be drawn, by job.
+        size: How many to draw; fewer if there are fewer.
+        seed: Decides which.
+
+    Returns:
+        The episodes of each job, ascending; jobs without any are left out. The order of jobs is that of ``finished``.
+    """
+    generator = np.random.default_rng(seed)
+    shuffled = {job: generator.permutation(np.asarray(episodes, np.int64)) for job, episodes in finished.items()}
+    names = list(shuffled)
+    turns = [names[position] for position in generator.permutation(len(names))]
+    drawn: dict[str, list[int]] = {job: [] for job in names}
+    left = min(size, sum(map(len, shuffled.values())))
+    while left > 0:
+        for job in turns:
+            taken = len(drawn[job])
+            if left > 0 and taken < len(shuffled[job]):
+                drawn[job].append(int(shuffled[job][taken]))
+                left -= 1
+    return {job: tuple(sorted(episodes)) for job, episodes in drawn.items() if episodes}
+
+
+def all_but(sample: Iterable[int], num_episodes: int) -> tuple[tuple[int, int], ...]:
+    """Return the other episodes of a job, as ascending half-open ranges.
+
+    Args:
+        sample: Episodes of the job.
+        num_episodes: How many the job has.
+    """
+    ranges, begin = [], 0
+    for index in [*sorted(set(sample)), num_episodes]:
+        if index > begin:
+            ranges.append((begin, index))
+        begin = index + 1
+    return tuple(ranges)
+
+
+def another_num_envs(num_envs: int, *, largest: int | None = None) -> int:
+    """Return a number of rows that is not that of the job: one for a batch, else three.
+
+    Args:
+        num_envs: Rows of the job.
+        largest: No more than that, even if it is then the same.
+    """
+    wanted = 1 if num_envs > 1 else 3
+    return wanted if largest is None else max(1, min(wanted, largest))
