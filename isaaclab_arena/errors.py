@@ -17,6 +17,10 @@ class EnvironmentBuildError(ArenaError):
     """An environment could not be built although its configuration was valid."""
 
 
+class JobTimeoutError(ArenaError):
+    """A job took longer than its ``timeout_s`` allows."""
+
+
 class StorageError(ArenaError):
     """A file could not be written or read: disk full, no permission, damaged. Who runs the program can mend it."""
 

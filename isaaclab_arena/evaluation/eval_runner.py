@@ -48,7 +48,12 @@ def _run(arguments: Sequence[str]) -> int:
     options.check()
     context = DistributedContext.from_environment(device=options.device)
     jobs_file = load_jobs_file(options.eval_jobs_config, options.job_defaults())
-    jobs = resolve_jobs(jobs_file.jobs, file=jobs_file.path, overrides=options.policy_overrides())
+    jobs = resolve_jobs(
+        jobs_file.jobs,
+        file=jobs_file.path,
+        overrides=options.policy_overrides(),
+        policy_batch=options.fixed_policy_batch(),
+    )
     if options.list_variations:
         return show_variations(jobs)
     request = RunRequest(

@@ -18,25 +18,34 @@ from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.policy.policy_base import PolicyBase
 
-DEFAULT_POLICY_BATCH = 64
 
-
-def check_policy_batch(policy_batch: int, *, num_envs: int, policy_class: type[PolicyBase]) -> None:
+def check_policy_batch(policy_batch: int, *, num_envs: int) -> None:
     """Refuse a batch that cannot hold the rows of a job.
 
     Args:
         policy_batch: Rows of the batch that the policy is asked on.
         num_envs: Rows of the job.
-        policy_class: The job's policy; one that is batch invariant is asked on the job's own rows.
 
     Raises:
         ConfigError: If the batch is too small.
     """
-    if not policy_class.batch_invariant and policy_batch < num_envs:
+    if policy_batch < num_envs:
         raise ConfigError(
-            f"--policy_batch {policy_batch} is less than num_envs {num_envs}; with --deterministic the policy is asked "
-            f"on that many rows at once, so give at least --policy_batch {num_envs} or fewer rows"
+            f"{num_envs} rows do not fit into --policy_batch {policy_batch}, on which --deterministic asks the policy; "
+            f"give --policy_batch {num_envs} or more, or fewer rows"
         )
+
+
+def on_fixed_batch(policy: PolicyBase, policy_batch: int | None) -> PolicyBase:
+    """Return a policy that is asked on a batch of one size, which is the policy itself if it needs no such thing.
+
+    Args:
+        policy: What is asked.
+        policy_batch: Rows of the batch, None to ask on as many as there are.
+    """
+    if policy_batch is None or policy.batch_invariant:
+        return policy
+    return FixedBatchPolicy(policy, policy_batch)
 
 
 class FixedBatchPolicy(PolicyBase[None]):

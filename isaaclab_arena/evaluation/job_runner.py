@@ -21,10 +21,13 @@ from isaaclab_arena.evaluation.episode_plan import (
     job_length,
 )
 from isaaclab_arena.evaluation.episode_supply import EVERYTHING, EpisodeSupply
+from isaaclab_arena.evaluation.fixed_batch import on_fixed_batch
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.recorded_environment import environment_args
 from isaaclab_arena.evaluation.rollout import RolloutLimits, RolloutResult, rollout
+from isaaclab_arena.evaluation.step_boundary import StepBoundary
 from isaaclab_arena.evaluation.stopwatch import Phase, Stopwatch
+from isaaclab_arena.evaluation.watchdog import Watchdog, allowed_silence_s
 from isaaclab_arena.evaluation.workbench import Workbench
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.observer import Observer, Transition
@@ -53,6 +56,9 @@ class RankSettings:
         recording: What is recorded.
         video: What is filmed.
         attempt: Which start of the program on this run, from 1.
+        policy_batch: Rows that policies are always asked on, None for as many as a job has.
+        step_timeout_s: How long a job may go without a finished control step before the process is ended [s]; 0 for
+            however long.
         provenance: What identifies the run, kept with every recording: versions, configuration hash.
     """
 
@@ -64,6 +70,8 @@ class RankSettings:
     recording: RecordingOptions
     video: VideoOptions = field(default_factory=VideoOptions)
     attempt: int = 1
+    policy_batch: int | None = None
+    step_timeout_s: float = 0.0
     provenance: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -84,6 +92,7 @@ class JobRunner:
         self._settings = settings
         self._stop_requested = stop_requested
         self._workbench = Workbench()
+        self._watchdog = Watchdog(settings.output_directory / "logs" / f"rank{settings.rank}.watchdog.txt")
 
     def run(self, job: Job, observers: Sequence[Observer] = (), *, supply: EpisodeSupply = EVERYTHING) -> JobReport:
         """Run one job, or this rank's part of it, and write a report.
@@ -100,7 +109,10 @@ class JobRunner:
         """
         directory = job_directory(self._settings.output_directory, job.config.name)
         directory.mkdir(parents=True, exist_ok=True)
-        attempt = _Attempt(job, supply, self._settings, self._workbench, observers, self._stop_requested)
+        boundary = StepBoundary(
+            config=job.config, stopwatch=Stopwatch(), watchdog=self._watchdog, stop_requested=self._stop_requested
+        )
+        attempt = _Attempt(job, supply, self._settings, self._workbench, observers, boundary)
         error, traceback_file = None, None
         try:
             attempt.run(directory)
@@ -136,15 +148,15 @@ class _Attempt:
         settings: RankSettings,
         workbench: Workbench,
         observers: Sequence[Observer],
-        stop_requested: Callable[[], bool],
+        boundary: StepBoundary,
     ) -> None:
         self._job = job
         self._supply = supply
         self._settings = settings
         self._workbench = workbench
         self._observers = observers
-        self._stop_requested = stop_requested
-        self._stopwatch = Stopwatch()
+        self._boundary = boundary
+        self._stopwatch = boundary.stopwatch
         self._started_at = _now()
         self._results: list[RolloutResult] = []
         self._num_episodes: int | None = job.config.num_episodes
@@ -225,7 +237,7 @@ class _Attempt:
             policy = self._workbench.policy.get(job.policy_key, job.build_policy)
             policy.reset()
         self._is_reproducible = environment.reproducible and policy.reproducible and not policy.is_remote
-        return environment, policy
+        return environment, on_fixed_batch(policy, settings.policy_batch)
 
     def _prepare(self, writers: "_Writers", directory: Path, rebuild: int, environment: Environment) -> None:
         if writers.recorder is None:
@@ -271,16 +283,18 @@ class _Attempt:
         elif indices is None:
             started = sum(result.finished_episodes + result.cut_episodes for result in self._results)
             indices = indices_that_start(job, policy, started=started)
-        result = rollout(
-            environment,
-            policy,
-            (episode_of(job, index) for index in indices),
-            [*writers, self._env_steps, *self._observers],
-            language_instruction=job.config.language_instruction,
-            limits=self._limits(length, environment),
-            stop_requested=self._stop_requested,
-            stopwatch=self._stopwatch,
-        )
+        silence_s = allowed_silence_s(self._settings.step_timeout_s, job.config.episode_timeout_s)
+        with self._boundary.watchdog.watch(job.config.name, silence_s=silence_s):
+            result = rollout(
+                environment,
+                policy,
+                (episode_of(job, index) for index in indices),
+                [*writers, self._env_steps, *self._observers],
+                language_instruction=job.config.language_instruction,
+                limits=self._limits(length, environment),
+                stop_requested=self._boundary.must_stop,
+                stopwatch=self._stopwatch,
+            )
         self._results.append(result)
 
     def _limits(self, length: JobLength, environment: Environment) -> RolloutLimits:

@@ -113,6 +113,10 @@ class RunOptions:
         """Return what the command line gives to every policy that has an option of that name."""
         return {"policy_device": self.policy_device, "policy_device_id": self.policy_device_id}
 
+    def fixed_policy_batch(self) -> int | None:
+        """Return how many rows policies are always asked on, None for as many as there are."""
+        return self.policy_batch if self.deterministic else None
+
     def result_settings(self) -> dict[str, Any]:
         """Return the options, beside the jobs, that decide what a run records or what comes out of it."""
         return {
@@ -120,7 +124,7 @@ class RunOptions:
             "record_observations": self.record_observations,
             "compression": self.compression,
             "deterministic": self.deterministic,
-            "policy_batch": self.policy_batch if self.deterministic else None,
+            "policy_batch": self.fixed_policy_batch(),
             "torch_threads": self.torch_threads,
         }
 

@@ -65,7 +65,12 @@ def _run(arguments: Sequence[str]) -> int:
     options.check()
     context = DistributedContext.from_environment(device=options.device)
     jobs_file = read_jobs({"jobs": [job_block(options, rest)]}, source=_SOURCE, defaults=options.job_defaults())
-    jobs = resolve_jobs(jobs_file.jobs, file=_SOURCE, overrides=options.policy_overrides())
+    jobs = resolve_jobs(
+        jobs_file.jobs,
+        file=_SOURCE,
+        overrides=options.policy_overrides(),
+        policy_batch=options.fixed_policy_batch(),
+    )
     if options.list_variations:
         return show_variations(jobs)
     request = RunRequest(

@@ -36,5 +36,7 @@ def rank_settings(
         ),
         video=options.video_options(),
         attempt=attempt,
+        policy_batch=options.fixed_policy_batch(),
+        step_timeout_s=options.step_timeout_s,
         provenance={**surroundings(context.device), "config_hash": config_hash},
     )

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.devices import calculate_deterministically
 from isaaclab_arena.distributed.process import die_with_parent, limit_threads
 from isaaclab_arena.distributed.process_group import initialise
 from isaaclab_arena.distributed.rank_status import RankState, RankStatus, StatusPublisher
@@ -44,6 +45,8 @@ def execute(request: RunRequest, context: DistributedContext) -> int:
     if context.launched_by_torchrun:
         die_with_parent()
     limit_threads(request.options.torch_threads)
+    if request.options.deterministic:
+        calculate_deterministically()
     # Signals are watched for after the ranks have met: before that, one may end the process as it always does.
     with initialise(context) as ranks, watch_for_interruption() as interruption:
         started = start_run(request, context, ranks)

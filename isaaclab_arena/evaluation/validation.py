@@ -12,6 +12,7 @@ from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.distributed.devices import resolve_policy_device
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.fixed_batch import check_policy_batch
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.job_conditions import JobConditions, job_conditions
 from isaaclab_arena.interfaces.environment import CodeLoadingBuilder, EnvironmentBuilder
@@ -30,6 +31,7 @@ def resolve_jobs(
     overrides: Mapping[str, Any] | None = None,
     environments: Registry = ENVIRONMENTS,
     may_import: bool = True,
+    policy_batch: int | None = None,
 ) -> tuple[Job, ...]:
     """Find the environment and the policy of every job and check all their options.
 
@@ -41,12 +43,14 @@ def resolve_jobs(
         environments: Where the names of environments are looked up.
         may_import: Whether a job may name code, that is the class path of a policy, the module of an environment or
             an interpreter; otherwise registered names and those of installed packages are all there is.
+        policy_batch: Rows that policies are always asked on, whatever a job's ``num_envs``; None for just those.
 
     Raises:
         ConfigError: With every problem of every job.
     """
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
-    resolver = _Resolver(environments, given, Path(file or "").parent, may_import=may_import)
+    folder = Path(file or "").parent
+    resolver = _Resolver(environments, given, folder, may_import=may_import, policy_batch=policy_batch)
     resolved: list[Job] = []
     problems: list[Problem] = []
     for job in jobs:
@@ -62,9 +66,18 @@ def resolve_jobs(
 class _Resolver:
     """Resolves jobs one by one, and what many jobs share only once."""
 
-    def __init__(self, environments: Registry, overrides: Mapping[str, Any], folder: Path, *, may_import: bool) -> None:
+    def __init__(
+        self,
+        environments: Registry,
+        overrides: Mapping[str, Any],
+        folder: Path,
+        *,
+        may_import: bool,
+        policy_batch: int | None,
+    ) -> None:
         self._environments = environments
         self._may_import = may_import
+        self._policy_batch = policy_batch
         self._overrides = overrides
         self._folder = folder
         self._known: dict[str, Any] = {}
@@ -160,6 +173,7 @@ class _Resolver:
         if undefined:
             message = f"'{job.policy_type}' is no complete policy: it does not define {', '.join(undefined)}"
             raise ConfigError(Problem(message, key="policy_type"))
+        num_rows = _keyed("arena_env_args.num_envs", lambda: self._policy_rows(job, policy_class))
         options = dict(job.policy_config_dict)
         # A class that reads its dict itself knows best what may be in it.
         if policy_class.from_dict.__func__ is not PolicyBase.from_dict.__func__:
@@ -175,11 +189,18 @@ class _Resolver:
         if known is not None:
             options |= {key: value for key, value in self._overrides.items() if key in known}
             if "num_envs" in known:
-                options["num_envs"] = job.num_envs
+                options["num_envs"] = num_rows
             _keyed("policy_config_dict", lambda: read_options(config_class, options, owner=owner))
             devices = {key: options[key] for key in ("policy_device_id", "policy_device") if key in options}
             _keyed("policy_config_dict", lambda: resolve_policy_device(**devices))
         return policy_class, options
+
+    def _policy_rows(self, job: JobConfig, policy_class: type[PolicyBase]) -> int:
+        """Return how many rows a policy is asked on."""
+        if self._policy_batch is None or policy_class.batch_invariant:
+            return job.num_envs
+        check_policy_batch(self._policy_batch, num_envs=job.num_envs)
+        return self._policy_batch
 
 
 def _has_no_length(conditions: JobConditions, policy_class: type[PolicyBase]) -> bool:

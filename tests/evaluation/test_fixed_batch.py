@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ConfigError, PolicyError
-from isaaclab_arena.evaluation.fixed_batch import FixedBatchPolicy, WideView, check_policy_batch, padded
+from isaaclab_arena.evaluation.fixed_batch import FixedBatchPolicy, WideView, check_policy_batch, on_fixed_batch, padded
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena.policy.zero_action import ZeroActionPolicy
@@ -208,8 +208,14 @@ def test_padding_gives_every_tensor_one_layout_and_memory_of_its_own():
     assert torch.equal(tree["policy"]["a"], torch.ones(2, 3))
 
 
-def test_a_batch_smaller_than_the_job_is_refused_unless_the_policy_needs_none():
-    check_policy_batch(64, num_envs=64, policy_class=ShrugPolicy)
-    check_policy_batch(1, num_envs=64, policy_class=ZeroActionPolicy)
-    with pytest.raises(ConfigError, match=r"--policy_batch 8 is less than num_envs 16; .* at least --policy_batch 16"):
-        check_policy_batch(8, num_envs=16, policy_class=ShrugPolicy)
+def test_only_a_policy_whose_rows_may_influence_each_other_is_asked_on_a_fixed_batch():
+    shrug, zero = ShrugPolicy(), ZeroActionPolicy()
+    assert isinstance(on_fixed_batch(shrug, 8), FixedBatchPolicy)
+    assert on_fixed_batch(shrug, None) is shrug
+    assert on_fixed_batch(zero, 8) is zero
+
+
+def test_a_batch_smaller_than_the_job_is_refused():
+    check_policy_batch(64, num_envs=64)
+    with pytest.raises(ConfigError, match=r"16 rows do not fit into --policy_batch 8, .*; give --policy_batch 16 or"):
+        check_policy_batch(8, num_envs=16)

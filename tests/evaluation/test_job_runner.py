@@ -1,5 +1,6 @@
 import asyncio
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,61 @@ def test_a_completed_job_reports_its_time_and_steps(tmp_path):
     assert report.env_steps == sum(row["episode_length"] for row in committed(tmp_path))
     parts = report.build_s + report.simulate_s + report.policy_s + report.render_s + report.record_s + report.idle_s
     assert parts == pytest.approx(report.wall_s, abs=0.01)
+
+
+def test_a_job_that_takes_too_long_fails_and_keeps_what_has_finished_and_the_next_one_runs(tmp_path):
+    runner = JobRunner(settings(tmp_path))
+    report = runner.run(job("long", num_episodes=1_000_000, timeout_s=1.5))
+    assert report.status is ReportedStatus.FAILED
+    assert report.error == "JobTimeoutError: job 'long' took longer than 1.5 s, its timeout_s"
+    assert 0 < len(committed(tmp_path, "long")) < 1_000_000
+    assert runner.run(job("short", timeout_s=100.0)).status is ReportedStatus.COMPLETED
+
+
+def test_an_episode_that_takes_too_long_is_an_error_of_its_own(tmp_path):
+    class Dawdling(ShrugPolicy):
+        def get_action(self, env, observation):
+            time.sleep(0.02)
+            return super().get_action(env, observation)
+
+    with_limit = job(policy_class=Dawdling, num_episodes=3, episode_timeout_s=0.001, num_envs=2)
+    assert JobRunner(settings(tmp_path)).run(with_limit).status is ReportedStatus.COMPLETED
+    rows = committed(tmp_path)
+    assert [(row["outcome"], row["termination"], row["episode_length"]) for row in rows] == [
+        ("error", "episode_timeout", 1)
+    ] * 3
+
+
+def test_a_policy_is_asked_on_the_batch_of_the_rank_unless_its_rows_are_independent(tmp_path):
+    sizes = []
+
+    class Curious(ShrugPolicy):
+        def get_action(self, env, observation):
+            sizes.append(env.num_envs)
+            return super().get_action(env, observation)
+
+    class Independent(Curious):
+        batch_invariant = True
+
+    runner = JobRunner(settings(tmp_path, policy_batch=16))
+    assert runner.run(job("network", policy_class=Curious)).status is ReportedStatus.COMPLETED
+    assert set(sizes) == {16}
+    sizes.clear()
+    assert runner.run(job("table", policy_class=Independent)).status is ReportedStatus.COMPLETED
+    assert set(sizes) == {4}
+
+
+def test_a_job_is_watched_while_it_steps_and_leaves_no_trace_of_it(tmp_path):
+    seen = []
+
+    class Looking(ShrugPolicy):
+        def get_action(self, env, observation):
+            seen.append((tmp_path / "logs" / "rank0.watchdog.txt").read_text())
+            return super().get_action(env, observation)
+
+    JobRunner(settings(tmp_path, step_timeout_s=500.0)).run(job("lift", policy_class=Looking))
+    assert set(seen) == {"job 'lift' has made no control step for 500 s:\n"}
+    assert list((tmp_path / "logs").iterdir()) == []
 
 
 def test_only_a_policy_that_says_so_is_reproducible_bit_for_bit(tmp_path):

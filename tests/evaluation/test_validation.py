@@ -168,6 +168,25 @@ def test_two_jobs_that_differ_in_rows_do_not_share_policy_options(environments):
     assert [found.policy_options["num_envs"] for found in resolve_jobs(jobs, environments=environments)] == [1, 2]
 
 
+def test_a_policy_with_rows_of_its_own_gets_those_of_the_batch_it_is_always_asked_on(environments):
+    network = job(policy_type=path_of(NetworkPolicy), policy_config_dict={"checkpoint": "a.pt"}, num_envs=4)
+
+    [resolved] = resolve_jobs([network], environments=environments, policy_batch=64)
+
+    assert resolved.policy_options["num_envs"] == 64
+
+
+def test_more_rows_than_the_batch_are_refused_unless_the_policy_needs_no_batch(environments):
+    network = job(policy_type=path_of(NetworkPolicy), policy_config_dict={"checkpoint": "a.pt"}, num_envs=65)
+    zero = job(name="zero", policy_type="zero_action", num_envs=65)
+    with pytest.raises(ConfigError) as refused:
+        resolve_jobs([network, zero], environments=environments, policy_batch=64)
+
+    [problem] = refused.value.problems
+    assert (problem.job, problem.key) == (network.name, "arena_env_args.num_envs")
+    assert "65 rows do not fit into --policy_batch 64" in problem.message
+
+
 def test_a_policy_that_reads_its_dict_itself_may_take_anything(environments):
     config = job(policy_type=path_of(SelfReadingPolicy), policy_config_dict={"anything": 1})
 
