@@ -12,7 +12,13 @@ from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
 
-_NUMPY_TYPES = {torch.float32: np.float32, torch.uint8: np.uint8, torch.int32: np.int32, torch.int64: np.int64}
+_NUMPY_TYPES = {
+    torch.float32: np.float32,
+    torch.float64: np.float64,
+    torch.uint8: np.uint8,
+    torch.int32: np.int32,
+    torch.int64: np.int64,
+}
 
 
 class EnvironmentVectorEnv(VectorEnv):

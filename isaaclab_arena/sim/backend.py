@@ -43,15 +43,17 @@ class ModelNames:
 
 @dataclass(frozen=True, kw_only=True)
 class StartState:
-    """What one world starts from; whatever is not named keeps the model's default, at rest.
+    """What one world starts from; whatever is not named keeps the model's default.
 
     Attributes:
         joint_positions: Joint to its position: one number [m or rad], or a pose of seven for a free joint.
+        joint_velocities: Joint to its velocity: one number [m/s or rad/s], or the six of a free joint.
         controls: Actuator to its control.
         mocap_positions: Mocap body to its position [m].
     """
 
     joint_positions: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    joint_velocities: Mapping[str, Sequence[float]] = field(default_factory=dict)
     controls: Mapping[str, float] = field(default_factory=dict)
     mocap_positions: Mapping[str, Sequence[float]] = field(default_factory=dict)
 

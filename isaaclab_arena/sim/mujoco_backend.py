@@ -12,15 +12,8 @@ from mujoco import batch as mujoco_batch
 from isaaclab_arena.sim.backend import Backend, ModelNames, StartState
 from isaaclab_arena.sim.model_changes import ModelChange
 
-_BAD_STATE_WARNINGS = [
-    int(warning)
-    for warning in (
-        mujoco.mjtWarning.mjWARN_BADQPOS,
-        mujoco.mjtWarning.mjWARN_BADQVEL,
-        mujoco.mjtWarning.mjWARN_BADQACC,
-        mujoco.mjtWarning.mjWARN_BADCTRL,
-    )
-]
+# Bad positions, velocities, accelerations and controls, which MuJoCo numbers in this order.
+_BAD_STATE_WARNINGS = slice(int(mujoco.mjtWarning.mjWARN_BADQPOS), int(mujoco.mjtWarning.mjWARN_BADCTRL) + 1)
 _NO_STAGE = int(mujoco.mjtStage.mjSTAGE_NONE)
 _VELOCITY_STAGE = int(mujoco.mjtStage.mjSTAGE_VEL)
 
@@ -42,31 +35,35 @@ class MujocoBackend(Backend):
         self.device = torch.device("cpu")
         self.physics_dt = float(model.opt.timestep)
         self.names = model_names(model)
-        self.qpos, self.qvel, self.ctrl = self._view("qpos"), self._view("qvel"), self._view("ctrl")
-        self.xpos, self.xquat = self._view("xpos"), self._view("xquat")
-        self.site_xpos, self.sensordata = self._view("site_xpos"), self._view("sensordata")
+        self.qpos, self.qvel, self.ctrl = self.live_field("qpos"), self.live_field("qvel"), self.live_field("ctrl")
+        self.xpos, self.xquat = self.live_field("xpos"), self.live_field("xquat")
+        self.site_xpos, self.sensordata = self.live_field("site_xpos"), self.live_field("sensordata")
         self._mocap_pos = self.batch.bind("mocap_pos")
         self._shown: mujoco.MjData | None = None
         self._shown_model: mujoco.MjModel | None = None
         self._varied: dict[str, np.ndarray] = {}
         self._diverged = np.zeros(num_envs, bool)
         self.diverged = torch.from_numpy(self._diverged)
-        self._warnings_at_reset = self._bad_state_warnings()
+        self._warm_start = self.batch.bind("qacc_warmstart")
+        self._qpos, self._qvel, self._ctrl = (self.batch.bind(name) for name in ("qpos", "qvel", "ctrl"))
+        self._num_warnings = self.batch.warning[:, _BAD_STATE_WARNINGS, 1]
+        self._warnings_at_reset = self._num_warnings.copy()
 
     def reset(self, env_ids: torch.Tensor, starts: Sequence[StartState]) -> None:
         """Put the named worlds into their start states; see `Backend.reset`."""
         ids = env_ids.numpy()
         self.batch.reset(ids, stage=_NO_STAGE)
-        qpos, ctrl = self.batch.bind("qpos"), self.batch.bind("ctrl")
         for env_id, start in zip(ids, starts, strict=True):
             for joint, position in start.joint_positions.items():
-                qpos[env_id, self.names.joint_qpos[joint]] = position
+                self._qpos[env_id, self.names.joint_qpos[joint]] = position
+            for joint, velocity in start.joint_velocities.items():
+                self._qvel[env_id, self.names.joint_dof[joint]] = velocity
             for actuator, control in start.controls.items():
-                ctrl[env_id, self.names.actuators[actuator]] = control
+                self._ctrl[env_id, self.names.actuators[actuator]] = control
             for body, position in start.mocap_positions.items():
                 self._mocap_pos[env_id, self.names.mocap_bodies[body]] = position
         self._diverged[ids] = False
-        self._warnings_at_reset[ids] = self._bad_state_warnings()[ids]
+        self._warnings_at_reset[ids] = self._num_warnings[ids]
         self._forward(ids)
 
     def step(self, env_ids: torch.Tensor, num_substeps: int) -> None:
@@ -75,10 +72,10 @@ class MujocoBackend(Backend):
         if ids.size == 0:
             return
         try:
-            self.batch.step(ids, num_substeps, _VELOCITY_STAGE)
+            self.batch.step(None if ids.size == self.num_envs else ids, num_substeps, _VELOCITY_STAGE)
         except mujoco_batch.SimulationError as error:
             self._diverged[error.ids] = True
-        self._mark_diverged(ids)
+        self._mark_diverged()
 
     def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
         """Give the named worlds values of the model of their own; see `Backend.vary`."""
@@ -105,6 +102,13 @@ class MujocoBackend(Backend):
         points = self.site_xpos[:, self.names.sites[site]].numpy()
         translation, rotation = self.batch.jac(self.names.bodies[body], points)
         return torch.from_numpy(np.concatenate((translation, rotation), axis=1))
+
+    def live_field(self, name: str) -> torch.Tensor:
+        """Return a view of a field of `mujoco.MjData` in every world, as of its last call. Shape: (num_envs, ...)."""
+        with warnings.catch_warnings():
+            # Derived fields are read-only arrays, and torch has no read-only tensors; nobody writes to these.
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            return torch.from_numpy(self.batch.bind(name))
 
     def integration_state(self, env_id: int) -> np.ndarray:
         """Return a world's mjSTATE_INTEGRATION, copied. Shape: (state_size,), float64."""
@@ -141,27 +145,18 @@ class MujocoBackend(Backend):
 
     def _forward(self, ids: np.ndarray) -> None:
         # A forward pass overwrites the warm start, and a world that continues from a stored state needs the stored one.
-        warm_start = self.batch.bind("qacc_warmstart")
-        kept = warm_start[ids].copy()
+        kept = self._warm_start[ids].copy()
         try:
             self.batch.forward(ids)
         except mujoco_batch.SimulationError as error:
             self._diverged[error.ids] = True
-        warm_start[ids] = kept
+        self._warm_start[ids] = kept
 
-    def _mark_diverged(self, ids: np.ndarray) -> None:
-        warned = self._bad_state_warnings()[ids] != self._warnings_at_reset[ids]
-        finite = np.isfinite(self.batch.bind("qpos")[ids]).all(1) & np.isfinite(self.batch.bind("qvel")[ids]).all(1)
-        self._diverged[ids] |= warned | ~finite
-
-    def _bad_state_warnings(self) -> np.ndarray:
-        return self.batch.warning[:, _BAD_STATE_WARNINGS, 1].sum(axis=1)
-
-    def _view(self, field: str) -> torch.Tensor:
-        with warnings.catch_warnings():
-            # Derived fields are read-only arrays, and torch has no read-only tensors; nobody writes to these.
-            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-            return torch.from_numpy(self.batch.bind(field))
+    def _mark_diverged(self) -> None:
+        # A row that rests has the same numbers as when it was last looked at, so all rows can be looked at together.
+        # A sum is finite if every number is; that of finite numbers overflows only far beyond what MuJoCo calls bad.
+        finite = np.isfinite(self._qpos.sum(axis=1) + self._qvel.sum(axis=1))
+        self._diverged |= ~finite | (self._num_warnings != self._warnings_at_reset).any(axis=1)
 
 
 def model_names(model: mujoco.MjModel) -> ModelNames:

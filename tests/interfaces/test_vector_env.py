@@ -4,6 +4,7 @@ from gymnasium.vector import AutoresetMode
 
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.interfaces.vector_env import EnvironmentVectorEnv
 from tests.fakes import CoinConfig, CoinEnvironment
 
@@ -67,3 +68,10 @@ def test_a_task_fits_its_spaces():
     observation, *_ = env.step(env.action_space.sample())
     assert env.observation_space.contains(observation)
     env.close()
+
+
+def test_double_precision_is_shown_as_such():
+    environment = CoinEnvironment(CoinConfig(), 2)
+    environment.observation_spec = {"policy": {"clock": ArraySpec(shape=(1,), dtype=torch.float64)}}
+    (clock,) = EnvironmentVectorEnv(environment).observation_space.sample()["policy"].values()
+    assert clock.dtype == np.float64

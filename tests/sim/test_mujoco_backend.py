@@ -173,3 +173,21 @@ def test_the_digest_changes_with_the_physics(model):
     digests = {MujocoBackend(each, num_envs=1).model_digest() for each in (model, heavier)}
     assert len(digests) == 2
     assert MujocoBackend(model, num_envs=2).model_digest() in digests
+
+
+def test_a_world_starts_with_the_velocities_it_is_given(model):
+    backend = MujocoBackend(model, num_envs=2)
+    moving = StartState(joint_velocities={JOINTS[2]: (0.5,), "object/free": (1.0, 2.0, 3.0, 0.1, 0.2, 0.3)})
+    backend.reset(torch.arange(2), [StartState(), moving])
+    assert backend.joint_velocity(JOINTS[2])[:, 0].tolist() == [0.0, 0.5]
+    assert backend.joint_velocity("object/free").tolist() == [[0.0] * 6, [1.0, 2.0, 3.0, 0.1, 0.2, 0.3]]
+
+
+def test_any_field_of_the_data_can_be_watched(model):
+    backend = started(model, 2)
+    bias = backend.live_field("qfrc_bias")
+    backend.step(torch.arange(2), 5)
+    data = mujoco.MjData(model)
+    data.qpos, data.qvel = backend.qpos[1].numpy(), backend.qvel[1].numpy()
+    mujoco.mj_forward(model, data)
+    assert bias[1].tolist() == data.qfrc_bias.tolist()
