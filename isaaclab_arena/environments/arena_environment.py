@@ -8,7 +8,7 @@ import torch
 from isaaclab_arena.environments.actions import ActionMode
 from isaaclab_arena.environments.cameras import EnvironmentCameras
 from isaaclab_arena.environments.observations import read_terms, robot_terms
-from isaaclab_arena.environments.state import state_tree
+from isaaclab_arena.environments.state import StateReader
 from isaaclab_arena.environments.tasks.task import Task, draw_uniform, point
 from isaaclab_arena.environments.variations.varied_world import VariedWorld
 from isaaclab_arena.interfaces.environment import Environment, Observation, StateTree, Step
@@ -68,6 +68,7 @@ class ArenaEnvironment(Environment):
         self._num_substeps = round(CONTROL_DT / backend.physics_dt)
         self._running = torch.zeros(self.num_envs, dtype=torch.bool, device=backend.device)
         self._length = torch.zeros(self.num_envs, dtype=torch.int64, device=backend.device)
+        self._state = StateReader(backend, robot, task, {} if varied is None else varied.rigid_objects)
         self.task.attach(backend)
         self.backend.reset(torch.arange(self.num_envs, device=backend.device), [StartState()] * self.num_envs)
         if cameras.enabled:
@@ -139,9 +140,16 @@ class ArenaEnvironment(Environment):
         )
 
     def state(self) -> StateTree:
-        """Return the state of the robot and of all the task's things; see `state_tree`."""
-        more_objects = {} if self._varied is None else self._varied.rigid_objects
-        return state_tree(self.backend, self.robot, self.task, more_objects)
+        """Return the state of the robot and of all the task's things; see `StateReader`."""
+        return self._state.tree(torch.cat(self._state.parts, dim=1))
+
+    def state_parts(self) -> Sequence[torch.Tensor]:
+        """Return what `state` is made of; see `Environment.state_parts`."""
+        return self._state.parts
+
+    def state_of(self, parts: torch.Tensor) -> StateTree:
+        """Return the state in earlier moments. Shape of ``parts``: (n, width)."""
+        return self._state.tree(parts)
 
     def episode_state(self, env_id: int) -> Mapping[str, np.ndarray]:
         """Return the row's whole integration state, from which `Backend.set_integration_state` continues."""

@@ -1,6 +1,6 @@
 """The simulator's state in Isaac Lab's layout, for recordings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import torch
@@ -9,38 +9,78 @@ from isaaclab_arena.environments.tasks.task import Task
 from isaaclab_arena.interfaces.environment import StateTree
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.robot import Robot
+from isaaclab_arena.sim.rotation import rotate
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-def state_tree(backend: Backend, robot: Robot, task: Task, more_objects: Mapping[str, str] = _NOTHING) -> StateTree:
-    """Return positions and velocities of the robot and of all things, copied.
+class StateReader:
+    """Reads positions and velocities of the robot and of all things.
 
     ``articulation/<name>/{joint_position,joint_velocity,root_pose,root_velocity}`` and
-    ``rigid_object/<name>/{root_pose,root_velocity}``. Shapes: (num_envs, ...), float64 on the CPU.
+    ``rigid_object/<name>/{root_pose,root_velocity}``. Shapes: (n, ...), float64 on the CPU.
 
     Args:
         backend: The simulation.
         robot: The robot in it.
         task: The task.
         more_objects: Loose objects that are not the task's: name to free joint.
+
+    Attributes:
+        parts: What the state is made of: `Backend`'s own tensors and views of them. Shape of each: (num_envs, n).
     """
-    articulations = {"robot": _articulation(backend, robot.base_body, (*robot.arm_joints, *robot.finger_joints))}
-    for name, asset in task.articulations.items():
-        articulations[name] = _articulation(backend, asset.root_body, asset.joints)
-    rigid_objects = {
-        name: {"root_pose": backend.joint_position(joint).clone(), "root_velocity": backend.free_velocity(joint)}
-        for name, joint in {**task.rigid_objects, **more_objects}.items()
-    }
-    return {"articulation": articulations, "rigid_object": rigid_objects}
 
+    def __init__(self, backend: Backend, robot: Robot, task: Task, more_objects: Mapping[str, str] = _NOTHING) -> None:
+        self.parts: list[torch.Tensor] = [backend.qpos, backend.qvel]
+        self._num_positions, self._width = backend.qpos.shape[1], backend.qpos.shape[1] + backend.qvel.shape[1]
+        self._articulations = {
+            "robot": self._articulation(backend, robot.base_body, (*robot.arm_joints, *robot.finger_joints)),
+            **{
+                name: self._articulation(backend, thing.root_body, thing.joints)
+                for name, thing in task.articulations.items()
+            },
+        }
+        self._rigid_objects = {
+            name: self._rigid_object(backend, joint) for name, joint in {**task.rigid_objects, **more_objects}.items()
+        }
 
-def _articulation(backend: Backend, root_body: str, joints: Sequence[str]) -> dict[str, torch.Tensor]:
-    positions, dofs = backend.joint_indices(joints)
-    root_pose = torch.cat((backend.body_position(root_body), backend.body_orientation(root_body)), dim=-1)
-    return {
-        "joint_position": backend.qpos[:, positions],
-        "joint_velocity": backend.qvel[:, dofs],
-        "root_pose": root_pose,
-        "root_velocity": torch.zeros_like(root_pose[:, :6]),
-    }
+    def tree(self, parts: torch.Tensor) -> StateTree:
+        """Return the state in Isaac Lab's layout; it shares memory with what it is made of.
+
+        Args:
+            parts: ``self.parts`` side by side, of any moments. Shape: (n, width).
+        """
+        return {
+            "articulation": {name: read(parts) for name, read in self._articulations.items()},
+            "rigid_object": {name: read(parts) for name, read in self._rigid_objects.items()},
+        }
+
+    def _articulation(self, backend: Backend, root_body: str, joints: Sequence[str]) -> Callable[[torch.Tensor], dict]:
+        # Indices on the CPU fit tensors of any device, and states of earlier moments are kept there.
+        positions, dofs = (indices.cpu() for indices in backend.joint_indices(joints))
+        dofs = dofs + self._num_positions
+        root = slice(self._width, self._width + 7)
+        self.parts += [backend.body_position(root_body), backend.body_orientation(root_body)]
+        self._width = root.stop
+
+        def read(parts: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {
+                "joint_position": parts[:, positions],
+                "joint_velocity": parts[:, dofs],
+                "root_pose": parts[:, root],
+                "root_velocity": torch.zeros_like(parts[:, root.start : root.stop - 1]),
+            }
+
+        return read
+
+    def _rigid_object(self, backend: Backend, joint: str) -> Callable[[torch.Tensor], dict]:
+        position, dof = backend.names.joint_qpos[joint], backend.names.joint_dof[joint]
+        first = self._num_positions + dof.start
+
+        def read(parts: torch.Tensor) -> dict[str, torch.Tensor]:
+            pose, velocity = parts[:, position], parts[:, first : first + 6]
+            # A free joint's angular velocity is in the frame of its body.
+            angular = rotate(pose[:, 3:7], velocity[:, 3:6])
+            return {"root_pose": pose, "root_velocity": torch.cat((velocity[:, :3], angular), dim=-1)}
+
+        return read

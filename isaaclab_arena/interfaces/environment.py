@@ -140,6 +140,28 @@ class Environment(ABC):
         w x y z.
         """
 
+    def state_parts(self) -> Sequence[torch.Tensor]:
+        """Return what `state` is made of, for whoever keeps every control step and wants the tree once per episode.
+
+        They are views of the simulation's memory, the same at every call, whose values the next `step` or `reset`
+        changes. Empty, as by default, where there is only `state`.
+
+        Returns:
+            All of one type. Shape of each: (num_envs, n).
+        """
+        return ()
+
+    def state_of(self, parts: torch.Tensor) -> StateTree:
+        """Return `state` as it was when copies of `state_parts` were made, to the last bit.
+
+        Args:
+            parts: The parts side by side, of any rows and moments. Shape: (n, width).
+
+        Returns:
+            As `state` has it; it may share memory with ``parts``. Shape of each: (n, ...).
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no state_parts, so there is nothing to make a state of")
+
     def episode_state(self, env_id: int) -> Mapping[str, np.ndarray]:
         """Return what restores a row bit for bit beyond `state`; recorded once, at the start of an episode.
 

@@ -1,43 +1,35 @@
 """The observer that writes episodes: arrays into a file per episode, then the line that commits it."""
 
+import dataclasses
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from isaaclab_arena.errors import StorageError
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
-from isaaclab_arena.recording.step_buffer import StepBuffer, flatten
+from isaaclab_arena.recording.episode_arrays import EpisodeArrays, RecordedObservations, observation_path
+from isaaclab_arena.recording.step_buffer import flatten
 from isaaclab_arena.storage import layout
-from isaaclab_arena.storage.commits import CommitContext, CommitWriter, commit_row
+from isaaclab_arena.storage.commits import CommitContext, CommitRow, CommitWriter, commit_row
 from isaaclab_arena.storage.consolidation import Consolidation, consolidate
 from isaaclab_arena.storage.hdf5 import check_compression, write_episode
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.recorded_episode import AttributeValue, Compression, RecordedEpisode
+from isaaclab_arena.storage.left_behind import LeftBehind, read_left_behind
+from isaaclab_arena.storage.recorded_episode import AttributeValue, Compression, RecordedEpisode, checksum
 
 logger = logging.getLogger(__name__)
 
-EXPECTED_STEPS = 1000
-"""Control steps for which there is room at first; more is made for longer episodes."""
-
 ROBOMIMIC_ENV_TYPE = 2
 """What Isaac Lab writes into ``env_args``: an environment with Gymnasium's interface."""
-
-
-class RecordedObservations(StrEnum):
-    """Which observations a recording holds: none, group ``policy``, or every group, images too."""
-
-    NONE = "none"
-    STATE = "state"
-    ALL = "all"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +55,7 @@ class RecordedJob:
         name: Name of the job.
         rank: The rank that runs it.
         world_size: Number of ranks.
+        attempt: Which start of the program on the run this is, from 1.
         env_args: Describes the environment, for robomimic: ``env_name``, ``env_kwargs``.
         provenance: What identifies the run: versions, configuration hash, policy.
     """
@@ -70,16 +63,9 @@ class RecordedJob:
     name: str
     rank: int
     world_size: int
+    attempt: int = 1
     env_args: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Underway:
-    """An episode that has started: when, and from which state."""
-
-    started_s: float
-    initial_state: Mapping[str, np.ndarray]
 
 
 class EpisodeRecorder(Observer):
@@ -105,11 +91,11 @@ class EpisodeRecorder(Observer):
         self._options = options
         self._dataset_name = layout.dataset_file_name(job.name, job.rank, job.world_size)
         self._commits = CommitWriter(job_directory, job.rank)
-        self._underway: dict[int, _Underway] = {}
+        self._started_s: dict[int, float] = {}
         self._finished_in_env: dict[int, int] = {}
         self._parts: list[Path] = []
         self._environment: Environment | None = None
-        self._buffer = StepBuffer(0, 0)
+        self._arrays: EpisodeArrays | None = None
         self._provenance = ""
 
     def on_episode_start(
@@ -121,41 +107,32 @@ class EpisodeRecorder(Observer):
             self._environment = environment
             # Asked once: it may hash the whole model.
             self._provenance = json_line({**environment.provenance(), **self._job.provenance})
-            self._buffer = StepBuffer(environment.num_envs, min(environment.max_episode_length, EXPECTED_STEPS))
+            if self._options.write_dataset:
+                self._arrays = EpisodeArrays(environment, self._options.observations)
         started_s = time.perf_counter()
         rows = [start.env_id for start in starts]
-        states = initial_arrays(environment, rows) if self._options.write_dataset else {}
-        for row in rows:
-            self._underway[row] = _Underway(started_s=started_s, initial_state=states.get(row, {}))
-        self._buffer.start(rows)
+        self._started_s.update(dict.fromkeys(rows, started_s))
+        if self._arrays is not None:
+            self._arrays.start(rows)
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
         """Keep what the policy saw and did, what it got for it, and the state that came of it."""
-        if self._options.write_dataset:
-            arrays = step_arrays(environment, transition, self._options.observations)
-            self._buffer.append(transition.running, dict(arrays))
+        del environment
+        if self._arrays is not None:
+            self._arrays.append(transition)
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         """Write the episode's file, then commit it."""
-        underway = self._underway.pop(record.env_id)
-        episode_file, crc = None, None
-        if self._options.write_dataset:
-            episode_file = f"{layout.EPISODES_FOLDER}/{layout.episode_file_name(record.episode.episode_index)}"
-            path = self._directory / episode_file
-            crc = write_episode(path, self._recorded(environment, record, underway), self._options.compression)
-            self._parts.append(path)
-        finished = self._finished_in_env.get(record.env_id, 0)
-        self._finished_in_env[record.env_id] = finished + 1
-        context = CommitContext(
-            rank=self._job.rank,
-            episode_in_env=finished,
-            timestamp=datetime.now(UTC).astimezone().isoformat(timespec="milliseconds"),
-            wall_s=time.perf_counter() - underway.started_s,
-            dataset_file=self._dataset_name if self._options.write_dataset else None,
-            episode_file=episode_file,
-            checksum=crc,
-        )
-        self._commits.write(commit_row(record, context))
+        if self._arrays is None:
+            self._commits.write(self._row(record))
+            return
+        arrays = self._arrays.take(record.env_id)
+        crc = checksum(arrays)
+        path = self._episode_path(record)
+        row = self._row(record, str(path.relative_to(self._directory)), crc)
+        for line in self._put_in_place(path, self._recorded(environment, record, arrays, row), row):
+            self._commits.write_line(line)
+        self._parts.append(path)
 
     def consolidate(self) -> Consolidation:
         """Turn the episode files written so far into ``dataset_<job>….hdf5``, and remove them.
@@ -178,18 +155,63 @@ class EpisodeRecorder(Observer):
         """Close the commit file; episodes under way are forgotten, episode files stay as they are."""
         self._commits.close()
 
-    def _recorded(self, environment: Environment, record: EpisodeRecord, underway: _Underway) -> RecordedEpisode:
-        arrays = {**self._buffer.take(record.env_id), **underway.initial_state}
-        dones = np.zeros(len(arrays[layout.ACTIONS]), np.uint8)
-        dones[-1:] = 1
-        arrays[layout.DONES] = dones
+    def _row(self, record: EpisodeRecord, episode_file: str | None = None, crc: int | None = None) -> CommitRow:
+        finished = self._finished_in_env.get(record.env_id, 0)
+        self._finished_in_env[record.env_id] = finished + 1
+        context = CommitContext(
+            rank=self._job.rank,
+            attempt=self._job.attempt,
+            episode_in_env=finished,
+            timestamp=datetime.now(UTC).astimezone().isoformat(timespec="milliseconds"),
+            wall_s=time.perf_counter() - self._started_s.pop(record.env_id),
+            dataset_file=None if episode_file is None else self._dataset_name,
+            episode_file=episode_file,
+            checksum=crc,
+        )
+        return commit_row(record, context)
+
+    def _put_in_place(self, path: Path, episode: RecordedEpisode, row: CommitRow) -> list[str]:
+        """Write an episode's file, unless it is there already; return the lines that are to be committed then."""
+        own_line = str(episode.attributes[layout.COMMIT_ATTRIBUTE])
+        is_there = path.exists()
+        there = self._left_behind(path, episode.episode_index) if is_there else None
+        if there is None:
+            write_episode(path, episode, self._options.compression, crc=row.checksum, overwrite=is_there)
+            return [own_line]
+        if there.checksum == row.checksum:
+            logger.info("%s was there already, with the same content: its line is committed", path)
+            return [there.line]
+        # Which of the two is right cannot be known here. The file that is there may be another's, so it stays, and
+        # both results are committed, so that everybody sees that the episode did not come out the same twice.
+        logger.warning("%s was there already, with other content: both results are committed, its arrays kept", path)
+        return [there.line, json_line(dataclasses.replace(row, dataset_file=None, episode_file=None))]
+
+    def _left_behind(self, path: Path, episode_index: int) -> LeftBehind | None:
+        """Return what another process left where an episode is to be written, None if it cannot be used."""
+        try:
+            return read_left_behind(path, self._job.name, episode_index)
+        except StorageError as error:
+            logger.warning("%s was there already and is replaced: %s", path, error)
+            return None
+
+    def _recorded(
+        self, environment: Environment, record: EpisodeRecord, arrays: Mapping[str, np.ndarray], row: CommitRow
+    ) -> RecordedEpisode:
         return RecordedEpisode(
             episode_index=record.episode.episode_index,
             arrays=arrays,
             attributes=_attributes(record)
-            | {"rank": self._job.rank, "control_dt": environment.control_dt, "provenance": self._provenance},
+            | {
+                "rank": self._job.rank,
+                "control_dt": environment.control_dt,
+                "provenance": self._provenance,
+                layout.COMMIT_ATTRIBUTE: json_line(row),
+            },
             env_args={"type": ROBOMIMIC_ENV_TYPE, **self._job.env_args},
         )
+
+    def _episode_path(self, record: EpisodeRecord) -> Path:
+        return self._directory / layout.EPISODES_FOLDER / layout.episode_file_name(record.episode.episode_index)
 
 
 def step_arrays(
@@ -226,13 +248,6 @@ def initial_arrays(environment: Environment, env_ids: Sequence[int]) -> dict[int
         for name, array in environment.episode_state(row).items():
             arrays[row][f"{layout.INITIAL_STATE}/{layout.SIMULATOR}/{name}"] = np.asarray(array)
     return arrays
-
-
-def observation_path(group: str) -> str:
-    """Return where a group of observations lies: ``policy`` in ``obs``, as Isaac Lab has it, others beside it."""
-    if group == "policy":
-        return layout.OBSERVATIONS
-    return group if group == layout.CAMERA_OBSERVATIONS else f"{layout.OBSERVATIONS}_{group}"
 
 
 def _attributes(record: EpisodeRecord) -> dict[str, AttributeValue]:

@@ -157,6 +157,22 @@ def test_the_state_has_isaac_labs_layout():
     assert build("open_drawer").state()["articulation"]["cabinet"]["joint_position"].shape == (1, 1)
 
 
+@pytest.mark.parametrize("name", ALL_ENVIRONMENTS)
+def test_the_state_can_be_made_later_of_its_parts_to_the_last_bit(name):
+    env = build(name, num_envs=2)
+    start(env)
+    seen, kept = [], []
+    for action in torch.rand(5, *env.action_space.shape) * 0.2 - 0.1:
+        env.step(action)
+        seen.append(env.state())
+        kept.append(torch.cat(tuple(env.state_parts()), dim=1))
+    made = env.state_of(torch.cat(kept))
+    for kind, name_of, field in [(a, b, c) for a in made for b in made[a] for c in made[a][b]]:
+        expected = torch.cat([state[kind][name_of][field] for state in seen])
+        assert torch.equal(made[kind][name_of][field], expected)
+        assert made[kind][name_of][field].dtype == torch.float64
+
+
 def test_the_state_is_a_copy():
     env = build("lift_object")
     start(env)

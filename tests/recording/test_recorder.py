@@ -1,30 +1,33 @@
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.errors import StorageError
 from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.recording.recorder import (
-    EpisodeRecorder,
-    RecordedJob,
-    RecordedObservations,
-    RecordingOptions,
-    observation_path,
-)
+from isaaclab_arena.recording.episode_arrays import RecordedObservations, observation_path
+from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordingOptions
 from isaaclab_arena.storage.commits import read_commits
-from isaaclab_arena.storage.hdf5 import list_episodes, read_episode, verify_episodes
+from isaaclab_arena.storage.hdf5 import list_episodes, read_attributes, read_episode, verify_episodes
 from isaaclab_arena.storage.recorded_episode import Compression
 from tests.fakes_environment import ActionLog, PushPolicy, ScriptedEnvironment, episodes, files_below
 
 JOB = RecordedJob(name="push", rank=0, world_size=1, env_args={"env_name": "push"}, provenance={"torch": "2.13"})
 
 
-def record(folder, *, num_envs=4, number=12, options=None, consolidate=True, **environment):
-    recorder = EpisodeRecorder(folder, JOB, options or RecordingOptions())
+class AnotherPushPolicy(PushPolicy):
+    def get_action(self, env, observation):
+        return super().get_action(env, observation) / 2
+
+
+def record(
+    folder, *, num_envs=4, first=0, number=12, job=JOB, options=None, policy=None, consolidate=True, **environment
+):
+    recorder = EpisodeRecorder(folder, job, options or RecordingOptions())
     log = ActionLog()
-    rollout(ScriptedEnvironment(num_envs, **environment), PushPolicy(), episodes(number), [recorder, log])
+    rows = ScriptedEnvironment(num_envs, **environment)
+    rollout(rows, policy or PushPolicy(), episodes(number)[first:], [recorder, log])
     if consolidate:
         recorder.consolidate()
     recorder.close()
@@ -128,11 +131,80 @@ def test_compression_reaches_the_dataset(tmp_path):
     verify_episodes(tmp_path / "dataset_push.hdf5", [1])
 
 
-def test_an_episode_that_is_there_already_is_not_written_over(tmp_path):
+def test_an_episode_file_holds_the_line_that_commits_it(tmp_path):
+    record(tmp_path, number=3, consolidate=False)
+    lines = (tmp_path / "episode_results_rank0.jsonl").read_text(encoding="utf-8").splitlines()
+    for line in lines:
+        index = json.loads(line)["episode_index"]
+        assert read_attributes(tmp_path / f"episodes/e{index:06d}.h5", index)["commit"] == line
+
+
+def test_rows_say_in_which_attempt_an_episode_ran(tmp_path):
+    record(tmp_path, number=2, job=dataclasses.replace(JOB, attempt=3))
+    assert [row.attempt for row in read_commits(tmp_path, "push").rows] == [3, 3]
+
+
+def left_by_a_dead_process(folder, **options):
+    """Record two episodes and lose the lines that commit them; return the files and the lines."""
+    record(folder, number=2, consolidate=False, job=dataclasses.replace(JOB, rank=1), **options)
+    commits = folder / "episode_results_rank1.jsonl"
+    lines = sorted(commits.read_text(encoding="utf-8").splitlines())
+    commits.unlink()
+    return [folder / f"episodes/e{index:06d}.h5" for index in range(2)], lines
+
+
+def test_the_same_episode_that_a_dead_process_left_is_committed_and_not_written_again(tmp_path, caplog):
+    caplog.set_level("INFO")
+    files, lines = left_by_a_dead_process(tmp_path)
+    times = [path.stat().st_mtime_ns for path in files]
     record(tmp_path, number=2, consolidate=False)
-    with pytest.raises(StorageError, match=r"e00000\d\.h5 exists already"):
-        record(tmp_path, number=2)
-    assert len(read_commits(tmp_path, "push").rows) == 2
+    assert [path.stat().st_mtime_ns for path in files] == times
+    assert sorted((tmp_path / "episode_results_rank0.jsonl").read_text(encoding="utf-8").splitlines()) == lines
+    assert [row.rank for row in read_commits(tmp_path, "push").rows] == [1, 1]
+    assert len([message for message in caplog.messages if "was there already, with the same content" in message]) == 2
+
+
+def test_a_damaged_episode_that_a_dead_process_left_is_replaced(tmp_path, caplog):
+    files, _ = left_by_a_dead_process(tmp_path)
+    files[0].write_bytes(files[0].read_bytes()[:-100])
+    files[1].write_bytes(b"")
+    record(tmp_path, number=2)
+    assert [row.rank for row in read_commits(tmp_path, "push").rows] == [0, 0]
+    assert list_episodes(tmp_path / "dataset_push.hdf5") == [0, 1]
+    assert len([message for message in caplog.messages if "is replaced" in message]) == 2
+
+
+def test_an_episode_file_of_another_episode_is_replaced(tmp_path, caplog):
+    files, _ = left_by_a_dead_process(tmp_path)
+    files[0].write_bytes(files[1].read_bytes())
+    record(tmp_path, number=2)
+    assert list_episodes(tmp_path / "dataset_push.hdf5") == [0, 1]
+    assert any("is replaced: " in message and "holds no demo_0" in message for message in caplog.messages)
+
+
+def test_an_episode_that_came_out_differently_is_kept_and_both_results_are_seen(tmp_path, caplog):
+    files, _ = left_by_a_dead_process(tmp_path, policy=AnotherPushPolicy())
+    before = [path.read_bytes() for path in files]
+    record(tmp_path, number=2, consolidate=False)
+    assert [path.read_bytes() for path in files] == before
+    log = read_commits(tmp_path, "push")
+    assert log.unequal_episodes == (0, 1)
+    assert [row.rank for row in log.rows] == [1, 1]
+    assert len((tmp_path / "episode_results_rank0.jsonl").read_text(encoding="utf-8").splitlines()) == 4
+    assert len([message for message in caplog.messages if "both results are committed" in message]) == 2
+
+
+def test_a_later_attempt_adds_its_episodes_to_the_dataset(tmp_path):
+    record(tmp_path, number=3)
+    record(tmp_path, first=3, number=5, job=dataclasses.replace(JOB, attempt=2))
+    assert list_episodes(tmp_path / "dataset_push.hdf5") == list(range(5))
+    verify_episodes(tmp_path / "dataset_push.hdf5", range(5))
+    assert [row.attempt for row in read_commits(tmp_path, "push").rows] == [1, 1, 1, 2, 2]
+    assert files_below(tmp_path) == {
+        "dataset_push.hdf5",
+        "episode_results_rank0.jsonl",
+        "episode_results_rank0_life1.jsonl",
+    }
 
 
 def test_an_environment_without_a_time_limit_costs_no_memory_in_advance(tmp_path):

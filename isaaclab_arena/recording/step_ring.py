@@ -1,0 +1,100 @@
+"""Where the control steps of the episodes under way are kept: a few writes per step, into memory that is used again."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+
+
+class StepRing:
+    """The latest control steps of all rows of a batch, as far back as the episodes under way have begun.
+
+    What is kept of a step is a few packs: tensors of one type that are put side by side, because to copy each on its
+    own would cost more than the physics. A row's episode is every step from its start until it is taken.
+
+    Args:
+        num_envs: Number of rows.
+        capacity: Control steps of an episode that are expected at most; longer ones are kept too.
+
+    Attributes:
+        capacity: Control steps for which there is room now.
+    """
+
+    def __init__(self, num_envs: int, capacity: int) -> None:
+        self._num_envs = num_envs
+        self.capacity = max(1, capacity)
+        self._packs: list[_Pack] | None = None
+        self._next = 0
+        self._origin = 0
+        self._first: dict[int, int] = {}
+        self._room_until = 0
+
+    def start(self, env_ids: Iterable[int]) -> None:
+        """Begin an episode in the named rows with the next step."""
+        self._first.update(dict.fromkeys(env_ids, self._next))
+
+    def append(self, packs: Sequence[Sequence[torch.Tensor]]) -> None:
+        """Keep one control step.
+
+        Args:
+            packs: At every call the same number of packs, and in each the same number of tensors, of the same types.
+                Shape of each tensor: (num_envs, ...).
+        """
+        if self._packs is None:
+            self._packs = [_Pack(tensors, self._num_envs, self.capacity) for tensors in packs]
+        if self._next >= self._room_until:
+            self._make_room()
+        position = (self._next - self._origin) % self.capacity
+        for pack, tensors in zip(self._packs, packs, strict=True):
+            pack.write(position, tensors)
+        self._next += 1
+
+    def take(self, env_id: int) -> list[np.ndarray]:
+        """End a row's episode and return its steps, copied.
+
+        Returns:
+            One array per pack, its tensors flattened and side by side. Shape of each: (length, width).
+        """
+        first = self._first.pop(env_id)
+        position, length = (first - self._origin) % self.capacity, self._next - first
+        return [pack.read(env_id, position, length) for pack in self._packs or ()]
+
+    def _make_room(self) -> None:
+        """Double the memory if the next step would take the place of one that is still needed."""
+        oldest = min(self._first.values(), default=self._next)
+        if self._next - oldest >= self.capacity:
+            turn = (self._next - self._origin) % self.capacity
+            for pack in self._packs or ():
+                pack.double(turn)
+            self._origin = self._next - self.capacity
+            self.capacity *= 2
+        self._room_until = oldest + self.capacity
+
+
+class _Pack:
+    """One pack, step after step."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor], num_envs: int, capacity: int) -> None:
+        width = sum(tensor[0].numel() for tensor in tensors)
+        # The system gives memory to pages that are touched, so a long limit costs nothing for short episodes.
+        self._hold(torch.empty((capacity, num_envs, width), dtype=tensors[0].dtype))
+
+    def write(self, position: int, tensors: Sequence[torch.Tensor]) -> None:
+        flat = [tensor if tensor.ndim == 2 else tensor.reshape(len(tensor), -1) for tensor in tensors]
+        if flat[0].is_cpu:
+            torch.cat(flat, dim=1, out=self._steps[position])
+        else:
+            self._steps[position].copy_(torch.cat(flat, dim=1))
+
+    def read(self, env_id: int, position: int, length: int) -> np.ndarray:
+        before_the_end = self._array[position : position + length, env_id]
+        return np.concatenate((before_the_end, self._array[: length - len(before_the_end), env_id]))
+
+    def double(self, turn: int) -> None:
+        kept = torch.cat((self._values[turn:], self._values[:turn]))
+        self._hold(torch.cat((kept, torch.empty_like(kept))))
+
+    def _hold(self, values: torch.Tensor) -> None:
+        self._values = values
+        self._array = values.numpy()
+        self._steps = values.unbind(0)

@@ -1,0 +1,69 @@
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.recording.step_ring import StepRing
+
+
+def packs(step: int, num_envs: int = 3) -> list[list[torch.Tensor]]:
+    rows = torch.arange(num_envs)
+    return [
+        [(rows * 100 + step).float()[:, None].repeat(1, 2), (rows * 100 + step).float()],
+        [(rows + step).to(torch.uint8)[:, None, None, None].repeat(1, 2, 2, 3)],
+    ]
+
+
+def test_an_episode_is_every_step_from_its_start_until_it_is_taken():
+    ring = StepRing(3, 10)
+    ring.start([0, 2])
+    for step in range(4):
+        if step == 2:
+            ring.start([1])
+        ring.append(packs(step))
+    numbers, pictures = ring.take(1)
+    np.testing.assert_array_equal(numbers, [[102] * 3, [103] * 3])
+    assert (pictures.shape, pictures.dtype) == ((2, 12), np.uint8)
+    np.testing.assert_array_equal(ring.take(2)[0][:, 0], [200, 201, 202, 203])
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 3, 5, 7, 64])
+def test_episodes_of_any_lengths_are_kept_whole_in_any_room(capacity):
+    generator = np.random.default_rng(capacity)
+    ring = StepRing(3, capacity)
+    begun = dict.fromkeys(range(3), 0)
+    ring.start([0, 1, 2])
+    for step in range(300):
+        ring.append(packs(step))
+        for row in np.flatnonzero(generator.random(3) < 0.15).tolist():
+            taken = ring.take(row)[0]
+            np.testing.assert_array_equal(taken[:, 2], row * 100 + np.arange(begun[row], step + 1))
+            begun[row] = step + 1
+            ring.start([row])
+
+
+def test_memory_is_used_again():
+    ring = StepRing(2, 8)
+    for episode in range(50):
+        ring.start([0])
+        for step in range(8):
+            ring.append(packs(8 * episode + step, 2))
+        assert ring.take(0)[0][:, 0].tolist() == list(range(8 * episode, 8 * episode + 8))
+    assert ring.capacity == 8
+
+
+def test_what_was_taken_does_not_change_afterwards():
+    ring = StepRing(3, 1)
+    ring.start([0])
+    ring.append(packs(1))
+    taken = ring.take(0)[0]
+    ring.append(packs(7))
+    assert taken[0, 0] == 1
+
+
+def test_an_episode_that_starts_again_has_forgotten_its_steps():
+    ring = StepRing(3, 10)
+    ring.start([1])
+    ring.append(packs(1))
+    ring.start([1])
+    ring.append(packs(2))
+    assert ring.take(1)[0][:, 0].tolist() == [102]
