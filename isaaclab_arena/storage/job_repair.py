@@ -1,0 +1,158 @@
+"""Doing what a diagnosis of a job asks for, one file after the other, so that any interruption leaves a whole job."""
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+from isaaclab_arena.storage.atomic import storage_errors, write_bytes
+from isaaclab_arena.storage.commits import CommitWriter
+from isaaclab_arena.storage.job_diagnosis import Diagnosis, Discarded
+from isaaclab_arena.storage.layout import (
+    COMMIT_FILE_PATTERN,
+    EPISODES_FOLDER,
+    JOB_REPORT_PATTERN,
+    SET_ASIDE_FOLDER,
+)
+from isaaclab_arena.storage.leftovers import consolidate_parts, remove_if_empty
+from isaaclab_arena.storage.recorded_copies import datasets, episode_files
+from isaaclab_arena.storage.recordings import in_words
+from isaaclab_arena.storage.set_aside import drop_episodes, keep_aside, keep_episode_aside, move_aside
+
+_LINES_PER_JOB = 20
+_REPAIRING_RANK = 0
+
+
+def repair_job(
+    job_directory: Path,
+    job: str,
+    diagnosis: Diagnosis,
+    unreadable: Sequence[tuple[Path, str]],
+    damaged_reports: Sequence[Path],
+) -> list[str]:
+    """Do what a diagnosis asks for; nothing if it asks for nothing.
+
+    Args:
+        job_directory: Folder of the job.
+        job: Name of the job.
+        diagnosis: What is to be done.
+        unreadable: Datasets to set aside, with the reason.
+        damaged_reports: Reports to set aside.
+
+    Returns:
+        What was done, for people.
+
+    Raises:
+        StorageError: If a file cannot be read or written.
+    """
+    aside = job_directory / SET_ASIDE_FOLDER
+    notes: list[str] = []
+    runs_again = diagnosis.withdrawn - diagnosis.finished
+    if diagnosis.withdrawn:
+        _withdraw(job_directory, diagnosis.withdrawn, aside)
+    if runs_again:
+        notes.append(
+            f"{in_words(sorted(runs_again))} had a commit line, but has no recording that fits it; not finished"
+        )
+    for path, reason in unreadable:
+        notes.append(f"set aside {path.name}: {reason}")
+        move_aside(path, aside)
+    for path in damaged_reports:
+        notes.append(f"set aside {path.name}: it is no report")
+        move_aside(path, aside)
+    notes += _discard(diagnosis.discarded, aside)
+    if diagnosis.adopted:
+        notes.append(f"adopted {in_words(row.episode_index for row in diagnosis.adopted)}: recorded, but not committed")
+        _commit(job_directory, diagnosis)
+    lines = [f"job '{job}': {note}" for note in notes]
+    lines += consolidate_parts(job_directory, job, diagnosis.consolidated)
+    return lines
+
+
+def set_job_aside(job_directory: Path, job: str, *, attempt: int) -> list[str]:
+    """Move everything that a job has written out of the way, so that it can run from its beginning.
+
+    Args:
+        job_directory: Folder of the job.
+        job: Name of the job.
+        attempt: Number of the attempt that wrote it; it names the folder below ``set_aside/``.
+
+    Returns:
+        What was done, for people.
+
+    Raises:
+        StorageError: If a file cannot be moved.
+    """
+    parts = [path for path, _ in episode_files(job_directory)]
+    lines = [path for pattern in (COMMIT_FILE_PATTERN, JOB_REPORT_PATTERN) for path in job_directory.glob(pattern)]
+    # Commit lines and reports go last: as long as they are there, the job is known to have been begun.
+    files = [*parts, *datasets(job_directory, job), *sorted(lines)]
+    if not files:
+        return []
+    folder = job_directory / SET_ASIDE_FOLDER / f"attempt_{attempt}"
+    for path in files:
+        move_aside(path, folder)
+    remove_if_empty(job_directory / EPISODES_FOLDER)
+    return [f"job '{job}': it is limited by steps and did not come to its end; it starts anew, see {folder}"]
+
+
+def _withdraw(job_directory: Path, episode_indices: Collection[int], aside: Path) -> None:
+    """Take the lines of episodes out of the commit files; the files as they were are set aside."""
+    for path in sorted(job_directory.glob(COMMIT_FILE_PATTERN)):
+        with storage_errors("read", path):
+            lines = path.read_bytes().splitlines(keepends=True)
+        kept = [line for line in lines if _episode_index(line) not in episode_indices]
+        if len(kept) < len(lines):
+            keep_aside(path, aside)
+            write_bytes(path, b"".join(kept), overwrite=True)
+
+
+def _episode_index(line: bytes) -> int | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    index = row.get("episode_index") if isinstance(row, dict) else None
+    return index if isinstance(index, int) else None
+
+
+def _discard(discarded: Sequence[Discarded], aside: Path) -> Iterator[str]:
+    by_dataset: defaultdict[Path, list[Discarded]] = defaultdict(list)
+    for each in discarded:
+        if not each.copy.is_part:
+            by_dataset[each.copy.path].append(each)
+    for path, dropped in by_dataset.items():
+        _drop(path, dropped, aside)
+    for each in discarded:
+        if each.copy.is_part:
+            move_aside(each.copy.path, aside)
+    for each in discarded[:_LINES_PER_JOB]:
+        what = f"episode {each.copy.episode_index} of {each.copy.path.name}"
+        yield (
+            f"removed {what}: it is recorded elsewhere too"
+            if each.reason is None
+            else f"set aside {what}: {each.reason}"
+        )
+    if len(discarded) > _LINES_PER_JOB:
+        yield f"set aside {len(discarded) - _LINES_PER_JOB} more recordings of episodes"
+    remove_if_empty(aside.parent / EPISODES_FOLDER)
+
+
+def _drop(dataset: Path, dropped: Sequence[Discarded], aside: Path) -> None:
+    if any(each.copy.damage is not None for each in dropped):
+        # What is damaged cannot be copied out, but a person may still read some of it.
+        keep_aside(dataset, aside)
+    else:
+        for each in dropped:
+            if each.reason is not None:
+                keep_episode_aside(dataset, each.copy.episode_index, aside)
+    drop_episodes(dataset, {each.copy.episode_index for each in dropped})
+
+
+def _commit(job_directory: Path, diagnosis: Diagnosis) -> None:
+    writer = CommitWriter(job_directory, _REPAIRING_RANK)
+    try:
+        for row in diagnosis.adopted:
+            writer.write(row)
+    finally:
+        writer.close()

@@ -1,0 +1,117 @@
+"""Which recordings of a job's episodes are on disk, and whether they are what was written. Only reads."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from isaaclab_arena.errors import StorageError
+from isaaclab_arena.storage.atomic import storage_errors
+from isaaclab_arena.storage.hdf5 import list_episodes, read_attributes, verify_episodes
+from isaaclab_arena.storage.layout import (
+    EPISODE_FILE_PATTERN,
+    EPISODES_FOLDER,
+    episode_file_name,
+    episode_index_of_file,
+    is_dataset_of,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedCopy:
+    """One recording of one episode.
+
+    Attributes:
+        episode_index: The episode.
+        path: The episode's own file, or a dataset that holds it among others.
+        checksum: CRC-32 of its arrays; None where they are not what was written.
+        damage: What is wrong with it, None where nothing is.
+    """
+
+    episode_index: int
+    path: Path
+    checksum: int | None
+    damage: str | None = None
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the episode has a file of its own."""
+        return self.path.parent.name == EPISODES_FOLDER
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRecordings:
+    """What is recorded of a job.
+
+    Attributes:
+        copies: Every recording of every episode, those in datasets first, in order of file and episode.
+        unreadable: Datasets that are none, with the reason.
+    """
+
+    copies: tuple[RecordedCopy, ...]
+    unreadable: tuple[tuple[Path, str], ...]
+
+
+def read_recordings(job_directory: Path, job: str) -> JobRecordings:
+    """Read every recorded array of a job once, and compare it with its checksum.
+
+    Args:
+        job_directory: Folder of the job; it need not exist.
+        job: Name of the job.
+
+    Raises:
+        StorageError: If a file cannot be opened at all, which says nothing about what it holds.
+    """
+    copies: list[RecordedCopy] = []
+    unreadable: list[tuple[Path, str]] = []
+    for path in datasets(job_directory, job):
+        _check_opens(path)
+        try:
+            indices = list_episodes(path)
+        except StorageError as error:
+            unreadable.append((path, str(error)))
+        else:
+            copies += _copies(path, indices)
+    for path, index in episode_files(job_directory):
+        _check_opens(path)
+        copies += _copies(path, [index])
+    return JobRecordings(copies=tuple(copies), unreadable=tuple(unreadable))
+
+
+def datasets(job_directory: Path, job: str) -> list[Path]:
+    """Return the datasets of a job, whichever rank wrote them."""
+    return sorted(path for path in job_directory.glob("*") if is_dataset_of(job, path.name))
+
+
+def episode_files(job_directory: Path) -> Iterator[tuple[Path, int]]:
+    """Yield the episodes' own files of a job and their indices, in order; files of other names are left alone."""
+    for path in sorted((job_directory / EPISODES_FOLDER).glob(EPISODE_FILE_PATTERN)):
+        index = episode_index_of_file(path.name)
+        if index is not None and path.name == episode_file_name(index):
+            yield path, index
+
+
+def _copies(path: Path, indices: list[int]) -> Iterator[RecordedCopy]:
+    try:
+        # All at once reads the file once; one at a time finds out which are damaged.
+        verify_episodes(path, indices)
+        are_whole = True
+    except StorageError:
+        are_whole = False
+    for index in indices:
+        yield _copy(path, index, is_whole=are_whole)
+
+
+def _copy(path: Path, index: int, *, is_whole: bool) -> RecordedCopy:
+    try:
+        if not is_whole:
+            verify_episodes(path, [index])
+        checksum = read_attributes(path, index).get("checksum")
+    except StorageError as error:
+        return RecordedCopy(episode_index=index, path=path, checksum=None, damage=str(error))
+    return RecordedCopy(episode_index=index, path=path, checksum=int(checksum) if checksum is not None else None)
+
+
+def _check_opens(path: Path) -> None:
+    """Tell a file that may not be read from one that is damaged: only the latter may be set aside."""
+    with storage_errors("read", path), path.open("rb"):
+        pass
