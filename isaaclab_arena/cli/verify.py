@@ -15,7 +15,8 @@ from isaaclab_arena.evaluation.verification import (
     VerifiedEpisode,
     compare_runs,
     episodes_to_draw_from,
-    run_again,
+    prepare_sample,
+    run_sample,
 )
 from isaaclab_arena.evaluation.verification_sample import draw_sample
 from isaaclab_arena.logs import plain_text
@@ -101,8 +102,9 @@ def _verified(options: VerifyOptions, plan: RunPlan, sample: Sample) -> list[Ver
     with TemporaryDirectory(prefix="verify_") as temporary:
         folder = Path(temporary)
         _say(f"running again: {_in_words(sample)}")
-        again = run_again(options.output_dir, folder, sample, num_envs=options.num_envs, num_ranks=num_ranks)
+        again = prepare_sample(options.output_dir, folder, sample, num_envs=options.num_envs, num_ranks=num_ranks)
         _say(_what_changed(plan, again))
+        run_sample(options.output_dir, folder)
         verified: list[VerifiedEpisode] = []
         told: set[str] = set()
         for episode in compare_runs(options.output_dir, folder, sample):

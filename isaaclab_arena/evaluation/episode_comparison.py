@@ -156,7 +156,7 @@ def _bytes_of_rows(array: np.ndarray) -> np.ndarray:
 def _largest_difference(recorded: np.ndarray, found: np.ndarray) -> float | None:
     if recorded.dtype.kind not in "fiub":
         return None
-    before, now = recorded.astype(np.float64), found.astype(np.float64)
+    before, now = (np.atleast_1d(values).astype(np.float64) for values in (recorded, found))
     with np.errstate(invalid="ignore"):
         distance = np.abs(before - now)
     # Where one of the two is NaN or infinite and the other is not, no number says how far apart they are.

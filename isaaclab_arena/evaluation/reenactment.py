@@ -12,8 +12,7 @@ from isaaclab_arena.evaluation.endings import OUT_OF_TIME, ending_of
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.observer import Transition
-from isaaclab_arena.recording.recorder import RecordedObservations, initial_arrays, step_arrays
-from isaaclab_arena.recording.step_buffer import StepBuffer
+from isaaclab_arena.recording.episode_arrays import EpisodeArrays, RecordedObservations
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.recorded_episode import AttributeValue, RecordedEpisode
@@ -67,7 +66,6 @@ class _Scene:
 
     recorded: RecordedEpisode
     actions: torch.Tensor
-    initial_state: Mapping[str, np.ndarray]
     from_exact_state: bool
     step: int = 0
     episode_return: float = 0.0
@@ -80,8 +78,7 @@ class _Stage:
         self._environment = environment
         self._pending = pending
         self._scenes: dict[int, _Scene] = {}
-        self._buffer = StepBuffer(environment.num_envs, min(environment.max_episode_length, 1000))
-        self._observations = RecordedObservations.NONE
+        self._arrays: EpisodeArrays | None = None
 
     def run(self) -> Iterator[Reenactment]:
         observation = self._start(range(self._environment.num_envs))
@@ -105,16 +102,13 @@ class _Stage:
             observation = environment.restore(rows, [_conditions(each) for each in given.values()], [*states.values()])
         except KeyError as missing:
             raise ArenaError(f"the recorded conditions lack {missing}, which this environment starts from") from missing
-        initial = initial_arrays(environment, list(given))
         for row, episode in given.items():
-            self._observations = recorded_observations(episode)
             self._scenes[row] = _Scene(
-                recorded=episode,
-                actions=self._actions(episode),
-                initial_state=initial[row],
-                from_exact_state=bool(states[row]),
+                recorded=episode, actions=self._actions(episode), from_exact_state=bool(states[row])
             )
-        self._buffer.start(list(given))
+            if self._arrays is None:
+                self._arrays = EpisodeArrays(environment, recorded_observations(episode))
+        self._kept().start(list(given))
         return observation
 
     def _step(self, observation: Observation) -> tuple[Step, list[int]]:
@@ -125,8 +119,7 @@ class _Stage:
             action[row] = scene.actions[scene.step]
             running[row] = True
         step = environment.step(action)
-        transition = Transition(running=running, observation=observation, action=action, step=step)
-        self._buffer.append(running, dict(step_arrays(environment, transition, self._observations)))
+        self._kept().append(Transition(running=running, observation=observation, action=action, step=step))
         over = step.terminated | step.truncated | step.diverged
         ended = []
         for row, scene in scenes.items():
@@ -140,11 +133,16 @@ class _Stage:
         scene = self._scenes.pop(row)
         found = RecordedEpisode(
             episode_index=scene.recorded.episode_index,
-            arrays={**self._buffer.take(row), **scene.initial_state},
+            arrays=self._kept().take(row),
             attributes=_result(scene, step, row),
             env_args=scene.recorded.env_args,
         )
         return Reenactment(recorded=scene.recorded, found=found, from_exact_state=scene.from_exact_state)
+
+    def _kept(self) -> EpisodeArrays:
+        if self._arrays is None:
+            raise RuntimeError("no episode has started yet")
+        return self._arrays
 
     def _actions(self, episode: RecordedEpisode) -> torch.Tensor:
         actions = episode.arrays.get(layout.ACTIONS)

@@ -80,29 +80,41 @@ def episodes_to_draw_from(output_directory: Path, plan: RunPlan) -> dict[str, li
     }
 
 
-def run_again(output_directory: Path, folder: Path, sample: Sample, *, num_envs: int | None, num_ranks: int) -> RunPlan:
-    """Run a sample of a run's episodes again, end to end, in processes of their own.
+def prepare_sample(
+    output_directory: Path, folder: Path, sample: Sample, *, num_envs: int | None, num_ranks: int
+) -> RunPlan:
+    """Write the plan of running a sample of a run's episodes again, and return it.
 
     Args:
         output_directory: The run's folder, in which nothing is written.
-        folder: Where it runs again; empty.
+        folder: Where the sample is to run; empty.
         sample: Episodes of each job.
         num_envs: Rows of every job; None for other numbers than the run had.
-        num_ranks: Number of ranks; several run under torchrun.
-
-    Returns:
-        The plan that was run.
+        num_ranks: Number of ranks.
 
     Raises:
-        ArenaError: If a rank could not do its work.
         ConfigError: If the run's plan does not hold what builds its jobs.
     """
     begun = read_run_plan(output_directory)
     plan, attempt = plan_sample(begun, sample, num_envs=num_envs, world_size=num_ranks)
     write_run_plan(folder, plan)
     write_attempt(folder, attempt)
+    return plan
+
+
+def run_sample(output_directory: Path, folder: Path) -> None:
+    """Run a sample that `prepare_sample` has prepared, end to end, in processes of its own; several under torchrun.
+
+    Args:
+        output_directory: The run's folder.
+        folder: Where the sample runs.
+
+    Raises:
+        ArenaError: If a rank could not do its work.
+    """
+    num_ranks = read_run_plan(folder).world_size
     arguments = ["--output_dir", str(folder), "--source", str(output_directory.absolute())]
-    if all(device == "cpu" for device in begun.devices):
+    if all(device == "cpu" for device in read_run_plan(output_directory).devices):
         arguments += ["--device", "cpu"]
     launcher = (
         [] if num_ranks == 1 else ["torch.distributed.run", "--standalone", f"--nproc_per_node={num_ranks}", "-m"]
@@ -115,7 +127,6 @@ def run_again(output_directory: Path, folder: Path, sample: Sample, *, num_envs:
         )
     if finished.returncode != 0:
         raise ArenaError("\n".join(["the episodes could not be run again:", *_last_words(log)]))
-    return plan
 
 
 def compare_runs(output_directory: Path, folder: Path, sample: Sample) -> Iterator[VerifiedEpisode]:
@@ -234,12 +245,13 @@ def _explanation(before: _JobFiles, now: _JobFiles, difference: Difference) -> s
     if not comes_from_actions:
         return None
     policy = resolve_policy_class(before.job.policy_type)
+    reasons = []
     deterministic = bool(before.plan.settings.get("deterministic"))
     if before.job.num_envs != now.job.num_envs and not policy.batch_invariant and not deterministic:
-        return "expected: this policy's answers change with num_envs; run with --deterministic"
+        reasons.append("expected: this policy's answers may change with num_envs; run with --deterministic")
     if not policy.reproducible:
-        return "this policy does not say that it is reproducible"
-    return None
+        reasons.append("this policy does not say that it is reproducible")
+    return "; ".join(reasons) or None
 
 
 def _provenance(episode: RecordedEpisode) -> Mapping[str, str]:

@@ -76,7 +76,8 @@ def jobs_of_plan(plan: RunPlan, source: Path) -> tuple[Job, ...]:
         ConfigError: If an environment or a policy is not there any more, or an option is wrong.
     """
     configs = [JobConfig(**{**job.config, "status": JobStatus(job.status)}) for job in plan.jobs]
-    jobs = resolve_jobs(configs, file=str(source / RUN_PLAN_FILE))
+    policy_batch = options_of_plan(plan).fixed_policy_batch()
+    jobs = resolve_jobs(configs, file=str(source / RUN_PLAN_FILE), policy_batch=policy_batch)
     return tuple(
         job if planned.conditions is None else dataclasses.replace(job, saved_conditions=_conditions(source, planned))
         for job, planned in zip(jobs, plan.jobs, strict=True)

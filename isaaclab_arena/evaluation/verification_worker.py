@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.devices import calculate_deterministically
 from isaaclab_arena.distributed.process import die_with_parent, limit_threads
 from isaaclab_arena.distributed.process_group import initialise
 from isaaclab_arena.evaluation.console import exit_code_of
@@ -56,6 +57,8 @@ def _run(arguments: Sequence[str]) -> int:
     plan, attempt = read_run_plan(options.output_dir), read_attempt(options.output_dir, ATTEMPT)
     run_options = options_of_plan(plan)
     limit_threads(run_options.torch_threads)
+    if run_options.deterministic:
+        calculate_deterministically()
     jobs = jobs_of_plan(plan, options.source)
     settings = rank_settings(
         run_options,

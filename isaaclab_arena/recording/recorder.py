@@ -3,21 +3,19 @@
 import dataclasses
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
-from isaaclab_arena.recording.episode_arrays import EpisodeArrays, RecordedObservations, observation_path
-from isaaclab_arena.recording.step_buffer import flatten
+from isaaclab_arena.recording.episode_arrays import EpisodeArrays, RecordedObservations
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.commits import CommitContext, CommitRow, CommitWriter, commit_row
 from isaaclab_arena.storage.consolidation import Consolidation, consolidate
@@ -212,42 +210,6 @@ class EpisodeRecorder(Observer):
 
     def _episode_path(self, record: EpisodeRecord) -> Path:
         return self._directory / layout.EPISODES_FOLDER / layout.episode_file_name(record.episode.episode_index)
-
-
-def step_arrays(
-    environment: Environment, transition: Transition, observations: RecordedObservations
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield what is recorded of a control step: path and value of all rows. Shape of each: (num_envs, ...).
-
-    Args:
-        environment: The environment, after the step.
-        transition: The step.
-        observations: Which observations are recorded.
-    """
-    yield layout.ACTIONS, transition.action.to(torch.float32)
-    yield layout.REWARDS, transition.step.reward
-    yield from flatten(environment.state(), layout.STATES)
-    for group, terms in transition.observation.items():
-        if observations is RecordedObservations.ALL or (
-            observations is RecordedObservations.STATE and group == "policy"
-        ):
-            yield from flatten(terms, observation_path(group))
-
-
-def initial_arrays(environment: Environment, env_ids: Sequence[int]) -> dict[int, dict[str, np.ndarray]]:
-    """Return what is recorded of the state that rows start from, by row: path and value, copied.
-
-    Args:
-        environment: The environment, after the reset of these rows.
-        env_ids: The rows.
-    """
-    states = {path: tensor.cpu().numpy() for path, tensor in flatten(environment.state(), layout.INITIAL_STATE)}
-    arrays: dict[int, dict[str, np.ndarray]] = {}
-    for row in env_ids:
-        arrays[row] = {path: values[row : row + 1].copy() for path, values in states.items()}
-        for name, array in environment.episode_state(row).items():
-            arrays[row][f"{layout.INITIAL_STATE}/{layout.SIMULATOR}/{name}"] = np.asarray(array)
-    return arrays
 
 
 def _attributes(record: EpisodeRecord) -> dict[str, AttributeValue]:
