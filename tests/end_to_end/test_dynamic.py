@@ -20,7 +20,7 @@ JOBS = [
         "name": "long",
         "arena_env_args": {"environment": "lift_object", "num_envs": 2},
         "policy_type": "scripted",
-        "num_episodes": 60,
+        "num_episodes": 40,
     },
     {
         "name": "short",
