@@ -38,6 +38,9 @@ class ReplayOptions:
     device: str = "cpu"
     """Where to simulate: cpu, cuda or cuda:<index>."""
 
+    allow_import: bool = False
+    """Import the module, or run the interpreter, that the recording names for its environment: trust who made it."""
+
 
 def main(argv: Sequence[str]) -> int:
     """Replay recordings, say of each episode whether it came out the same, and return the exit code.
@@ -50,7 +53,9 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError(Problem(f"must be at least 1, got {options.num_envs}", key="--num_envs"))
     device = check_device_exists(options.device, visible_gpus=visible_gpu_count(), option="--device")
     files = _chosen(_recorded_episodes(options.dataset), options.episodes)
-    settings = ReplaySettings(num_envs=options.num_envs, device=device, num_threads=default_num_threads())
+    settings = ReplaySettings(
+        num_envs=options.num_envs, device=device, num_threads=default_num_threads(), may_import=options.allow_import
+    )
     replayed: list[ReplayedEpisode] = []
     told: set[str] = set()
     for episode in replay(files, settings):

@@ -53,6 +53,7 @@ def _run(arguments: Sequence[str]) -> int:
         file=jobs_file.path,
         overrides=options.policy_overrides(),
         policy_batch=options.fixed_policy_batch(),
+        may_import=not options.no_import,
     )
     if options.list_variations:
         return show_variations(jobs)

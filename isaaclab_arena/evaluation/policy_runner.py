@@ -70,6 +70,7 @@ def _run(arguments: Sequence[str]) -> int:
         file=_SOURCE,
         overrides=options.policy_overrides(),
         policy_batch=options.fixed_policy_batch(),
+        may_import=not options.no_import,
     )
     if options.list_variations:
         return show_variations(jobs)
@@ -98,7 +99,7 @@ def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
     if len(positionals) != 1:
         found = f"got {' '.join(positionals)}" if positionals else "name one after the options"
         raise ConfigError(Problem(f"one environment is needed; {found}", key="ENVIRONMENT"))
-    environment_args, policy_config = split_options(given, options.policy_type)
+    environment_args, policy_config = split_options(given, options.policy_type, may_import=not options.no_import)
     block: dict[str, Any] = {
         "name": options.name or positionals[0],
         "arena_env_args": {"environment": positionals[0], **environment_args},
@@ -137,21 +138,28 @@ def split_variations(tokens: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     return variations, others
 
 
-def split_options(given: Mapping[str, Any], policy_type: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_options(
+    given: Mapping[str, Any], policy_type: str, *, may_import: bool = True
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the options of the environment and those of the policy: what the policy does not know is the former's.
+
+    Args:
+        given: The options of both, by name.
+        policy_type: Registered name or class path of the policy.
+        may_import: Whether a class path may be imported.
 
     Raises:
         ConfigError: If there is no such policy.
     """
-    config_class = _policy_class(policy_type).config_class
+    config_class = _policy_class(policy_type, may_import=may_import).config_class
     known = {field.name for field in dataclasses.fields(config_class)} if dataclasses.is_dataclass(config_class) else ()
     policy_config = {name: value for name, value in given.items() if name in known}
     return {name: value for name, value in given.items() if name not in known}, policy_config
 
 
-def _policy_class(policy_type: str) -> type[PolicyBase]:
+def _policy_class(policy_type: str, *, may_import: bool) -> type[PolicyBase]:
     try:
-        return resolve_policy_class(policy_type)
+        return resolve_policy_class(policy_type, may_import=may_import)
     except ConfigError as error:
         problems = [dataclasses.replace(problem, key="--policy_type") for problem in error.problems]
         raise ConfigError(problems) from error

@@ -31,7 +31,14 @@ def environment_args(job: Job) -> dict[str, Any]:
 
 
 def build_recorded_environment(
-    env_args: Mapping[str, Any], *, source: str, num_envs: int, device: torch.device, num_threads: int, cameras: bool
+    env_args: Mapping[str, Any],
+    *,
+    source: str,
+    num_envs: int,
+    device: torch.device,
+    num_threads: int,
+    cameras: bool,
+    may_import: bool = False,
 ) -> Environment:
     """Build the environment that a recording was made in.
 
@@ -42,6 +49,8 @@ def build_recorded_environment(
         device: Where observations live and actions are expected.
         num_threads: Threads that its physics may use.
         cameras: Whether policies' pictures are needed; without them nothing is rendered.
+        may_import: Whether a module or an interpreter that the recording names may be loaded. It runs with the rights
+            of who replays, whoever made the recording.
 
     Raises:
         ConfigError: If the recording does not say what its environment was, or there is no such environment.
@@ -60,7 +69,7 @@ def build_recorded_environment(
         policy_type="zero_action",
         num_episodes=1,
     )
-    (job,) = resolve_jobs([config], file=source)
+    (job,) = resolve_jobs([config], file=source, may_import=may_import)
     return job.build_environment(device=device, num_threads=num_threads)
 
 

@@ -56,11 +56,13 @@ class ReplaySettings:
         num_envs: Rows of the batch; fewer where there are fewer episodes.
         device: Where it is simulated.
         num_threads: Threads of the physics.
+        may_import: Whether code that a recording names may be loaded; see `build_recorded_environment`.
     """
 
     num_envs: int
     device: torch.device
     num_threads: int
+    may_import: bool = False
 
 
 def replay(files: Mapping[int, Path], settings: ReplaySettings) -> Iterator[ReplayedEpisode]:
@@ -109,6 +111,7 @@ def _environment(files: Mapping[int, Path], settings: ReplaySettings) -> Environ
         device=settings.device,
         num_threads=settings.num_threads,
         cameras=recorded_observations(first) is RecordedObservations.ALL,
+        may_import=settings.may_import,
     )
 
 

@@ -213,13 +213,9 @@ def _has_no_length(conditions: JobConditions, policy_class: type[PolicyBase]) ->
 
 def _refuse_foreign_code(builder: EnvironmentBuilder, config: Any) -> None:
     found = builder.foreign_code(config) if isinstance(builder, CodeLoadingBuilder) else ()
+    why = "only what is registered may be loaded here (--no_import; to replay a recording, see --allow_import)"
     if found:
-        raise ConfigError(
-            [
-                dataclasses.replace(problem, message=f"{problem.message}, and --no_import forbids that")
-                for problem in found
-            ]
-        )
+        raise ConfigError([dataclasses.replace(problem, message=f"{problem.message}; {why}") for problem in found])
 
 
 def _checked(builder: EnvironmentBuilder, config: Any, owner: str) -> None:

@@ -4,14 +4,18 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from isaaclab_arena.cli.main import main as command
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation import eval_runner, policy_runner
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.policy.catalog import POLICIES, resolve_policy_class
+from isaaclab_arena.storage.hdf5 import write_episode
+from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 
 TRAP = """
 from pathlib import Path
@@ -68,7 +72,7 @@ def test_without_imports_a_class_path_is_refused_and_its_module_not_imported(tra
 def test_without_imports_the_module_of_an_environment_is_refused_and_not_imported(trap):
     [(key, message)] = refusals(environment="gym:trap_module:Trap/Env-v0")
     assert key == "arena_env_args.environment"
-    assert "imports the module 'trap_module', and --no_import forbids that" in message
+    assert "imports the module 'trap_module'; only what is registered may be loaded here (--no_import" in message
     assert not trap[0].exists()
 
 
@@ -79,7 +83,7 @@ def test_without_imports_an_interpreter_is_refused_and_not_run(tmp_path):
     arguments = {"python": str(program), "environment_variables": {"A": "b"}}
     [(key, message)] = refusals(environment="gym:CartPole-v1", environment_args=arguments)
     assert key == "arena_env_args.python"
-    assert "is a program that would be run, and --no_import forbids that" in message
+    assert "is a program that would be run; only what is registered may be loaded here (--no_import" in message
     assert not mark.exists()
 
 
@@ -158,4 +162,45 @@ def test_a_job_file_is_validated_without_running_what_it_names(trap, tmp_path, c
     path.write_text(json.dumps({"jobs": [block]}))
     assert command(["validate", str(path), "--no-import"]) == 2
     assert "job 'a': policy_type: 'trap_module.Trap' is a class path" in capsys.readouterr().err
+    assert not trap[0].exists()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"policy_type": "trap_module.Trap"},
+        {"arena_env_args": {"environment": "gym:trap_module:Trap/Env-v0"}},
+        {"arena_env_args": {"environment": "gym:CartPole-v1", "python": "/bin/true"}},
+    ],
+)
+def test_the_runner_imports_nothing_where_it_is_told_so(trap, tmp_path, capfd, wrong):
+    block = {"name": "a", "arena_env_args": {"environment": "reach"}, "policy_type": "zero_action", "num_steps": 1}
+    (tmp_path / "jobs.json").write_text(json.dumps({"jobs": [block | wrong]}))
+    output = tmp_path / "out"
+    arguments = ["--eval_jobs_config", str(tmp_path / "jobs.json"), "--output_dir", str(output), "--no_import"]
+    assert eval_runner.main(arguments) == 2
+    assert "--no_import" in capfd.readouterr().err
+    assert not trap[0].exists()
+    assert not output.exists()
+
+
+def test_the_policy_runner_imports_nothing_where_it_is_told_so(trap, tmp_path, capfd):
+    options = ["--output_dir", str(tmp_path / "out"), "--no_import", "--num_steps", "1"]
+    assert policy_runner.main([*options, "--policy_type", "trap_module.Trap", "reach"]) == 2
+    assert "--policy_type: 'trap_module.Trap' is a class path" in capfd.readouterr().err
+    assert not trap[0].exists()
+
+
+def test_a_recording_from_elsewhere_brings_no_code_along(trap, tmp_path, capsys):
+    args = {"env_name": "gym:trap_module:Trap/Env-v0", "env_kwargs": {"python": "/bin/true"}}
+    episode = RecordedEpisode(
+        episode_index=0, arrays={"actions": np.zeros((1, 1), np.float32)}, attributes={}, env_args=args
+    )
+    write_episode(tmp_path / "e000000.h5", episode)
+    assert command(["replay", str(tmp_path / "e000000.h5")]) == 2
+    shown = capsys.readouterr().err
+    assert "e000000.h5: " in shown
+    assert "imports the module 'trap_module'" in shown
+    assert "'/bin/true' is a program that would be run" in shown
+    assert "--allow_import" in shown
     assert not trap[0].exists()
