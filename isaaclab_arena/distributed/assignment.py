@@ -10,9 +10,6 @@ from isaaclab_arena.registry import Registry
 
 EpisodeRanges = tuple[tuple[int, int], ...]
 
-DYNAMIC = "dynamic"
-"""The name for ``--assignment`` under which ranks claim their work as they go, so no function deals it out."""
-
 _PIECES_PER_RANK = 8
 """Into how many pieces per rank a job is cut: an eighth of a rank's share is lost at most by an uneven end."""
 
