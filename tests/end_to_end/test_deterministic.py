@@ -1,0 +1,58 @@
+"""With --deterministic a network's episodes are the same bits for any number of environments and ranks."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.launching import command, run, write_jobs
+
+NUM_EPISODES = 6
+
+
+def checksums(directory: Path, num_envs: int, *options: object, ranks: int = 1) -> dict[tuple[str, int], int]:
+    """Run two jobs and return the checksum of what was recorded of each episode."""
+    jobs = [
+        {
+            "name": task,
+            "arena_env_args": {"environment": task, "num_envs": num_envs},
+            "policy_type": "tests.fakes_network.NetworkPolicy",
+            "num_episodes": NUM_EPISODES,
+        }
+        for task in ("lift_object", "reach")
+    ]
+    path, output = write_jobs(directory / f"{num_envs}.json", jobs), directory / f"envs{num_envs}"
+    finished = run(command("--eval_jobs_config", path, "--output_dir", output, *options, ranks=ranks))
+    assert finished.returncode == 0, finished.stderr
+    rows = [
+        json.loads(line)
+        for file in output.glob("*/episode_results_rank*.jsonl")
+        for line in file.read_text().splitlines()
+    ]
+    return {(row["job_name"], row["episode_index"]): row["checksum"] for row in rows}
+
+
+@pytest.fixture(scope="module")
+def one_row(tmp_path_factory) -> dict[tuple[str, int], int]:
+    found = checksums(tmp_path_factory.mktemp("deterministic"), 1, "--deterministic", "--policy_batch", 16)
+    assert len(set(found.values())) == 2 * NUM_EPISODES
+    return found
+
+
+@pytest.mark.parametrize(("num_envs", "ranks"), [(4, 1), (5, 2)])
+def test_a_networks_episodes_are_the_same_bits_for_any_number_of_environments(one_row, tmp_path, num_envs, ranks):
+    assert checksums(tmp_path, num_envs, "--deterministic", "--policy_batch", 16, ranks=ranks) == one_row
+
+
+def test_more_rows_than_the_batch_holds_are_a_mistake_that_names_both(tmp_path):
+    job = {
+        "name": "reach",
+        "arena_env_args": {"environment": "reach", "num_envs": 65},
+        "policy_type": "tests.fakes_network.NetworkPolicy",
+        "num_episodes": 1,
+    }
+    path = write_jobs(tmp_path / "jobs.json", [job])
+    finished = run(command("--eval_jobs_config", path, "--deterministic"), directory=tmp_path)
+    assert finished.returncode == 2
+    assert "65 rows do not fit into --policy_batch 64" in finished.stderr
+    assert list(tmp_path.iterdir()) == [path]
