@@ -1,14 +1,17 @@
 """How the ranks of a run begin: one of them makes or repairs the folder, and all agree on what is left to do."""
 
+import json
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.process_group import Ranks
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation import provenance
 from isaaclab_arena.evaluation.output_directory import make_output_directory
 from isaaclab_arena.evaluation.planning import RunRequest, plan_attempt, plan_run
 from isaaclab_arena.evaluation.resuming import check_same_run, folder_to_resume, take_up
@@ -48,6 +51,7 @@ def start_run(request: RunRequest, context: DistributedContext, ranks: Ranks) ->
         StorageError: If a file cannot be read or written.
     """
     ranks.agree("jobs", request.config_hash)
+    agree_on_versions(ranks, provenance.versions())
     devices = ranks.gather("device", str(context.device))
     folder, number, lock = "", "", None
     with ranks.keep_waiting():
@@ -64,6 +68,24 @@ def start_run(request: RunRequest, context: DistributedContext, ranks: Ranks) ->
     if attempt is not None:
         add_log_file(path / "logs" / f"rank{context.rank}.log", context.rank)
     return StartedRun(output_directory=path, plan=read_run_plan(path), attempt=attempt, lock=lock)
+
+
+def agree_on_versions(ranks: Ranks, versions: Mapping[str, str]) -> None:
+    """Refuse machines with different packages: where an episode runs must not decide what comes out of it.
+
+    Args:
+        ranks: All ranks of the run.
+        versions: Package to version, on this rank.
+
+    Raises:
+        ConfigError: If they differ; the message names the package and each rank's version.
+    """
+    held = [json.loads(text) for text in ranks.gather("versions", json.dumps(dict(versions)))]
+    for package in sorted({name for each in held for name in each}):
+        found = [each.get(package, "none") for each in held]
+        if len(set(found)) > 1:
+            listed = ", ".join(f"rank {rank}: {version}" for rank, version in enumerate(found))
+            raise ConfigError(f"the ranks have different versions of {package} ({listed}); install the same everywhere")
 
 
 def _begin(

@@ -1,0 +1,23 @@
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation.start_up import agree_on_versions
+from tests.distributed.test_process_group import ranks_in_threads
+
+
+def agree(*versions: dict[str, str]) -> None:
+    with ThreadPoolExecutor() as threads:
+        for verdict in threads.map(agree_on_versions, ranks_in_threads(len(versions)), versions):
+            assert verdict is None
+
+
+def test_ranks_with_the_same_packages_agree():
+    agree({"mujoco": "4.0.0", "torch": "2.13.0"}, {"torch": "2.13.0", "mujoco": "4.0.0"})
+
+
+@pytest.mark.parametrize("other", [{"mujoco": "4.0.1"}, {}])
+def test_a_rank_with_another_version_is_named(other):
+    with pytest.raises(ConfigError, match=r"different versions of mujoco \(rank 0: 4\.0\.0, rank 1: "):
+        agree({"mujoco": "4.0.0"}, other)
