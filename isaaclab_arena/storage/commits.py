@@ -194,7 +194,7 @@ class CommitLog:
     retried_episodes: tuple[int, ...] = ()
 
 
-def read_commits(job_directory: Path, job: str) -> CommitLog:
+def read_commits(job_directory: Path, job: str, *, skip_unreadable: bool = True) -> CommitLog:
     """Read every commit file of a job.
 
     A last line without its newline was torn by a kill: its episode has not been committed, and nothing is said. Of
@@ -203,13 +203,17 @@ def read_commits(job_directory: Path, job: str) -> CommitLog:
     Args:
         job_directory: Folder of the job; it need not exist.
         job: Name of the job.
+        skip_unreadable: Whether a file that the system cannot read is told as a problem and left out.
+
+    Raises:
+        StorageError: If a file cannot be read and is not to be left out.
     """
     by_index: dict[int, CommitRow] = {}
     problems: list[str] = []
     unequal: set[int] = set()
     retried: set[int] = set()
     for path in sorted(job_directory.glob(COMMIT_FILE_PATTERN)):
-        for row in _read_file(path, job, problems):
+        for row in _read_file(path, job, problems, skip_unreadable=skip_unreadable):
             index = row.episode_index
             known = by_index.setdefault(index, row)
             if known is row:
@@ -254,10 +258,12 @@ def _create_own_file(job_directory: Path, rank: int) -> tuple[Path, int]:
     raise StorageError(f"{job_directory} holds {MAX_LIVES} commit files of rank {rank} already")
 
 
-def _read_file(path: Path, job: str, problems: list[str]) -> Iterable[CommitRow]:
+def _read_file(path: Path, job: str, problems: list[str], *, skip_unreadable: bool) -> Iterable[CommitRow]:
     try:
         content = path.read_bytes()
     except OSError as error:
+        if not skip_unreadable:
+            raise StorageError(f"cannot read {path}: {error.strerror}") from error
         problems.append(f"cannot read {path}: {error.strerror}")
         return
     lines = content.split(b"\n")

@@ -15,7 +15,7 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage.commits import CommitLog, CommitRow, parse_row
 from isaaclab_arena.storage.hdf5 import read_attributes
 from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE, dataset_file_name, is_dataset_of
-from isaaclab_arena.storage.recorded_copies import JobRecordings, RecordedCopy
+from isaaclab_arena.storage.recorded_copies import JobRecordings, RecordedCopy, damage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +169,7 @@ def _carried_line(expected: ExpectedJob, copy: RecordedCopy) -> CommitRow:
     try:
         attributes = read_attributes(copy.path, copy.episode_index)
     except StorageError as error:
-        raise ValueError(str(error)) from error
+        raise ValueError(damage(error)) from error
     found = tuple(attributes.get(name) for name in ("job", "seed", "episode_index"))
     wanted = (expected.name, expected.seed, copy.episode_index)
     if found != wanted:

@@ -12,7 +12,13 @@ from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.consolidation import consolidate
 from isaaclab_arena.storage.hdf5 import read_attributes
 from isaaclab_arena.storage.job_diagnosis import dataset_named_by
-from isaaclab_arena.storage.layout import ATTEMPTS_FOLDER, EPISODES_FOLDER, VIDEOS_FOLDER, job_directory
+from isaaclab_arena.storage.layout import (
+    ATTEMPTS_FOLDER,
+    EPISODES_FOLDER,
+    SET_ASIDE_FOLDER,
+    VIDEOS_FOLDER,
+    job_directory,
+)
 from isaaclab_arena.storage.recorded_copies import episode_files
 from isaaclab_arena.storage.run_plan import PlannedJob, RunPlan
 
@@ -20,7 +26,7 @@ _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 """Names that `atomic.temporary_path` and the ranks' status files give: ``.<name>.<host>.<pid>.tmp``, host or not."""
 
 _FOLDERS_OF_RUN = ("", "logs", ATTEMPTS_FOLDER)
-_FOLDERS_OF_JOB = ("", EPISODES_FOLDER, VIDEOS_FOLDER)
+_FOLDERS_OF_JOB = ("", EPISODES_FOLDER, VIDEOS_FOLDER, SET_ASIDE_FOLDER)
 
 
 def remove_temporary_files(output_directory: Path, plan: RunPlan) -> list[str]:
@@ -87,7 +93,8 @@ def consolidate_parts(job_directory: Path, job: str, parts: Mapping[str, Sequenc
         StorageError: If a dataset cannot be written; the episodes' files are still there.
     """
     for name, paths in parts.items():
-        done = consolidate(sorted(paths), job_directory / name)
+        with storage_errors("bring episodes into", job_directory / name):
+            done = consolidate(sorted(paths), job_directory / name)
         yield from (f"job '{job}': left out of {name}: {reason}" for _, reason in done.damaged)
         yield f"job '{job}': brought {len(paths) - len(done.damaged)} episodes that dead processes left into {name}"
     remove_if_empty(job_directory / EPISODES_FOLDER)

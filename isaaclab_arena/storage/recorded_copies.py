@@ -1,5 +1,6 @@
 """Which recordings of a job's episodes are on disk, and whether they are what was written. Only reads."""
 
+import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,21 @@ from isaaclab_arena.storage.layout import (
     episode_index_of_file,
     is_dataset_of,
 )
+
+_SYSTEM_TROUBLE = frozenset(
+    {
+        errno.EACCES,
+        errno.EAGAIN,
+        errno.EIO,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.EPERM,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+    }
+)
+"""A file that cannot be read for one of these reasons may be whole: it is not set aside."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +84,7 @@ def read_recordings(job_directory: Path, job: str) -> JobRecordings:
         try:
             indices = list_episodes(path)
         except StorageError as error:
-            unreadable.append((path, str(error)))
+            unreadable.append((path, damage(error)))
         else:
             copies += _copies(path, indices)
     for path, index in episode_files(job_directory):
@@ -90,12 +106,26 @@ def episode_files(job_directory: Path) -> Iterator[tuple[Path, int]]:
             yield path, index
 
 
+def damage(error: StorageError) -> str:
+    """Return what is wrong with a recording that could not be read as one.
+
+    Raises:
+        StorageError: If the system could not read the file, which says nothing about what it holds.
+    """
+    if getattr(error.__cause__, "errno", None) in _SYSTEM_TROUBLE:
+        raise StorageError(
+            f"{error}; if that stays so, move the file away, and the episodes that it holds run again"
+        ) from error
+    return str(error)
+
+
 def _copies(path: Path, indices: list[int]) -> Iterator[RecordedCopy]:
     try:
         # All at once reads the file once; one at a time finds out which are damaged.
         verify_episodes(path, indices)
         are_whole = True
-    except StorageError:
+    except StorageError as error:
+        damage(error)
         are_whole = False
     for index in indices:
         yield _copy(path, index, is_whole=are_whole)
@@ -107,11 +137,10 @@ def _copy(path: Path, index: int, *, is_whole: bool) -> RecordedCopy:
             verify_episodes(path, [index])
         checksum = read_attributes(path, index).get("checksum")
     except StorageError as error:
-        return RecordedCopy(episode_index=index, path=path, checksum=None, damage=str(error))
+        return RecordedCopy(episode_index=index, path=path, checksum=None, damage=damage(error))
     return RecordedCopy(episode_index=index, path=path, checksum=int(checksum) if checksum is not None else None)
 
 
 def _check_opens(path: Path) -> None:
-    """Tell a file that may not be read from one that is damaged: only the latter may be set aside."""
     with storage_errors("read", path), path.open("rb"):
         pass

@@ -89,7 +89,7 @@ def _recover_job(
 ) -> tuple[RecoveredJob, list[str]]:
     if job.status != "pending":
         return RecoveredJob(name=job.name, finished=(), to_run=False), []
-    log, reports = read_commits(directory, job.name), _read_reports(directory)
+    log, reports = read_commits(directory, job.name, skip_unreadable=False), _read_reports(directory)
     notes = [*log.problems, *_torn_lines(directory)]
     readable = [report for _, report in reports if report is not None]
     damaged_reports = [path for path, report in reports if report is None]
