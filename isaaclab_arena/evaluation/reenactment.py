@@ -97,17 +97,16 @@ class _Stage:
         if not given:
             return None
         states = {row: _simulator_state(episode, environment, row) for row, episode in given.items()}
+        for row, episode in given.items():
+            exactly = bool(states[row]) and _restores(environment)
+            self._scenes[row] = _Scene(recorded=episode, actions=self._actions(episode), from_exact_state=exactly)
+            if self._arrays is None:
+                self._arrays = EpisodeArrays(environment, recorded_observations(episode))
         rows = torch.tensor(list(given), dtype=torch.int64, device=environment.device)
         try:
             observation = environment.restore(rows, [_conditions(each) for each in given.values()], [*states.values()])
         except KeyError as missing:
             raise ArenaError(f"the recorded conditions lack {missing}, which this environment starts from") from missing
-        for row, episode in given.items():
-            self._scenes[row] = _Scene(
-                recorded=episode, actions=self._actions(episode), from_exact_state=bool(states[row])
-            )
-            if self._arrays is None:
-                self._arrays = EpisodeArrays(environment, recorded_observations(episode))
         self._kept().start(list(given))
         return observation
 
@@ -167,6 +166,11 @@ def _simulator_state(episode: RecordedEpisode, environment: Environment, row: in
     if own.keys() != recorded.keys() or any(own[name].shape != array.shape for name, array in recorded.items()):
         return {}
     return recorded
+
+
+def _restores(environment: Environment) -> bool:
+    """Whether an environment takes the simulator's state back, and not only the conditions."""
+    return type(environment).restore is not Environment.restore
 
 
 def _conditions(episode: RecordedEpisode) -> Conditions:
