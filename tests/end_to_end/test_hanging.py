@@ -108,23 +108,29 @@ def test_a_step_that_hangs_in_native_code_ends_the_process_and_what_had_finished
     assert json.loads((output / "results.json").read_text())["complete"] is False
 
 
-def test_a_warning_before_the_time_limit_leaves_the_table_of_what_had_finished(tmp_path):
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_warning_before_the_time_limit_leaves_the_table_of_what_had_finished(tmp_path, ranks):
+    """The launcher passes it on if it is told to, and exits with 1 whatever its ranks exit with."""
     endless = {
-        "name": "reach",
         "arena_env_args": {"environment": "reach", "num_envs": 2},
         "policy_type": "random_action",
         "num_episodes": 100_000,
     }
-    path, output = write_jobs(tmp_path / "jobs.json", [endless]), tmp_path / "out"
-    process = start(command("--eval_jobs_config", path, "--output_dir", output), tmp_path / "log")
+    jobs = [{"name": f"job{rank}", **endless} for rank in range(ranks)]
+    path, output = write_jobs(tmp_path / "jobs.json", jobs), tmp_path / "out"
+    line = command("--eval_jobs_config", path, "--output_dir", output, ranks=ranks)
+    if ranks > 1:
+        line.insert(line.index("--standalone"), "--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1")
+    process = start(line, tmp_path / "log")
     try:
-        commits = output / "reach" / "episode_results_rank0.jsonl"
-        assert wait_for(lambda: commits.exists() and commits.stat().st_size > 0, timeout_s=100)
+        commits = [output / f"job{rank}" / f"episode_results_rank{rank}.jsonl" for rank in range(ranks)]
+        assert wait_for(lambda: all(file.exists() and file.stat().st_size > 0 for file in commits), timeout_s=100)
         process.send_signal(signal.SIGUSR1)
-        assert process.wait(timeout=60) == 128 + signal.SIGUSR1
+        assert process.wait(timeout=60) == (1 if ranks > 1 else 128 + signal.SIGUSR1)
     finally:
         process.kill()
         process.wait()
     document = json.loads((output / "results.json").read_text())
     assert document["complete"] is False
-    assert document["jobs"][0]["episodes"] == len(committed(output, "reach", 0))
+    episodes = [row["episodes"] for row in document["jobs"]]
+    assert episodes == [len(committed(output, f"job{rank}", rank)) for rank in range(ranks)]
