@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -56,7 +58,9 @@ def test_the_earliest_step_is_named_whatever_the_fields_are_called():
 
 
 def test_within_a_step_what_happens_first_is_named():
-    everything = {name: at(1, 1) for name in ("actions", "rewards", "states__rigid_object__cube__root_pose")}
+    everything: dict[str, Any] = {
+        name: at(1, 1) for name in ("actions", "rewards", "states__rigid_object__cube__root_pose")
+    }
     difference = the_difference(recorded(**everything))
     assert difference.field == "actions"
     difference = the_difference(recorded(**everything, camera_obs__front=at((1, 0, 0, 0), 1)))
