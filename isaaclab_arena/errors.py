@@ -25,6 +25,13 @@ class StorageError(ArenaError):
     """A file could not be written or read: disk full, no permission, damaged. Who runs the program can mend it."""
 
 
+class DiskUnusableError(StorageError):
+    """Nothing more can be written: the disk or a quota is full, or the disk has become read-only.
+
+    It stops a run, because the next job would meet it too.
+    """
+
+
 @dataclass(frozen=True)
 class Problem:
     """One thing that is wrong with what the user asked for.

@@ -5,6 +5,8 @@ import sys
 import unicodedata
 from pathlib import Path
 
+from isaaclab_arena.errors import StorageError
+
 _FORMAT = "%(asctime)s [rank {rank}] %(levelname)s %(message)s"
 _CONSOLE_FORMAT = "[rank {rank}] %(message)s"
 _STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -39,6 +41,20 @@ class _PlainFormatter(logging.Formatter):
         return plain_text(super().format(record), keep_lines=True)
 
 
+class _LogFile(logging.FileHandler):
+    """A log file; that it cannot be written is no reason to end a run, nor to say so at every line."""
+
+    _has_failed = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  the name is logging's
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self._has_failed:
+            self._has_failed = True
+            sys.stderr.write(f"cannot write {self.baseFilename}: {error.strerror}\n")
+
+
 def set_up_console_logging(rank: int, *, level: int = logging.INFO) -> None:
     """Send this process's log lines to stderr, with its rank in front.
 
@@ -61,9 +77,16 @@ def set_up_console_logging(rank: int, *, level: int = logging.INFO) -> None:
 
 
 def add_log_file(path: Path, rank: int) -> None:
-    """Also write this process's log lines, all of them, to ``path``, which is created with its folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(path, encoding="utf-8")
+    """Also write this process's log lines, all of them, to ``path``, which is created with its folder.
+
+    Raises:
+        StorageError: If it cannot be created. Later failures are told once on the screen, and stop nothing.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handler = _LogFile(path, encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}") from error
     handler.setLevel(logging.DEBUG)
     handler.setFormatter(_PlainFormatter(_FORMAT.format(rank=rank)))
     logging.getLogger("isaaclab_arena").addHandler(handler)

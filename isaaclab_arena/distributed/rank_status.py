@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from isaaclab_arena.distributed.process import machine_identity, process_start_ticks
+from isaaclab_arena.errors import StorageError
 
 _LOG = logging.getLogger(__name__)
 _SPEED_WINDOW = 10
@@ -109,8 +111,13 @@ def write_rank_status(output_directory: Path, status: RankStatus) -> None:
     """Replace the rank's status file; a reader sees the old one or the new one, never a part."""
     path = status_path(output_directory, status.rank)
     temporary = path.with_name(f".{path.name}.{status.pid}.tmp")
-    temporary.write_text(json.dumps(dataclasses.asdict(status)), encoding="utf-8")
-    temporary.replace(path)
+    try:
+        temporary.write_text(json.dumps(dataclasses.asdict(status)), encoding="utf-8")
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
 
 
 def read_rank_status(output_directory: Path, rank: int, *, run_id: str | None = None) -> RankStatus | None:
@@ -160,14 +167,23 @@ class StatusPublisher:
         """What the rank says now."""
         return dataclasses.replace(self._status, env_steps=self._env_steps)
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether what the rank said last could be written."""
+        return not self._silent
+
     def start(self) -> Self:
         """Write the first status and start beating.
 
         Raises:
-            OSError: If the first status cannot be written; later failures are only logged.
+            StorageError: If the first status cannot be written; later failures are only logged.
         """
-        status_path(self._output_directory, self._status.rank).parent.mkdir(parents=True, exist_ok=True)
-        self._write()
+        path = status_path(self._output_directory, self._status.rank)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._write()
+        except OSError as error:
+            raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
         self._thread.start()
         return self
 

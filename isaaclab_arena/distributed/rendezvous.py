@@ -102,6 +102,7 @@ class RankWatch:
 def wait_for_ranks(
     watch: RankWatch,
     *,
+    own_rank: int | None = None,
     on_look: Callable[[Sequence[RankReport]], None] = lambda _: None,
     stop_requested: Callable[[], bool] = lambda: False,
     stop_grace_s: float = 10.0,
@@ -112,6 +113,7 @@ def wait_for_ranks(
 
     Args:
         watch: Looks at the ranks.
+        own_rank: The rank that waits. It does not wait for itself, whatever its status file says.
         on_look: Shown the reports each time.
         stop_requested: True once this process was told to stop.
         stop_grace_s: How long ranks may then take to finish [s].
@@ -127,7 +129,8 @@ def wait_for_ranks(
     while True:
         reports = watch.look()
         on_look(reports)
-        if all(not _worth_waiting_for(report, stalled_after_s) for report in reports):
+        others = [report for report in reports if report.rank != own_rank]
+        if not any(_worth_waiting_for(report, stalled_after_s) for report in others):
             return reports
         if stop_by is None and stop_requested():
             stop_by = time.monotonic() + stop_grace_s

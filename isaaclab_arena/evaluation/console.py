@@ -66,10 +66,20 @@ def exit_code_of(run: Callable[[], int]) -> int:
     except ArenaError as error:
         code = 2 if isinstance(error, ConfigError) else 1
         if code == 1 or speaks_for_all():
-            Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(
-                f"error: {plain_text(error, keep_lines=True)}"
-            )
+            _tell(error)
         return code
+    except OSError as error:
+        # A disk may fail at any moment, also where only a file's name was asked for.
+        if error.filename is None:
+            raise
+        _LOG.debug("a file could not be used", exc_info=True)
+        _tell(f"cannot use {error.filename}: {error.strerror}")
+        return 1
+
+
+def _tell(error: object) -> None:
+    message = f"error: {plain_text(error, keep_lines=True)}"
+    Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(message)
 
 
 def speaks_for_all() -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from isaaclab_arena.errors import DiskUnusableError
 from isaaclab_arena.evaluation.episode_plan import (
     JobLength,
     episode_of,
@@ -34,6 +35,7 @@ from isaaclab_arena.interfaces.observer import Observer, Transition
 from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordingOptions
 from isaaclab_arena.recording.video_options import VideoOptions
+from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.job_reports import JobReport, ReportedStatus, Reproducible, write_job_report
 from isaaclab_arena.storage.layout import job_directory
 
@@ -105,10 +107,12 @@ class JobRunner:
             supply: Which of its episodes to run.
 
         Raises:
+            DiskUnusableError: If the disk is full; the next job would fail as well, so nothing is made of this one.
             StorageError: If the report cannot be written.
         """
         directory = job_directory(self._settings.output_directory, job.config.name)
-        directory.mkdir(parents=True, exist_ok=True)
+        with storage_errors("make", directory):
+            directory.mkdir(parents=True, exist_ok=True)
         boundary = StepBoundary(
             config=job.config, stopwatch=Stopwatch(), watchdog=self._watchdog, stop_requested=self._stop_requested
         )
@@ -116,6 +120,8 @@ class JobRunner:
         error, traceback_file = None, None
         try:
             attempt.run(directory)
+        except DiskUnusableError:
+            raise
         except BaseException as raised:  # noqa: BLE001  a failed job must not take the next one down
             error = describe(raised)
             traceback_file = self._write_traceback(job, directory)
@@ -132,7 +138,8 @@ class JobRunner:
     def _write_traceback(self, job: Job, directory: Path) -> str:
         attempt = f"_attempt{self._settings.attempt}" if self._settings.attempt > 1 else ""
         path = directory / f"traceback_rank{self._settings.rank}{attempt}.txt"
-        path.write_text(traceback.format_exc(), encoding="utf-8", errors="backslashreplace")
+        with storage_errors("write", path):
+            path.write_text(traceback.format_exc(), encoding="utf-8", errors="backslashreplace")
         _LOG.error("job '%s' failed; its traceback is in %s", job.config.name, path)
         _LOG.debug("%s", traceback.format_exc())
         return str(path.relative_to(self._settings.output_directory))

@@ -11,7 +11,7 @@ from isaaclab_arena.distributed.process import die_with_parent, limit_threads
 from isaaclab_arena.distributed.process_group import initialise
 from isaaclab_arena.distributed.rank_status import RankState, RankStatus, StatusPublisher
 from isaaclab_arena.distributed.rendezvous import RankWatch, lowest_live_rank, wait_for_ranks
-from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.errors import ArenaError, DiskUnusableError
 from isaaclab_arena.evaluation.condition_sets import save_conditions
 from isaaclab_arena.evaluation.finish import consolidate_what_others_left, merge_and_show, show_finished_run
 from isaaclab_arena.evaluation.interruption import Interruption, watch_for_interruption
@@ -41,6 +41,8 @@ def execute(request: RunRequest, context: DistributedContext) -> int:
     Raises:
         ConfigError: If the ranks read different jobs, or the output folder cannot be used.
         DistributedError: If the ranks do not find each other.
+        StorageError: If a file of the run cannot be written. A full disk ends the run at once: jobs after it would
+            fail too, one by one, and would be called failed.
     """
     if context.launched_by_torchrun:
         die_with_parent()
@@ -53,7 +55,10 @@ def execute(request: RunRequest, context: DistributedContext) -> int:
         with started.lock:
             if started.attempt is None:
                 return show_finished_run(started.output_directory) if context.is_rank_zero else 0
-            return _RankRun(request, context, started, started.attempt, interruption).execute()
+            try:
+                return _RankRun(request, context, started, started.attempt, interruption).execute()
+            except DiskUnusableError as error:
+                raise DiskUnusableError(f"{error}; the run stops: make room, then go on with --resume") from error
 
 
 class _RankRun:
@@ -92,7 +97,7 @@ class _RankRun:
         with StatusPublisher(self._output_directory, status) as publisher:
             with self._display():
                 state = self._run_jobs(publisher)
-                merges = self._is_the_one_to_merge(state)
+                merges = self._is_the_one_to_merge(state, heard=publisher.is_heard)
             code = self._merge() if merges else int(state is RankState.FAILED)
         return self._interruption.exit_code or code
 
@@ -141,7 +146,7 @@ class _RankRun:
         )
         return JobRunner(settings, stop_requested=self._interruption.stop_requested)
 
-    def _is_the_one_to_merge(self, state: RankState) -> bool:
+    def _is_the_one_to_merge(self, state: RankState, *, heard: bool) -> bool:
         """Wait until no rank works any more; return whether this rank has to merge.
 
         That is rank 0. The others stay until it has gone; if it left no table, or one that lacks what was written
@@ -155,13 +160,18 @@ class _RankRun:
             reports = self._watch.look()
             if not reports[0].alive and tables_are_current(self._output_directory):
                 return False
-            if lowest_live_rank(reports) == rank:
+            lowest = lowest_live_rank(reports)
+            if lowest is None or lowest >= rank:
                 wait_for_ranks(
                     self._watch,
+                    own_rank=rank,
                     stop_requested=self._interruption.stop_requested,
                     stalled_after_s=self._work.stalled_after_s,
                 )
                 return True
+            if not heard:
+                # The others wait for this rank to say that it has finished. It cannot, so it says so by leaving.
+                return False
             time.sleep(_POLL_INTERVAL_S)
 
     def _merge(self) -> int:

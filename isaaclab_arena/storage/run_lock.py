@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.storage.atomic import storage_errors
+from isaaclab_arena.storage.atomic import storage_error, storage_errors
 from isaaclab_arena.storage.layout import LOCK_FILE
 
 _LOG = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class RunLock:
                 _LOG.warning("%s cannot be locked on this file system: never start two runs in one folder", self._path)
                 return
             if error.errno not in _HELD:
-                raise
+                raise storage_error("lock", self._path, error) from error
             raise ConfigError(
                 Problem(
                     "another run is at work in this folder; wait until it has ended, or choose another one",
