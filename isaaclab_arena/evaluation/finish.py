@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from isaaclab_arena.evaluation.console import show_results
-from isaaclab_arena.results.freshness import tables_are_current
 from isaaclab_arena.storage.layout import job_directory
 from isaaclab_arena.storage.recovery import consolidate_leftovers
 from isaaclab_arena.storage.run_plan import RunPlan
@@ -38,12 +37,14 @@ def merge_and_show(output_directory: Path, *, before_showing: Callable[[], None]
 def show_finished_run(output_directory: Path) -> int:
     """Show the tables of a run that has nothing left to do; nothing is written unless they are missing or old."""
     from isaaclab_arena.results.merge import merge_results  # noqa: PLC0415  see merge_and_show
+    from isaaclab_arena.results.result_files import is_written  # noqa: PLC0415
     from isaaclab_arena.results.summary import print_summary  # noqa: PLC0415
 
     _LOG.info("%s is complete; there is nothing to do", output_directory)
-    if not tables_are_current(output_directory):
-        return merge_and_show(output_directory)
     merged = merge_results(output_directory)
+    # A file that could not be read when they were written may be readable now.
+    if not is_written(output_directory, merged):
+        return merge_and_show(output_directory)
     show_results(lambda console: print_summary(merged, output_directory, console))
     return 0 if merged.complete else 1
 

@@ -1,12 +1,16 @@
 """The folder of a run: a new one with the date, or exactly the one that was asked for."""
 
 import os
+import re
 from datetime import datetime
 from itertools import count
 from pathlib import Path
 
 from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.layout import LOCK_FILE, RUN_PLAN_FILE
+
+_PLAN_UNDER_WAY = re.compile(rf"\.{re.escape(RUN_PLAN_FILE)}\..+\.tmp")
 
 
 def make_output_directory(*, output_dir: str | None, output_base_dir: str) -> Path:
@@ -37,13 +41,33 @@ def make_output_directory(*, output_dir: str | None, output_base_dir: str) -> Pa
     raise AssertionError("unreachable")
 
 
+def holds_no_run(path: Path) -> bool:
+    """Whether a folder is missing, empty, or holds nothing but what a run left that died before it began."""
+    return not path.exists() or (path.is_dir() and all(_left_before_beginning(entry) for entry in path.iterdir()))
+
+
+def clear_unbegun(path: Path) -> None:
+    """Remove what a run left that died while it wrote its plan. The caller holds the run's lock alone.
+
+    Raises:
+        StorageError: If it cannot be removed.
+    """
+    for entry in path.iterdir():
+        if _PLAN_UNDER_WAY.fullmatch(entry.name):
+            with storage_errors("remove", entry):
+                entry.unlink(missing_ok=True)
+
+
+def _left_before_beginning(entry: Path) -> bool:
+    return entry.name == LOCK_FILE or _PLAN_UNDER_WAY.fullmatch(entry.name) is not None
+
+
 def _check_missing_or_empty(path: Path) -> None:
     if path.is_symlink() and not path.exists():
         raise ConfigError(Problem(f"'{path}' is a link to nothing", key="--output_dir"))
     if path.exists() and not path.is_dir():
         raise ConfigError(Problem(f"'{path}' is a file; name a folder", key="--output_dir"))
-    # The lock of a run that died before it began is no reason to refuse.
-    if path.is_dir() and any(entry.name != LOCK_FILE for entry in path.iterdir()):
+    if not holds_no_run(path):
         way_out = "go on with that run by --resume, or " if (path / RUN_PLAN_FILE).is_file() else ""
         message = f"'{path}' is not empty; {way_out}name a new folder, or use --output_base_dir"
         raise ConfigError(Problem(message, key="--output_dir"))

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.output_directory import holds_no_run
 from isaaclab_arena.evaluation.planning import plan_differences
 from isaaclab_arena.storage.attempts import JobWork, attempt_numbers
-from isaaclab_arena.storage.layout import LOCK_FILE, RUN_PLAN_FILE
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.storage.recovery import recover_run
 from isaaclab_arena.storage.run_plan import RunPlan, read_run_plan
 
@@ -89,11 +90,6 @@ def take_up(output_directory: Path, plan: RunPlan, *, retry_errors: bool) -> Res
         _LOG.warning("%s", note)
     jobs = tuple(JobWork(job=job.name, finished=job.finished) for job in recovery.jobs if job.to_run)
     return Resumed(number=number, jobs=jobs)
-
-
-def holds_no_run(path: Path) -> bool:
-    """Whether a folder is missing, empty, or holds nothing but the lock of a run that never began."""
-    return not path.exists() or (path.is_dir() and all(entry.name == LOCK_FILE for entry in path.iterdir()))
 
 
 def _folder_of_run(path: Path, *, option: str) -> Path:

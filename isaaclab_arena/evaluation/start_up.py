@@ -12,7 +12,7 @@ from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.process_group import Ranks
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import provenance
-from isaaclab_arena.evaluation.output_directory import make_output_directory
+from isaaclab_arena.evaluation.output_directory import clear_unbegun, make_output_directory
 from isaaclab_arena.evaluation.planning import RunRequest, plan_attempt, plan_run
 from isaaclab_arena.evaluation.resuming import check_same_run, folder_to_resume, take_up
 from isaaclab_arena.logs import add_log_file
@@ -111,6 +111,7 @@ def _begin(
         number, jobs = resumed.number, resumed.jobs
         _LOG.info("going on with %s: %d of %d jobs are not finished", path, len(jobs), len(request.jobs))
     else:
+        clear_unbegun(path)
         write_run_plan(path, plan)
     attempt = None
     if jobs or not resumes:

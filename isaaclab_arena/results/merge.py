@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from isaaclab_arena.results.freshness import sizes_of_sources
 from isaaclab_arena.results.rows import (
     EPISODE_COLUMNS,
     EPISODE_TIMING_COLUMNS,
@@ -60,6 +61,7 @@ class MergedResults:
         missing: What jobs still owe, in order of the plan.
         problems: Files and lines that could not be read, and episodes that were committed with unequal results.
         complete: Whether every job that was to run completed with all of its episodes.
+        sources: The files that were read, and how long each was [bytes].
     """
 
     plan: RunPlan
@@ -68,6 +70,7 @@ class MergedResults:
     missing: tuple[MissingJob, ...]
     problems: tuple[str, ...]
     complete: bool
+    sources: Mapping[str, int]
 
 
 def merge_results(output_directory: Path) -> MergedResults:
@@ -80,6 +83,8 @@ def merge_results(output_directory: Path) -> MergedResults:
         ConfigError: If the folder is no output of a run.
     """
     plan = read_run_plan(output_directory)
+    # Before anything is read: what ranks add while this goes on must make the tables old.
+    sources = sizes_of_sources(output_directory)
     attempts = read_attempts(output_directory)
     problems = list(changes_between(attempts))
     jobs = sorted(plan.jobs, key=lambda job: job.index)
@@ -94,6 +99,7 @@ def merge_results(output_directory: Path) -> MergedResults:
         missing=missing,
         problems=tuple(problems),
         complete=not missing,
+        sources=sources,
     )
 
 

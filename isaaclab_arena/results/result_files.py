@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.results.freshness import TABLE as RESULTS_FILE
 from isaaclab_arena.results.merge import MergedResults, records
 from isaaclab_arena.results.rows import (
     EPISODE_COLUMNS,
@@ -22,6 +23,7 @@ from isaaclab_arena.storage.atomic import write_bytes, write_text
 from isaaclab_arena.storage.json_values import json_text
 
 SCHEMA_VERSION = 1
+TABLES = ("results", "episodes", "timing", "episode_timing")
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
@@ -37,7 +39,6 @@ def write_tables(output_directory: Path, merged: MergedResults) -> tuple[Path, .
     Raises:
         StorageError: If one cannot be written.
     """
-    paths = []
     jobs, episodes = merged.jobs, merged.episodes
     tables = {
         "results": jobs[[*JOB_COLUMNS]],
@@ -45,18 +46,17 @@ def write_tables(output_directory: Path, merged: MergedResults) -> tuple[Path, .
         "timing": jobs[["name", *JOB_TIMING_COLUMNS]],
         "episode_timing": episodes[["job", "episode_index", *EPISODE_TIMING_COLUMNS]],
     }
-    for name, table in tables.items():
-        csv, parquet = output_directory / f"{name}.csv", output_directory / f"{name}.parquet"
-        write_text(csv, csv_text(table), overwrite=True)
-        write_bytes(parquet, table.to_parquet(index=False), overwrite=True)
-        paths += [csv, parquet]
-    json_file = output_directory / "results.json"
+    for name in TABLES:
+        table = tables[name]
+        write_text(output_directory / f"{name}.csv", csv_text(table), overwrite=True)
+        write_bytes(output_directory / f"{name}.parquet", table.to_parquet(index=False), overwrite=True)
+    json_file = output_directory / RESULTS_FILE
     write_text(json_file, json_text(results_document(merged)), overwrite=True)
-    return (*paths, json_file)
+    return (*_table_paths(output_directory), json_file)
 
 
 def results_document(merged: MergedResults) -> dict[str, Any]:
-    """Return what ``results.json`` holds: the jobs, what is missing, and what could not be read."""
+    """Return what ``results.json`` holds: the jobs, what is missing, what could not be read, and what was read."""
     return {
         "schema_version": SCHEMA_VERSION,
         "run_id": merged.plan.run_id,
@@ -65,7 +65,20 @@ def results_document(merged: MergedResults) -> dict[str, Any]:
         "jobs": records(merged.jobs),
         "missing": merged.missing,
         "problems": merged.problems,
+        "sources": merged.sources,
     }
+
+
+def is_written(output_directory: Path, merged: MergedResults) -> bool:
+    """Whether the tables are all there, and ``results.json``, which is written last, says exactly this."""
+    paths = [output_directory / RESULTS_FILE, *_table_paths(output_directory)]
+    if not all(path.is_file() for path in paths):
+        return False
+    return paths[0].read_text(encoding="utf-8") == json_text(results_document(merged))
+
+
+def _table_paths(output_directory: Path) -> list[Path]:
+    return [output_directory / f"{name}.{kind}" for name in TABLES for kind in ("csv", "parquet")]
 
 
 def csv_text(table: pd.DataFrame) -> str:

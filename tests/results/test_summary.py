@@ -6,7 +6,7 @@ from rich.console import Console
 
 from isaaclab_arena.results.freshness import TABLE, tables_are_current
 from isaaclab_arena.results.merge import merge_results
-from isaaclab_arena.results.result_files import write_tables
+from isaaclab_arena.results.result_files import is_written, write_tables
 from isaaclab_arena.results.summary import print_summary
 from isaaclab_arena.storage.job_reports import ReportedStatus
 from tests.results.evidence import planned, report, rows, write_plan, write_report, write_rows
@@ -61,10 +61,21 @@ def test_tables_are_current_until_a_rank_writes_again(tmp_path):
     write_rows(tmp_path, rows("ss"))
     assert not tables_are_current(tmp_path)
     write_tables(tmp_path, merge_results(tmp_path))
-    later = (tmp_path / TABLE).stat().st_mtime_ns + 1_000_000_000
-    os.utime(tmp_path / TABLE, ns=(later, later))
     assert tables_are_current(tmp_path)
     write_rows(tmp_path, rows("s", first=2))
+    # The clock was set back in between: what is new looks older than the tables.
     for commit_file in tmp_path.glob("lift/*.jsonl"):
-        os.utime(commit_file, ns=(later + 1, later + 1))
+        os.utime(commit_file, ns=(0, 0))
+    assert not tables_are_current(tmp_path)
+
+
+def test_tables_that_are_half_written_are_not_current(tmp_path):
+    write_plan(tmp_path, planned())
+    write_rows(tmp_path, rows("ss"))
+    merged = merge_results(tmp_path)
+    write_tables(tmp_path, merged)
+    assert is_written(tmp_path, merged)
+    (tmp_path / "results.csv").unlink()
+    assert not is_written(tmp_path, merged)
+    (tmp_path / TABLE).write_text("{")
     assert not tables_are_current(tmp_path)
