@@ -141,13 +141,14 @@ class ArenaEnvironment(Environment):
 
     def state(self) -> StateTree:
         """Return the state of the robot and of all the task's things; see `StateReader`."""
-        return self._state.tree(torch.cat(self._state.parts, dim=1))
+        parts = torch.cat(tuple(self._state.parts), dim=1)
+        return _on_device(self._state.tree(parts.cpu().numpy()), parts.device)
 
     def state_parts(self) -> Sequence[torch.Tensor]:
         """Return what `state` is made of; see `Environment.state_parts`."""
         return self._state.parts
 
-    def state_of(self, parts: torch.Tensor) -> StateTree:
+    def state_of(self, parts: np.ndarray) -> StateTree:
         """Return the state in earlier moments. Shape of ``parts``: (n, width)."""
         return self._state.tree(parts)
 
@@ -217,3 +218,10 @@ class ArenaEnvironment(Environment):
             controls={**held, **gripper, **task.controls},
             mocap_positions=task.mocap_positions,
         )
+
+
+def _on_device(tree: StateTree, device: torch.device) -> StateTree:
+    return {
+        name: _on_device(part, device) if isinstance(part, dict) else torch.from_numpy(part).to(device)
+        for name, part in tree.items()
+    }

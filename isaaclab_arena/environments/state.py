@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import TypeAlias
 
+import numpy as np
 import torch
 
 from isaaclab_arena.environments.tasks.task import Task
 from isaaclab_arena.interfaces.environment import StateTree
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.robot import Robot
-from isaaclab_arena.sim.rotation import rotate
 
+_Read: TypeAlias = Callable[[np.ndarray], dict[str, np.ndarray]]
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -18,7 +20,7 @@ class StateReader:
     """Reads positions and velocities of the robot and of all things.
 
     ``articulation/<name>/{joint_position,joint_velocity,root_pose,root_velocity}`` and
-    ``rigid_object/<name>/{root_pose,root_velocity}``. Shapes: (n, ...), float64 on the CPU.
+    ``rigid_object/<name>/{root_pose,root_velocity}``. Shapes: (n, ...), in the backend's precision.
 
     Args:
         backend: The simulation.
@@ -44,7 +46,7 @@ class StateReader:
             name: self._rigid_object(backend, joint) for name, joint in {**task.rigid_objects, **more_objects}.items()
         }
 
-    def tree(self, parts: torch.Tensor) -> StateTree:
+    def tree(self, parts: np.ndarray) -> StateTree:
         """Return the state in Isaac Lab's layout; it shares memory with what it is made of.
 
         Args:
@@ -55,32 +57,45 @@ class StateReader:
             "rigid_object": {name: read(parts) for name, read in self._rigid_objects.items()},
         }
 
-    def _articulation(self, backend: Backend, root_body: str, joints: Sequence[str]) -> Callable[[torch.Tensor], dict]:
-        # Indices on the CPU fit tensors of any device, and states of earlier moments are kept there.
-        positions, dofs = (indices.cpu() for indices in backend.joint_indices(joints))
+    def _articulation(self, backend: Backend, root_body: str, joints: Sequence[str]) -> _Read:
+        positions, dofs = (indices.cpu().numpy() for indices in backend.joint_indices(joints))
         dofs = dofs + self._num_positions
         root = slice(self._width, self._width + 7)
         self.parts += [backend.body_position(root_body), backend.body_orientation(root_body)]
         self._width = root.stop
 
-        def read(parts: torch.Tensor) -> dict[str, torch.Tensor]:
+        def read(parts: np.ndarray) -> dict[str, np.ndarray]:
             return {
                 "joint_position": parts[:, positions],
                 "joint_velocity": parts[:, dofs],
                 "root_pose": parts[:, root],
-                "root_velocity": torch.zeros_like(parts[:, root.start : root.stop - 1]),
+                "root_velocity": np.zeros_like(parts[:, root.start : root.stop - 1]),
             }
 
         return read
 
-    def _rigid_object(self, backend: Backend, joint: str) -> Callable[[torch.Tensor], dict]:
+    def _rigid_object(self, backend: Backend, joint: str) -> _Read:
         position, dof = backend.names.joint_qpos[joint], backend.names.joint_dof[joint]
         first = self._num_positions + dof.start
 
-        def read(parts: torch.Tensor) -> dict[str, torch.Tensor]:
+        def read(parts: np.ndarray) -> dict[str, np.ndarray]:
             pose, velocity = parts[:, position], parts[:, first : first + 6]
             # A free joint's angular velocity is in the frame of its body.
-            angular = rotate(pose[:, 3:7], velocity[:, 3:6])
-            return {"root_pose": pose, "root_velocity": torch.cat((velocity[:, :3], angular), dim=-1)}
+            angular = _rotated(pose[:, 3:], velocity[:, 3:])
+            return {"root_pose": pose, "root_velocity": np.concatenate((velocity[:, :3], angular), axis=1)}
 
         return read
+
+
+_YZX, _ZXY = np.array([1, 2, 0]), np.array([2, 0, 1])
+
+
+def _rotated(quaternion: np.ndarray, vector: np.ndarray) -> np.ndarray:
+    """Turn vectors by unit quaternions, to the bit as `sim.rotation.rotate` does. Shapes: (n, 4), (n, 3) -> (n, 3)."""
+    axis = quaternion[:, 1:]
+    twice = 2 * _cross(axis, vector)
+    return vector + quaternion[:, :1] * twice + _cross(axis, twice)
+
+
+def _cross(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return a[:, _YZX] * b[:, _ZXY] - a[:, _ZXY] * b[:, _YZX]

@@ -151,8 +151,8 @@ class Environment(ABC):
         """
         return ()
 
-    def state_of(self, parts: torch.Tensor) -> StateTree:
-        """Return `state` as it was when copies of `state_parts` were made, to the last bit.
+    def state_of(self, parts: np.ndarray) -> StateTree:
+        """Return `state` as it was when copies of `state_parts` were made, in arrays, to the last bit.
 
         Args:
             parts: The parts side by side, of any rows and moments. Shape: (n, width).

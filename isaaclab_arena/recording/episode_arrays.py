@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.environment import Environment, Observation, StateTree
 from isaaclab_arena.interfaces.observer import Transition
-from isaaclab_arena.recording.step_buffer import flatten
 from isaaclab_arena.recording.step_ring import StepRing
 from isaaclab_arena.storage import layout
 
@@ -103,10 +102,9 @@ class EpisodeArrays:
         return {path: tensor.cpu().numpy() for path, tensor in state}
 
     def _states_of(self, initial: np.ndarray, steps: np.ndarray) -> dict[str, np.ndarray]:
-        states = self._environment.state_of(torch.from_numpy(np.concatenate((initial, steps))))
+        states = self._environment.state_of(np.concatenate((initial, steps)))
         arrays = {}
-        for path, tensor in flatten(states, ""):
-            values = tensor.numpy()
+        for path, values in flatten(states, ""):
             arrays[layout.INITIAL_STATE + path] = np.ascontiguousarray(values[:1])
             arrays[layout.STATES + path] = np.ascontiguousarray(values[1:])
         return arrays
@@ -133,6 +131,16 @@ class EpisodeArrays:
             groups.setdefault(tensor.dtype if tensor.ndim <= 2 else name, {})[name] = tensor
         self._packs = [list(group) for group in groups.values()]
         self._columns = [_columns(group) for group in groups.values()]
+
+
+def flatten(tree: Observation | StateTree, prefix: str) -> Iterator[tuple[str, Any]]:
+    """Yield path and value of every leaf of a nested dict: ``states/rigid_object/cube/root_pose``."""
+    for name, value in tree.items():
+        path = f"{prefix}/{name}"
+        if isinstance(value, Mapping):
+            yield from flatten(dict(value), path)
+        else:
+            yield path, value
 
 
 def observation_path(group: str) -> str:

@@ -17,6 +17,7 @@ from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.recording.episode_arrays import EpisodeArrays, RecordedObservations
 from isaaclab_arena.storage import layout
+from isaaclab_arena.storage.atomic import FileThereError
 from isaaclab_arena.storage.commits import CommitContext, CommitRow, CommitWriter, commit_row
 from isaaclab_arena.storage.consolidation import Consolidation, consolidate
 from isaaclab_arena.storage.hdf5 import check_compression, write_episode
@@ -85,6 +86,7 @@ class EpisodeRecorder(Observer):
     def __init__(self, job_directory: Path, job: RecordedJob, options: RecordingOptions) -> None:
         check_compression(options.compression)
         self._directory = job_directory
+        self._episodes_folder = job_directory / layout.EPISODES_FOLDER
         self._job = job
         self._options = options
         self._dataset_name = layout.dataset_file_name(job.name, job.rank, job.world_size)
@@ -126,9 +128,10 @@ class EpisodeRecorder(Observer):
             return
         arrays = self._arrays.take(record.env_id)
         crc = checksum(arrays)
-        path = self._episode_path(record)
-        row = self._row(record, str(path.relative_to(self._directory)), crc)
-        for line in self._put_in_place(path, self._recorded(environment, record, arrays, row), row):
+        name = layout.episode_file_name(record.episode.episode_index)
+        path = self._episodes_folder / name
+        row = self._row(record, f"{layout.EPISODES_FOLDER}/{name}", crc)
+        for line in self._put_in_place(path, self._recorded(environment, arrays, row), row):
             self._commits.write_line(line)
         self._parts.append(path)
 
@@ -144,9 +147,8 @@ class EpisodeRecorder(Observer):
         self._parts = []
         for _, reason in done.damaged:
             logger.warning("left out of %s: %s", self._dataset_name, reason)
-        folder = self._directory / layout.EPISODES_FOLDER
-        if not any(folder.iterdir()):
-            folder.rmdir()
+        if not any(self._episodes_folder.iterdir()):
+            self._episodes_folder.rmdir()
         return done
 
     def close(self) -> None:
@@ -170,12 +172,15 @@ class EpisodeRecorder(Observer):
 
     def _put_in_place(self, path: Path, episode: RecordedEpisode, row: CommitRow) -> list[str]:
         """Write an episode's file, unless it is there already; return the lines that are to be committed then."""
-        own_line = str(episode.attributes[layout.COMMIT_ATTRIBUTE])
-        is_there = path.exists()
-        there = self._left_behind(path, episode.episode_index) if is_there else None
+        there = None
+        try:
+            write_episode(path, episode, self._options.compression, crc=row.checksum)
+        except FileThereError:
+            there = self._left_behind(path, episode.episode_index)
+            if there is None:
+                write_episode(path, episode, self._options.compression, crc=row.checksum, overwrite=True)
         if there is None:
-            write_episode(path, episode, self._options.compression, crc=row.checksum, overwrite=is_there)
-            return [own_line]
+            return [str(episode.attributes[layout.COMMIT_ATTRIBUTE])]
         if there.checksum == row.checksum:
             logger.info("%s was there already, with the same content: its line is committed", path)
             return [there.line]
@@ -192,43 +197,33 @@ class EpisodeRecorder(Observer):
             logger.warning("%s was there already and is replaced: %s", path, error)
             return None
 
-    def _recorded(
-        self, environment: Environment, record: EpisodeRecord, arrays: Mapping[str, np.ndarray], row: CommitRow
-    ) -> RecordedEpisode:
+    def _recorded(self, environment: Environment, arrays: Mapping[str, np.ndarray], row: CommitRow) -> RecordedEpisode:
+        more = {"control_dt": environment.control_dt, "provenance": self._provenance}
         return RecordedEpisode(
-            episode_index=record.episode.episode_index,
+            episode_index=row.episode_index,
             arrays=arrays,
-            attributes=_attributes(record)
-            | {
-                "rank": self._job.rank,
-                "control_dt": environment.control_dt,
-                "provenance": self._provenance,
-                layout.COMMIT_ATTRIBUTE: json_line(row),
-            },
+            attributes=_attributes(row) | more | {layout.COMMIT_ATTRIBUTE: json_line(row)},
             env_args={"type": ROBOMIMIC_ENV_TYPE, **self._job.env_args},
         )
 
-    def _episode_path(self, record: EpisodeRecord) -> Path:
-        return self._directory / layout.EPISODES_FOLDER / layout.episode_file_name(record.episode.episode_index)
 
-
-def _attributes(record: EpisodeRecord) -> dict[str, AttributeValue]:
+def _attributes(row: CommitRow) -> dict[str, AttributeValue]:
     """Return the attributes of an episode's group; what is not known is left out."""
-    episode = record.episode
     values: dict[str, AttributeValue | None] = {
-        "job": episode.job,
-        "episode_index": episode.episode_index,
-        "seed": episode.seed,
-        "episode_seed": episode.episode_seed,
-        "placement_seed": episode.conditions_seed,
-        "env_id": record.env_id,
-        "success": record.success,
-        "outcome": None if record.outcome is None else str(record.outcome),
-        "termination": record.termination,
-        "episode_return": record.episode_return,
-        "language_instruction": record.language_instruction,
-        "conditions": json_line(record.conditions),
-        "metrics": json_line(record.metrics),
-        "error": record.error,
+        "job": row.job_name,
+        "episode_index": row.episode_index,
+        "seed": row.seed,
+        "episode_seed": row.episode_seed,
+        "placement_seed": row.placement_seed,
+        "env_id": row.env_id,
+        "success": row.success,
+        "outcome": row.outcome,
+        "termination": row.termination,
+        "episode_return": row.episode_return,
+        "language_instruction": row.language_instruction,
+        "conditions": json_line(row.variations),
+        "metrics": json_line(row.metrics),
+        "error": row.error,
+        "rank": row.rank,
     }
     return {name: value for name, value in values.items() if value is not None}

@@ -88,6 +88,8 @@ class _Pack:
 
     def read(self, env_id: int, position: int, length: int) -> np.ndarray:
         before_the_end = self._array[position : position + length, env_id]
+        if len(before_the_end) == length:
+            return before_the_end.copy()
         return np.concatenate((before_the_end, self._array[: length - len(before_the_end), env_id]))
 
     def double(self, turn: int) -> None:

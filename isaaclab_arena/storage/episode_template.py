@@ -84,9 +84,26 @@ class EpisodeTemplate:
         texts = [at for at, attribute in zip(self._values, attributes, strict=True) if attribute.value_bytes is None]
         addresses = self._layouts + [at + HEAP_ADDRESS_OFFSET for at in texts]
         self._all_pointers = np.array([*addresses, *self._pointers], np.int64)
+        self._moved_metadata: tuple[int, bytes] = (0, bytes(self._metadata))
+
+    @property
+    def group_offset(self) -> int:
+        """Where in an episode's bytes the object header of its group is."""
+        return self._group_offset
+
+    @property
+    def max_pointers(self) -> int:
+        """Number of addresses in an episode none of whose arrays is empty."""
+        return len(self._all_pointers)
 
     def filled(
-        self, arrays: Sequence[np.ndarray], values: Sequence[bytes], *, episode_index: int, num_samples: int
+        self,
+        arrays: Sequence[np.ndarray],
+        values: Sequence[bytes],
+        *,
+        episode_index: int,
+        num_samples: int,
+        address: int = 0,
     ) -> EpisodeBlock:
         """Return an episode.
 
@@ -95,10 +112,11 @@ class EpisodeTemplate:
             values: One value per `AttributeType`: its bytes, a text in UTF-8.
             episode_index: Position of the episode in the job.
             num_samples: Its control steps.
+            address: Where in a file it is to stand.
         """
-        metadata = bytearray(self._metadata)
+        metadata = bytearray(self._metadata_at(address))
         parts: list[bytes | bytearray | memoryview] = [metadata]
-        position = len(metadata)
+        position = address + len(metadata)
         absent = []
         for array, (dimensions, shape_at), layout_at in zip(arrays, self._dimensions, self._layouts, strict=True):
             dimensions.pack_into(metadata, shape_at, *array.shape)
@@ -125,10 +143,18 @@ class EpisodeTemplate:
         return EpisodeBlock(
             content=b"".join(parts),
             pointers=pointers,
+            origin=address,
             episode_index=episode_index,
             group_offset=self._group_offset,
             num_samples=num_samples,
         )
+
+    def _metadata_at(self, address: int) -> bytes:
+        # Files of one job have their episodes at one address.
+        if self._moved_metadata[0] != address:
+            structure = Block(content=self._metadata, pointers=np.array(self._pointers, np.int64))
+            self._moved_metadata = (address, bytes(structure.at(address)))
+        return self._moved_metadata[1]
 
     def _add_array(self, array: ArrayType, members: dict[str, dict[str, int]]) -> None:
         header, offsets = object_header(dataset_messages(array.encoded_type, array.rank))

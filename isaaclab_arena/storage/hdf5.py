@@ -7,7 +7,7 @@ updates its trees in place, and a kill in such a moment loses earlier episodes t
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache, lru_cache
+from functools import lru_cache
 from importlib import util
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from isaaclab_arena.storage.hdf5_format import AttributeType, text_attribute
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import ACTIONS, DATA_GROUP, demo_index, demo_name
 from isaaclab_arena.storage.recorded_episode import AttributeValue, Compression, RecordedEpisode, checksum
-from isaaclab_arena.storage.recording_image import Attribute, DatasetWriter, block_of, episode_file
+from isaaclab_arena.storage.recording_image import DatasetWriter, TopAttributes, block_of, episode_file
 
 ZSTD_FILTER = 32015
 CHUNK_BYTES = 1 << 20
@@ -61,7 +61,8 @@ def write_episode(
         overwrite: Whether a file that is there may be replaced.
 
     Raises:
-        StorageError: If the file exists and may not be replaced, or cannot be written.
+        FileThereError: If the file exists and may not be replaced.
+        StorageError: If it cannot be written.
         ConfigError: If the compression is not installed.
     """
     crc = checksum(episode.arrays) if crc is None else crc
@@ -185,12 +186,12 @@ def assemble_dataset(sources: Iterable[tuple[int, Path]], target: Path) -> bool:
                 total += block.num_samples
             with _opened(path) as last:
                 env_args = str(_data(last).attrs.get("env_args", "{}"))
-            writer.finish(_data_attributes(total, env_args))
-        # What HDF5 itself makes of it is asked of the whole table of contents and of both ends.
+            writer.finish(_top_attributes(env_args), total)
+        # What HDF5 itself makes of it is asked of the whole table of contents and of one episode.
         with _opened(target) as file:
             if _episode_indices(file) != sorted(indices):
                 raise StorageError(f"{target} does not hold the episodes that were written to it")
-    verify_episodes(target, {indices[0], indices[-1]})
+    verify_episodes(target, indices[-1:])
     return True
 
 
@@ -201,38 +202,41 @@ def _episode_image(
     compression: Compression,  # noqa: ARG001  one signature for both
 ) -> bytes:
     arrays = {name: np.ascontiguousarray(array) for name, array in sorted(episode.arrays.items())}
-    values = {name: _attribute(name, value) for name, value in attributes.items()}
+    values = [value.encode() if isinstance(value, str) else np.asarray(value) for value in attributes.values()]
     template = _template(
         tuple((name, array.dtype, array.ndim) for name, array in arrays.items()),
-        tuple(attribute.type for attribute in values.values()),
+        tuple(
+            (name, None if isinstance(value, bytes) else value.dtype)
+            for name, value in zip(attributes, values, strict=True)
+        ),
     )
-    block = template.filled(
+    return episode_file(
+        template,
         tuple(arrays.values()),
-        [attribute.value for attribute in values.values()],
+        [value if isinstance(value, bytes) else value.tobytes() for value in values],
+        _top_attributes(json_line(episode.env_args)),
         episode_index=episode.episode_index,
         num_samples=num_samples,
     )
-    return episode_file(block, _data_attributes(num_samples, json_line(episode.env_args)))
 
 
 @lru_cache(maxsize=64)
-def _template(arrays: tuple[tuple[str, np.dtype, int], ...], attributes: tuple[AttributeType, ...]) -> EpisodeTemplate:
+def _template(
+    arrays: tuple[tuple[str, np.dtype, int], ...], attributes: tuple[tuple[str, np.dtype | None], ...]
+) -> EpisodeTemplate:
     types = [ArrayType(name=name, encoded_type=_encoded_type(dtype), rank=rank) for name, dtype, rank in arrays]
-    return EpisodeTemplate(types, attributes)
+    return EpisodeTemplate(types, [_attribute_type(name, dtype) for name, dtype in attributes])
 
 
-def _data_attributes(total: int, env_args: str) -> tuple[Attribute, ...]:
-    return (_attribute("total", total), _attribute("env_args", env_args))
+@lru_cache(maxsize=64)
+def _top_attributes(env_args: str) -> TopAttributes:
+    return TopAttributes(
+        total=_attribute_type("total", np.dtype(np.int64)),
+        env_args=_attribute_type("env_args", None),
+        env_args_text=env_args.encode(),
+    )
 
 
-def _attribute(name: str, value: AttributeValue) -> Attribute:
-    if isinstance(value, str):
-        return Attribute(type=_attribute_type(name, None), value=value.encode())
-    array = np.asarray(value)
-    return Attribute(type=_attribute_type(name, array.dtype), value=array.tobytes())
-
-
-@cache
 def _attribute_type(name: str, dtype: np.dtype | None) -> AttributeType:
     if dtype is None:
         return text_attribute(name, _encoded_type(h5py.string_dtype()))

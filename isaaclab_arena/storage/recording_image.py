@@ -9,16 +9,18 @@ import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import BinaryIO
 
 import numpy as np
 
-from isaaclab_arena.storage.episode_template import EpisodeBlock
+from isaaclab_arena.storage.episode_template import EpisodeBlock, EpisodeTemplate
 from isaaclab_arena.storage.hdf5_format import (
     SUPERBLOCK_BYTES,
     AttributeType,
     attribute_message,
     group,
+    padded,
     superblock,
     text_heap,
     text_reference,
@@ -30,43 +32,92 @@ _INDEX = struct.Struct("<8sIIQQQQQ")
 _INDEX_ADDRESS = SUPERBLOCK_BYTES
 _CHECKED_FROM = _INDEX_ADDRESS + 12
 
+# Stand in the opening of episode files until an episode's own name and number of control steps are known.
+_NAME = demo_name(0) + "#" * (31 - len(demo_name(0)))
+_TOTAL = b"#TOTAL##"
+
 
 @dataclass(frozen=True, kw_only=True)
-class Attribute:
-    """An attribute and its value, as bytes; a text in UTF-8."""
+class TopAttributes:
+    """The attributes of the group of all episodes.
 
-    type: AttributeType
-    value: bytes
+    Attributes:
+        total: Type of the number of control steps of all episodes, of 8 bytes.
+        env_args: Type of the text that describes the environment.
+        env_args_text: That text, in UTF-8.
+    """
+
+    total: AttributeType
+    env_args: AttributeType
+    env_args_text: bytes
 
 
-def episode_file(block: EpisodeBlock, attributes: Sequence[Attribute]) -> bytes:
+@dataclass(frozen=True, kw_only=True)
+class _Opening:
+    """What stands before the episode in its file, but for what differs from episode to episode.
+
+    Attributes:
+        content: The bytes; their number is the address of the episode.
+        root_address: Where in them the root group is.
+        name_at: Where the name of the episode's group belongs.
+        total_at: Where its number of control steps belongs.
+    """
+
+    content: bytes
+    root_address: int
+    name_at: int
+    total_at: int
+
+
+def episode_file(
+    template: EpisodeTemplate,
+    arrays: Sequence[np.ndarray],
+    values: Sequence[bytes],
+    top: TopAttributes,
+    *,
+    episode_index: int,
+    num_samples: int,
+) -> bytes:
     """Return the file of one episode.
 
     Args:
-        block: The episode.
-        attributes: Those of the group above it.
+        template: The structure of the episode.
+        arrays: See `EpisodeTemplate.filled`.
+        values: See `EpisodeTemplate.filled`.
+        top: Attributes of the group above it.
+        episode_index: Position of the episode in the job.
+        num_samples: Its control steps.
     """
-    index_bytes = _INDEX.size + 4 * len(block.pointers)
-    padding = bytes(-index_bytes % 8)
-    position = _INDEX_ADDRESS + index_bytes + len(padding)
-    episode = block.at(position)
-    above, root_address = _groups_above(
-        {demo_name(block.episode_index): position + block.group_offset}, attributes, position + len(episode)
-    )
-    index = (position, len(episode), block.episode_index, block.group_offset, block.num_samples)
+    opening = _opening(template.max_pointers, template.group_offset, top)
+    address = len(opening.content)
+    block = template.filled(arrays, values, episode_index=episode_index, num_samples=num_samples, address=address)
+    content = bytearray().join((opening.content, block.content))
+    content[:SUPERBLOCK_BYTES] = superblock(root_address=opening.root_address, end_address=len(content))
+    name = demo_name(episode_index).encode()
+    content[opening.name_at : opening.name_at + len(_NAME)] = name.ljust(len(_NAME), b"\0")
+    struct.pack_into("<q", content, opening.total_at, num_samples)
+    numbers = (len(block.pointers), address, len(block.content), episode_index, block.group_offset, num_samples)
+    _INDEX.pack_into(content, _INDEX_ADDRESS, _SIGNATURE, 0, *numbers)
     pointers = block.pointers.astype("<u4").tobytes()
-    content = bytearray().join(
-        (
-            superblock(root_address=root_address, end_address=position + len(episode) + len(above)),
-            _INDEX.pack(_SIGNATURE, 0, len(block.pointers), *index),
-            pointers,
-            padding,
-            episode,
-            above,
-        )
-    )
+    content[_INDEX_ADDRESS + _INDEX.size : _INDEX_ADDRESS + _INDEX.size + len(pointers)] = pointers
     struct.pack_into("<I", content, _CHECKED_FROM - 4, zlib.crc32(memoryview(content)[_CHECKED_FROM:]))
     return bytes(content)
+
+
+@lru_cache(maxsize=64)
+def _opening(max_pointers: int, group_offset: int, top: TopAttributes) -> _Opening:
+    before = padded(bytes(_INDEX_ADDRESS + _INDEX.size + 4 * max_pointers))
+    # How long these groups are does not depend on the address of the episode, which comes after them.
+    above, _ = _groups_above({_NAME: 0}, top, _TOTAL, len(before))
+    address = len(before) + len(above)
+    above, root_address = _groups_above({_NAME: address + group_offset}, top, _TOTAL, len(before))
+    content = before + above
+    return _Opening(
+        content=content,
+        root_address=root_address,
+        name_at=content.index(_NAME.encode()),
+        total_at=content.index(_TOTAL),
+    )
 
 
 def block_of(content: bytes | bytearray) -> EpisodeBlock | None:
@@ -105,33 +156,29 @@ class DatasetWriter:
         self._members[demo_name(block.episode_index)] = self._position + block.group_offset
         self._position += self._file.write(block.at(self._position))
 
-    def finish(self, attributes: Sequence[Attribute]) -> None:
+    def finish(self, top: TopAttributes, total: int) -> None:
         """Write what leads to the episodes.
 
         Args:
-            attributes: Those of the group above them.
+            top: Attributes of the group above them.
+            total: Their number of control steps.
         """
-        above, root_address = _groups_above(self._members, attributes, self._position)
+        above, root_address = _groups_above(self._members, top, struct.pack("<q", total), self._position)
         self._file.write(above)
         self._file.seek(0)
         self._file.write(superblock(root_address=root_address, end_address=self._position + len(above)))
 
 
-def _groups_above(members: Mapping[str, int], attributes: Sequence[Attribute], position: int) -> tuple[bytes, int]:
+def _groups_above(members: Mapping[str, int], top: TopAttributes, total: bytes, position: int) -> tuple[bytes, int]:
     """Return the group of all episodes and the root group, to stand at a position, and the root group's address."""
-    messages = [attribute_message(each.type) for each in attributes]
+    messages = [attribute_message(top.total), attribute_message(top.env_args)]
     relative = [(name, address - position) for name, address in members.items()]
     block, offsets = group(relative, [message for message, _ in messages])
     content = block.at(position)
-    texts: list[bytes] = []
-    for each, at, (_, inside) in zip(attributes, offsets, messages, strict=True):
-        if each.type.value_bytes is None:
-            texts.append(each.value)
-            value = text_reference(len(each.value), position + len(content), len(texts))
-        else:
-            value = each.value
+    values = (total, text_reference(len(top.env_args_text), position + len(content), 1))
+    for value, at, (_, inside) in zip(values, offsets, messages, strict=True):
         content[at + inside : at + inside + len(value)] = value
-    content += text_heap(texts)
+    content += text_heap([top.env_args_text])
     root, _ = group([(DATA_GROUP, -len(content))])
     root_address = position + len(content)
     return bytes(content + root.at(root_address)), root_address

@@ -9,6 +9,7 @@ from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena.policy.zero_action import ZeroActionPolicy
+from isaaclab_arena.recording.episode_arrays import flatten
 from tests.environments.building import (
     ALL_ENVIRONMENTS,
     IN_SOME_ACTION_MODE,
@@ -166,11 +167,21 @@ def test_the_state_can_be_made_later_of_its_parts_to_the_last_bit(name):
         env.step(action)
         seen.append(env.state())
         kept.append(torch.cat(tuple(env.state_parts()), dim=1))
-    made = env.state_of(torch.cat(kept))
-    for kind, name_of, field in [(a, b, c) for a in made for b in made[a] for c in made[a][b]]:
-        expected = torch.cat([state[kind][name_of][field] for state in seen])
-        assert torch.equal(made[kind][name_of][field], expected)
-        assert made[kind][name_of][field].dtype == torch.float64
+    made = env.state_of(torch.cat(kept).numpy())
+    assert made.keys() == seen[0].keys()
+    for path, values in flatten(made, ""):
+        kind, thing, field = path.strip("/").split("/")
+        assert values.dtype == np.float64
+        assert np.array_equal(values, torch.cat([state[kind][thing][field] for state in seen]).numpy())
+
+
+def test_the_velocity_of_a_loose_thing_is_that_of_its_joint_to_the_last_bit():
+    env = build("stack", num_envs=3)
+    start(env)
+    for action in torch.rand(20, *env.action_space.shape) - 0.5:
+        env.step(action)
+        for thing, joint in env.task.rigid_objects.items():
+            assert torch.equal(env.state()["rigid_object"][thing]["root_velocity"], env.backend.free_velocity(joint))
 
 
 def test_the_state_is_a_copy():
