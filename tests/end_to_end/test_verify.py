@@ -1,0 +1,223 @@
+"""``isaaclab-arena verify`` on whole runs: what it finds, and that nothing escapes it."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from isaaclab_arena.cli.main import main
+from isaaclab_arena.evaluation.eval_runner import main as evaluate
+from isaaclab_arena.storage.hdf5 import read_episode
+from isaaclab_arena.storage.recorded_episode import checksum
+from tests.end_to_end.launching import ROOT, command, run, write_jobs
+from tests.environments.gym_fakes import ID as GYM_ID
+from tests.fakes_environment import files_below
+
+LIFT = {
+    "name": "lift",
+    "arena_env_args": {"environment": "lift_object", "num_envs": 4},
+    "policy_type": "scripted",
+    "num_episodes": 5,
+}
+NETWORK = {
+    "name": "reach",
+    "arena_env_args": {"environment": "reach", "num_envs": 8},
+    "policy_type": "tests.fakes_network.NetworkPolicy",
+    "num_episodes": 2,
+}
+
+
+def evaluated(folder: Path, *jobs: dict[str, Any], arguments: tuple[str, ...] = ()) -> Path:
+    """Run jobs in this process and return the output folder."""
+    path = write_jobs(folder / "jobs.json", jobs)
+    assert evaluate(["--eval_jobs_config", str(path), "--output_dir", str(folder / "out"), *arguments]) == 0
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory) -> Path:
+    return evaluated(tmp_path_factory.mktemp("untouched"), LIFT)
+
+
+@pytest.fixture
+def copied(untouched, tmp_path) -> Path:
+    return Path(shutil.copytree(untouched, tmp_path / "out"))
+
+
+def edit_lines(path: Path, edit: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> None:
+    rows = edit([json.loads(line) for line in path.read_text().splitlines()])
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def edit_json(path: Path, edit: Callable[[dict[str, Any]], None]) -> None:
+    document = json.loads(path.read_text())
+    edit(document)
+    path.write_text(json.dumps(document))
+
+
+def change_state(output: Path, step: int) -> None:
+    """Change one bit of demo_2's states."""
+    with h5py.File(output / "lift" / "dataset_lift.hdf5", "r+") as file:
+        states = file["data/demo_2/states/rigid_object/cube/root_pose"]
+        assert isinstance(states, h5py.Dataset)
+        states[step, 0] = np.nextafter(states[step, 0], 1)
+
+
+def fix_checksum(output: Path) -> None:
+    """Make a changed demo_2 look as if it had been recorded so."""
+    dataset = output / "lift" / "dataset_lift.hdf5"
+    crc = checksum(read_episode(dataset, 2).arrays)
+    with h5py.File(dataset, "r+") as file:
+        file["data/demo_2"].attrs["checksum"] = crc
+
+    def fixed(rows):
+        return [{**row, "checksum": crc} if row["episode_index"] == 2 else row for row in rows]
+
+    edit_lines(output / "lift" / "episode_results_rank0.jsonl", fixed)
+    assert main(["merge", str(output)]) == 0
+
+
+def test_a_run_is_verified_bitwise_at_another_number_of_rows_and_ranks(untouched, capsys):
+    before = {name: (untouched / name).stat().st_mtime_ns for name in files_below(untouched)}
+    assert main(["verify", str(untouched), "--sample", "3"]) == 0
+    told = capsys.readouterr().out
+    assert "every array is what was written, nothing is missing or there twice" in told
+    assert "num_envs from 4 to 1; ranks from 1 to 2" in told
+    assert told.count("steps, bitwise\n") == 3
+    assert "3 of 3 episodes bitwise" in told
+    assert {name: (untouched / name).stat().st_mtime_ns for name in files_below(untouched)} == before
+
+
+def test_a_tampered_recording_is_found_with_its_step_and_field(copied, capsys):
+    change_state(copied, step=21)
+    fix_checksum(copied)
+    capsys.readouterr()
+    assert main(["verify", str(copied), "--sample", "5", "--nproc", "1", "--num_envs", "2"]) == 1
+    told = capsys.readouterr().out
+    assert "every array is what was written" in told
+    assert "lift demo_2: 37 steps, differs first at control step 21: states/rigid_object/cube/root_pose by " in told
+    assert "4 of 5 episodes bitwise" in told
+
+
+def drop_line(output: Path) -> None:
+    edit_lines(output / "lift" / "episode_results_rank0.jsonl", lambda rows: rows[:-1])
+
+
+def edit_table(output: Path) -> None:
+    path = output / "results.csv"
+    path.write_text(path.read_text().replace("scripted", "mine"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda output: change_state(output, 3), "the arrays of /data/demo_2 are not what was written"),
+        (drop_line, "job 'lift' is interrupted and lacks demo_4"),
+        (drop_line, "which has no line in the commit record"),
+        (edit_table, "results.csv is not what a merge of these files gives"),
+        (lambda output: (output / "episodes.parquet").unlink(), "episodes.parquet is missing"),
+        (lambda output: (output / "lift" / "dataset_lift.hdf5").unlink(), "no file holds demo_4 with the checksum"),
+        (
+            lambda output: shutil.copy(
+                output / "lift" / "dataset_lift.hdf5", output / "lift" / "dataset_lift_rank7.hdf5"
+            ),
+            "demo_0 is recorded in ",
+        ),
+        (
+            lambda output: (output / "lift" / "dataset_lift_rank1.hdf5").write_bytes(b"\x89HDF torn"),
+            "dataset_lift_rank1.hdf5",
+        ),
+    ],
+)
+def test_whatever_is_wrong_with_the_files_is_told(copied, capsys, damage, words):
+    damage(copied)
+    assert main(["verify", str(copied), "--sample", "0"]) == 1
+    told = capsys.readouterr().out
+    assert words in told
+    assert "every array is what was written" not in told
+
+
+def test_files_alone_can_be_checked(untouched, capsys):
+    assert main(["verify", str(untouched), "--sample", "0"]) == 0
+    assert capsys.readouterr().out.endswith("no episode was run again\n")
+
+
+def test_without_a_recording_endings_are_compared_and_another_version_is_named(tmp_path, capsys):
+    output = evaluated(tmp_path, LIFT, arguments=("--no_dataset",))
+    edit_json(output / "attempts" / "attempt_1.json", lambda attempt: attempt["versions"].update(mujoco="3.0.0"))
+    capsys.readouterr()
+    assert main(["verify", str(output), "--sample", "2", "--nproc", "1"]) == 0
+    told = capsys.readouterr().out
+    assert told.count("when the run ran, mujoco was 3.0.0, is now ") == 1
+    assert told.count("steps, ended the same\n") == 2
+    assert "without a dataset only conditions, outcome, length, return and metrics can be compared" in told
+
+
+def test_an_environment_that_ignores_its_seed_is_caught(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    job = {
+        "name": "draw",
+        "arena_env_args": {
+            "environment": f"gym:{GYM_ID}",
+            "make_kwargs": {"misbehaviour": "unseeded"},
+            "seeded": False,
+            "success_key": "success",
+        },
+        "policy_type": "random_action",
+        "num_episodes": 2,
+    }
+    output = evaluated(tmp_path, job)
+    capsys.readouterr()
+    assert main(["verify", str(output), "--nproc", "1"]) == 1
+    told = capsys.readouterr().out
+    assert told.count("differs first at control step 0: obs/") == 2
+    assert "0 of 2 episodes bitwise" in told
+
+
+def test_a_networks_answers_change_with_the_rows_and_that_is_explained(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    output = evaluated(tmp_path, NETWORK)
+    capsys.readouterr()
+    assert main(["verify", str(output), "--nproc", "1", "--sample", "2"]) == 1
+    told = capsys.readouterr().out
+    assert told.count("differs first at control step 0: actions by ") == 2
+    assert "(expected: this policy's answers may change with num_envs; run with --deterministic)" in told
+
+
+def test_a_deterministic_run_of_a_network_is_verified_bitwise(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    # In a process of its own: what makes torch deterministic lasts as long as the process.
+    path, output = write_jobs(tmp_path / "jobs.json", [NETWORK]), tmp_path / "out"
+    finished = run(command("--eval_jobs_config", path, "--output_dir", output, "--deterministic", "--policy_batch", 8))
+    assert finished.returncode == 0, finished.stderr
+    assert main(["verify", str(output), "--nproc", "1", "--sample", "2"]) == 0
+    assert "2 of 2 episodes bitwise" in capsys.readouterr().out
+
+
+def test_a_policy_that_is_not_there_any_more_is_named(copied, capsys):
+    def rename(plan):
+        plan["jobs"][0]["config"]["policy_type"] = "scribbled"
+
+    edit_json(copied / "run.json", rename)
+    assert main(["verify", str(copied), "--nproc", "1"]) == 1
+    told = capsys.readouterr().err
+    assert "the episodes could not be run again:" in told
+    assert "no policy called 'scribbled'" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{folder}"], "holds no run.json: it is not the output of a run"),
+        (["{run}", "--sample", "-1"], "--sample: must be at least 0, got -1"),
+        (["{run}", "--nproc", "0"], "--nproc: must be at least 1, got 0"),
+    ],
+)
+def test_mistakes_are_told_with_exit_code_2(untouched, tmp_path, capsys, arguments, message):
+    assert main(["verify", *(argument.format(run=untouched, folder=tmp_path) for argument in arguments)]) == 2
+    assert message in capsys.readouterr().err
