@@ -14,7 +14,6 @@ CONTACT_SHEET_FILE = "contact_sheet.png"
 COMMIT_FILE_PATTERN = "episode_results_rank*.jsonl"
 JOB_REPORT_PATTERN = "job_report_rank*.json"
 EPISODE_FILE_PATTERN = "e*.h5"
-DATASET_PATTERN = "dataset_*.hdf5"
 
 DATA_GROUP = "data"
 COMMIT_ATTRIBUTE = "commit"
@@ -28,6 +27,7 @@ INITIAL_STATE = "initial_state"
 SIMULATOR = "simulator"
 
 _DEMO = re.compile(r"demo_(\d+)")
+_DATASET_ENDING = re.compile(r"(_rank\d+)?\.hdf5")
 _EPISODE_FILE = re.compile(r"e(\d+)\.h5")
 _ATTEMPT_FILE = re.compile(r"attempt_(\d+)\.json")
 
@@ -45,7 +45,8 @@ def dataset_file_name(job: str, rank: int, world_size: int) -> str:
 
 def is_dataset_of(job: str, name: str) -> bool:
     """Whether a name is one that `dataset_file_name` gives to a job's recording, on whichever rank."""
-    return re.fullmatch(rf"dataset_{re.escape(job)}(_rank\d+)?\.hdf5", name) is not None
+    beginning = f"dataset_{job}"
+    return name.startswith(beginning) and _DATASET_ENDING.fullmatch(name, len(beginning)) is not None
 
 
 def video_file_name(camera: str | None, *, env_id: int, episode_index: int, rebuild: int | None = None) -> str:

@@ -36,8 +36,7 @@ def write_damaged_run(output: Path) -> None:
     third.finish(7, outcome=Outcome.ERROR, error="it fell too")
     third.finish(3)
     third.consolidate()
-    job.finish(4)
-    job.finish(6)
+    job.finish(4, 6)
     job.part(6).write_bytes(b"")
     job.write_part(job.row(5))
     job.write_part(job.row(1), config_hash="wrong")
@@ -62,8 +61,8 @@ def outcome(output: Path) -> tuple[object, ...]:
     return (jobs, files, *((each.committed(), each.recorded(), each.set_aside()) for each in folders))
 
 
-def main(folder: Path, *effects: str) -> None:
-    """Disturb repairs with every effect at every operation, until one meets no disturbance any more."""
+def main(folder: Path, stride: int, *effects: str) -> None:
+    """Disturb repairs with every effect at every operation, or every n-th, until one meets no disturbance any more."""
     write_damaged_run(folder / "damaged")
     undisturbed = outcome(shutil.copytree(folder / "damaged", folder / "undisturbed"))
     for effect in map(Effect, effects):
@@ -81,7 +80,7 @@ def main(folder: Path, *effects: str) -> None:
             sys.stdout.write(f"{effect} {at} {what} {code}\n")
             (folder / "met").unlink(missing_ok=True)
             shutil.rmtree(output)
-            at += 1
+            at += stride
 
 
 def _repair(output: Path, fault: Fault, met: Path) -> int:
@@ -102,4 +101,4 @@ def _note(path: Path, operation: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    main(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
