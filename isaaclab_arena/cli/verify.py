@@ -137,7 +137,7 @@ def _tell_problems(problems: Iterable[str], plan: RunPlan, num_episodes: int) ->
         _say(problem)
     if is_whole:
         _say(
-            f"{len(plan.jobs)} jobs, {num_episodes} episodes: every array is what was written, nothing is missing or "
+            f"{len(plan.jobs)} {'job' if len(plan.jobs) == 1 else 'jobs'}, {num_episodes} episodes: every array is what was written, nothing is missing or "
             "there twice, the tables are those that a merge gives"
         )
     return is_whole

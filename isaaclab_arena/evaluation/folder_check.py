@@ -70,7 +70,11 @@ def _check_recordings(directory: Path, job: str) -> Iterator[str]:
 
 def _check_tables(output_directory: Path, merged: MergedResults) -> Iterator[str]:
     with TemporaryDirectory() as folder:
-        for expected in write_tables(Path(folder), merged):
+        tables = write_tables(Path(folder), merged)
+        if not any((output_directory / expected.name).is_file() for expected in tables):
+            yield f"{output_directory} holds no tables; isaaclab-arena merge writes them"
+            return
+        for expected in tables:
             found = output_directory / expected.name
             if not found.is_file():
                 yield f"{found} is missing; isaaclab-arena merge writes it"

@@ -108,6 +108,11 @@ def drop_line(output: Path) -> None:
     edit_lines(output / "lift" / "episode_results_rank0.jsonl", lambda rows: rows[:-1])
 
 
+def drop_tables(output: Path) -> None:
+    for path in [*output.glob("*.csv"), *output.glob("*.parquet"), output / "results.json"]:
+        path.unlink()
+
+
 def edit_table(output: Path) -> None:
     path = output / "results.csv"
     path.write_text(path.read_text().replace("scripted", "mine"))
@@ -121,6 +126,7 @@ def edit_table(output: Path) -> None:
         (drop_line, "which has no line in the commit record"),
         (edit_table, "results.csv is not what a merge of these files gives"),
         (lambda output: (output / "episodes.parquet").unlink(), "episodes.parquet is missing"),
+        (drop_tables, "holds no tables; isaaclab-arena merge writes them"),
         (lambda output: (output / "lift" / "dataset_lift.hdf5").unlink(), "no file holds demo_4 with the checksum"),
         (
             lambda output: shutil.copy(
