@@ -136,9 +136,10 @@ def _tell_problems(problems: Iterable[str], plan: RunPlan, num_episodes: int) ->
         is_whole = False
         _say(problem)
     if is_whole:
+        jobs = "1 job" if len(plan.jobs) == 1 else f"{len(plan.jobs)} jobs"
         _say(
-            f"{len(plan.jobs)} {'job' if len(plan.jobs) == 1 else 'jobs'}, {num_episodes} episodes: every array is what was written, nothing is missing or "
-            "there twice, the tables are those that a merge gives"
+            f"{jobs}, {num_episodes} episodes: every array is what was written, nothing is missing or there twice, "
+            "the tables are those that a merge gives"
         )
     return is_whole
 
