@@ -110,6 +110,15 @@ def test_a_report_that_is_none_is_set_aside_and_the_job_reports_again(tmp_path, 
     assert job.set_aside() == {"job_report_rank0.json"}
 
 
+def test_a_report_that_is_none_may_have_been_the_last_one(tmp_path, job):
+    job.finish(0, 1, 2, 3)
+    job.report()
+    job.report().write_text("{")
+    assert recover(tmp_path).jobs[0].to_run
+    assert job.set_aside() == {"job_report_rank0_life1.json"}
+    assert not recover(tmp_path).jobs[0].to_run
+
+
 def test_a_job_of_unknown_length_runs_until_it_reports_that_it_completed(tmp_path, job):
     unknown = planned(num_episodes=None)
     job.finish(0, 1)
@@ -388,6 +397,23 @@ def test_a_result_that_took_the_place_of_an_error_is_adopted_and_does_not_run_ag
     assert job.recorded() == {"dataset_lift.hdf5": [1]}
 
 
+def test_another_recording_of_the_same_attempt_takes_no_errors_place(tmp_path, job):
+    job.finish(1, outcome=Outcome.ERROR, error="it fell")
+    job.consolidate()
+    job.write_part(job.row(1, length=7))
+    assert recover(tmp_path).jobs[0].finished == ((1, 2),)
+    assert job.committed()[1].outcome == "error"
+    assert job.recorded() == {"dataset_lift.hdf5": [1]}
+    assert job.set_aside() == {"e000001.h5"}
+
+
+def test_an_error_that_was_not_committed_runs_again_too(tmp_path, job):
+    job.write_part(job.row(1, outcome=Outcome.ERROR))
+    assert recover(tmp_path, retry_errors=True).jobs[0].finished == ()
+    assert job.committed() == {}
+    assert job.set_aside() == {"e000001.h5"}
+
+
 def test_errors_without_recordings_run_again_too(tmp_path, job):
     job.commit(*(job.row(index, checksum=None) for index in (0, 1)))
     job.commit(job.row(2, outcome=Outcome.ERROR, checksum=None))
@@ -423,6 +449,14 @@ def test_a_job_limited_by_steps_that_ended_is_left_alone(tmp_path, job):
     assert snapshot(tmp_path) == before
 
 
+def test_a_job_limited_by_steps_that_ended_on_one_rank_but_not_on_another_starts_anew(tmp_path, job):
+    job.finish(0)
+    job.report()
+    job.report(ReportedStatus.INTERRUPTED, rank=1)
+    assert recover(tmp_path, planned(num_episodes=None, num_steps=100)).jobs[0].to_run
+    assert job.committed() == {}
+
+
 def test_a_job_whose_policy_limits_it_by_steps_starts_anew(tmp_path, job):
     job.finish(0)
     job.report(ReportedStatus.INTERRUPTED, env_steps=7)
@@ -446,9 +480,11 @@ def test_a_job_limited_by_steps_with_damaged_recordings_starts_anew(tmp_path, jo
 def test_committed_parts_are_consolidated_at_the_end_of_a_run_and_others_stay(tmp_path, job):
     job.finish(0, 1)
     job.write_part(job.row(2))
+    job.commit(job.row(3))
+    job.write_part(job.row(3, length=9))
     notes = consolidate_leftovers(job.directory, planned())
-    assert job.recorded() == {"dataset_lift.hdf5": [0, 1], "e000002.h5": [2]}
-    assert len(notes) == 2
+    assert job.recorded() == {"dataset_lift.hdf5": [0, 1], "e000002.h5": [2], "e000003.h5": [3]}
+    assert len(notes) == 3
     assert consolidate_leftovers(tmp_path / "no job", planned()) == ()
 
 
