@@ -306,5 +306,6 @@ def _latest(evidence: JobEvidence) -> list[JobReport]:
 
 def _has_everything(evidence: JobEvidence, statuses: Set[ReportedStatus]) -> bool:
     if planned_episodes(evidence) is not None and evidence.job.status == "pending":
-        return all_episodes_finished(evidence)
+        # The report says what the job promises; a rank that died before it wrote one is owed it, as by a resume.
+        return all_episodes_finished(evidence) and ReportedStatus.COMPLETED in statuses
     return statuses == {ReportedStatus.COMPLETED}

@@ -114,8 +114,11 @@ def test_a_job_that_a_later_attempt_finished_is_completed_and_says_how_long_all_
     assert row["env_steps_per_s"] == 1800 / (9.0 + 4.0)
 
 
-def test_a_job_whose_rank_died_after_its_last_episode_is_completed():
-    assert status_of(evidence("ssssssssss", reports=())) == "completed"
+def test_a_job_whose_rank_died_after_its_last_episode_still_owes_its_report():
+    assert status_of(evidence("ssssssssss", reports=())) == "interrupted"
+    assert status_of(evidence("ssssssssss", reports=[report(status="interrupted")])) == "interrupted"
+    shared = [report(status="interrupted"), report(rank=1)]
+    assert status_of(evidence("ssssssssss", reports=shared)) == "completed"
 
 
 def test_a_failure_of_an_earlier_attempt_is_forgotten_when_a_later_one_completes():
