@@ -3,6 +3,7 @@
 import io
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable
 
@@ -51,7 +52,7 @@ def exit_code_of(run: Callable[[], int]) -> int:
 
     Returns:
         What ``run`` returns; 2 for a mistake in what was asked for; 1 if the ranks cannot find each other or a file
-        cannot be written.
+        cannot be written; 130 after Ctrl-C.
     """
     for stream in (sys.stdout, sys.stderr):
         # A name that the terminal's encoding lacks must not end a run.
@@ -63,6 +64,9 @@ def exit_code_of(run: Callable[[], int]) -> int:
     except PeerStoppedError as error:
         _LOG.debug("%s", error)
         return 1
+    except KeyboardInterrupt:
+        # Before the jobs run, nobody else listens for it.
+        return 128 + signal.SIGINT
     except ArenaError as error:
         code = 2 if isinstance(error, ConfigError) else 1
         if code == 1 or speaks_for_all():

@@ -54,7 +54,7 @@ class Interruption:
 def watch_for_interruption() -> Iterator[Interruption]:
     """Listen for SIGINT, SIGTERM, SIGHUP and SIGUSR1 for the length of a ``with`` block, in the main thread only.
 
-    Enter it when the ranks have found each other: before that there is no loop that could stop by itself, and a
+    Enter it when the ranks have agreed on what to do: before that there is no loop that could stop by itself, and a
     signal had better end the process. SIGUSR1 is what clusters send some time before they end a job.
 
     Yields:

@@ -49,10 +49,10 @@ def execute(request: RunRequest, context: DistributedContext) -> int:
     limit_threads(request.options.torch_threads)
     if request.options.deterministic:
         calculate_deterministically()
-    # Signals are watched for after the ranks have met: before that, one may end the process as it always does.
-    with initialise(context) as ranks, watch_for_interruption() as interruption:
+    with initialise(context) as ranks:
         started = start_run(request, context, ranks)
-        with started.lock:
+        # Not before: while ranks wait for each other, a signal may end them as it always does, and at once.
+        with started.lock, watch_for_interruption() as interruption:
             if started.attempt is None:
                 return show_finished_run(started.output_directory) if context.is_rank_zero else 0
             try:
