@@ -106,7 +106,7 @@ class Ranks:
             PeerStoppedError: If another rank has given up.
             DistributedError: If a rank does not answer in time.
         """
-        probe = directory / f".seen_by_all_{os.getpid()}"
+        probe = directory / f".seen_by_all.{os.getpid()}.tmp"
         if self.context.is_rank_zero:
             probe.touch()
         name = self.share_from_rank_zero("probe of the shared disk", probe.name)
