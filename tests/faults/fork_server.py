@@ -1,0 +1,230 @@
+"""Runs the small run in forked children of a process that has loaded everything already: milliseconds, not seconds.
+
+Reads one request per line from stdin, and answers each with one line on stdout. `ForkServer` is the other end.
+"""
+
+import json
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.end_to_end.launching import ROOT, environment
+from tests.faults.file_operations import Effect, Fault, FaultyFiles
+
+LAUNCHER_PATIENCE_S = 20.0
+_NOTE_BYTES = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a run went.
+
+    Attributes:
+        exit_codes: Of each rank, negative for a signal.
+        met: The operation of each rank that its fault met, empty where the rank had ended before.
+        output: What all ranks wrote to the screen.
+    """
+
+    exit_codes: tuple[int, ...]
+    met: tuple[str, ...]
+    output: str
+
+    @property
+    def exit_code(self) -> int:
+        """What a launcher would say: 0, or the code of the first rank that failed."""
+        return next((code for code in self.exit_codes if code), 0)
+
+
+class ForkServer:
+    """Starts the server, and asks it for runs."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        with log.with_suffix(".server").open("wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.faults.fork_server"],
+                cwd=ROOT,
+                env=environment({"OMP_NUM_THREADS": "1"}),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=60)
+
+    def run(
+        self,
+        arguments: Sequence[object],
+        *,
+        folder: Path,
+        diary: Path,
+        faults: Mapping[int, Fault] | None = None,
+        ranks: int = 1,
+    ) -> Ended:
+        """Run the evaluation runner to its end.
+
+        Args:
+            arguments: Its arguments.
+            folder: Where faults happen.
+            diary: Where started episodes are written down.
+            faults: What goes wrong, by rank.
+            ranks: How many ranks there are.
+        """
+        request = {
+            "arguments": [*map(str, arguments)],
+            "folder": str(folder),
+            "diary": str(diary),
+            "log": str(self._log),
+            "ranks": ranks,
+            "faults": {rank: [fault.effect, fault.at] for rank, fault in (faults or {}).items()},
+        }
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{json.dumps(request)}\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, self._log.with_suffix(".server").read_text()
+        answer = json.loads(line)
+        return Ended(
+            exit_codes=tuple(answer["exit_codes"]),
+            met=tuple(answer["met"]),
+            output=self._log.read_text(errors="replace"),
+        )
+
+
+def _serve() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    _load_everything()
+    for line in sys.stdin:
+        print(json.dumps(_run(json.loads(line))), file=answers, flush=True)
+
+
+def _load_everything() -> None:
+    """Do a whole run here, after which everything is loaded that a run needs."""
+    from tests.faults import small_run  # noqa: PLC0415  only the server needs it
+
+    # Neither changes while the server lives, and a run asks for both more than once.
+    os.chdir("/")
+    metadata.version = cache(metadata.version)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        jobs = small_run.write_small_jobs(folder / "jobs.json")
+        os.environ[small_run.DIARY] = str(folder / "diary")
+        if small_run.main(["--eval_jobs_config", str(jobs), "--output_dir", f"{name}/out"]):
+            raise SystemExit("an undisturbed run fails")
+
+
+def _run(request: Mapping[str, Any]) -> dict[str, Any]:
+    ranks = request["ranks"]
+    variables, store = _launcher(ranks)
+    log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+    notes = [mmap.mmap(-1, _NOTE_BYTES) for _ in range(ranks)]
+    children: dict[int, int] = {}
+    for rank in range(ranks):
+        pid = os.fork()
+        if pid == 0:
+            _be_rank(rank, request, {**variables, **_rank_variables(rank, ranks)}, notes[rank], log)
+        children[pid] = rank
+    os.close(log)
+    codes = _wait(children)
+    del store
+    return {
+        "exit_codes": [codes[rank] for rank in range(ranks)],
+        "met": [note[:].rstrip(b"\0").decode() for note in notes],
+    }
+
+
+def _launcher(ranks: int) -> tuple[dict[str, str], object]:
+    """Return the variables that torchrun gives to every rank, and the store that it keeps for them."""
+    if ranks == 1:
+        return {}, None
+    from torch._C._distributed_c10d import TCPStore  # noqa: PLC0415  only the server needs it
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    return {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_RUN_ID": "faults",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }, store
+
+
+def _rank_variables(rank: int, ranks: int) -> dict[str, str]:
+    if ranks == 1:
+        return {}
+    return {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+
+
+def _be_rank(rank: int, request: Mapping[str, Any], variables: Mapping[str, str], note: mmap.mmap, log: int) -> None:
+    """Run as one rank in this forked child, which never returns."""
+    from tests.faults import small_run  # noqa: PLC0415
+
+    code = 70
+    try:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.environ.update(variables, **{small_run.DIARY: request["diary"]})
+        fault = request["faults"].get(str(rank))
+
+        def remember(operation: str) -> None:
+            text = operation.encode()[:_NOTE_BYTES]
+            note[: len(text)] = text
+
+        if fault is not None:
+            FaultyFiles(request["folder"], Fault(effect=Effect(fault[0]), at=fault[1]), remember).install()
+        code = small_run.main(request["arguments"])
+    except BaseException:  # noqa: BLE001  as the interpreter would
+        traceback.print_exc()
+        code = 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _wait(children: Mapping[int, int]) -> dict[int, int]:
+    """Wait for all ranks the way torchrun does: when one fails the others are told to stop, then made to."""
+    codes: dict[int, int] = {}
+    left = dict(children)
+    deadline = None
+    while left:
+        for pid in list(left):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                codes[left.pop(pid)] = os.waitstatus_to_exitcode(status)
+        if deadline is None and any(codes.values()):
+            deadline = time.monotonic() + LAUNCHER_PATIENCE_S
+            for pid in left:
+                os.kill(pid, signal.SIGTERM)
+        if deadline is not None and time.monotonic() > deadline:
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.001)
+    return codes
+
+
+if __name__ == "__main__":
+    _serve()

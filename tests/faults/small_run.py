@@ -1,0 +1,98 @@
+"""A run of three small jobs that is over in a moment, and writes down which episodes it really executes.
+
+As a program it is the evaluation runner that knows the environment ``coins``.
+"""
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.evaluation import eval_runner
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
+from tests.end_to_end.launching import write_jobs
+from tests.fakes import CoinBuilder
+
+DIARY = "ARENA_TEST_DIARY"
+"""The environment variable that names the file to which every started episode is appended."""
+
+_write = os.write
+
+
+@dataclass(frozen=True)
+class WatchedCfg(PolicyCfg):
+    """Options of `WatchedPolicy`.
+
+    Attributes:
+        step_s: Time that an action takes [s].
+    """
+
+    step_s: float = 0.0
+
+
+class WatchedPolicy(PolicyBase[WatchedCfg]):
+    """Does nothing, and writes down every episode that starts."""
+
+    name = "watched"
+    config_class = WatchedCfg
+    reproducible = True
+    batch_invariant = True
+
+    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
+        lines = "".join(f"{start.episode.job} {start.episode.episode_index}\n" for start in starts)
+        # One write each, so that the lines of several ranks do not mix.
+        diary = Path(os.environ[DIARY])
+        descriptor = _open(diary, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        _write(descriptor, lines.encode())
+        os.close(descriptor)
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        if self.config is not None and self.config.step_s:
+            time.sleep(self.config.step_s)
+        return torch.zeros(env.num_envs, *env.action_spec.shape)
+
+
+_open = os.open
+
+
+def write_small_jobs(path: Path, *, num_jobs: int = 3, num_episodes: int = 6, step_s: float = 0.0, **keys: Any) -> Path:
+    """Write the job file: jobs ``a``, ``b``, ``c`` … of two rows each; keys are added to every job."""
+    jobs = [
+        {
+            "name": "abcdefghij"[index],
+            "arena_env_args": {"environment": "coins", "num_envs": 2, "success_step": 2, "failure_step": 3},
+            "policy_type": "tests.faults.small_run.WatchedPolicy",
+            "policy_config_dict": {"step_s": step_s},
+            "num_episodes": num_episodes,
+            "seed": index,
+            **keys,
+        }
+        for index in range(num_jobs)
+    ]
+    return write_jobs(path, jobs)
+
+
+def read_diary(path: Path) -> Counter[tuple[str, int]]:
+    """Return how often each episode was started, by job and index."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return Counter((job, int(index)) for job, index in (line.split() for line in lines))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the evaluation runner, which knows the environment ``coins`` here."""
+    if not ENVIRONMENTS.is_listed("coins"):
+        ENVIRONMENTS.register("coins", CoinBuilder())
+    return eval_runner.main(arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

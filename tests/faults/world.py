@@ -1,0 +1,110 @@
+"""A place in which runs meet faults: the jobs, what an undisturbed run makes of them, and a server that runs them."""
+
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.faults.file_operations import Effect, Fault
+from tests.faults.fork_server import Ended, ForkServer
+from tests.faults.invariants import check_results, check_whole, committed, is_called_complete
+from tests.faults.small_run import read_diary, write_small_jobs
+
+CAUSES = {
+    Effect.SHORT_WRITE: ("the disk is full",),
+    Effect.NO_SPACE_ONCE: ("No space left on device",),
+    Effect.NO_SPACE: ("No space left on device", "the disk is full"),
+    Effect.IO_ERROR_ONCE: ("Input/output error",),
+    Effect.IO_ERROR: ("Input/output error",),
+    Effect.NO_ACCESS_ONCE: ("Permission denied",),
+    Effect.NO_ACCESS: ("Permission denied",),
+}
+"""What the screen says of each effect, one of them; of a death it says nothing."""
+
+
+class World:
+    """The jobs, the undisturbed run, and one run that meets faults.
+
+    Args:
+        folder: Where everything lies.
+        server: Runs them.
+        options: Further arguments of every run.
+        keys: See `write_small_jobs`.
+    """
+
+    def __init__(self, folder: Path, server: ForkServer, *options: str, **keys: int) -> None:
+        self.server = server
+        self.output = folder / "out"
+        self.diary = folder / "diary"
+        self.undisturbed = folder / "undisturbed"
+        self._folder = folder
+        self._jobs = write_small_jobs(folder / "jobs.json", **keys)
+        self._options = options
+        ended = self._run("--output_dir", self.undisturbed)
+        assert ended.exit_code == 0, ended.output
+        check_whole(self.undisturbed, self.undisturbed)
+
+    def begin(self, *, faults: Mapping[int, Fault] | None = None, ranks: int = 1) -> Ended:
+        """Start a new run, in the place of any earlier one."""
+        shutil.rmtree(self.output, ignore_errors=True)
+        return self._checked(self._run("--output_dir", self.output, faults=faults, ranks=ranks), faults)
+
+    def resume(self, *, faults: Mapping[int, Fault] | None = None, ranks: int = 1) -> Ended:
+        """Go on with the run; nothing that has a commit line may run again."""
+        before = committed(self.output)
+        ended = self._run("--output_dir", self.output, "--resume", faults=faults, ranks=ranks)
+        again = before.keys() & self._started.keys()
+        assert not again, f"executed although committed: {sorted(again)}\n{ended.output}"
+        return self._checked(ended, faults)
+
+    def resume_to_the_end(self, *, ranks: int = 1) -> None:
+        """Go on with the run, undisturbed; afterwards it is what an undisturbed run would have been."""
+        ended = self.resume(ranks=ranks)
+        assert ended.exit_code == 0, ended.output
+        check_whole(self.output, self.undisturbed)
+
+    def keep(self, name: str) -> None:
+        """Keep a copy of the run's folder as it is now."""
+        shutil.rmtree(self._folder / name, ignore_errors=True)
+        if self.output.exists():
+            shutil.copytree(self.output, self._folder / name)
+
+    def bring_back(self, name: str) -> None:
+        """Put the run's folder back as it was kept."""
+        shutil.rmtree(self.output, ignore_errors=True)
+        if (self._folder / name).exists():
+            shutil.copytree(self._folder / name, self.output)
+
+    @property
+    def _started(self) -> Counter[tuple[str, int]]:
+        return read_diary(self.diary)
+
+    def _run(self, *arguments: object, faults: Mapping[int, Fault] | None = None, ranks: int = 1) -> Ended:
+        self.diary.unlink(missing_ok=True)
+        return self.server.run(
+            ["--eval_jobs_config", self._jobs, *arguments, *self._options],
+            folder=self.output,
+            diary=self.diary,
+            faults=faults,
+            ranks=ranks,
+        )
+
+    def _checked(self, ended: Ended, faults: Mapping[int, Fault] | None) -> Ended:
+        assert max(self._started.values(), default=0) <= 1, ended.output
+        if ended.exit_code == 0:
+            check_whole(self.output, self.undisturbed)
+            return ended
+        # It may have died between its last table and its last word; then all results are there.
+        if is_called_complete(self.output):
+            check_results(self.output, self.undisturbed)
+        assert "Traceback" not in ended.output, ended.output
+        assert "Logging error" not in ended.output, ended.output
+        for rank, fault in (faults or {}).items():
+            if fault.effect in CAUSES and ended.met[rank] and ended.exit_codes[rank]:
+                assert says(ended, CAUSES[fault.effect]), f"{ended.met[rank]}: {ended.output}"
+        return ended
+
+
+def says(ended: Ended, causes: Sequence[str]) -> bool:
+    """Whether the screen shows one of these causes."""
+    return any(cause in ended.output for cause in causes)
