@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.storage.atomic import flush_to_disk, written_in_place
+from isaaclab_arena.storage.atomic import flush_to_disk, storage_errors, written_in_place
 from isaaclab_arena.storage.hdf5 import assemble_dataset, copy_episodes, list_episodes, read_attributes, verify_episodes
 from isaaclab_arena.storage.layout import demo_name, episode_index_of_file
 
@@ -62,7 +62,8 @@ def _consolidate(sources: Mapping[int, Path], dataset: Path) -> tuple[int, ...]:
             # The parts are removed next, so the dataset must survive a power failure.
             flush_to_disk(temporary)
     for part in sources.values():
-        part.unlink(missing_ok=True)
+        with storage_errors("remove", part):
+            part.unlink(missing_ok=True)
     return indices
 
 
