@@ -37,6 +37,8 @@ class ArenaEnvironment(Environment):
         device: Where observations live and actions are expected, whatever device the physics runs on.
     """
 
+    returns_own_tensors = True
+
     def __init__(
         self,
         *,

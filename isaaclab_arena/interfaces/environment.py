@@ -71,6 +71,8 @@ class Environment(ABC):
         control_dt: Time between two control steps [s].
         reproducible: Whether episodes follow from their conditions and actions alone, bit for bit where the device
             allows; results then promise it.
+        returns_own_tensors: Whether nothing changes a tensor any more once `reset` or `step` has returned it, so that
+            whoever keeps it needs no copy.
         filmable: Names of the cameras that `film` knows: those of ``camera_obs`` that show colours, and `VIEWPORT`.
     """
 
@@ -82,6 +84,7 @@ class Environment(ABC):
     max_episode_length: int
     control_dt: float
     reproducible: bool = True
+    returns_own_tensors: bool = False
     filmable: tuple[str, ...] = ()
 
     @abstractmethod

@@ -1,5 +1,6 @@
 """The arrays of the episodes under way: what the policy saw and did, what it got, and the state that came of it."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,6 +15,10 @@ from isaaclab_arena.recording.step_ring import StepRing
 from isaaclab_arena.storage import layout
 
 _PARTS = "parts"
+
+HELD_STEPS = 64
+"""Control steps whose tensors are copied at once where nothing else changes them: right after the physics has used all
+of the processor's caches, the first of several copies costs five times as much as the others."""
 
 EXPECTED_STEPS = 1000
 """Control steps for which there is room at first; more is made for longer episodes."""
@@ -48,32 +53,38 @@ class EpisodeArrays:
     def __init__(self, environment: Environment, observations: RecordedObservations) -> None:
         self._environment = environment
         self._observations = observations
-        self._ring = StepRing(environment.num_envs, min(environment.max_episode_length, EXPECTED_STEPS))
+        expected_steps = min(environment.max_episode_length, EXPECTED_STEPS)
+        self._ring = StepRing(environment.num_envs, expected_steps)
+        self._states = StepRing(environment.num_envs, expected_steps)
         self._state_parts = environment.state_parts()
+        self._held: list[list[torch.Tensor]] = []
+        self._max_held = 1
         self._initial: dict[int, dict[str, np.ndarray]] = {}
         self._terms: list[tuple[str, tuple[str, ...]]] = []
-        self._packs: list[list[str]] = []
+        self._packs: list[tuple[int, ...]] = []
         self._columns: list[list[_Column]] = []
 
     def start(self, env_ids: Sequence[int]) -> None:
         """Begin an episode in the named rows, which were just reset."""
-        states = self._states()
+        self._copy_held()
+        states = self._initial_states()
         for row in env_ids:
             initial = {name: values[row : row + 1].copy() for name, values in states.items()}
             for name, array in self._environment.episode_state(row).items():
                 initial[f"{layout.INITIAL_STATE}/{layout.SIMULATOR}/{name}"] = np.asarray(array)
             self._initial[row] = initial
         self._ring.start(env_ids)
+        self._states.start(env_ids)
 
     def append(self, transition: Transition) -> None:
-        """Keep one control step."""
+        """Keep one control step; its action must not change any more."""
         if not self._columns:
             self._lay_out(transition)
-        arrays = self._arrays(transition)
-        packs: list[Sequence[torch.Tensor]] = [[arrays[name] for name in names] for names in self._packs]
         if self._state_parts:
-            packs.append(self._state_parts)
-        self._ring.append(packs)
+            self._states.append((self._state_parts,))
+        self._held.append(self._tensors(transition))
+        if len(self._held) >= self._max_held:
+            self._copy_held()
 
     def take(self, env_id: int) -> dict[str, np.ndarray]:
         """End a row's episode and return its arrays by path, ``dones`` too. Shape of each: (num_steps, ...).
@@ -81,20 +92,26 @@ class EpisodeArrays:
         The state that it starts from is below ``initial_state``, in the shape (1, ...).
         """
         initial = self._initial.pop(env_id)
+        self._copy_held()
         packs = self._ring.take(env_id)
         arrays = {
             column.name: np.ascontiguousarray(pack[:, column.start : column.stop]).reshape(len(pack), *column.shape)
-            for columns, pack in zip(self._columns, packs, strict=False)
+            for columns, pack in zip(self._columns, packs, strict=True)
             for column in columns
         }
         if self._state_parts:
-            arrays |= self._states_of(initial.pop(_PARTS), packs[-1])
+            arrays |= self._states_of(initial.pop(_PARTS), self._states.take(env_id)[0])
         arrays |= initial
         arrays[layout.DONES] = np.zeros(len(packs[0]), np.uint8)
         arrays[layout.DONES][-1:] = 1
         return arrays
 
-    def _states(self) -> dict[str, np.ndarray]:
+    def _copy_held(self) -> None:
+        for tensors in self._held:
+            self._ring.append([[tensors[number] for number in numbers] for numbers in self._packs])
+        self._held.clear()
+
+    def _initial_states(self) -> dict[str, np.ndarray]:
         """Return the state of all rows, or what it can be made of later."""
         if self._state_parts:
             return {_PARTS: torch.cat(tuple(self._state_parts), dim=1).cpu().numpy()}
@@ -109,28 +126,39 @@ class EpisodeArrays:
             arrays[layout.STATES + path] = np.ascontiguousarray(values[1:])
         return arrays
 
-    def _arrays(self, transition: Transition) -> dict[str, torch.Tensor]:
-        action = transition.action
-        if action.dtype is not torch.float32:
-            action = action.to(torch.float32)
-        arrays = {layout.ACTIONS: action, layout.REWARDS: transition.step.reward}
-        if not self._state_parts:
-            arrays |= flatten(self._environment.state(), layout.STATES)
-        for path, keys in self._terms:
-            value: Any = transition.observation
+    def _tensors(self, transition: Transition) -> list[torch.Tensor]:
+        """Return what is kept of a step, always in the same order; see `_names`."""
+        action, observation = transition.action, transition.observation
+        tensors = [action if action.dtype is torch.float32 else action.to(torch.float32), transition.step.reward]
+        for _, keys in self._terms:
+            value: Any = observation
             for key in keys:
                 value = value[key]
-            arrays[path] = value
-        return arrays
+            tensors.append(value)
+        if not self._state_parts:
+            states = dict(flatten(self._environment.state(), layout.STATES))
+            tensors += [states[name] for name in sorted(states)]
+        return tensors
+
+    def _names(self) -> list[str]:
+        terms = [name for name, _ in self._terms]
+        states = {} if self._state_parts else dict(flatten(self._environment.state(), layout.STATES))
+        return [layout.ACTIONS, layout.REWARDS, *terms, *sorted(states)]
 
     def _lay_out(self, transition: Transition) -> None:
         """Decide which arrays lie side by side: vectors of one type; images are large enough to stand alone."""
         self._terms = list(_recorded_terms(transition.observation, self._observations))
-        groups: dict[object, dict[str, torch.Tensor]] = {}
-        for name, tensor in self._arrays(transition).items():
-            groups.setdefault(tensor.dtype if tensor.ndim <= 2 else name, {})[name] = tensor
-        self._packs = [list(group) for group in groups.values()]
-        self._columns = [_columns(group) for group in groups.values()]
+        tensors = self._tensors(transition)
+        groups: dict[object, dict[int, _Column]] = {}
+        for number, (name, tensor) in enumerate(zip(self._names(), tensors, strict=True)):
+            group = groups.setdefault(tensor.dtype if tensor.ndim <= 2 else name, {})
+            start = max((column.stop for column in group.values()), default=0)
+            shape = tuple(tensor.shape[1:])
+            group[number] = _Column(name=name, start=start, stop=start + math.prod(shape), shape=shape)
+        self._packs = [tuple(group) for group in groups.values()]
+        self._columns = [list(group.values()) for group in groups.values()]
+        if self._environment.returns_own_tensors and all(tensor.ndim <= 2 for tensor in tensors):
+            self._max_held = HELD_STEPS
 
 
 def flatten(tree: Observation | StateTree, prefix: str) -> Iterator[tuple[str, Any]]:
@@ -165,12 +193,3 @@ def _leaf_keys(tree: Observation) -> Iterator[tuple[str, ...]]:
                 yield (name, *keys)
         else:
             yield (name,)
-
-
-def _columns(tensors: Mapping[str, torch.Tensor]) -> list[_Column]:
-    columns, start = [], 0
-    for name, tensor in tensors.items():
-        stop = start + tensor[0].numel()
-        columns.append(_Column(name=name, start=start, stop=stop, shape=tuple(tensor.shape[1:])))
-        start = stop
-    return columns

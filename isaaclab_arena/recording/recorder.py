@@ -143,7 +143,7 @@ class EpisodeRecorder(Observer):
         """
         if not self._parts:
             return Consolidation(episode_indices=(), damaged=())
-        done = consolidate(sorted(self._parts), self._directory / self._dataset_name)
+        done = consolidate(self._parts, self._directory / self._dataset_name)
         self._parts = []
         for _, reason in done.damaged:
             logger.warning("left out of %s: %s", self._dataset_name, reason)

@@ -76,15 +76,18 @@ class _Pack:
 
     def __init__(self, tensors: Sequence[torch.Tensor], num_envs: int, capacity: int) -> None:
         width = sum(tensor[0].numel() for tensor in tensors)
+        self._is_flat = all(tensor.ndim == 2 for tensor in tensors)
+        self._is_on_cpu = all(tensor.is_cpu for tensor in tensors)
         # The system gives memory to pages that are touched, so a long limit costs nothing for short episodes.
         self._hold(torch.empty((capacity, num_envs, width), dtype=tensors[0].dtype))
 
     def write(self, position: int, tensors: Sequence[torch.Tensor]) -> None:
-        flat = [tensor if tensor.ndim == 2 else tensor.reshape(len(tensor), -1) for tensor in tensors]
-        if flat[0].is_cpu:
-            torch.cat(flat, dim=1, out=self._steps[position])
+        if not self._is_flat:
+            tensors = [tensor if tensor.ndim == 2 else tensor.reshape(len(tensor), -1) for tensor in tensors]
+        if self._is_on_cpu:
+            torch.cat(tuple(tensors), dim=1, out=self._steps[position])
         else:
-            self._steps[position].copy_(torch.cat(flat, dim=1))
+            self._steps[position].copy_(torch.cat(tuple(tensors), dim=1))
 
     def read(self, env_id: int, position: int, length: int) -> np.ndarray:
         before_the_end = self._array[position : position + length, env_id]

@@ -62,7 +62,7 @@ def written_in_place(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def write_bytes(path: Path, content: bytes, *, overwrite: bool = False) -> None:
+def write_bytes(path: Path, content: bytes | bytearray, *, overwrite: bool = False) -> None:
     """Write a whole file, complete or not at all; see `written_in_place`."""
     # What `written_in_place` does, with half of its calls to the system: thousands of small files are written so.
     temporary = temporary_path(path)

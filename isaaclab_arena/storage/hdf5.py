@@ -200,7 +200,7 @@ def _episode_image(
     attributes: Mapping[str, AttributeValue],
     num_samples: int,
     compression: Compression,  # noqa: ARG001  one signature for both
-) -> bytes:
+) -> bytearray:
     arrays = {name: np.ascontiguousarray(array) for name, array in sorted(episode.arrays.items())}
     values = [value.encode() if isinstance(value, str) else np.asarray(value) for value in attributes.values()]
     template = _template(

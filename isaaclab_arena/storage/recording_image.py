@@ -77,7 +77,7 @@ def episode_file(
     *,
     episode_index: int,
     num_samples: int,
-) -> bytes:
+) -> bytearray:
     """Return the file of one episode.
 
     Args:
@@ -101,7 +101,7 @@ def episode_file(
     pointers = block.pointers.astype("<u4").tobytes()
     content[_INDEX_ADDRESS + _INDEX.size : _INDEX_ADDRESS + _INDEX.size + len(pointers)] = pointers
     struct.pack_into("<I", content, _CHECKED_FROM - 4, zlib.crc32(memoryview(content)[_CHECKED_FROM:]))
-    return bytes(content)
+    return content
 
 
 @lru_cache(maxsize=64)

@@ -184,6 +184,21 @@ def test_the_velocity_of_a_loose_thing_is_that_of_its_joint_to_the_last_bit():
             assert torch.equal(env.state()["rigid_object"][thing]["root_velocity"], env.backend.free_velocity(joint))
 
 
+def test_nothing_changes_a_tensor_that_was_returned():
+    env = build("lift_object", num_envs=2)
+    assert env.returns_own_tensors
+    returned = [*start(env)["policy"].values()]
+    for action in torch.rand(6, *env.action_space.shape) - 0.5:
+        step = env.step(action)
+        returned += [*step.observation["policy"].values(), step.reward]
+        start(env, [1])
+    copies = [tensor.clone() for tensor in returned]
+    env.step(torch.zeros(env.action_space.shape))
+    start(env)
+    assert all(torch.equal(tensor, copy) for tensor, copy in zip(returned, copies, strict=True))
+    assert len({tensor.data_ptr() for tensor in returned}) == len(returned)
+
+
 def test_the_state_is_a_copy():
     env = build("lift_object")
     start(env)

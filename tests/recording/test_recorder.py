@@ -69,6 +69,16 @@ def test_the_same_bits_are_recorded_for_any_number_of_environments(tmp_path):
     assert checksums[0] == checksums[1] == checksums[2]
 
 
+@pytest.mark.parametrize("num_envs", [1, 4])
+def test_the_same_bits_are_recorded_of_tensors_that_are_copied_later(tmp_path, num_envs, monkeypatch):
+    record(tmp_path / "at_once", num_envs=num_envs)
+    monkeypatch.setattr(ScriptedEnvironment, "returns_own_tensors", True)
+    record(tmp_path / "later", num_envs=num_envs)
+    at_once, later = (read_commits(tmp_path / name, "push").rows for name in ("at_once", "later"))
+    assert [row.checksum for row in at_once] == [row.checksum for row in later]
+    assert len(at_once) == 12
+
+
 def test_attributes_say_which_episode_it_was_and_how_it_ended(tmp_path):
     record(tmp_path)
     rows = read_commits(tmp_path, "push").rows
