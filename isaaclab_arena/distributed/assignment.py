@@ -1,14 +1,8 @@
-"""Which rank runs which jobs and episodes: pure functions that every rank evaluates alike, without talking.
+"""Which rank runs which jobs and episodes: pure functions that every rank evaluates alike, without talking."""
 
-Episodes are given as ascending half-open ranges: 0 to 39 and 41 as ``((0, 40), (41, 42))``.
-"""
-
-from collections.abc import Sequence
-
+from isaaclab_arena.episode_ranges import EpisodeRanges, count_episodes, cut
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.registry import Registry
-
-EpisodeRanges = tuple[tuple[int, int], ...]
 
 _PIECES_PER_RANK = 8
 """Into how many pieces per rank a job is cut: an eighth of a rank's share is lost at most by an uneven end."""
@@ -63,27 +57,6 @@ def assign_jobs(assignment: str, num_jobs: int, world_size: int) -> list[list[in
     return shares
 
 
-def count_episodes(ranges: EpisodeRanges) -> int:
-    """Return how many episodes the ranges hold."""
-    return sum(end - begin for begin, end in ranges)
-
-
-def remaining_episodes(num_episodes: int, finished: EpisodeRanges) -> EpisodeRanges:
-    """Return the episodes below ``num_episodes`` that are not finished.
-
-    Args:
-        num_episodes: Episodes of the job.
-        finished: Those that must not run again.
-    """
-    remaining, begin = [], 0
-    for finished_begin, finished_end in (*finished, (num_episodes, num_episodes)):
-        end = min(finished_begin, num_episodes)
-        if begin < end:
-            remaining.append((begin, end))
-        begin = max(begin, finished_end)
-    return tuple(remaining)
-
-
 def split_shares(remaining: EpisodeRanges, world_size: int, *, first_rank: int) -> list[EpisodeRanges]:
     """Cut a job's remaining episodes into one consecutive share per rank, sizes differing by at most one.
 
@@ -117,29 +90,6 @@ def pieces_of(remaining: EpisodeRanges, *, total_remaining: int, world_size: int
     smallest = max(1, total_remaining // (_PIECES_PER_RANK_AT_MOST * world_size))
     num_pieces = min(_PIECES_PER_RANK * world_size, max(1, num_episodes // smallest))
     return cut(remaining, _even_sizes(num_episodes, num_pieces)) if num_episodes else []
-
-
-def cut(ranges: EpisodeRanges, sizes: Sequence[int]) -> list[EpisodeRanges]:
-    """Cut ranges into consecutive parts of the given sizes.
-
-    Raises:
-        ValueError: If the sizes do not add up to what the ranges hold.
-    """
-    if sum(sizes) != count_episodes(ranges):
-        raise ValueError(f"parts of {sum(sizes)} episodes cannot be cut from {count_episodes(ranges)}")
-    parts, left = [], list(reversed(ranges))
-    for size in sizes:
-        part: list[tuple[int, int]] = []
-        wanted = size
-        while wanted > 0:
-            begin, end = left.pop()
-            middle = min(begin + wanted, end)
-            part.append((begin, middle))
-            wanted -= middle - begin
-            if middle < end:
-                left.append((middle, end))
-        parts.append(tuple(part))
-    return parts
 
 
 def _even_sizes(total: int, num_parts: int) -> list[int]:

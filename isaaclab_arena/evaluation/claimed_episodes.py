@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isaaclab_arena.distributed.selection import Measured, rows_to_use
+from isaaclab_arena.episode_ranges import of_ranges
 from isaaclab_arena.evaluation.work_board import HeldPiece, WorkBoard
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
-from isaaclab_arena.storage.attempts import Attempt, of_ranges
+from isaaclab_arena.storage.attempts import Attempt
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.layout import job_directory
 

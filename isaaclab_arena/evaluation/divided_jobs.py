@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from isaaclab_arena.distributed.assignment import EpisodeRanges, count_episodes, pieces_of, remaining_episodes
+from isaaclab_arena.distributed.assignment import pieces_of
 from isaaclab_arena.distributed.selection import WorkSize
+from isaaclab_arena.episode_ranges import EpisodeRanges, count_episodes, remaining_episodes
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.work_queue import unfinished
 from isaaclab_arena.storage.attempts import Attempt

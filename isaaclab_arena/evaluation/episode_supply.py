@@ -4,10 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from isaaclab_arena.storage.attempts import of_ranges
-
-EpisodeRanges = tuple[tuple[int, int], ...]
-"""Ascending half-open ranges of episodes: ``((0, 40), (41, 50))``."""
+from isaaclab_arena.episode_ranges import EpisodeRanges, of_ranges
 
 
 class EpisodeSupply(Protocol):

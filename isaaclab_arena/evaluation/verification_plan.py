@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from isaaclab_arena.config.schema import JobConfig, JobStatus
+from isaaclab_arena.episode_ranges import as_ranges, remaining_episodes
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation import provenance
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.evaluation.verification_sample import all_but, another_num_envs
+from isaaclab_arena.evaluation.verification_sample import another_num_envs
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.storage.attempts import Attempt, JobWork
 from isaaclab_arena.storage.commits import read_commits
@@ -46,7 +47,10 @@ def plan_sample(
         _with_sample(known[name], episodes, index, num_envs or another_num_envs(known[name].num_envs, largest=largest))
         for index, (name, episodes) in enumerate(sample.items())
     )
-    work = tuple(JobWork(job=job.name, finished=all_but(sample[job.name], job.num_episodes or 0)) for job in jobs)
+    work = tuple(
+        JobWork(job=job.name, finished=remaining_episodes(job.num_episodes or 0, as_ranges(sample[job.name])))
+        for job in jobs
+    )
     run_id, now = uuid.uuid4().hex, datetime.now(UTC).isoformat(timespec="milliseconds")
     # The devices are for the ranks to say, in their reports.
     here: dict[str, Any] = {"versions": provenance.versions(), "machine": provenance.machine(), "devices": ()}

@@ -1,6 +1,6 @@
 """Which episodes of a run are run again to verify it. Pure functions."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -29,21 +29,6 @@ def draw_sample(finished: Mapping[str, Sequence[int]], size: int, *, seed: int) 
                 drawn[job].append(int(shuffled[job][taken]))
                 left -= 1
     return {job: tuple(sorted(episodes)) for job, episodes in drawn.items() if episodes}
-
-
-def all_but(sample: Iterable[int], num_episodes: int) -> tuple[tuple[int, int], ...]:
-    """Return the other episodes of a job, as ascending half-open ranges.
-
-    Args:
-        sample: Episodes of the job.
-        num_episodes: How many the job has.
-    """
-    ranges, begin = [], 0
-    for index in [*sorted(set(sample)), num_episodes]:
-        if index > begin:
-            ranges.append((begin, index))
-        begin = index + 1
-    return tuple(ranges)
 
 
 def another_num_envs(num_envs: int, *, largest: int | None = None) -> int:

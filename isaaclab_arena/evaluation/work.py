@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from isaaclab_arena.episode_ranges import EpisodeRanges, count_episodes
 from isaaclab_arena.evaluation.dynamic_queue import SharedRun, dynamic_queue
-from isaaclab_arena.evaluation.episode_supply import EpisodeRanges
 from isaaclab_arena.evaluation.planning import DYNAMIC, RunRequest
 from isaaclab_arena.evaluation.work_queue import FixedQueue, WorkQueue, jobs_of_rank, unfinished
 from isaaclab_arena.storage.attempts import Attempt
@@ -74,4 +74,4 @@ def work_of_rank(
 
 
 def _num_unfinished(num_episodes: int | None, finished: EpisodeRanges) -> int:
-    return 0 if num_episodes is None else num_episodes - sum(end - begin for begin, end in finished)
+    return 0 if num_episodes is None else num_episodes - count_episodes(finished)

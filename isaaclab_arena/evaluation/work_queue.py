@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from isaaclab_arena.config.schema import JobStatus
-from isaaclab_arena.distributed.assignment import assign_jobs, remaining_episodes, split_shares
-from isaaclab_arena.evaluation.episode_supply import EpisodeRanges, EpisodeSupply, FixedShare
+from isaaclab_arena.distributed.assignment import assign_jobs, split_shares
+from isaaclab_arena.episode_ranges import EpisodeRanges, count_episodes, remaining_episodes
+from isaaclab_arena.evaluation.episode_supply import EpisodeSupply, FixedShare
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.storage.attempts import Attempt
@@ -97,7 +98,7 @@ def jobs_of_rank(jobs: Sequence[Job], attempt: Attempt, *, rank: int, split_jobs
 def _assigned(job: Job, finished: EpisodeRanges, share: EpisodeRanges | None) -> AssignedJob:
     num_episodes = job.config.num_episodes
     if share is not None:
-        num_episodes = sum(end - begin for begin, end in share)
+        num_episodes = count_episodes(share)
     elif num_episodes is not None:
-        num_episodes -= sum(end - begin for begin, end in finished)
+        num_episodes -= count_episodes(finished)
     return AssignedJob(job=job, supply=FixedShare(finished=finished, share=share), num_episodes=num_episodes)

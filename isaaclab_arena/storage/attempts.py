@@ -4,10 +4,11 @@ The plan in ``run.json`` says what a run is; an attempt says who worked on it wh
 this file what is finished, so they agree on what remains though none of them asks another.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from isaaclab_arena.episode_ranges import EpisodeRanges
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.json_values import json_text, read_versioned
@@ -23,11 +24,11 @@ class JobWork:
 
     Attributes:
         job: Name of the job.
-        finished: Episodes that must not run again, as ascending half-open ranges: ``((0, 40), (41, 50))``.
+        finished: Episodes that must not run again.
     """
 
     job: str
-    finished: tuple[tuple[int, int], ...] = ()
+    finished: EpisodeRanges = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,19 +110,3 @@ def attempt_numbers(output_directory: Path) -> list[int]:
     if not folder.is_dir():
         return []
     return sorted(number for path in folder.iterdir() if (number := attempt_number(path.name)) is not None)
-
-
-def as_ranges(indices: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """Return indices as ascending half-open ranges: 0, 1, 2, 5 as ``((0, 3), (5, 6))``."""
-    ranges: list[list[int]] = []
-    for index in sorted(set(indices)):
-        if ranges and ranges[-1][1] == index:
-            ranges[-1][1] = index + 1
-        else:
-            ranges.append([index, index + 1])
-    return tuple((begin, end) for begin, end in ranges)
-
-
-def of_ranges(ranges: Iterable[tuple[int, int]]) -> frozenset[int]:
-    """Return the indices of half-open ranges."""
-    return frozenset(index for begin, end in ranges for index in range(begin, end))

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from isaaclab_arena.episode_ranges import as_ranges
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.storage.hdf5 import list_episodes
 from isaaclab_arena.storage.layout import EPISODE_FILE_PATTERN, EPISODES_FOLDER, demo_name, is_dataset_of
@@ -58,15 +59,10 @@ def index_episodes(files: Iterable[Path], *, key: str) -> dict[int, Path]:
 
 
 def in_words(indices: Iterable[int]) -> str:
-    """Return ascending indices for people: ``demo_0 to demo_4, demo_7``."""
-    runs: list[list[int]] = []
-    for index in indices:
-        if runs and runs[-1][1] == index - 1:
-            runs[-1][1] = index
-        else:
-            runs.append([index, index])
+    """Return indices for people: ``demo_0 to demo_4, demo_7``."""
     return ", ".join(
-        demo_name(first) if first == last else f"{demo_name(first)} to {demo_name(last)}" for first, last in runs
+        demo_name(begin) if end == begin + 1 else f"{demo_name(begin)} to {demo_name(end - 1)}"
+        for begin, end in as_ranges(indices)
     )
 
 

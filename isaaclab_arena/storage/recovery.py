@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from isaaclab_arena.episode_ranges import EpisodeRanges, as_ranges
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.storage.atomic import storage_errors
-from isaaclab_arena.storage.attempts import as_ranges
 from isaaclab_arena.storage.commits import CommitLog, read_commits
 from isaaclab_arena.storage.job_diagnosis import Diagnosis, ExpectedJob, diagnose
 from isaaclab_arena.storage.job_repair import repair_job, set_job_aside
@@ -31,12 +31,12 @@ class RecoveredJob:
 
     Attributes:
         name: Name of the job.
-        finished: Episodes that must not run again, as ascending half-open ranges.
+        finished: Episodes that must not run again.
         to_run: Whether anything is left to do, be it only to report.
     """
 
     name: str
-    finished: tuple[tuple[int, int], ...]
+    finished: EpisodeRanges
     to_run: bool
 
 

@@ -3,13 +3,11 @@ import pytest
 from isaaclab_arena.distributed.assignment import (
     ASSIGNMENTS,
     assign_jobs,
-    count_episodes,
-    cut,
     pieces_of,
-    remaining_episodes,
     round_robin,
     split_shares,
 )
+from isaaclab_arena.episode_ranges import count_episodes
 from isaaclab_arena.errors import ConfigError
 
 
@@ -50,20 +48,6 @@ def test_there_is_at_least_one_rank():
 
 def episodes_in(ranges) -> list[int]:
     return [index for begin, end in ranges for index in range(begin, end)]
-
-
-@pytest.mark.parametrize(
-    ("finished", "remaining"),
-    [
-        ((), ((0, 10),)),
-        (((0, 10),), ()),
-        (((0, 3), (5, 6)), ((3, 5), (6, 10))),
-        (((2, 12),), ((0, 2),)),
-        (((10, 20),), ((0, 10),)),
-    ],
-)
-def test_what_remains_is_what_is_planned_and_not_finished(finished, remaining):
-    assert remaining_episodes(10, finished) == remaining
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
@@ -110,8 +94,3 @@ def test_thousands_of_jobs_make_few_claims_each():
     assert pieces == [((0, 100),)]
     long_job = pieces_of(((0, 50_000),), total_remaining=10_000 * 100, world_size=8)
     assert len(long_job) == 64
-
-
-def test_parts_must_add_up():
-    with pytest.raises(ValueError, match="parts of 3 episodes cannot be cut from 4"):
-        cut(((0, 4),), [1, 2])

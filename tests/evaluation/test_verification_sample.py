@@ -1,5 +1,4 @@
-from isaaclab_arena.evaluation.verification_sample import all_but, another_num_envs, draw_sample
-from isaaclab_arena.storage.attempts import of_ranges
+from isaaclab_arena.evaluation.verification_sample import another_num_envs, draw_sample
 
 FINISHED = {"long": list(range(1000)), "short": [4, 7], "none": [], "other": list(range(5, 50))}
 
@@ -23,13 +22,6 @@ def test_fewer_episodes_than_jobs_come_from_jobs_drawn_at_random():
     assert len(first) == len(second) == 5
     assert first.keys() != second.keys()
     assert draw_sample(jobs, 5, seed=1) == first
-
-
-def test_all_but_a_sample_is_left_out():
-    assert all_but([0, 3, 4], 8) == ((1, 3), (5, 8))
-    assert all_but([], 3) == ((0, 3),)
-    assert all_but([0], 1) == ()
-    assert of_ranges(all_but([7, 2], 10)) == frozenset(range(10)) - {2, 7}
 
 
 def test_another_number_of_rows_fits_the_fixed_batch():

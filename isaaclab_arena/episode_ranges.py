@@ -1,0 +1,66 @@
+"""Sets of episodes as ascending half-open ranges: 0 to 39 and 41 as ``((0, 40), (41, 42))``. Pure functions."""
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+EpisodeRanges: TypeAlias = tuple[tuple[int, int], ...]
+
+
+def as_ranges(indices: Iterable[int]) -> EpisodeRanges:
+    """Return indices, in any order, as ranges: 0, 1, 2, 5 as ``((0, 3), (5, 6))``."""
+    ranges: list[list[int]] = []
+    for index in sorted(set(indices)):
+        if ranges and ranges[-1][1] == index:
+            ranges[-1][1] = index + 1
+        else:
+            ranges.append([index, index + 1])
+    return tuple((begin, end) for begin, end in ranges)
+
+
+def of_ranges(ranges: EpisodeRanges) -> frozenset[int]:
+    """Return the indices that ranges hold."""
+    return frozenset(index for begin, end in ranges for index in range(begin, end))
+
+
+def count_episodes(ranges: EpisodeRanges) -> int:
+    """Return how many episodes ranges hold."""
+    return sum(end - begin for begin, end in ranges)
+
+
+def remaining_episodes(num_episodes: int, finished: EpisodeRanges) -> EpisodeRanges:
+    """Return the episodes below ``num_episodes`` that are not finished.
+
+    Args:
+        num_episodes: Episodes of the job.
+        finished: Those that must not run again.
+    """
+    remaining, begin = [], 0
+    for finished_begin, finished_end in (*finished, (num_episodes, num_episodes)):
+        end = min(finished_begin, num_episodes)
+        if begin < end:
+            remaining.append((begin, end))
+        begin = max(begin, finished_end)
+    return tuple(remaining)
+
+
+def cut(ranges: EpisodeRanges, sizes: Sequence[int]) -> list[EpisodeRanges]:
+    """Cut ranges into consecutive parts of the given sizes.
+
+    Raises:
+        ValueError: If the sizes do not add up to what the ranges hold.
+    """
+    if sum(sizes) != count_episodes(ranges):
+        raise ValueError(f"parts of {sum(sizes)} episodes cannot be cut from {count_episodes(ranges)}")
+    parts, left = [], list(reversed(ranges))
+    for size in sizes:
+        part: list[tuple[int, int]] = []
+        wanted = size
+        while wanted > 0:
+            begin, end = left.pop()
+            middle = min(begin + wanted, end)
+            part.append((begin, middle))
+            wanted -= middle - begin
+            if middle < end:
+                left.append((middle, end))
+        parts.append(tuple(part))
+    return parts
