@@ -106,6 +106,8 @@ class Ranks:
             PeerStoppedError: If another rank has given up.
             DistributedError: If a rank does not answer in time.
         """
+        if not self.context.is_distributed:
+            return
         probe = directory / f".seen_by_all.{os.getpid()}.tmp"
         if self.context.is_rank_zero:
             probe.touch()

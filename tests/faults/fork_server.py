@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.end_to_end.launching import ROOT, environment
+from tests.faults.clock import set_clock_back_now_and_then
 from tests.faults.file_operations import Effect, Fault, FaultyFiles
 
 LAUNCHER_PATIENCE_S = 20.0
@@ -81,6 +82,8 @@ class ForkServer:
         diary: Path,
         faults: Mapping[int, Fault] | None = None,
         ranks: int = 1,
+        commands: int = 1,
+        clock_jumps: bool = False,
     ) -> Ended:
         """Run the evaluation runner to its end.
 
@@ -90,6 +93,8 @@ class ForkServer:
             diary: Where started episodes are written down.
             faults: What goes wrong, by rank.
             ranks: How many ranks there are.
+            commands: How often the same command is started, at once; each is a rank 0 then.
+            clock_jumps: Whether the clock is set back by an hour now and then.
         """
         request = {
             "arguments": [*map(str, arguments)],
@@ -97,6 +102,8 @@ class ForkServer:
             "diary": str(diary),
             "log": str(self._log),
             "ranks": ranks,
+            "commands": commands,
+            "clock_jumps": clock_jumps,
             "faults": {rank: [fault.effect, fault.at] for rank, fault in (faults or {}).items()},
         }
         assert self._process.stdin is not None
@@ -137,21 +144,21 @@ def _load_everything() -> None:
 
 
 def _run(request: Mapping[str, Any]) -> dict[str, Any]:
-    ranks = request["ranks"]
+    ranks, processes = request["ranks"], request["ranks"] * request["commands"]
     variables, store = _launcher(ranks)
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
-    notes = [mmap.mmap(-1, _NOTE_BYTES) for _ in range(ranks)]
+    notes = [mmap.mmap(-1, _NOTE_BYTES) for _ in range(processes)]
     children: dict[int, int] = {}
-    for rank in range(ranks):
+    for rank in range(processes):
         pid = os.fork()
         if pid == 0:
             _be_rank(rank, request, {**variables, **_rank_variables(rank, ranks)}, notes[rank], log)
         children[pid] = rank
     os.close(log)
-    codes = _wait(children)
+    codes = _wait(children, belong_together=ranks > 1)
     del store
     return {
-        "exit_codes": [codes[rank] for rank in range(ranks)],
+        "exit_codes": [codes[rank] for rank in range(processes)],
         "met": [note[:].rstrip(b"\0").decode() for note in notes],
     }
 
@@ -187,6 +194,8 @@ def _be_rank(rank: int, request: Mapping[str, Any], variables: Mapping[str, str]
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.environ.update(variables, **{small_run.DIARY: request["diary"]})
+        if request["clock_jumps"]:
+            set_clock_back_now_and_then()
         fault = request["faults"].get(str(rank))
 
         def remember(operation: str) -> None:
@@ -205,7 +214,7 @@ def _be_rank(rank: int, request: Mapping[str, Any], variables: Mapping[str, str]
         os._exit(code)
 
 
-def _wait(children: Mapping[int, int]) -> dict[int, int]:
+def _wait(children: Mapping[int, int], *, belong_together: bool) -> dict[int, int]:
     """Wait for all ranks the way torchrun does: when one fails the others are told to stop, then made to."""
     codes: dict[int, int] = {}
     left = dict(children)
@@ -215,7 +224,7 @@ def _wait(children: Mapping[int, int]) -> dict[int, int]:
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 codes[left.pop(pid)] = os.waitstatus_to_exitcode(status)
-        if deadline is None and any(codes.values()):
+        if belong_together and deadline is None and any(codes.values()):
             deadline = time.monotonic() + LAUNCHER_PATIENCE_S
             for pid in left:
                 os.kill(pid, signal.SIGTERM)

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 
 from isaaclab_arena.storage.hdf5 import list_episodes, read_attributes, verify_episodes
@@ -16,9 +17,9 @@ def committed(output: Path) -> Counter[tuple[str, int]]:
         for line in path.read_bytes().split(b"\n")[:-1]:
             try:
                 row = json.loads(line)
-            except ValueError:
+                found[row["job_name"], row["episode_index"]] += 1
+            except (ValueError, TypeError, KeyError):
                 continue
-            found[row["job_name"], row["episode_index"]] += 1
     return found
 
 
@@ -28,20 +29,26 @@ def is_called_complete(output: Path) -> bool:
     return table.exists() and json.loads(table.read_text())["complete"]
 
 
-def check_whole(output: Path, undisturbed: Path) -> None:
-    """The run has everything that an undisturbed one has, once, and nothing else."""
-    check_results(output, undisturbed)
+def check_whole(output: Path, undisturbed: Path, *, twice: Collection[tuple[str, int]] = ()) -> None:
+    """The run has everything that an undisturbed one has, once, and nothing else.
+
+    Args:
+        output: The run's folder.
+        undisturbed: That of the undisturbed one.
+        twice: Episodes that two ranks finished, both of which have recorded the same.
+    """
+    check_results(output, undisturbed, twice=twice)
     _check_nothing_is_left_over(output)
 
 
-def check_results(output: Path, undisturbed: Path) -> None:
-    """The run has everything that an undisturbed one has, once."""
+def check_results(output: Path, undisturbed: Path, *, twice: Collection[tuple[str, int]] = ()) -> None:
+    """The run has everything that an undisturbed one has, once; see `check_whole`."""
     assert is_called_complete(output)
     assert same_tables(output, undisturbed)
-    _check_recordings(output)
+    _check_recordings(output, twice)
 
 
-def _check_recordings(output: Path) -> None:
+def _check_recordings(output: Path, twice: Collection[tuple[str, int]]) -> None:
     table = episodes_table(output)
     for job in output.glob("*/"):
         if not any(job.glob("episode_results_rank*.jsonl")):
@@ -56,7 +63,8 @@ def _check_recordings(output: Path) -> None:
             assert {index: read_attributes(path, index)["checksum"] for index in indices} == {
                 index: expected[index] for index in indices
             }
-        assert found == Counter(expected.keys()), f"recorded episodes of job {job.name}"
+        assert found.keys() == expected.keys(), f"recorded episodes of job {job.name}"
+        assert {(job.name, index) for index in found if found[index] > 1} <= {*twice}
 
 
 def _check_nothing_is_left_over(output: Path) -> None:

@@ -4,6 +4,7 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.faults.file_operations import Effect, Fault
 from tests.faults.fork_server import Ended, ForkServer
@@ -29,31 +30,35 @@ class World:
         folder: Where everything lies.
         server: Runs them.
         options: Further arguments of every run.
+        output: The folder of the run that meets faults, if it lies elsewhere.
         keys: See `write_small_jobs`.
     """
 
-    def __init__(self, folder: Path, server: ForkServer, *options: str, **keys: int) -> None:
+    def __init__(
+        self, folder: Path, server: ForkServer, *options: str, output: Path | None = None, **keys: Any
+    ) -> None:
         self.server = server
-        self.output = folder / "out"
+        self.output = output or folder / "out"
         self.diary = folder / "diary"
         self.undisturbed = folder / "undisturbed"
         self._folder = folder
         self._jobs = write_small_jobs(folder / "jobs.json", **keys)
         self._options = options
-        ended = self._run("--output_dir", self.undisturbed)
+        ended = self.run("--output_dir", self.undisturbed)
         assert ended.exit_code == 0, ended.output
         check_whole(self.undisturbed, self.undisturbed)
 
-    def begin(self, *, faults: Mapping[int, Fault] | None = None, ranks: int = 1) -> Ended:
+    def begin(self, *, faults: Mapping[int, Fault] | None = None, ranks: int = 1, clock_jumps: bool = False) -> Ended:
         """Start a new run, in the place of any earlier one."""
         shutil.rmtree(self.output, ignore_errors=True)
-        return self._checked(self._run("--output_dir", self.output, faults=faults, ranks=ranks), faults)
+        ended = self.run("--output_dir", self.output, faults=faults, ranks=ranks, clock_jumps=clock_jumps)
+        return self._checked(ended, faults)
 
-    def resume(self, *, faults: Mapping[int, Fault] | None = None, ranks: int = 1) -> Ended:
+    def resume(self, *, faults: Mapping[int, Fault] | None = None, ranks: int = 1, clock_jumps: bool = False) -> Ended:
         """Go on with the run; nothing that has a commit line may run again."""
         before = committed(self.output)
-        ended = self._run("--output_dir", self.output, "--resume", faults=faults, ranks=ranks)
-        again = before.keys() & self._started.keys()
+        ended = self.run("--output_dir", self.output, "--resume", faults=faults, ranks=ranks, clock_jumps=clock_jumps)
+        again = before.keys() & self.started.keys()
         assert not again, f"executed although committed: {sorted(again)}\n{ended.output}"
         return self._checked(ended, faults)
 
@@ -76,21 +81,34 @@ class World:
             shutil.copytree(self._folder / name, self.output)
 
     @property
-    def _started(self) -> Counter[tuple[str, int]]:
+    def started(self) -> Counter[tuple[str, int]]:
+        """How often the last command has started each episode, by job and index."""
         return read_diary(self.diary)
 
-    def _run(self, *arguments: object, faults: Mapping[int, Fault] | None = None, ranks: int = 1) -> Ended:
+    def arguments(self, *arguments: object) -> list[object]:
+        """Return the whole command line for these arguments."""
+        return ["--eval_jobs_config", self._jobs, *arguments, *self._options]
+
+    def run(
+        self,
+        *arguments: object,
+        faults: Mapping[int, Fault] | None = None,
+        ranks: int = 1,
+        clock_jumps: bool = False,
+    ) -> Ended:
+        """Run the evaluation runner with these arguments, and check nothing."""
         self.diary.unlink(missing_ok=True)
         return self.server.run(
-            ["--eval_jobs_config", self._jobs, *arguments, *self._options],
+            self.arguments(*arguments),
             folder=self.output,
             diary=self.diary,
             faults=faults,
             ranks=ranks,
+            clock_jumps=clock_jumps,
         )
 
     def _checked(self, ended: Ended, faults: Mapping[int, Fault] | None) -> Ended:
-        assert max(self._started.values(), default=0) <= 1, ended.output
+        assert max(self.started.values(), default=0) <= 1, ended.output
         if ended.exit_code == 0:
             check_whole(self.output, self.undisturbed)
             return ended
