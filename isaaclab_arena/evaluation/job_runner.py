@@ -262,7 +262,7 @@ class _Attempt:
             env_args=environment_args(self._job),
             provenance={**settings.provenance, **environment.provenance(), "policy_type": config.policy_type},
         )
-        return EpisodeRecorder(directory, recorded_job, settings.recording)
+        return EpisodeRecorder(directory, recorded_job, settings.recording, may_commit=self._supply.still_holds)
 
     def _new_video_recorder(self, directory: Path) -> "VideoRecorder | None":
         options = self._settings.video

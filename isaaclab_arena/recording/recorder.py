@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -77,18 +77,27 @@ class EpisodeRecorder(Observer):
         job_directory: Folder of the job.
         job: Whose episodes these are.
         options: What is recorded.
+        may_commit: Asked for each finished episode, by its index; one that became another rank's is dropped.
 
     Raises:
         ConfigError: If the compression is not installed.
         StorageError: If nothing can be written there.
     """
 
-    def __init__(self, job_directory: Path, job: RecordedJob, options: RecordingOptions) -> None:
+    def __init__(
+        self,
+        job_directory: Path,
+        job: RecordedJob,
+        options: RecordingOptions,
+        *,
+        may_commit: Callable[[int], bool] = lambda _: True,
+    ) -> None:
         check_compression(options.compression)
         self._directory = job_directory
         self._episodes_folder = job_directory / layout.EPISODES_FOLDER
         self._job = job
         self._options = options
+        self._may_commit = may_commit
         self._dataset_name = layout.dataset_file_name(job.name, job.rank, job.world_size)
         self._commits = CommitWriter(job_directory, job.rank)
         self._started_s: dict[int, float] = {}
@@ -122,7 +131,12 @@ class EpisodeRecorder(Observer):
             self._arrays.append(transition)
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
-        """Write the episode's file, then commit it."""
+        """Write the episode's file, then commit it; or drop it, if another rank has taken it over meanwhile."""
+        if not self._may_commit(record.episode.episode_index):
+            del self._started_s[record.env_id]
+            if self._arrays is not None:
+                self._arrays.take(record.env_id)
+            return
         if self._arrays is None:
             self._commits.write(self._row(record))
             return

@@ -204,6 +204,19 @@ def test_an_episode_that_came_out_differently_is_kept_and_both_results_are_seen(
     assert len([message for message in caplog.messages if "both results are committed" in message]) == 2
 
 
+@pytest.mark.parametrize("write_dataset", [True, False])
+def test_an_episode_that_became_another_ranks_is_dropped(tmp_path, write_dataset):
+    recorder = EpisodeRecorder(
+        tmp_path, JOB, RecordingOptions(write_dataset=write_dataset), may_commit=lambda index: index != 2
+    )
+    rollout(ScriptedEnvironment(2), PushPolicy(), episodes(5), [recorder])
+    recorder.consolidate()
+    recorder.close()
+    assert [row.episode_index for row in read_commits(tmp_path, "push").rows] == [0, 1, 3, 4]
+    if write_dataset:
+        assert list_episodes(tmp_path / "dataset_push.hdf5") == [0, 1, 3, 4]
+
+
 def test_a_later_attempt_adds_its_episodes_to_the_dataset(tmp_path):
     record(tmp_path, number=3)
     record(tmp_path, first=3, number=5, job=dataclasses.replace(JOB, attempt=2))
