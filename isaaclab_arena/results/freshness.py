@@ -1,8 +1,9 @@
 """Whether the tables of a run hold everything that its ranks have written."""
 
 import json
+import os
 from collections.abc import Mapping
-from itertools import chain
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, JOB_REPORT_PATTERN
@@ -19,8 +20,21 @@ def sizes_of_sources(output_directory: Path) -> dict[str, int]:
     Args:
         output_directory: The run's folder.
     """
-    sources = chain(output_directory.glob(f"*/{COMMIT_FILE_PATTERN}"), output_directory.glob(f"*/{JOB_REPORT_PATTERN}"))
-    return {str(source.relative_to(output_directory)): source.stat().st_size for source in sorted(sources)}
+    sizes = {}
+    for folder in _entries(output_directory):
+        for file in _entries(folder) if folder.is_dir() else ():
+            if fnmatchcase(file.name, COMMIT_FILE_PATTERN) or fnmatchcase(file.name, JOB_REPORT_PATTERN):
+                sizes[f"{folder.name}/{file.name}"] = file.stat().st_size
+    return dict(sorted(sizes.items()))
+
+
+def _entries(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
+    # A run has as many folders as jobs, and ranks look at them while they wait for each other: `Path` would take long.
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
 
 
 def tables_are_current(output_directory: Path) -> bool:

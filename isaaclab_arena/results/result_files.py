@@ -4,7 +4,6 @@ What came out is kept apart from when, where and how fast: the first is the same
 interrupted and on however many ranks it ran, so two runs can be compared with ``cmp``.
 """
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,7 @@ def write_tables(output_directory: Path, merged: MergedResults) -> tuple[Path, .
         "episode_timing": episodes[["job", "episode_index", *EPISODE_TIMING_COLUMNS]],
     }
     for name in TABLES:
-        table = tables[name]
+        table = pd.DataFrame(tables[name])
         write_text(output_directory / f"{name}.csv", csv_text(table), overwrite=True)
         write_bytes(output_directory / f"{name}.parquet", table.to_parquet(index=False), overwrite=True)
     json_file = output_directory / RESULTS_FILE
@@ -86,10 +85,18 @@ def csv_text(table: pd.DataFrame) -> str:
 
     Text that would be a formula gets an apostrophe in front.
     """
-    harmless = {str(name): _harmless(table[name]) for name in table.select_dtypes(["string", "object"])}
-    return table.assign(**harmless).to_csv(index=False)
+    columns = [str(name) for name in table.select_dtypes(["string", "object"])]
+    return table.assign(**{name: _harmless(table, name) for name in columns}).to_csv(index=False)
 
 
-def _harmless(values: Iterable[Any]) -> list[Any]:
-    texts = [plain_text(value, keep_lines=True) if isinstance(value, str) else value for value in values]
-    return [f"'{text}" if isinstance(text, str) and text.startswith(FORMULA_STARTS) else text for text in texts]
+def _harmless(table: pd.DataFrame, column: str) -> pd.Series:
+    values = pd.Series(table[column])
+    texts = [text for text in values.unique() if isinstance(text, str)]
+    changed = {text: harmless for text in texts if (harmless := _harmless_text(text)) != text}
+    # Almost no column has such a text, and a table of episodes has many rows.
+    return values.map(lambda value: changed.get(value, value), na_action="ignore") if changed else values
+
+
+def _harmless_text(text: str) -> str:
+    plain = plain_text(text, keep_lines=True)
+    return f"'{plain}" if plain.startswith(FORMULA_STARTS) else plain

@@ -1,9 +1,9 @@
 """Success rates with their uncertainty. Pure functions; no tables, no files."""
 
+import math
 from dataclasses import dataclass
-from typing import Literal
 
-from scipy.stats import binomtest
+from scipy.special import betaincinv, ndtri
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,16 @@ def wilson_interval(successes: int, trials: int, *, confidence: float = 0.95) ->
     Raises:
         ValueError: If there are more successes than trials, or a count is negative.
     """
-    return _interval(successes, trials, "wilson", confidence)
+    _check(successes, trials)
+    if trials == 0:
+        return None
+    rate, z = successes / trials, float(ndtri((1 + confidence) / 2))
+    scale = 1 + z**2 / trials
+    centre = (rate + z**2 / (2 * trials)) / scale
+    half = z * math.sqrt(rate * (1 - rate) / trials + z**2 / (4 * trials**2)) / scale
+    # At the ends rounding would leave the interval without the rate itself.
+    low, high = max(0.0, centre - half), min(1.0, centre + half)
+    return Interval(low=low if successes else 0.0, high=high if successes < trials else 1.0)
 
 
 def clopper_pearson_interval(successes: int, trials: int, *, confidence: float = 0.95) -> Interval | None:
@@ -43,7 +52,14 @@ def clopper_pearson_interval(successes: int, trials: int, *, confidence: float =
     Raises:
         ValueError: If there are more successes than trials, or a count is negative.
     """
-    return _interval(successes, trials, "exact", confidence)
+    _check(successes, trials)
+    if trials == 0:
+        return None
+    failures, tail = trials - successes, (1 - confidence) / 2
+    return Interval(
+        low=float(betaincinv(successes, failures + 1, tail)) if successes else 0.0,
+        high=float(betaincinv(successes + 1, failures, 1 - tail)) if failures else 1.0,
+    )
 
 
 def rate_bounds(successes: int, trials: int, unknown: int) -> Interval | None:
@@ -64,14 +80,6 @@ def rate_bounds(successes: int, trials: int, unknown: int) -> Interval | None:
     if total == 0:
         return None
     return Interval(low=successes / total, high=(successes + unknown) / total)
-
-
-def _interval(successes: int, trials: int, method: Literal["wilson", "exact"], confidence: float) -> Interval | None:
-    _check(successes, trials)
-    if trials == 0:
-        return None
-    ends = binomtest(successes, trials).proportion_ci(confidence_level=confidence, method=method)
-    return Interval(low=max(0.0, float(ends.low)), high=min(1.0, float(ends.high)))
 
 
 def _check(successes: int, trials: int) -> None:

@@ -40,12 +40,42 @@ def plain(value: Any) -> Any:
 
 def json_line(value: Any) -> str:
     """Return a value as one line of JSON that any reader takes."""
-    return _harmless(_LINE.encode(plain(value)))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    try:
+        # Most values are plain already, and the encoder finds out faster than `plain`.
+        line = _LINE.encode(value)
+    except (TypeError, ValueError):
+        line = _LINE.encode(plain(value))
+    return _harmless(line)
 
 
 def json_text(value: Any) -> str:
     """Return a value as indented JSON that any reader takes."""
-    return _harmless(json.dumps(plain(value), ensure_ascii=False, allow_nan=False, indent=2)) + "\n"
+    return _harmless(_indented(plain(value), "\n")) + "\n"
+
+
+def _indented(value: Any, margin: str) -> str:
+    """Return what `json.dumps` with an indent of 2 does, of plain values, in a third of the time.
+
+    Python's fast encoder cannot indent, but all that lies between the values of a flat list or dict is a separator.
+    """
+    if not isinstance(value, dict | list) or not value:
+        return _LINE.encode(value)
+    inner = f"{margin}  "
+    parts = value.values() if isinstance(value, dict) else value
+    if not any(isinstance(part, dict | list) for part in parts):
+        line = _flat_encoder(f",{inner}").encode(value)
+        return f"{line[0]}{inner}{line[1:-1]}{margin}{line[-1]}"
+    if isinstance(value, list):
+        return f"[{inner}" + f",{inner}".join(_indented(part, inner) for part in value) + f"{margin}]"
+    items = (f"{_LINE.encode(key)}: {_indented(part, inner)}" for key, part in value.items())
+    return f"{{{inner}" + f",{inner}".join(items) + f"{margin}}}"
+
+
+@cache
+def _flat_encoder(between: str) -> json.JSONEncoder:
+    return json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(between, ": "))
 
 
 def _harmless(text: str) -> str:

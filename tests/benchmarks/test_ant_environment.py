@@ -1,9 +1,6 @@
 """The Ant of the throughput benchmark against Gymnasium's own."""
 
-import importlib.util
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -13,19 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from tests.benchmarks.loading import load
+
 NUM_STEPS = 120
-PATH = Path(__file__).parents[2] / "benchmarks" / "ant_environment.py"
 
 
 @pytest.fixture(scope="module")
 def ant() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("ant_environment", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["ant_environment"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load("ant_environment")
 
 
 @pytest.fixture
