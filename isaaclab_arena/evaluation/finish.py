@@ -6,7 +6,7 @@ from pathlib import Path
 
 from isaaclab_arena.evaluation.console import show_results
 from isaaclab_arena.storage.layout import job_directory
-from isaaclab_arena.storage.recovery import consolidate_leftovers
+from isaaclab_arena.storage.leftovers import consolidate_leftovers
 from isaaclab_arena.storage.run_plan import RunPlan
 
 _LOG = logging.getLogger(__name__)
@@ -52,5 +52,5 @@ def show_finished_run(output_directory: Path) -> int:
 def consolidate_what_others_left(plan: RunPlan, output_directory: Path) -> None:
     """Put episodes of ranks that died, while others finished their jobs, into the datasets that they belong to."""
     for job in plan.jobs:
-        for note in consolidate_leftovers(job_directory(output_directory, job.name), job):
+        for note in consolidate_leftovers(job_directory(output_directory, job.name), job.name):
             _LOG.warning("%s", note)

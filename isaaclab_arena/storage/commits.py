@@ -16,9 +16,7 @@ from isaaclab_arena.errors import StorageError
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.storage.atomic import append_line, create_for_appending
 from isaaclab_arena.storage.json_values import adapter, json_line
-from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, commit_file_name
-
-MAX_LIVES = 10_000
+from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, MAX_LIVES, commit_file_name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,8 +15,7 @@ from isaaclab_arena.storage.layout import (
     SET_ASIDE_FOLDER,
 )
 from isaaclab_arena.storage.leftovers import consolidate_parts, remove_if_empty
-from isaaclab_arena.storage.recorded_copies import datasets, episode_files
-from isaaclab_arena.storage.recordings import in_words
+from isaaclab_arena.storage.recordings import datasets, episode_files, in_words
 from isaaclab_arena.storage.set_aside import drop_episodes, keep_aside, keep_episode_aside, move_aside
 
 _LINES_PER_JOB = 20

@@ -7,10 +7,9 @@ from pathlib import Path
 from isaaclab_arena.errors import ArenaError, StorageError
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.json_values import json_text, read_versioned
-from isaaclab_arena.storage.layout import JOB_REPORT_PATTERN, job_report_file_name
+from isaaclab_arena.storage.layout import JOB_REPORT_PATTERN, MAX_LIVES, job_report_file_name
 
 SCHEMA_VERSION = 1
-MAX_LIVES = 10_000
 
 
 class ReportedStatus(StrEnum):

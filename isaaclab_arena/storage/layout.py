@@ -15,6 +15,9 @@ COMMIT_FILE_PATTERN = "episode_results_rank*.jsonl"
 JOB_REPORT_PATTERN = "job_report_rank*.json"
 EPISODE_FILE_PATTERN = "e*.h5"
 
+MAX_LIVES = 10_000
+"""How often a rank may take up the same job; see `commit_file_name`."""
+
 DATA_GROUP = "data"
 COMMIT_ATTRIBUTE = "commit"
 ACTIONS = "actions"

@@ -19,8 +19,8 @@ from isaaclab_arena.storage.layout import (
     VIDEOS_FOLDER,
     job_directory,
 )
-from isaaclab_arena.storage.recorded_copies import episode_files
-from isaaclab_arena.storage.run_plan import PlannedJob, RunPlan
+from isaaclab_arena.storage.recordings import episode_files
+from isaaclab_arena.storage.run_plan import RunPlan
 
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 """Names that `atomic.temporary_path` and the ranks' status files give: ``.<name>.<host>.<pid>.tmp``, host or not."""
@@ -51,14 +51,14 @@ def remove_temporary_files(output_directory: Path, plan: RunPlan) -> list[str]:
     return [f"{owner}: removed {number} temporary files of dead processes" for owner, number in removed.items()]
 
 
-def consolidate_leftovers(job_directory: Path, job: PlannedJob) -> tuple[str, ...]:
+def consolidate_leftovers(job_directory: Path, job: str) -> tuple[str, ...]:
     """Bring committed episodes that still have files of their own into the datasets that their lines name.
 
     For a run whose ranks have all ended: such files are of ranks that died, while others finished their job.
 
     Args:
         job_directory: Folder of the job; it need not exist.
-        job: The job.
+        job: Name of the job.
 
     Returns:
         One line for each dataset that gained episodes, and for each file that had to stay where it is.
@@ -69,7 +69,7 @@ def consolidate_leftovers(job_directory: Path, job: PlannedJob) -> tuple[str, ..
     files = list(episode_files(job_directory))
     if not files:
         return ()
-    rows = {row.episode_index: row for row in read_commits(job_directory, job.name).rows}
+    rows = {row.episode_index: row for row in read_commits(job_directory, job).rows}
     parts: defaultdict[str, list[Path]] = defaultdict(list)
     notes: list[str] = []
     for path, index in files:
@@ -77,8 +77,8 @@ def consolidate_leftovers(job_directory: Path, job: PlannedJob) -> tuple[str, ..
         if row is not None and row.checksum is not None and row.checksum == _checksum(path, index):
             parts[dataset_named_by(row)].append(path)
         else:
-            notes.append(f"job '{job.name}': {path} is not what a commit line says; it stays where it is")
-    return (*notes, *consolidate_parts(job_directory, job.name, parts))
+            notes.append(f"job '{job}': {path} is not what a commit line says; it stays where it is")
+    return (*notes, *consolidate_parts(job_directory, job, parts))
 
 
 def consolidate_parts(job_directory: Path, job: str, parts: Mapping[str, Sequence[Path]]) -> Iterator[str]:

@@ -8,13 +8,8 @@ from pathlib import Path
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.hdf5 import list_episodes, read_attributes, verify_episodes
-from isaaclab_arena.storage.layout import (
-    EPISODE_FILE_PATTERN,
-    EPISODES_FOLDER,
-    episode_file_name,
-    episode_index_of_file,
-    is_dataset_of,
-)
+from isaaclab_arena.storage.layout import EPISODES_FOLDER
+from isaaclab_arena.storage.recordings import datasets, episode_files
 
 _SYSTEM_TROUBLE = frozenset(
     {
@@ -91,19 +86,6 @@ def read_recordings(job_directory: Path, job: str) -> JobRecordings:
         _check_opens(path)
         copies += _copies(path, [index])
     return JobRecordings(copies=tuple(copies), unreadable=tuple(unreadable))
-
-
-def datasets(job_directory: Path, job: str) -> list[Path]:
-    """Return the datasets of a job, whichever rank wrote them."""
-    return sorted(path for path in job_directory.glob("*") if is_dataset_of(job, path.name))
-
-
-def episode_files(job_directory: Path) -> Iterator[tuple[Path, int]]:
-    """Yield the episodes' own files of a job and their indices, in order; files of other names are left alone."""
-    for path in sorted((job_directory / EPISODES_FOLDER).glob(EPISODE_FILE_PATTERN)):
-        index = episode_index_of_file(path.name)
-        if index is not None and path.name == episode_file_name(index):
-            yield path, index
 
 
 def damage(error: StorageError) -> str:

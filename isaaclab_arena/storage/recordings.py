@@ -1,12 +1,19 @@
 """Finding recordings: the files that a path stands for, and the episodes that they hold."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from isaaclab_arena.episode_ranges import as_ranges
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.storage.hdf5 import list_episodes
-from isaaclab_arena.storage.layout import EPISODE_FILE_PATTERN, EPISODES_FOLDER, demo_name, is_dataset_of
+from isaaclab_arena.storage.layout import (
+    EPISODE_FILE_PATTERN,
+    EPISODES_FOLDER,
+    demo_name,
+    episode_file_name,
+    episode_index_of_file,
+    is_dataset_of,
+)
 
 
 def find_recordings(path: str, *, key: str) -> list[Path]:
@@ -66,6 +73,19 @@ def in_words(indices: Iterable[int]) -> str:
     )
 
 
+def datasets(job_directory: Path, job: str) -> list[Path]:
+    """Return the datasets of a job, whichever rank wrote them."""
+    return sorted(path for path in job_directory.glob("*") if is_dataset_of(job, path.name))
+
+
+def episode_files(job_directory: Path) -> Iterator[tuple[Path, int]]:
+    """Yield the episodes' own files of a job and their indices, in order; files of other names are left alone."""
+    for path in sorted((job_directory / EPISODES_FOLDER).glob(EPISODE_FILE_PATTERN)):
+        index = episode_index_of_file(path.name)
+        if index is not None and path.name == episode_file_name(index):
+            yield path, index
+
+
 def locate_episodes(job_directory: Path, job: str) -> tuple[dict[int, list[Path]], list[str]]:
     """Return which files of a job's folder hold each episode, and one message per file that cannot be read.
 
@@ -73,11 +93,9 @@ def locate_episodes(job_directory: Path, job: str) -> tuple[dict[int, list[Path]
         job_directory: Folder of the job; it need not exist.
         job: Name of the job.
     """
-    episodes = job_directory / EPISODES_FOLDER
     found: dict[int, list[Path]] = {}
     problems = []
-    datasets = [file for file in job_directory.glob("*.hdf5") if is_dataset_of(job, file.name)]
-    for file in sorted([*datasets, *episodes.glob(EPISODE_FILE_PATTERN)]):
+    for file in (*datasets(job_directory, job), *(path for path, _ in episode_files(job_directory))):
         try:
             indices = list_episodes(file)
         except StorageError as error:

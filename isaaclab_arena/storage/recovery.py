@@ -18,11 +18,9 @@ from isaaclab_arena.storage.job_repair import repair_job, set_job_aside
 from isaaclab_arena.storage.job_reports import SCHEMA_VERSION, JobReport, ReportedStatus
 from isaaclab_arena.storage.json_values import read_versioned
 from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, JOB_REPORT_PATTERN, job_directory
-from isaaclab_arena.storage.leftovers import consolidate_leftovers, remove_temporary_files
+from isaaclab_arena.storage.leftovers import remove_temporary_files
 from isaaclab_arena.storage.recorded_copies import read_recordings
 from isaaclab_arena.storage.run_plan import PlannedJob, RunPlan
-
-__all__ = ["RecoveredJob", "Recovery", "consolidate_leftovers", "recover_run"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage import hdf5
 from isaaclab_arena.storage.job_reports import ReportedStatus
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.recovery import consolidate_leftovers
+from isaaclab_arena.storage.leftovers import consolidate_leftovers
 from tests.storage.crashed_runs import JobOnDisk, planned, recover
 
 
@@ -482,10 +482,10 @@ def test_committed_parts_are_consolidated_at_the_end_of_a_run_and_others_stay(tm
     job.write_part(job.row(2))
     job.commit(job.row(3))
     job.write_part(job.row(3, length=9))
-    notes = consolidate_leftovers(job.directory, planned())
+    notes = consolidate_leftovers(job.directory, planned().name)
     assert job.recorded() == {"dataset_lift.hdf5": [0, 1], "e000002.h5": [2], "e000003.h5": [3]}
     assert len(notes) == 3
-    assert consolidate_leftovers(tmp_path / "no job", planned()) == ()
+    assert consolidate_leftovers(tmp_path / "no job", planned().name) == ()
 
 
 # Size
