@@ -178,7 +178,8 @@ def assemble_dataset(sources: Iterable[tuple[int, Path]], target: Path) -> bool:
         with target.open("xb", buffering=_WRITE_BYTES) as file:
             writer = DatasetWriter(file)
             for index, path in sources:
-                block = block_of(path.read_bytes())
+                with storage_errors("read", path):
+                    block = block_of(path.read_bytes())
                 if block is None or block.episode_index != index:
                     return False
                 writer.add(block)
