@@ -1,14 +1,50 @@
 """What all jobs of one rank share, from the options of its run."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.evaluation.job_runner import RankSettings
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.surroundings import surroundings
 from isaaclab_arena.recording.recorder import RecordedObservations, RecordingOptions
+from isaaclab_arena.recording.video_options import VideoOptions
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage.recorded_episode import Compression
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankSettings:
+    """What all jobs of one rank share.
+
+    Attributes:
+        rank: This rank.
+        world_size: Number of ranks.
+        device: Where this rank simulates.
+        num_threads: Threads that its physics may use.
+        output_directory: Where the run writes.
+        recording: What is recorded.
+        video: What is filmed.
+        attempt: Which start of the program on this run, from 1.
+        policy_batch: Rows that policies are always asked on, None for as many as a job has.
+        step_timeout_s: How long a job may go without a finished control step before the process is ended [s]; 0 for
+            however long.
+        provenance: What identifies the run, kept with every recording: versions, configuration hash.
+    """
+
+    rank: int
+    world_size: int
+    device: torch.device
+    num_threads: int
+    output_directory: Path
+    recording: RecordingOptions
+    video: VideoOptions = field(default_factory=VideoOptions)
+    attempt: int = 1
+    policy_batch: int | None = None
+    step_timeout_s: float = 0.0
+    provenance: Mapping[str, str] = field(default_factory=dict)
 
 
 def rank_settings(

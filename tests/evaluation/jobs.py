@@ -1,8 +1,14 @@
-"""Jobs to run in tests, without a job file."""
+"""Jobs to run in tests, without a job file, and the settings to run them with."""
+
+from pathlib import Path
+
+import torch
 
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.rank_settings import RankSettings
 from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.recording.recorder import RecordingOptions
 from tests.fakes import CoinBuilder, CoinConfig, ShrugPolicy
 
 
@@ -34,3 +40,16 @@ def coin_job(
         policy_class=policy_class,
         policy_options=options,
     )
+
+
+def settings(output_directory: Path, **changes) -> RankSettings:
+    """Return the settings of a single rank that records only commit lines, unless told otherwise."""
+    values = {
+        "rank": 0,
+        "world_size": 1,
+        "device": torch.device("cpu"),
+        "num_threads": 1,
+        "output_directory": output_directory,
+        "recording": RecordingOptions(write_dataset=False),
+    }
+    return RankSettings(**{**values, **changes})

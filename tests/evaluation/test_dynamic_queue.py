@@ -21,8 +21,7 @@ from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.storage.attempts import JobWork
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.job_reports import ReportedStatus
-from tests.evaluation.jobs import coin_job
-from tests.evaluation.test_job_runner import settings
+from tests.evaluation.jobs import coin_job, settings
 from tests.fakes import CoinConfig, Notebook, ShrugPolicy
 from tests.results.evidence import attempt
 

@@ -8,23 +8,11 @@ import torch
 
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.evaluation.episode_plan import split_evenly
-from isaaclab_arena.evaluation.job_runner import JobRunner, RankSettings
-from isaaclab_arena.recording.recorder import RecordingOptions
+from isaaclab_arena.evaluation.job_runner import JobRunner
 from isaaclab_arena.storage.job_reports import ReportedStatus, Reproducible
 from tests.evaluation.jobs import coin_job as job
+from tests.evaluation.jobs import settings
 from tests.fakes import CoinBuilder, CoinConfig, Notebook, ShrugPolicy
-
-
-def settings(output_directory: Path, **changes) -> RankSettings:
-    values = {
-        "rank": 0,
-        "world_size": 1,
-        "device": torch.device("cpu"),
-        "num_threads": 1,
-        "output_directory": output_directory,
-        "recording": RecordingOptions(write_dataset=False),
-    }
-    return RankSettings(**{**values, **changes})
 
 
 def committed(output_directory: Path, name: str = "coins") -> list[dict]:

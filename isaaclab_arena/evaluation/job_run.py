@@ -1,0 +1,263 @@
+"""One job under way on a rank: build or reuse what it needs, run its episodes, and know how far it has come."""
+
+import random
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from isaaclab_arena.evaluation.episode_plan import (
+    JobLength,
+    episode_of,
+    indices_of_rebuild,
+    indices_that_start,
+    job_length,
+)
+from isaaclab_arena.evaluation.episode_supply import EpisodeSupply
+from isaaclab_arena.evaluation.fixed_batch import on_fixed_batch
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.rank_settings import RankSettings
+from isaaclab_arena.evaluation.recorded_environment import environment_args
+from isaaclab_arena.evaluation.rollout import RolloutLimits, RolloutResult, rollout
+from isaaclab_arena.evaluation.step_boundary import StepBoundary
+from isaaclab_arena.evaluation.stopwatch import Phase
+from isaaclab_arena.evaluation.watchdog import allowed_silence_s
+from isaaclab_arena.evaluation.workbench import Workbench
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.observer import Observer, Transition
+from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob
+from isaaclab_arena.storage.job_reports import JobReport, ReportedStatus, Reproducible
+
+if TYPE_CHECKING:
+    from isaaclab_arena.recording.video import VideoRecorder
+
+
+class JobRun:
+    """One job under way, and what is known of it so far.
+
+    Args:
+        job: The job.
+        supply: Which of its episodes to run.
+        settings: What all jobs of the rank share.
+        workbench: Holds the environment and the policy in use.
+        observers: Watch the job, beside its recorder.
+        boundary: Sees to it that the job stops when it has to.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        supply: EpisodeSupply,
+        settings: RankSettings,
+        workbench: Workbench,
+        observers: Sequence[Observer],
+        boundary: StepBoundary,
+    ) -> None:
+        self._job = job
+        self._supply = supply
+        self._settings = settings
+        self._workbench = workbench
+        self._observers = observers
+        self._boundary = boundary
+        self._stopwatch = boundary.stopwatch
+        self._started_at = _now()
+        self._results: list[RolloutResult] = []
+        self._num_episodes: int | None = job.config.num_episodes
+        self._env_steps = _EnvStepCounter()
+        self._is_reproducible = False
+
+    def run(self, directory: Path) -> None:
+        """Run every rebuild of the job in which this rank has something to do."""
+        seed_global_generators(self._job.config.seed)
+        writers = _Writers()
+        try:
+            for rebuild in range(self._job.config.num_rebuilds):
+                indices = self._known_indices(rebuild)
+                if indices == ():
+                    continue
+                environment, policy = self._build(anew=bool(self._results))
+                self._prepare(writers, directory, rebuild, environment)
+                self._run_rebuild(rebuild, indices, environment, policy, writers.observers())
+                if self._results[-1].interrupted:
+                    return
+            if not self._results:
+                # Everything had finished before. What is left is to say what the job promises.
+                self._build(anew=False)
+            with self._stopwatch.measure(Phase.RECORD):
+                writers.finish()
+        finally:
+            with self._stopwatch.measure(Phase.RECORD):
+                writers.close()
+
+    def report(self, *, error: str | None, traceback_file: str | None) -> JobReport:
+        """Return how the job went."""
+        interrupted = any(result.interrupted for result in self._results)
+        status = ReportedStatus.INTERRUPTED if interrupted else ReportedStatus.COMPLETED
+        watch = self._stopwatch
+        bitwise = self._settings.device.type == "cpu" and self._is_reproducible
+        return JobReport(
+            job=self._job.config.name,
+            rank=self._settings.rank,
+            attempt=self._settings.attempt,
+            device=str(self._settings.device),
+            status=ReportedStatus.FAILED if error else status,
+            started_at=self._started_at,
+            ended_at=_now(),
+            wall_s=watch.elapsed_s(),
+            build_s=watch.seconds(Phase.BUILD),
+            simulate_s=watch.seconds(Phase.SIMULATE),
+            policy_s=watch.seconds(Phase.POLICY),
+            render_s=watch.seconds(Phase.RENDER),
+            record_s=watch.seconds(Phase.RECORD),
+            idle_s=watch.idle_s(),
+            env_steps=self._env_steps.total,
+            num_episodes=self._num_episodes,
+            cut_episodes=sum(result.cut_episodes for result in self._results),
+            reproducible=Reproducible.BITWISE if bitwise else Reproducible.PLAN,
+            error=error,
+            traceback_file=traceback_file,
+        )
+
+    def _known_indices(self, rebuild: int) -> Iterable[int] | None:
+        """Return the episodes of a rebuild, an empty tuple if there are none, None if only the policy knows."""
+        config = self._job.config
+        if config.num_episodes is None:
+            return None
+        indices = indices_of_rebuild(config, config.num_episodes, rebuild=rebuild, supply=self._supply)
+        first = next(indices, None)
+        return () if first is None else chain((first,), indices)
+
+    def _build(self, *, anew: bool) -> tuple[Environment, PolicyBase]:
+        """Return the environment and the policy: those of the job before if it asked for the same, unless anew."""
+        job, settings = self._job, self._settings
+        if anew:
+            self._workbench.clear()
+        with self._stopwatch.measure(Phase.BUILD):
+            environment = self._workbench.environment.get(
+                job.environment_key,
+                lambda: job.build_environment(device=settings.device, num_threads=settings.num_threads),
+            )
+            policy = self._workbench.policy.get(job.policy_key, job.build_policy)
+            policy.reset()
+        self._is_reproducible = environment.reproducible and policy.reproducible and not policy.is_remote
+        return environment, on_fixed_batch(policy, settings.policy_batch)
+
+    def _prepare(self, writers: "_Writers", directory: Path, rebuild: int, environment: Environment) -> None:
+        if writers.recorder is None:
+            writers.recorder = self._new_recorder(directory, environment)
+            writers.videos = self._new_video_recorder(directory)
+        if writers.videos is not None:
+            writers.videos.begin_rebuild(rebuild)
+
+    def _new_recorder(self, directory: Path, environment: Environment) -> EpisodeRecorder:
+        config, settings = self._job.config, self._settings
+        recorded_job = RecordedJob(
+            name=config.name,
+            rank=settings.rank,
+            world_size=settings.world_size,
+            env_args=environment_args(self._job),
+            provenance={**settings.provenance, **environment.provenance(), "policy_type": config.policy_type},
+        )
+        return EpisodeRecorder(directory, recorded_job, settings.recording, may_commit=self._supply.still_holds)
+
+    def _new_video_recorder(self, directory: Path) -> "VideoRecorder | None":
+        options = self._settings.video
+        if not options.wanted:
+            return None
+        # The encoder's libraries take a while to load, and most runs film nothing.
+        from isaaclab_arena.recording.video import VideoRecorder  # noqa: PLC0415
+
+        config = self._job.config
+        return VideoRecorder(directory, config.name, options, names_rebuilds=config.num_rebuilds > 1)
+
+    def _run_rebuild(
+        self,
+        rebuild: int,
+        indices: Iterable[int] | None,
+        environment: Environment,
+        policy: PolicyBase,
+        writers: Sequence[Observer],
+    ) -> None:
+        job = self._job
+        length = job_length(job.config, policy)
+        self._num_episodes = length.num_episodes
+        if indices is None and length.num_episodes is not None:
+            indices = indices_of_rebuild(job.config, length.num_episodes, rebuild=rebuild, supply=self._supply)
+        elif indices is None:
+            started = sum(result.finished_episodes + result.cut_episodes for result in self._results)
+            indices = indices_that_start(job, policy, started=started)
+        silence_s = allowed_silence_s(self._settings.step_timeout_s, job.config.episode_timeout_s)
+        with self._boundary.watchdog.watch(job.config.name, silence_s=silence_s):
+            result = rollout(
+                environment,
+                policy,
+                (episode_of(job, index) for index in indices),
+                [*writers, self._env_steps, *self._observers],
+                language_instruction=job.config.language_instruction,
+                limits=self._limits(length, environment),
+                stop_requested=self._boundary.must_stop,
+                stopwatch=self._stopwatch,
+            )
+        self._results.append(result)
+
+    def _limits(self, length: JobLength, environment: Environment) -> RolloutLimits:
+        return RolloutLimits(
+            max_steps=length.num_steps,
+            max_rows=self._supply.max_rows(environment.num_envs),
+            episode_timeout_s=self._job.config.episode_timeout_s,
+        )
+
+
+class _Writers:
+    """What writes a job's files; nothing until the first environment is there."""
+
+    def __init__(self) -> None:
+        self.recorder: EpisodeRecorder | None = None
+        self.videos: VideoRecorder | None = None
+
+    def observers(self) -> list[Observer]:
+        return [writer for writer in (self.recorder, self.videos) if writer is not None]
+
+    def finish(self) -> None:
+        """Put the recorded episodes into one dataset."""
+        if self.recorder is not None:
+            self.recorder.consolidate()
+
+    def close(self) -> None:
+        try:
+            if self.recorder is not None:
+                self.recorder.close()
+        finally:
+            if self.videos is not None:
+                self.videos.close()
+
+
+class _EnvStepCounter(Observer):
+    """Counts control steps over running rows, also those of a rollout that raises."""
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def on_step(self, environment: Environment, transition: Transition) -> None:
+        del environment
+        self.total += int(transition.running.sum())
+
+
+def seed_global_generators(seed: int) -> None:
+    """Put the process-wide generators into a state that depends on the job's seed alone.
+
+    Nothing in this package draws from them, but policies from elsewhere do, and then the same job would give other
+    results after another job, that is on another number of ranks.
+    """
+    torch.manual_seed(seed)  # noqa: TID251  the one place, for policies from elsewhere
+    np.random.seed(seed % 2**32)  # noqa: TID251  the one place, for policies from elsewhere
+    random.seed(seed)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
