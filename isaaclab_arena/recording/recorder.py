@@ -23,6 +23,7 @@ from isaaclab_arena.storage.consolidation import Consolidation, consolidate
 from isaaclab_arena.storage.hdf5 import check_compression, write_episode
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.left_behind import LeftBehind, read_left_behind
+from isaaclab_arena.storage.leftovers import remove_if_empty
 from isaaclab_arena.storage.recorded_episode import AttributeValue, Compression, RecordedEpisode, checksum
 
 logger = logging.getLogger(__name__)
@@ -161,8 +162,7 @@ class EpisodeRecorder(Observer):
         self._parts = []
         for _, reason in done.damaged:
             logger.warning("left out of %s: %s", self._dataset_name, reason)
-        if not any(self._episodes_folder.iterdir()):
-            self._episodes_folder.rmdir()
+        remove_if_empty(self._episodes_folder)
         return done
 
     def close(self) -> None:

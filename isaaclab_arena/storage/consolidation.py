@@ -52,6 +52,8 @@ def consolidate(parts: Sequence[Path], dataset: Path) -> Consolidation:
 
 def _consolidate(sources: Mapping[int, Path], dataset: Path) -> tuple[int, ...]:
     kept = list_episodes(dataset) if dataset.exists() else []
+    # While this process was stopped, another one may have taken it for dead and have done this for it.
+    sources = {index: part for index, part in sources.items() if part.exists() or index not in kept}
     for index in kept:
         _refuse_different(index, dataset, sources.get(index))
     everything = {**sources, **dict.fromkeys(kept, dataset)}

@@ -68,3 +68,11 @@ def test_a_file_of_another_name_is_left_alone(tmp_path):
     done = consolidate([stranger], tmp_path / "dataset.hdf5")
     assert done.damaged[0][0] == stranger
     assert stranger.exists()
+
+
+def test_parts_that_another_process_has_brought_in_already_are_no_damage(tmp_path):
+    parts = write_parts(tmp_path, [0, 1])
+    consolidate(parts, tmp_path / "dataset.hdf5")
+    done = consolidate([*parts, *write_parts(tmp_path, [2])], tmp_path / "dataset.hdf5")
+    assert done.episode_indices == (0, 1, 2)
+    assert done.damaged == ()
