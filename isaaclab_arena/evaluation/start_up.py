@@ -9,7 +9,7 @@ from pathlib import Path
 
 from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.process_group import Ranks
+from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import provenance
 from isaaclab_arena.evaluation.output_directory import clear_unbegun, make_output_directory

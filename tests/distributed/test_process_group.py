@@ -12,14 +12,10 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.process_group import (
-    DistributedError,
-    PeerStoppedError,
-    Ranks,
-    choose_backend,
-    initialise,
-)
+from isaaclab_arena.distributed.process_group import choose_backend, initialise
+from isaaclab_arena.distributed.ranks import DistributedError, PeerStoppedError, Ranks
 from isaaclab_arena.errors import ConfigError
+from tests.distributed.threads import ranks_in_threads
 
 ROOT = Path(__file__).parents[2]
 START_UP = """
@@ -65,12 +61,6 @@ def start_rank(rank: int, port: int, script: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
-
-
-def ranks_in_threads(world_size: int, timeout_s: float = 5.0) -> list[Ranks]:
-    store = HashStore()
-    contexts = [DistributedContext(rank=rank, world_size=world_size) for rank in range(world_size)]
-    return [Ranks(context, backend="gloo", store=store, timeout_s=timeout_s) for context in contexts]
 
 
 def test_two_ranks_under_torchrun_join_share_and_agree(tmp_path):

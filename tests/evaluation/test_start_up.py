@@ -4,7 +4,7 @@ import pytest
 
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.start_up import agree_on_versions
-from tests.distributed.test_process_group import ranks_in_threads
+from tests.distributed.threads import ranks_in_threads
 
 
 def agree(*versions: dict[str, str]) -> None:
