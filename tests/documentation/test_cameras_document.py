@@ -8,7 +8,8 @@ from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.environments.cameras import CameraOptions
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.validation import resolve_jobs
-from tests.documentation.test_documents import ROOT, blocks
+from tests.documentation.reading import blocks
+from tests.end_to_end.launching import ROOT
 
 OBSERVATION_GROUPS = ("camera_obs",)
 TEXT = (ROOT / "docs" / "cameras.md").read_text()

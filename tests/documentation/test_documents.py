@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 import sys
 from pathlib import Path
 
@@ -11,26 +10,15 @@ import yaml
 
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.evaluation.eval_runner import main
+from tests.documentation.reading import as_arguments, blocks
 from tests.end_to_end.launching import ROOT, run
 
 README = (ROOT / "README.md").read_text()
 DOCUMENTS = sorted((ROOT / "docs").glob("**/*.md"))
-FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-
-
-def blocks(text: str, language: str) -> list[str]:
-    return [body for kind, body in FENCE.findall(text) if kind == language]
 
 
 def readme_commands() -> list[str]:
     return [line for block in blocks(README, "bash") for line in block.splitlines()]
-
-
-def as_arguments(line: str) -> list[str]:
-    """Return a documented command with this Python in place of the one on the path."""
-    words = shlex.split(line)
-    programs = {"python": [sys.executable], "isaaclab-arena": [sys.executable, "-m", "isaaclab_arena.cli"]}
-    return [*programs[words[0]], *words[1:]]
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from isaaclab_arena.cli.verify import described as verified_line
 from isaaclab_arena.evaluation.episode_comparison import Difference
 from isaaclab_arena.evaluation.replaying import ReplayedEpisode
 from isaaclab_arena.evaluation.verification import VerifiedEpisode
-from tests.documentation.test_documents import as_arguments, blocks
+from tests.documentation.reading import as_arguments, blocks
 from tests.end_to_end.launching import ROOT, run
 
 DOCUMENT = (ROOT / "docs" / "verification.md").read_text()

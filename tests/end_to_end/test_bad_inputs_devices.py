@@ -10,7 +10,7 @@ from isaaclab_arena.distributed.devices import choose_rank_device
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import eval_runner
 from tests.end_to_end.launching import ROOT, command, environment, run, write_jobs
-from tests.end_to_end.test_mistakes import GOOD
+from tests.end_to_end.mistakes import GOOD
 
 SHORT = {
     "name": "W\u00fcrfel \u5b57",

@@ -7,22 +7,7 @@ import pytest
 
 from isaaclab_arena.evaluation import eval_runner, policy_runner
 from tests.end_to_end.launching import command, run
-
-GOOD = {
-    "name": "good",
-    "arena_env_args": {"environment": "lift_object", "num_envs": 2},
-    "policy_type": "zero_action",
-    "num_episodes": 1,
-}
-
-
-def mistaken(**changes) -> dict:
-    return {"jobs": [{key: value for key, value in {**GOOD, **changes}.items() if value is not ...}]}
-
-
-def in_environment(**options) -> dict:
-    return mistaken(arena_env_args={"environment": "lift_object", **options})
-
+from tests.end_to_end.mistakes import GOOD, in_environment, mistaken
 
 MISTAKES = {
     "no jobs": ({}, "jobs: is missing"),

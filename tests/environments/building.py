@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 import torch
 
 from isaaclab_arena.environments.arena_environment import ArenaEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
@@ -37,6 +39,14 @@ def build(name: str, *, num_envs: int = 1, num_threads: int = 1, **options: Any)
     builder = ENVIRONMENTS.get(name)
     config = builder.config_class(**options)
     return builder.build(config, num_envs=num_envs, device=torch.device("cpu"), num_threads=num_threads)
+
+
+def refusal(name: str, **options) -> ConfigError:
+    """Return what the check of an environment's options says, which has to refuse them."""
+    builder = ENVIRONMENTS.get(name)
+    with pytest.raises(ConfigError) as caught:
+        builder.check(builder.config_class(**options))
+    return caught.value
 
 
 def episode(index: int, seed: int = 0) -> Episode:

@@ -8,14 +8,7 @@ from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJEC
 from isaaclab_arena.environments.objects import CUBE
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.registry import Registry
-from tests.environments.building import ALL_ENVIRONMENTS, build
-
-
-def refusal(name: str, **options) -> ConfigError:
-    builder = ENVIRONMENTS.get(name)
-    with pytest.raises(ConfigError) as caught:
-        builder.check(builder.config_class(**options))
-    return caught.value
+from tests.environments.building import ALL_ENVIRONMENTS, build, refusal
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ from isaaclab_arena.evaluation.eval_runner import main
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena.sim.scene import ASSETS
-from tests.environments.building import build, play, start
-from tests.environments.test_builder import refusal
+from tests.environments.building import build, play, refusal, start
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "robots.md"
 

@@ -12,8 +12,7 @@ from isaaclab_arena.environments.gym_worker import frames
 from isaaclab_arena.errors import ArenaError, EnvironmentBuildError
 from isaaclab_arena.interfaces.episode import Outcome
 from tests.environments.gym_mischief import ID
-from tests.environments.gym_running import IN_WORKERS, Trace, build, run
-from tests.environments.test_worker_process import read_from
+from tests.environments.gym_running import IN_WORKERS, Trace, build, read_from, run
 
 NAME = f"gym:{ID}"
 

@@ -10,8 +10,7 @@ from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena.sim.mujoco_backend import MujocoBackend
 from isaaclab_arena.sim.rotation import rotation_error
 from isaaclab_arena.sim.scene import ASSETS
-from tests.environments.building import build, episode, play, start, steps_of
-from tests.environments.test_builder import refusal
+from tests.environments.building import build, episode, play, refusal, start, steps_of
 
 # What so101_new_calib.xml says of each joint: its frame in the frame before it, as a position [m] and a quaternion.
 PUBLISHED_FRAMES = (

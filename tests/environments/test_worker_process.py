@@ -16,7 +16,7 @@ from isaaclab_arena.distributed.process import process_is_running, process_start
 from isaaclab_arena.environments.gym_worker import frames
 from isaaclab_arena.environments.worker_process import SCRIPT_FOLDER, RequestError, WorkerError, WorkerProcess
 from tests.environments.gym_fakes import ID
-from tests.environments.gym_running import IN_WORKERS
+from tests.environments.gym_running import IN_WORKERS, read_from
 
 ROOT = Path(__file__).parents[2]
 
@@ -116,17 +116,6 @@ def test_what_runs_in_other_interpreters_needs_only_numpy_and_gymnasium():
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
             assert {name.partition(".")[0] for name in names} <= allowed, path.name
-
-
-def read_from(data: bytes):
-    position = 0
-
-    def read_exactly(size: int) -> bytes:
-        nonlocal position
-        position += size
-        return data[position - size : position]
-
-    return read_exactly
 
 
 @pytest.mark.parametrize("dtype", ["u1", "i8", "f4", ">f8", "?"])

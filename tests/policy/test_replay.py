@@ -14,8 +14,8 @@ from isaaclab_arena.storage.consolidation import consolidate
 from isaaclab_arena.storage.hdf5 import write_episode
 from isaaclab_arena.storage.layout import episode_file_name
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode
-from tests.fakes import Notebook
-from tests.fakes_environment import ActionLog, ScriptedEnvironment, episodes
+from tests.fakes_environment import ScriptedEnvironment, episodes
+from tests.policy.playing import play
 
 
 def recording(folder, name="dataset_push.hdf5", indices: Iterable[int] = range(6), length=3, seed=7):
@@ -34,13 +34,6 @@ def recording(folder, name="dataset_push.hdf5", indices: Iterable[int] = range(6
 
 def replay(path, **options):
     return resolve_policy_class("replay").from_dict({"replay_file_path": str(path), **options})
-
-
-def play(policy, number, num_envs=4):
-    log, notebook = ActionLog(), Notebook()
-    # Timeouts after 8 steps at most and 3 at least: a recording of 3 steps always ends first or at the same time.
-    rollout(ScriptedEnvironment(num_envs, endings=("timeout",)), policy, episodes(number), [log, notebook])
-    return log.actions, notebook.records
 
 
 @pytest.mark.parametrize("num_envs", [1, 4, 16])
