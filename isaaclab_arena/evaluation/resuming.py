@@ -66,7 +66,8 @@ def check_same_run(output_directory: Path, plan: RunPlan) -> RunPlan:
     begun = read_run_plan(output_directory)
     differences = plan_differences(begun, plan)
     if differences:
-        message = f"is another run: {len(differences)} things differ; start a new one, or ask for the same again"
+        differ = "1 thing differs" if len(differences) == 1 else f"{len(differences)} things differ"
+        message = f"is another run: {differ}; start a new one, or ask for the same again"
         raise ConfigError([Problem(message, file=str(output_directory)), *differences])
     return begun
 
