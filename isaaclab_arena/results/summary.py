@@ -8,7 +8,7 @@ from rich.text import Text
 
 from isaaclab_arena.results.merge import MergedResults, MissingJob, records
 from isaaclab_arena.results.rows import JobResultStatus
-from isaaclab_arena.results.table import console_table, is_partial, plain
+from isaaclab_arena.results.table import MAX_JOBS_SHOWN, console_table, is_partial, plain
 
 _MAX_INDICES_SHOWN = 8
 
@@ -22,6 +22,9 @@ def print_summary(merged: MergedResults, output_directory: Path, console: Consol
         console: Where to show them.
     """
     console.print(console_table(merged, console.width))
+    hidden = len(merged.jobs) - MAX_JOBS_SHOWN
+    if hidden > 0:
+        console.print(Text(f"... and {hidden:,} jobs more, all of which are in results.csv"), soft_wrap=True)
     for line in caveats(merged):
         console.print(Text(line, style="yellow"), soft_wrap=True)
     for line in failures(merged):

@@ -10,6 +10,9 @@ from rich.text import Text
 from isaaclab_arena.logs import plain_text as plain
 from isaaclab_arena.results.merge import MergedResults, records
 
+MAX_JOBS_SHOWN = 200
+"""Nobody reads more lines than that, and laying them out would take longer than all the other tables."""
+
 _DEFAULT_WIDTH = 140
 _COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
     ("job", "left"),
@@ -31,13 +34,13 @@ _STATUS_STYLES = {"completed": "green", "failed": "bold red", "interrupted": "ye
 
 
 def console_table(merged: MergedResults, width: int = _DEFAULT_WIDTH) -> Table:
-    """Return one line per job: what ran, how often it succeeded with its 95 % interval, and what went wrong.
+    """Return one line for each of the first jobs: what ran, its success with the 95 % interval, and what went wrong.
 
     Args:
         merged: The results.
         width: Columns of the terminal. Where a line would not fit, what matters least is left out.
     """
-    rows = [_cells(row) for row in records(merged.jobs)]
+    rows = [_cells(row) for row in records(merged.jobs.head(MAX_JOBS_SHOWN))]
     shown = fitting_columns([[cell.cell_len for cell in row] for row in rows], width)
     table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
     for index in shown:

@@ -8,6 +8,7 @@ from isaaclab_arena.results.freshness import TABLE, tables_are_current
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.result_files import is_written, write_tables
 from isaaclab_arena.results.summary import print_summary
+from isaaclab_arena.results.table import MAX_JOBS_SHOWN
 from isaaclab_arena.storage.job_reports import ReportedStatus
 from tests.results.evidence import planned, report, rows, write_plan, write_report, write_rows
 
@@ -79,3 +80,15 @@ def test_tables_that_are_half_written_are_not_current(tmp_path):
     assert not is_written(tmp_path, merged)
     (tmp_path / TABLE).write_text("{")
     assert not tables_are_current(tmp_path)
+
+
+def test_a_run_of_very_many_jobs_shows_the_first_of_them(tmp_path):
+    jobs = [planned(f"lift{index}", index=index, num_episodes=1) for index in range(MAX_JOBS_SHOWN + 3)]
+    write_plan(tmp_path, *jobs)
+    for job in jobs:
+        (tmp_path / job.name).mkdir()
+        write_rows(tmp_path, rows("s", job=job.name))
+    text = shown(tmp_path)
+    assert f"lift{MAX_JOBS_SHOWN - 1} " in text
+    assert f"lift{MAX_JOBS_SHOWN} " not in text
+    assert "... and 3 jobs more, all of which are in results.csv" in text
