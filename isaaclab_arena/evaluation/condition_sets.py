@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.messages import error_message, key_path
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
-from isaaclab_arena.interfaces.episode import Conditions
+from isaaclab_arena.interfaces.episode import Conditions, conditions_from_json
 from isaaclab_arena.seeding import MAX_SEED
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.commits import CommitRow, read_commits
@@ -51,10 +51,7 @@ class ConditionSet:
 
     def conditions(self) -> tuple[Conditions, ...]:
         """Return the conditions of each episode, as environments take them."""
-        return tuple(
-            {key: tuple(value) if isinstance(value, list) else value for key, value in episode.items()}
-            for episode in self.episodes
-        )
+        return tuple(map(conditions_from_json, self.episodes))
 
 
 @dataclass(frozen=True, kw_only=True)

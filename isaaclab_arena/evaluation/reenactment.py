@@ -10,7 +10,7 @@ import torch
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.evaluation.endings import OUT_OF_TIME, ending_of
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
-from isaaclab_arena.interfaces.episode import Conditions
+from isaaclab_arena.interfaces.episode import Conditions, conditions_from_json
 from isaaclab_arena.interfaces.observer import Transition
 from isaaclab_arena.recording.episode_arrays import EpisodeArrays, RecordedObservations
 from isaaclab_arena.storage import layout
@@ -174,8 +174,7 @@ def _restores(environment: Environment) -> bool:
 
 
 def _conditions(episode: RecordedEpisode) -> Conditions:
-    recorded = json.loads(str(episode.attributes.get("conditions", "{}")))
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in recorded.items()}
+    return conditions_from_json(json.loads(str(episode.attributes.get("conditions", "{}"))))
 
 
 def _result(scene: _Scene, step: Step, row: int) -> Mapping[str, AttributeValue]:

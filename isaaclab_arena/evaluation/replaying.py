@@ -134,9 +134,5 @@ def _judged(reenactment: Reenactment, now: Mapping[str, str]) -> ReplayedEpisode
         difference=first_difference(recorded, reenactment.found),
         from_exact_state=reenactment.from_exact_state,
         compared=compared_fields(recorded),
-        surroundings=named_differences(_provenance(recorded), now),
+        surroundings=named_differences(recorded.provenance, now),
     )
-
-
-def _provenance(episode: RecordedEpisode) -> Mapping[str, str]:
-    return json.loads(str(episode.attributes.get("provenance", "{}")))

@@ -1,7 +1,6 @@
 """Verifying a run: a sample of its episodes, run again at another number of rows and ranks, must be the same bits."""
 
 import dataclasses
-import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -210,8 +209,8 @@ def _compared(before: _JobFiles, now: _JobFiles, index: int) -> VerifiedEpisode:
     recorded, found = before.recording(index), now.recording(index)
     difference = None
     if recorded is not None and found is not None:
-        surroundings[0].update(_provenance(recorded))
-        surroundings[1].update(_provenance(found))
+        surroundings[0].update(recorded.provenance)
+        surroundings[1].update(found.provenance)
         difference = first_difference(recorded, found)
     difference = difference or _difference_of_rows(row, again)
     return dataclasses.replace(
@@ -252,10 +251,6 @@ def _explanation(before: _JobFiles, now: _JobFiles, difference: Difference) -> s
     if not policy.reproducible:
         reasons.append("this policy does not say that it is reproducible")
     return "; ".join(reasons) or None
-
-
-def _provenance(episode: RecordedEpisode) -> Mapping[str, str]:
-    return json.loads(str(episode.attributes.get("provenance", "{}")))
 
 
 def _rows(output_directory: Path, job: str) -> tuple[CommitRow, ...]:

@@ -15,7 +15,7 @@ from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.evaluation.verification_sample import another_num_envs
-from isaaclab_arena.interfaces.episode import Conditions
+from isaaclab_arena.interfaces.episode import Conditions, conditions_from_json
 from isaaclab_arena.storage.attempts import Attempt, JobWork
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory
@@ -121,8 +121,6 @@ def _with_sample(job: PlannedJob, episodes: Sequence[int], index: int, num_envs:
 
 def _conditions(source: Path, job: PlannedJob) -> tuple[Conditions, ...]:
     rows = {row.episode_index: row for row in read_commits(job_directory(source, job.name), job.name).rows}
-    return tuple(_plain(rows[index].variations) if index in rows else {} for index in range(job.num_episodes or 0))
-
-
-def _plain(conditions: Mapping[str, Any]) -> Conditions:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in conditions.items()}
+    return tuple(
+        conditions_from_json(rows[index].variations) if index in rows else {} for index in range(job.num_episodes or 0)
+    )

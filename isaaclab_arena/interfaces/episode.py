@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -12,6 +12,11 @@ from isaaclab_arena.seeding import Stream, episode_generator, episode_seed
 ConditionValue: TypeAlias = float | int | str | tuple[float, ...]
 Conditions: TypeAlias = Mapping[str, ConditionValue]
 """What an episode starts from: ``"<asset>.<what>"`` to a plain value, so that it fits into JSON and into a table."""
+
+
+def conditions_from_json(values: Mapping[str, Any]) -> Conditions:
+    """Return conditions as environments take them, from what a JSON file holds: it has lists where they have tuples."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 
 
 class Outcome(StrEnum):

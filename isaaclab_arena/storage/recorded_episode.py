@@ -1,5 +1,6 @@
 """An episode's arrays and attributes, as they travel between the recorder, the file and whoever reads it."""
 
+import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ class RecordedEpisode:
     Attributes:
         episode_index: Its position in the job, which names its group.
         arrays: ``actions`` of shape (num_samples, action_dim) and whatever else was recorded.
-        attributes: Attributes of its group, other than ``num_samples`` and ``checksum``.
+        attributes: Attributes of its group. ``num_samples`` and ``checksum`` are added when it is written.
         env_args: Content of the attribute ``env_args`` of ``/data``.
     """
 
@@ -37,6 +38,11 @@ class RecordedEpisode:
     arrays: Arrays
     attributes: Mapping[str, AttributeValue]
     env_args: Mapping[str, Any]
+
+    @property
+    def provenance(self) -> Mapping[str, str]:
+        """What it was recorded with: versions, processor, model and so on; empty where that was not recorded."""
+        return json.loads(str(self.attributes.get("provenance", "{}")))
 
 
 def checksum(arrays: Arrays) -> int:
