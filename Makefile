@@ -13,7 +13,7 @@ help:
 	@echo "make test-slow  run the tests that take more than a minute"
 	@echo "make test-gpu   run the tests that need a CUDA device"
 	@echo "make check      ruff, pyright and import-linter"
-	@echo "make bench      physics throughput, start-up time, pictures per second"
+	@echo "make bench      throughput, recording, ranks, occupancy, merging, memory; half an hour"
 
 install: $(INSTALLED)
 
@@ -47,10 +47,19 @@ format: $(INSTALLED)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# Each prints its table, and writes it into benchmarks/results where it says so. EnvPool takes part if it is installed.
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/physics_throughput.py
 	$(BIN)/python benchmarks/startup_time.py
 	$(BIN)/python benchmarks/camera_throughput.py
+	$(BIN)/python benchmarks/ant_throughput.py
+	$(BIN)/python benchmarks/recording_overhead.py
+	$(BIN)/python benchmarks/two_ranks.py
+	$(BIN)/python benchmarks/slot_occupancy.py
+	$(BIN)/python benchmarks/makespan.py
+	$(BIN)/python benchmarks/merge_speed.py
+	$(BIN)/python benchmarks/many_episodes.py
+	$(BIN)/python benchmarks/memory.py
 
 clean:
 	rm -rf $(VENV) outputs build *.egg-info
