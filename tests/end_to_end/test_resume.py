@@ -110,10 +110,11 @@ def test_resume_without_a_folder_finds_the_run_of_the_same_jobs(tmp_path):
 
 
 def test_with_an_exact_folder_resume_starts_what_has_not_begun(tmp_path):
-    for _ in range(2):
-        finished = evaluate(tmp_path, "--output_dir", tmp_path / "out", "--resume", num_episodes=1)
-        assert finished.returncode == 0, finished.stderr
-    assert "there is nothing to do" in finished.stderr
+    arguments = ("--output_dir", tmp_path / "out", "--resume")
+    begun, again = (evaluate(tmp_path, *arguments, num_episodes=1) for _ in range(2))
+    assert begun.returncode == again.returncode == 0, begun.stderr + again.stderr
+    assert "there is nothing to do" not in begun.stderr
+    assert "there is nothing to do" in again.stderr
 
 
 def test_a_folder_that_holds_no_run_cannot_be_resumed(tmp_path):

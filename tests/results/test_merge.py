@@ -131,7 +131,7 @@ def test_the_tables_come_back_from_disk(tmp_path):
     ):
         parquet = pd.read_parquet(tmp_path / "run" / f"{name}.parquet")
         assert {column: str(kind) for column, kind in parquet.dtypes.items()} == columns
-        pd.testing.assert_frame_equal(parquet, table[[*columns]])
+        pd.testing.assert_frame_equal(parquet, table.loc[:, [*columns]])
         assert list(pd.read_csv(tmp_path / "run" / f"{name}.csv").columns) == list(columns)
     document = json.loads((tmp_path / "run" / "results.json").read_text())
     assert document["complete"]
