@@ -160,6 +160,7 @@ class JobRun:
             name=config.name,
             rank=settings.rank,
             world_size=settings.world_size,
+            attempt=settings.attempt,
             env_args=environment_args(self._job),
             provenance={**settings.provenance, **environment.provenance(), "policy_type": config.policy_type},
         )

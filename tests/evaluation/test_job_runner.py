@@ -9,6 +9,8 @@ import torch
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.evaluation.episode_plan import split_evenly
 from isaaclab_arena.evaluation.job_runner import JobRunner
+from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.job_reports import ReportedStatus, Reproducible
 from tests.evaluation.jobs import coin_job as job
 from tests.evaluation.jobs import settings
@@ -38,18 +40,28 @@ def test_a_job_that_takes_too_long_fails_and_keeps_what_has_finished_and_the_nex
     assert runner.run(job("short", timeout_s=100.0)).status is ReportedStatus.COMPLETED
 
 
-def test_an_episode_that_takes_too_long_is_an_error_of_its_own(tmp_path):
-    class Dawdling(ShrugPolicy):
-        def get_action(self, env, observation):
-            time.sleep(0.02)
-            return super().get_action(env, observation)
+class Dawdling(ShrugPolicy):
+    def get_action(self, env, observation):
+        time.sleep(0.02)
+        return super().get_action(env, observation)
 
+
+def test_an_episode_that_takes_too_long_is_an_error_of_its_own(tmp_path):
     with_limit = job(policy_class=Dawdling, num_episodes=3, episode_timeout_s=0.001, num_envs=2)
     assert JobRunner(settings(tmp_path)).run(with_limit).status is ReportedStatus.COMPLETED
     rows = committed(tmp_path)
     assert [(row["outcome"], row["termination"], row["episode_length"]) for row in rows] == [
         ("error", "episode_timeout", 1)
     ] * 3
+
+
+def test_an_error_gives_way_to_the_same_episode_of_a_later_start(tmp_path):
+    for attempt, limit_s in ((1, 0.001), (2, None)):
+        again = job(policy_class=Dawdling, num_episodes=3, episode_timeout_s=limit_s, num_envs=3)
+        JobRunner(settings(tmp_path, attempt=attempt)).run(again)
+    log = read_commits(tmp_path / "coins", "coins")
+    assert [(row.attempt, row.outcome == Outcome.ERROR) for row in log.rows] == [(2, False)] * 3
+    assert (log.retried_episodes, log.unequal_episodes) == ((0, 1, 2), ())
 
 
 def test_a_policy_is_asked_on_the_batch_of_the_rank_unless_its_rows_are_independent(tmp_path):
