@@ -82,10 +82,12 @@ class Fault:
     Attributes:
         effect: What happens.
         at: At which of the operations that the effect can meet, from 1.
+        only: Counts only operations that begin so: ``write a/episodes``. All where it is empty.
     """
 
     effect: Effect
     at: int
+    only: str = ""
 
 
 class FaultyFiles:
@@ -142,13 +144,16 @@ class FaultyFiles:
         place = self._place(path)
         if place != self._folder and not place.startswith(f"{self._folder}{os.sep}"):
             return False
+        operation = f"{name} {os.path.relpath(place, self._folder)}"
+        if not operation.startswith(fault.only):
+            return False
         with self._lock:
             self._met += 1
             met = self._met
         if met < fault.at or (met > fault.at and fault.effect not in _LASTING):
             return False
         if met == fault.at:
-            self._on_fault(f"{name} {os.path.relpath(place, self._folder)}")
+            self._on_fault(operation)
         return self._happen(fault, kind, place, is_first=met == fault.at)
 
     def _happen(self, fault: Fault, kind: Kind, place: str, *, is_first: bool) -> bool:

@@ -3,6 +3,7 @@
 Reads one request per line from stdin, and answers each with one line on stdout. `ForkServer` is the other end.
 """
 
+import dataclasses
 import json
 import mmap
 import os
@@ -104,7 +105,7 @@ class ForkServer:
             "ranks": ranks,
             "commands": commands,
             "clock_jumps": clock_jumps,
-            "faults": {rank: [fault.effect, fault.at] for rank, fault in (faults or {}).items()},
+            "faults": {rank: dataclasses.asdict(fault) for rank, fault in (faults or {}).items()},
         }
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -203,7 +204,7 @@ def _be_rank(rank: int, request: Mapping[str, Any], variables: Mapping[str, str]
             note[: len(text)] = text
 
         if fault is not None:
-            FaultyFiles(request["folder"], Fault(effect=Effect(fault[0]), at=fault[1]), remember).install()
+            FaultyFiles(request["folder"], Fault(**{**fault, "effect": Effect(fault["effect"])}), remember).install()
         code = small_run.main(request["arguments"])
     except BaseException:  # noqa: BLE001  as the interpreter would
         traceback.print_exc()

@@ -13,12 +13,12 @@ from tests.faults.fork_server import Ended
 from tests.faults.world import World
 
 CRASHES = {
-    "before an episode is committed": ("write", "a/episode_results_rank0.jsonl", 2),
-    "while a dataset takes the place of episodes": ("unlink", "a/episodes/e000000.h5", 1),
-    "before the report of a job": ("replace", "b/.job_report_rank0", 1),
-    "amid the tables": ("replace", ".episodes.csv", 1),
+    "before an episode is committed": ("write a/episode_results_rank0.jsonl", 2),
+    "while a dataset takes the place of episodes": ("unlink a/episodes/e000000.h5", 1),
+    "before the report of a job": ("replace b/.job_report_rank0", 1),
+    "amid the tables": ("replace .episodes.csv", 1),
 }
-"""Where a run dies before it is taken up: operation, start of its path, which of those."""
+"""Where a run dies before it is taken up: before which of the operations that begin so."""
 
 
 @pytest.fixture(scope="module")
@@ -63,15 +63,10 @@ def fault_in_resume(world: World, effect: Effect, *, every: int, ranks: int = 1,
 
 def crash(world: World, where: str) -> None:
     """Let a run die at a named place, and keep what it leaves."""
-    name, path, which = CRASHES[where]
-    seen = 0
-    for fault in faults(Effect.DIES, every=1):
-        ended = world.begin(faults={0: fault})
-        assert ended.met[0], f"the run is over before {where}"
-        seen += ended.met[0].startswith(f"{name} {path}")
-        if seen == which:
-            world.keep("crashed")
-            return
+    only, at = CRASHES[where]
+    ended = world.begin(faults={0: Fault(effect=Effect.DIES, at=at, only=only)})
+    assert ended.met[0], f"the run is over before it is {where}"
+    world.keep("crashed")
 
 
 @pytest.mark.parametrize("effect", Effect)
@@ -91,7 +86,7 @@ def test_a_run_of_two_ranks_goes_on_after_one_of_them_died(world, rank):
 
 
 def test_a_full_disk_stops_the_run_with_one_message_and_calls_no_job_failed(world):
-    ended = world.begin(faults={0: Fault(effect=Effect.NO_SPACE, at=30)})
+    ended = world.begin(faults={0: Fault(effect=Effect.NO_SPACE, at=2, only="write a/episodes/")})
     assert ended.exit_code == 1
     assert ended.output.count("error: ") == 1
     assert "No space left on device; the run stops: make room, then go on with --resume" in ended.output

@@ -13,6 +13,8 @@ from tests.faults.fork_server import Ended
 from tests.faults.invariants import check_whole
 from tests.faults.world import World
 
+CRASH = {0: Fault(effect=Effect.DIES, at=3, only="write a/episode_results")}
+
 
 @pytest.fixture(scope="module")
 def world(server, tmp_path_factory) -> World:
@@ -68,7 +70,7 @@ def test_of_two_commands_that_resume_a_crashed_run_at_once_one_is_refused(world,
 
 
 def test_a_crashed_run_is_not_begun_anew_in_its_folder(world):
-    world.begin(faults={0: Fault(effect=Effect.DIES, at=60)})
+    world.begin(faults=CRASH)
     before = snapshot(world.output)
     ended = world.run("--output_dir", world.output)
     assert ended.exit_code == 2
@@ -78,7 +80,7 @@ def test_a_crashed_run_is_not_begun_anew_in_its_folder(world):
 
 
 def test_a_run_that_was_finished_by_a_resume_is_not_touched_by_another_one(world):
-    world.begin(faults={0: Fault(effect=Effect.DIES, at=60)})
+    world.begin(faults=CRASH)
     world.resume_to_the_end()
     before = snapshot(world.output)
     ended = world.resume()
@@ -103,7 +105,7 @@ def test_a_disk_that_fills_up_stops_the_run_and_once_there_is_room_it_goes_on(se
 def test_a_resume_on_a_disk_that_is_read_only_says_so_and_changes_nothing(server, tmp_path, disk):
     remount(disk, "size=4m")
     world = World(tmp_path, server, output=disk / "out", num_jobs=2, num_episodes=3)
-    world.begin(faults={0: Fault(effect=Effect.DIES, at=60)})
+    world.begin(faults=CRASH)
     before = snapshot(world.output)
     remount(disk, "ro")
     ended = world.resume()
@@ -118,7 +120,7 @@ def test_a_resume_on_a_disk_that_is_read_only_says_so_and_changes_nothing(server
 
 def test_a_run_that_cannot_write_its_tables_keeps_its_episodes(world):
     """The folder of the tables has become a file of somebody else's: nothing but the tables is lost."""
-    world.begin(faults={0: Fault(effect=Effect.DIES, at=60)})
+    world.begin(faults=CRASH)
     (world.output / "results.csv").mkdir()
     ended = world.resume()
     assert ended.exit_code == 1
