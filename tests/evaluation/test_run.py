@@ -1,0 +1,57 @@
+import pandas as pd
+
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.options import RunOptions
+from isaaclab_arena.evaluation.planning import RunRequest
+from isaaclab_arena.evaluation.run import execute
+from tests.evaluation.jobs import coin_job
+from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment
+
+CONTEXT = DistributedContext.from_environment(device="cpu", visible_gpus=0)
+
+
+class MendedBuilder(CoinBuilder):
+    """Builds what the configuration asks for, without what makes it diverge."""
+
+    def build(self, config, *, num_envs, device, num_threads):
+        return CoinEnvironment(CoinConfig(), num_envs)
+
+
+def run(job: Job, output_directory, **options) -> int:
+    request = RunRequest(
+        jobs=(job,),
+        config_hash="abc",
+        source_file=None,
+        command_line=(),
+        options=RunOptions(output_dir=str(output_directory), **options),
+    )
+    return execute(request, CONTEXT)
+
+
+def table(output_directory) -> dict:
+    (row,) = pd.read_csv(output_directory / "results.csv").dropna(axis="columns").to_dict("records")
+    return row
+
+
+def test_errors_stay_as_they_are_until_they_are_asked_to_run_again(tmp_path, capsys):
+    breaking = CoinConfig(diverge_every=3)
+    assert run(coin_job(environment=breaking), tmp_path) == 0
+    before = table(tmp_path)
+    assert before["errors"] > 0
+
+    mended = coin_job(environment=breaking, builder=MendedBuilder())
+    assert run(mended, tmp_path, resume="") == 0
+    assert table(tmp_path) == before
+
+    capsys.readouterr()
+    assert run(mended, tmp_path, resume="", retry_errors=True) == 0
+    after = table(tmp_path)
+    assert (after["errors"], after["retried"], after["episodes"]) == (0, before["errors"], before["episodes"])
+    assert f"{before['errors']} episodes count that had ended in an error before" in capsys.readouterr().out
+
+    undisturbed = tmp_path / "undisturbed"
+    assert run(coin_job(environment=CoinConfig()), undisturbed) == 0
+    same = ["outcome", "length", "return", "checksum"]
+    retried, never_broken = (pd.read_csv(folder / "episodes.csv")[same] for folder in (tmp_path, undisturbed))
+    pd.testing.assert_frame_equal(retried, never_broken)
