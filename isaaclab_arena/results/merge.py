@@ -4,7 +4,7 @@ Whoever merges needs no memory of the run: every rank's rows and reports are fil
 file holds is named as missing. Merging again gives the same tables.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,10 +91,10 @@ def merge_results(output_directory: Path) -> MergedResults:
     same_conditions = not problems
     evidence = [_evidence(output_directory, job, problems, same_conditions=same_conditions) for job in jobs]
     missing = tuple(owed for owed in map(_owed, evidence) if owed is not None)
-    episodes = [episode_row(each.job, row) for each in evidence for row in each.rows]
+    episodes = (episode_row(each.job, row) for each in evidence for row in each.rows)
     return MergedResults(
         plan=plan,
-        jobs=_table([job_row(each) for each in evidence], JOB_COLUMNS | JOB_TIMING_COLUMNS),
+        jobs=_table(map(job_row, evidence), JOB_COLUMNS | JOB_TIMING_COLUMNS),
         episodes=_table(episodes, EPISODE_COLUMNS | EPISODE_TIMING_COLUMNS),
         missing=missing,
         problems=tuple(problems),
@@ -158,6 +158,11 @@ def _owed(evidence: JobEvidence) -> MissingJob | None:
     return MissingJob(job=evidence.job.name, rank=evidence.job.rank, status=status, episode_indices=indices)
 
 
-def _table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> pd.DataFrame:
+def _table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> pd.DataFrame:
+    # There may be very many rows, so each is let go as soon as its values are in the columns.
+    values: dict[str, list[Any]] = {name: [] for name in columns}
+    for row in rows:
+        for name, column in values.items():
+            column.append(row.get(name))
     # Types are fixed, so that a column without a single value is the same in every run.
-    return pd.DataFrame({name: pd.array([row.get(name) for row in rows], dtype=kind) for name, kind in columns.items()})
+    return pd.DataFrame({name: pd.array(values[name], dtype=kind) for name, kind in columns.items()})
