@@ -53,11 +53,13 @@ class EpisodeBlock(Block):
         episode_index: Its position in the job, which names its group.
         group_offset: Where in the bytes the object header of the episode's group is.
         num_samples: Control steps of the episode.
+        env_args: Text that describes the environment.
     """
 
     episode_index: int
     group_offset: int
     num_samples: int
+    env_args: str
 
 
 class EpisodeTemplate:
@@ -97,22 +99,14 @@ class EpisodeTemplate:
         return len(self._all_pointers)
 
     def filled(
-        self,
-        arrays: Sequence[np.ndarray],
-        values: Sequence[bytes],
-        *,
-        episode_index: int,
-        num_samples: int,
-        address: int = 0,
-    ) -> EpisodeBlock:
-        """Return an episode.
+        self, arrays: Sequence[np.ndarray], values: Sequence[bytes], address: int
+    ) -> tuple[list[bytes | bytearray | memoryview], np.ndarray]:
+        """Return the bytes of an episode, in pieces, and the offsets of the addresses in them.
 
         Args:
             arrays: One array per `ArrayType`, contiguous.
             values: One value per `AttributeType`: its bytes, a text in UTF-8.
-            episode_index: Position of the episode in the job.
-            num_samples: Its control steps.
-            address: Where in a file it is to stand.
+            address: Where in a file the episode is to stand.
         """
         metadata = bytearray(self._metadata_at(address))
         parts: list[bytes | bytearray | memoryview] = [metadata]
@@ -139,15 +133,7 @@ class EpisodeTemplate:
             else:
                 metadata[at : at + len(value)] = value
         parts.append(text_heap(texts))
-        pointers = np.setdiff1d(self._all_pointers, absent) if absent else self._all_pointers
-        return EpisodeBlock(
-            content=b"".join(parts),
-            pointers=pointers,
-            origin=address,
-            episode_index=episode_index,
-            group_offset=self._group_offset,
-            num_samples=num_samples,
-        )
+        return parts, np.setdiff1d(self._all_pointers, absent) if absent else self._all_pointers
 
     def _metadata_at(self, address: int) -> bytes:
         # Files of one job have their episodes at one address.

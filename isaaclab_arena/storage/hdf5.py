@@ -5,7 +5,7 @@ updates its trees in place, and a kill in such a moment loses earlier episodes t
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib import util
@@ -173,7 +173,7 @@ def assemble_dataset(sources: Iterable[tuple[int, Path]], target: Path) -> bool:
     Raises:
         StorageError: If a source cannot be read or the target cannot be written.
     """
-    indices, total, path = [], 0, target
+    indices, total, env_args = [], 0, "{}"
     with _hdf5_errors("write", target):
         with target.open("xb", buffering=_WRITE_BYTES) as file:
             writer = DatasetWriter(file)
@@ -185,15 +185,17 @@ def assemble_dataset(sources: Iterable[tuple[int, Path]], target: Path) -> bool:
                 writer.add(block)
                 indices.append(index)
                 total += block.num_samples
-            with _opened(path) as last:
-                env_args = str(_data(last).attrs.get("env_args", "{}"))
+                env_args = block.env_args
             writer.finish(_top_attributes(env_args), total)
-        # What HDF5 itself makes of it is asked of the whole table of contents and of one episode.
-        with _opened(target) as file:
-            if _episode_indices(file) != sorted(indices):
-                raise StorageError(f"{target} does not hold the episodes that were written to it")
-    verify_episodes(target, indices[-1:])
+        _check_assembled(target, indices)
     return True
+
+
+def _check_assembled(path: Path, indices: Sequence[int]) -> None:
+    """Let HDF5 itself read the table of contents and an episode, whose bytes have been checked before."""
+    with _opened(path) as file:
+        if _episode_indices(file) != sorted(indices) or ACTIONS not in _group(file, indices[-1]):
+            raise StorageError(f"{path} does not hold the episodes that were written to it")
 
 
 def _episode_image(

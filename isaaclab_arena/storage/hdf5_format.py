@@ -80,11 +80,16 @@ class Block:
 
     def at(self, address: int) -> bytearray:
         """Return the bytes as they are to stand at an address of a file."""
-        content = bytearray(self.content)
-        view = np.frombuffer(content, np.uint8)
+        return bytearray().join(self.pieces_at(address))
+
+    def pieces_at(self, address: int) -> tuple[bytearray, memoryview]:
+        """Return the same in two pieces, of which the second, without addresses, is no copy."""
+        end = int(self.pointers.max(initial=-8)) + 8
+        changed = bytearray(self.content[:end])
+        view = np.frombuffer(changed, np.uint8)
         places = self.pointers[:, None] + _BYTES_OF_ADDRESS
         view[places] = (view[places].view("<u8") + np.uint64((address - self.origin) % 2**64)).view(np.uint8)
-        return content
+        return changed, memoryview(self.content)[end:]
 
 
 def padded(content: bytes) -> bytes:

@@ -28,9 +28,10 @@ from isaaclab_arena.storage.hdf5_format import (
 from isaaclab_arena.storage.layout import DATA_GROUP, demo_name
 
 _SIGNATURE = b"ARENAEP1"
-_INDEX = struct.Struct("<8sIIQQQQQ")
+_INDEX = struct.Struct("<8sIIQQQQQQQ")
 _INDEX_ADDRESS = SUPERBLOCK_BYTES
 _CHECKED_FROM = _INDEX_ADDRESS + 12
+_POINTERS_ADDRESS = _INDEX_ADDRESS + _INDEX.size
 
 # Stand in the opening of episode files until an episode's own name and number of control steps are known.
 _NAME = demo_name(0) + "#" * (31 - len(demo_name(0)))
@@ -61,12 +62,14 @@ class _Opening:
         root_address: Where in them the root group is.
         name_at: Where the name of the episode's group belongs.
         total_at: Where its number of control steps belongs.
+        env_args_at: Where the text is that describes the environment.
     """
 
     content: bytes
     root_address: int
     name_at: int
     total_at: int
+    env_args_at: int
 
 
 def episode_file(
@@ -90,23 +93,24 @@ def episode_file(
     """
     opening = _opening(template.max_pointers, template.group_offset, top)
     address = len(opening.content)
-    block = template.filled(arrays, values, episode_index=episode_index, num_samples=num_samples, address=address)
-    content = bytearray().join((opening.content, block.content))
+    parts, pointers = template.filled(arrays, values, address)
+    content = bytearray().join((opening.content, *parts))
     content[:SUPERBLOCK_BYTES] = superblock(root_address=opening.root_address, end_address=len(content))
     name = demo_name(episode_index).encode()
     content[opening.name_at : opening.name_at + len(_NAME)] = name.ljust(len(_NAME), b"\0")
     struct.pack_into("<q", content, opening.total_at, num_samples)
-    numbers = (len(block.pointers), address, len(block.content), episode_index, block.group_offset, num_samples)
-    _INDEX.pack_into(content, _INDEX_ADDRESS, _SIGNATURE, 0, *numbers)
-    pointers = block.pointers.astype("<u4").tobytes()
-    content[_INDEX_ADDRESS + _INDEX.size : _INDEX_ADDRESS + _INDEX.size + len(pointers)] = pointers
+    places = (address, opening.env_args_at, len(top.env_args_text), template.group_offset)
+    _INDEX.pack_into(
+        content, _INDEX_ADDRESS, _SIGNATURE, 0, len(pointers), len(content), *places, episode_index, num_samples
+    )
+    content[_POINTERS_ADDRESS : _POINTERS_ADDRESS + 4 * len(pointers)] = pointers.astype("<u4").tobytes()
     struct.pack_into("<I", content, _CHECKED_FROM - 4, zlib.crc32(memoryview(content)[_CHECKED_FROM:]))
     return content
 
 
 @lru_cache(maxsize=64)
 def _opening(max_pointers: int, group_offset: int, top: TopAttributes) -> _Opening:
-    before = padded(bytes(_INDEX_ADDRESS + _INDEX.size + 4 * max_pointers))
+    before = padded(bytes(_POINTERS_ADDRESS + 4 * max_pointers))
     # How long these groups are does not depend on the address of the episode, which comes after them.
     above, _ = _groups_above({_NAME: 0}, top, _TOTAL, len(before))
     address = len(before) + len(above)
@@ -117,25 +121,28 @@ def _opening(max_pointers: int, group_offset: int, top: TopAttributes) -> _Openi
         root_address=root_address,
         name_at=content.index(_NAME.encode()),
         total_at=content.index(_TOTAL),
+        env_args_at=content.index(top.env_args_text),
     )
 
 
 def block_of(content: bytes | bytearray) -> EpisodeBlock | None:
     """Return the episode of a file that `episode_file` made, None if it is another file or not as it was made."""
-    if len(content) < _INDEX_ADDRESS + _INDEX.size:
+    if len(content) < _POINTERS_ADDRESS:
         return None
-    signature, crc, *numbers = _INDEX.unpack_from(content, _INDEX_ADDRESS)
-    if signature != _SIGNATURE or crc != zlib.crc32(memoryview(content)[_CHECKED_FROM:]):
+    signature, crc, num_pointers, num_bytes, *numbers = _INDEX.unpack_from(content, _INDEX_ADDRESS)
+    if (signature, num_bytes) != (_SIGNATURE, len(content)):
         return None
-    num_pointers, position, num_bytes, episode_index, group_offset, num_samples = numbers
-    pointers = np.frombuffer(content, "<u4", num_pointers, _INDEX_ADDRESS + _INDEX.size).astype(np.int64)
+    if crc != zlib.crc32(memoryview(content)[_CHECKED_FROM:]):
+        return None
+    position, env_args_at, env_args_bytes, group_offset, episode_index, num_samples = numbers
     return EpisodeBlock(
-        content=memoryview(content)[position : position + num_bytes],
-        pointers=pointers,
+        content=memoryview(content)[position:],
+        pointers=np.frombuffer(content, "<u4", num_pointers, _POINTERS_ADDRESS).astype(np.int64),
+        origin=position,
         episode_index=episode_index,
         group_offset=group_offset,
         num_samples=num_samples,
-        origin=position,
+        env_args=bytes(content[env_args_at : env_args_at + env_args_bytes]).decode(),
     )
 
 
@@ -154,7 +161,8 @@ class DatasetWriter:
     def add(self, block: EpisodeBlock) -> None:
         """Append an episode."""
         self._members[demo_name(block.episode_index)] = self._position + block.group_offset
-        self._position += self._file.write(block.at(self._position))
+        pieces = block.pieces_at(self._position)
+        self._position += sum(map(self._file.write, pieces))
 
     def finish(self, top: TopAttributes, total: int) -> None:
         """Write what leads to the episodes.
