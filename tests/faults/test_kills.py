@@ -85,14 +85,17 @@ class Killer:
             time.sleep(0.01)
 
     def _kill(self, run: LaunchedRun, role: str, ranks: int) -> None:
-        self.kills[role] += 1
         if role == "launcher":
-            kill(run.launcher.pid)
+            victims = [run.launcher.pid]
         elif role == "all":
-            for pid in run.living():
-                kill(pid)
+            victims = run.living()
         else:
-            kill(run.pid_of(0 if role == "rank 0" or ranks == 1 else self._generator.randrange(1, ranks)))
+            # Early in a start there may be no such rank yet, and then nobody is killed.
+            rank = 0 if role == "rank 0" or ranks == 1 else self._generator.randrange(1, ranks)
+            victims = [pid for pid in [run.pid_of(rank)] if pid is not None]
+        for pid in victims:
+            kill(pid)
+        self.kills[role] += bool(victims)
 
 
 def test_a_run_whose_worker_launcher_and_first_rank_are_killed_in_turn_ends_whole(server, tmp_path):
