@@ -110,6 +110,7 @@ def run_jobs(num_jobs: int, *, cameras: bool) -> list[Held]:
             device=torch.device("cpu"),
             num_threads=2,
             output_directory=Path(folder),
+            attempt=1,
             recording=RecordingOptions(observations=observations),
         )
         runner, notes = JobRunner(settings), []

@@ -102,7 +102,7 @@ def run_once(
     """
     run = Run()
     with tempfile.TemporaryDirectory(prefix="recording_overhead_") as folder:
-        job = RecordedJob(name="overhead", rank=0, world_size=1, env_args={"env_name": ENVIRONMENT})
+        job = RecordedJob(name="overhead", rank=0, world_size=1, attempt=1, env_args={"env_name": ENVIRONMENT})
         recorder = EpisodeRecorder(Path(folder), job, RecordingOptions(write_dataset=records))
         observer = Timed(recorder, run) if detailed else recorder
 

@@ -18,7 +18,7 @@ import tyro
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ArenaError
-from isaaclab_arena.storage.hdf5 import check_compression
+from isaaclab_arena.storage.compressed_image import check_compression
 from isaaclab_arena.storage.recorded_episode import Compression
 
 _DISTRIBUTION = "isaaclab-arena-mujoco"

@@ -1,6 +1,8 @@
 """``isaaclab-arena``: finds the command that was typed and hands it the rest of the line."""
 
 import importlib
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -56,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"no command called '{plain_text(name)}'{did_you_mean(name, _COMMANDS)}", file=sys.stderr)
         return 2
     try:
-        return _load(_COMMANDS[name].entry)(arguments[1:])
+        return _run(_COMMANDS[name], arguments[1:])
     except KeyboardInterrupt:
         return 130
     except ConfigError as error:
@@ -65,6 +67,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ArenaError as error:
         print(plain_text(error, keep_lines=True), file=sys.stderr)
         return 1
+
+
+def _run(command: _Command, arguments: Sequence[str]) -> int:
+    try:
+        code = _load(command.entry)(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read has seen enough, as `head` has. Python flushes stdout once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    return code
 
 
 def _load(entry: str) -> Callable[[Sequence[str]], int]:

@@ -1,7 +1,7 @@
 """``isaaclab-arena replay``: simulate recorded episodes again without their policy, and compare every control step."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
     )
     replayed: list[ReplayedEpisode] = []
     told: set[str] = set()
-    for episode in replay(files, settings):
+    for episode in _in_order(replay(files, settings), files):
         for line in episode.surroundings:
             if line not in told:
                 told.add(line)
@@ -67,6 +67,17 @@ def main(argv: Sequence[str]) -> int:
         replayed.append(episode)
     print(plain_text(summary(replayed), keep_lines=True))
     return 0 if all(episode.is_bitwise for episode in replayed) else 1
+
+
+def _in_order(replayed: Iterable[ReplayedEpisode], episodes: Iterable[int]) -> Iterator[ReplayedEpisode]:
+    """Yield episodes in the order asked for, each as soon as all before it have ended."""
+    waiting: dict[int, ReplayedEpisode] = {}
+    arriving = iter(replayed)
+    for index in episodes:
+        while index not in waiting:
+            episode = next(arriving)
+            waiting[episode.episode_index] = episode
+        yield waiting.pop(index)
 
 
 def described(episode: ReplayedEpisode) -> str:

@@ -31,6 +31,12 @@ class ValidateOptions:
     seed: int | None = None
     """Seed of jobs that do not say."""
 
+    deterministic: bool = False
+    """Check too whether every job's num_envs fits into the fixed batch of that option."""
+
+    policy_batch: int = 64
+    """That batch."""
+
     no_import: bool = False
     """Import no module and run no interpreter that a job file names: registered names only."""
 
@@ -51,7 +57,12 @@ def main(argv: Sequence[str]) -> int:
     for path in options.files:
         try:
             jobs_file = load_jobs_file(path, defaults)
-            resolve_jobs(jobs_file.jobs, file=jobs_file.path, may_import=not options.no_import)
+            resolve_jobs(
+                jobs_file.jobs,
+                file=jobs_file.path,
+                policy_batch=options.policy_batch if options.deterministic else None,
+                may_import=not options.no_import,
+            )
         except ConfigError as error:
             problems.extend(error.problems)
         else:

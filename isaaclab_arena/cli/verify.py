@@ -1,9 +1,12 @@
 """``isaaclab-arena verify``: check the files of a run, run a sample of its episodes again, and compare every step."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import signal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NoReturn
 
 import tyro
 
@@ -47,6 +50,9 @@ class VerifyOptions:
 
     nproc: int | None = None
     """Number of ranks. By default 2 where the run had 1, else 1."""
+
+    no_import: bool = False
+    """Refuse jobs that would import code which is not registered: for runs of people whom you do not trust."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -104,7 +110,8 @@ def _verified(options: VerifyOptions, plan: RunPlan, sample: Sample) -> list[Ver
         _say(f"running again: {_in_words(sample)}")
         again = prepare_sample(options.output_dir, folder, sample, num_envs=options.num_envs, num_ranks=num_ranks)
         _say(_what_changed(plan, again))
-        run_sample(options.output_dir, folder)
+        with _ended_by_signals():
+            run_sample(options.output_dir, folder, may_import=not options.no_import)
         verified: list[VerifiedEpisode] = []
         told: set[str] = set()
         for episode in compare_runs(options.output_dir, folder, sample):
@@ -115,6 +122,21 @@ def _verified(options: VerifyOptions, plan: RunPlan, sample: Sample) -> list[Ver
             _say(described(episode))
             verified.append(episode)
     return verified
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let a request to end reach the ``with`` blocks, so that processes and files of this command go with it."""
+    earlier = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+
+
+def _end(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def _check(options: VerifyOptions) -> None:

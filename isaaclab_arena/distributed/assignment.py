@@ -21,6 +21,10 @@ ASSIGNMENTS = Registry(
 """Names for ``--assignment``: functions of ``(num_jobs, world_size)`` that return one list of job indices per rank."""
 
 
+DYNAMIC = "dynamic"
+"""The assignment by which ranks claim work while they run; `ASSIGNMENTS` holds those that are settled before."""
+
+
 def round_robin(num_jobs: int, world_size: int) -> list[list[int]]:
     """Deal the jobs like cards: rank ``r`` gets those with ``job_index % world_size == r``."""
     return [list(range(rank, num_jobs, world_size)) for rank in range(world_size)]

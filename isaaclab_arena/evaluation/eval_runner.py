@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     options, unknown = read_command_line(EvalOptions, arguments, program=PROGRAM)
-    refuse_unknown(unknown, EvalOptions)
+    refuse_unknown(unknown, options)
     options.check()
     context = DistributedContext.from_environment(device=options.device)
     jobs_file = load_jobs_file(options.eval_jobs_config, options.job_defaults())

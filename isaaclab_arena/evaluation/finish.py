@@ -34,17 +34,28 @@ def merge_and_show(output_directory: Path, *, before_showing: Callable[[], None]
     return 0 if merged.complete else 1
 
 
-def show_finished_run(output_directory: Path) -> int:
-    """Show the tables of a run that has nothing left to do; nothing is written unless they are missing or old."""
+def show_finished_run(output_directory: Path, *, before_showing: Callable[[], None] = lambda: None) -> int:
+    """Show the tables of a run that has nothing left to do; those that are missing, old or changed are written anew.
+
+    Args:
+        output_directory: The run's folder.
+        before_showing: Called once the tables are what they should be.
+
+    Returns:
+        The exit code: 0 if the run is complete, otherwise 1.
+    """
     from isaaclab_arena.results.merge import merge_results  # noqa: PLC0415  see merge_and_show
-    from isaaclab_arena.results.result_files import is_written  # noqa: PLC0415
+    from isaaclab_arena.results.result_files import stale_tables, write_tables  # noqa: PLC0415
     from isaaclab_arena.results.summary import print_summary  # noqa: PLC0415
 
     _LOG.info("%s is complete; there is nothing to do", output_directory)
     merged = merge_results(output_directory)
-    # A file that could not be read when they were written may be readable now.
-    if not is_written(output_directory, merged):
-        return merge_and_show(output_directory)
+    stale = stale_tables(output_directory, merged)
+    if stale:
+        names = ", ".join(path.name for path in stale)
+        _LOG.warning("%s did not hold what the commit record says, and is written anew", names)
+        write_tables(output_directory, merged)
+    before_showing()
     show_results(lambda console: print_summary(merged, output_directory, console))
     return 0 if merged.complete else 1
 

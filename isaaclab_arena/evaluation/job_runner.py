@@ -15,6 +15,7 @@ from isaaclab_arena.evaluation.stopwatch import Stopwatch
 from isaaclab_arena.evaluation.watchdog import Watchdog
 from isaaclab_arena.evaluation.workbench import Workbench
 from isaaclab_arena.interfaces.observer import Observer
+from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.job_reports import JobReport, write_job_report
 from isaaclab_arena.storage.layout import job_directory
@@ -84,7 +85,7 @@ class JobRunner:
         attempt = f"_attempt{self._settings.attempt}" if self._settings.attempt > 1 else ""
         path = directory / f"traceback_rank{self._settings.rank}{attempt}.txt"
         with storage_errors("write", path):
-            path.write_text(traceback.format_exc(), encoding="utf-8", errors="backslashreplace")
+            path.write_text(plain_text(traceback.format_exc(), keep_lines=True), encoding="utf-8")
         _LOG.error("job '%s' failed; its traceback is in %s", job.config.name, path)
         _LOG.debug("%s", traceback.format_exc())
         return str(path.relative_to(self._settings.output_directory))

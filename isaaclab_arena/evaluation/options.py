@@ -9,10 +9,12 @@ from typing import Any, Literal, TypeVar
 import tyro
 
 from isaaclab_arena.config.schema import JobDefaults
+from isaaclab_arena.distributed.assignment import ASSIGNMENTS, DYNAMIC
 from isaaclab_arena.distributed.context import claimed_rank
 from isaaclab_arena.distributed.devices import resolve_policy_device
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.recording.video_options import VideoOptions
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 
 _Options = TypeVar("_Options")
 
@@ -166,6 +168,9 @@ class RunOptions:
         for name in ("seed", "step_timeout_s"):
             value = getattr(self, name)
             yield name, value is not None and value < 0, f"must not be negative, got {value}"
+        assignments = [*ASSIGNMENTS.names(), DYNAMIC]
+        known = did_you_mean(self.assignment, assignments)
+        yield "assignment", self.assignment not in assignments, f"there is no '{self.assignment}'{known}"
         yield "lease_s", self.lease_s < 1, f"must be at least 1, got {self.lease_s:g}"
         yield (
             "retry_errors",
@@ -173,7 +178,7 @@ class RunOptions:
             "needs --resume: it goes on with an earlier run",
         )
         if self.resume and self.output_dir is not None:
-            differs = Path(self.resume) != Path(self.output_dir)
+            differs = Path(self.resume).resolve() != Path(self.output_dir).resolve()
             yield "resume", differs, f"names '{self.resume}', but --output_dir '{self.output_dir}'"
         if self.save_conditions is not None:
             path = Path(self.save_conditions)
@@ -210,38 +215,40 @@ def read_command_line(
 
 
 def _with_folder_to_resume(arguments: Sequence[str]) -> list[str]:
-    """Give ``--resume`` an empty value where no folder follows it: what follows may be an environment's name."""
+    """Give ``--resume`` an empty value where no run follows it: what follows may be an environment's name."""
     completed: list[str] = []
     for position, argument in enumerate(arguments):
         completed.append(argument)
         following = arguments[position + 1] if position + 1 < len(arguments) else "-"
-        if argument == "--resume" and not _is_folder(following):
+        if argument == "--resume" and not _is_run(following):
             completed.append("")
     return completed
 
 
-def _is_folder(argument: str) -> bool:
-    return not argument.startswith("-") and (os.sep in argument or Path(argument).is_dir())
+def _is_run(argument: str) -> bool:
+    return not argument.startswith("-") and (os.sep in argument or (Path(argument) / RUN_PLAN_FILE).is_file())
 
 
-def refuse_unknown(unknown: Sequence[str], options_class: type) -> None:
+def refuse_unknown(unknown: Sequence[str], options: Any) -> None:
     """Refuse arguments that nothing understood.
 
     Args:
         unknown: What `read_command_line` left over.
-        options_class: Dataclass of the options, for suggestions.
+        options: The options that it understood, for suggestions.
 
     Raises:
         ConfigError: One problem per option, with the nearest known one.
     """
-    known = [field.name for field in fields(options_class)]
+    known = [field.name for field in fields(options)]
     problems = []
     for argument in unknown:
         if argument.startswith("-"):
             name = argument.partition("=")[0].lstrip("-").replace("-", "_")
             problems.append(Problem(f"unknown option{did_you_mean(name, known)}", key=f"--{name}"))
     if not problems and unknown:
-        problems.append(Problem(f"unexpected argument '{unknown[0]}'"))
+        named_no_run = getattr(options, "resume", None) == ""
+        what = f"there is no run in '{unknown[0]}'" if named_no_run else f"unexpected argument '{unknown[0]}'"
+        problems.append(Problem(what, key="--resume" if named_no_run else None))
     if problems:
         raise ConfigError(problems)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from isaaclab_arena.config.schema import TIME_LIMITS, JobStatus
-from isaaclab_arena.distributed.assignment import assign_jobs
+from isaaclab_arena.distributed.assignment import DYNAMIC, assign_jobs
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import Problem
 from isaaclab_arena.evaluation import provenance
@@ -20,9 +20,6 @@ from isaaclab_arena.interfaces.variation import spelled
 from isaaclab_arena.storage.attempts import Attempt, JobWork
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.run_plan import PlannedJob, RunPlan
-
-DYNAMIC = "dynamic"
-"""The assignment by which ranks claim work while they run; `ASSIGNMENTS` holds those that are settled before."""
 
 _MAX_SHOWN = 80
 
@@ -68,6 +65,7 @@ def plan_run(request: RunRequest, context: DistributedContext, devices: Sequence
         devices=tuple(devices),
         jobs=planned_jobs(request, context.world_size),
         settings=request.options.result_settings(),
+        working_directory=str(Path.cwd()),
     )
 
 

@@ -10,7 +10,18 @@ from pathlib import Path
 from isaaclab_arena.storage.run_plan import Machine
 
 DISTRIBUTION = "isaaclab-arena-mujoco"
-_PACKAGES = (DISTRIBUTION, "torch", "mujoco", "mujoco-warp", "warp-lang", "numpy", "h5py", "gymnasium")
+_PACKAGES = (
+    DISTRIBUTION,
+    "torch",
+    "mujoco",
+    "mujoco-warp",
+    "warp-lang",
+    "numpy",
+    "scipy",
+    "pandas",
+    "h5py",
+    "gymnasium",
+)
 _GIT_TIMEOUT_S = 5.0
 
 

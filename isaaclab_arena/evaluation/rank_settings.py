@@ -25,9 +25,9 @@ class RankSettings:
         device: Where this rank simulates.
         num_threads: Threads that its physics may use.
         output_directory: Where the run writes.
+        attempt: Which start of the program on this run, from 1.
         recording: What is recorded.
         video: What is filmed.
-        attempt: Which start of the program on this run, from 1.
         policy_batch: Rows that policies are always asked on, None for as many as a job has.
         step_timeout_s: How long a job may go without a finished control step before the process is ended [s]; 0 for
             however long.
@@ -39,9 +39,9 @@ class RankSettings:
     device: torch.device
     num_threads: int
     output_directory: Path
+    attempt: int
     recording: RecordingOptions
     video: VideoOptions = field(default_factory=VideoOptions)
-    attempt: int = 1
     policy_batch: int | None = None
     step_timeout_s: float = 0.0
     provenance: Mapping[str, str] = field(default_factory=dict)

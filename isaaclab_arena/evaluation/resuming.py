@@ -4,7 +4,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.evaluation.output_directory import holds_no_run
 from isaaclab_arena.evaluation.planning import plan_differences
 from isaaclab_arena.storage.attempts import JobWork, attempt_numbers
@@ -52,7 +52,7 @@ def folder_to_resume(*, resume: str, output_dir: str | None, output_base_dir: st
     runs = sorted((path.parent for path in base.glob(f"*/{RUN_PLAN_FILE}")), reverse=True)
     if not runs:
         raise ConfigError(Problem(f"no run in '{base}' to go on with; name its folder", key="--resume"))
-    same = next((run for run in runs if not plan_differences(read_run_plan(run), plan)), None)
+    same = next((run for run in runs if _is_run_of(run, plan)), None)
     # Where none is the same, the newest is most likely meant, and its differences are worth telling.
     return (same or runs[0]).absolute()
 
@@ -93,7 +93,17 @@ def take_up(output_directory: Path, plan: RunPlan, *, retry_errors: bool) -> Res
     return Resumed(number=number, jobs=jobs)
 
 
+def _is_run_of(run: Path, plan: RunPlan) -> bool:
+    try:
+        return not plan_differences(read_run_plan(run), plan)
+    except ArenaError as error:
+        _LOG.warning("%s is passed over: %s", run, error)
+        return False
+
+
 def _folder_of_run(path: Path, *, option: str) -> Path:
+    if not path.is_dir():
+        raise ConfigError(Problem(f"there is no folder '{path}'", key=option))
     if not (path / RUN_PLAN_FILE).is_file():
         raise ConfigError(
             Problem(f"'{path}' holds no {RUN_PLAN_FILE}: no run to go on with; leave --resume out", key=option)

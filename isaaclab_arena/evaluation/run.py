@@ -2,7 +2,9 @@
 
 import logging
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 
 from isaaclab_arena.distributed.context import DistributedContext
@@ -54,7 +56,7 @@ def execute(request: RunRequest, context: DistributedContext) -> int:
         # Not before: while ranks wait for each other, a signal may end them as it always does, and at once.
         with started.lock, watch_for_interruption() as interruption:
             if started.attempt is None:
-                return show_finished_run(started.output_directory) if context.is_rank_zero else 0
+                return _show_finished_run(request, started.output_directory) if context.is_rank_zero else 0
             try:
                 return _RankRun(request, context, started, started.attempt, interruption).execute()
             except DiskUnusableError as error:
@@ -78,6 +80,7 @@ class _RankRun:
         self._attempt = attempt
         self._output_directory = started.output_directory
         self._interruption = interruption
+        self._save_conditions = _saving_conditions(request, started.output_directory)
         self._watch = RankWatch(self._output_directory, world_size=context.world_size, run_id=attempt.run_id)
         self._work = work_of_rank(
             request,
@@ -180,13 +183,24 @@ class _RankRun:
             consolidate_what_others_left(self._started.plan, self._output_directory)
         return merge_and_show(self._output_directory, before_showing=self._save_conditions)
 
-    def _save_conditions(self) -> None:
-        path = self._request.options.save_conditions
-        if path is None:
-            return
-        try:
-            for line in save_conditions(Path(path), self._output_directory):
-                _LOG.warning("%s", line)
-        except ArenaError as error:
-            # The results are what the run was for; they are shown whatever becomes of this file.
-            _LOG.error("--save_conditions: %s", error)
+
+def _show_finished_run(request: RunRequest, output_directory: Path) -> int:
+    if request.options.video_options().wanted:
+        _LOG.warning("no episode runs, so none is filmed")
+    return show_finished_run(output_directory, before_showing=_saving_conditions(request, output_directory))
+
+
+def _saving_conditions(request: RunRequest, output_directory: Path) -> Callable[[], None]:
+    """Return what saves the conditions at the end, where that is wanted."""
+    path = request.options.save_conditions
+    # A policy may change the working directory meanwhile.
+    return (lambda: None) if path is None else partial(_save_conditions, Path(path).absolute(), output_directory)
+
+
+def _save_conditions(path: Path, output_directory: Path) -> None:
+    try:
+        for line in save_conditions(path, output_directory):
+            _LOG.warning("%s", line)
+    except ArenaError as error:
+        # The results are what the run was for; they are shown whatever becomes of this file.
+        _LOG.error("--save_conditions: %s", error)

@@ -4,6 +4,7 @@ import dataclasses
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -14,13 +15,12 @@ import torch
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.evaluation.endings import OUT_OF_TIME
 from isaaclab_arena.evaluation.episode_comparison import Difference, first_difference, result_difference
-from isaaclab_arena.evaluation.folder_check import recording_of
 from isaaclab_arena.evaluation.surroundings import named_differences
 from isaaclab_arena.evaluation.verification_plan import plan_sample
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.storage.attempts import Attempt, read_attempts, write_attempt
 from isaaclab_arena.storage.commits import CommitRow, read_commits
-from isaaclab_arena.storage.hdf5 import read_episode
+from isaaclab_arena.storage.hdf5 import read_attributes, read_episode
 from isaaclab_arena.storage.job_reports import read_job_reports
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import ACTIONS, job_directory
@@ -30,6 +30,8 @@ from isaaclab_arena.storage.run_plan import PlannedJob, RunPlan, read_run_plan, 
 
 _WORKER = "isaaclab_arena.evaluation.verification_worker"
 _LOG_FILE = "worker.log"
+_LAUNCHER_LOGS = "launcher"
+_MAX_ENDING_S = 10.0
 _LOG_LINES_SHOWN = 15
 _LAUNCHER = "torch/distributed/elastic"
 
@@ -101,31 +103,51 @@ def prepare_sample(
     return plan
 
 
-def run_sample(output_directory: Path, folder: Path) -> None:
+def run_sample(output_directory: Path, folder: Path, *, may_import: bool) -> None:
     """Run a sample that `prepare_sample` has prepared, end to end, in processes of its own; several under torchrun.
+
+    They work where the run was started, if that folder is there: relative paths of policies count from it.
 
     Args:
         output_directory: The run's folder.
         folder: Where the sample runs.
+        may_import: Whether jobs may import code that is not registered; if not, the run's folder is not gone to either.
 
     Raises:
         ArenaError: If a rank could not do its work.
     """
-    num_ranks = read_run_plan(folder).world_size
+    begun, num_ranks = read_run_plan(output_directory), read_run_plan(folder).world_size
     arguments = ["--output_dir", str(folder), "--source", str(output_directory.absolute())]
-    if all(device == "cpu" for device in read_run_plan(output_directory).devices):
+    if all(device == "cpu" for device in begun.devices):
         arguments += ["--device", "cpu"]
-    launcher = (
-        [] if num_ranks == 1 else ["torch.distributed.run", "--standalone", f"--nproc_per_node={num_ranks}", "-m"]
-    )
-    command = [sys.executable, "-m", *launcher, _WORKER, *arguments]
+    if not may_import:
+        arguments.append("--no_import")
+    started_in = begun.working_directory if may_import else None
+    launcher = ["torch.distributed.run", "--standalone", f"--nproc_per_node={num_ranks}"]
+    launcher += ["--log-dir", str(folder / _LAUNCHER_LOGS), "-m"]
+    command = [sys.executable, "-m", *(launcher if num_ranks > 1 else []), _WORKER, *arguments]
     log = folder / _LOG_FILE
-    with log.open("wb") as stream:
-        finished = subprocess.run(  # noqa: S603  this Python, and a module of this package
-            command, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False
-        )
-    if finished.returncode != 0:
+    if _exit_code(command, log, folder=started_in if started_in and Path(started_in).is_dir() else None) != 0:
         raise ArenaError("\n".join(["the episodes could not be run again:", *_last_words(log)]))
+
+
+def _exit_code(command: Sequence[str], log: Path, *, folder: str | None) -> int:
+    """Run a program to its end and return its exit code; it is ended, too, by what ends the wait for it."""
+    with (
+        log.open("wb") as stream,
+        subprocess.Popen(  # noqa: S603  this Python, and a module of this package
+            command, cwd=folder, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+        ) as process,
+    ):
+        try:
+            return process.wait()
+        except BaseException:
+            # A launcher ends its ranks when it is asked to end, not when it is killed.
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=_MAX_ENDING_S)
+            process.kill()
+            raise
 
 
 def compare_runs(output_directory: Path, folder: Path, sample: Sample) -> Iterator[VerifiedEpisode]:
@@ -158,7 +180,10 @@ class _JobFiles:
     def recording(self, index: int) -> RecordedEpisode | None:
         """Return the recording of an episode, None if there is none."""
         row = self.rows[index]
-        file = None if row.checksum is None else recording_of(row, self.files.get(index, []))
+        if row.checksum is None:
+            return None
+        files = self.files.get(index, [])
+        file = next((file for file in files if read_attributes(file, index).get("checksum") == row.checksum), None)
         return None if file is None else read_episode(file, index)
 
     def surroundings(self, index: int) -> dict[str, str]:
@@ -176,7 +201,7 @@ class _Run:
     def __init__(self, output_directory: Path) -> None:
         self._directory = output_directory
         self._plan = read_run_plan(output_directory)
-        self._attempts = {attempt.number: attempt for attempt in read_attempts(output_directory)}
+        self._attempts = {attempt.number: attempt for attempt in read_attempts(output_directory)[0]}
 
     def job(self, name: str) -> _JobFiles:
         directory = job_directory(self._directory, name)

@@ -39,9 +39,13 @@ def plan_sample(
         world_size: Number of ranks.
 
     Raises:
-        ConfigError: If the plan does not hold what builds a job.
+        ConfigError: If the plan does not hold what builds a job, or the rows do not fit into the run's fixed batch.
     """
     largest = plan.settings.get("policy_batch") if plan.settings.get("deterministic") else None
+    if largest is not None and num_envs is not None and num_envs > largest:
+        raise ConfigError(
+            Problem(f"must be at most {largest}, the run's policy_batch, got {num_envs}", key="--num_envs")
+        )
     known = {job.name: job for job in plan.jobs}
     jobs = tuple(
         _with_sample(known[name], episodes, index, num_envs or another_num_envs(known[name].num_envs, largest=largest))
@@ -69,19 +73,20 @@ def plan_sample(
     return again, attempt
 
 
-def jobs_of_plan(plan: RunPlan, source: Path) -> tuple[Job, ...]:
+def jobs_of_plan(plan: RunPlan, source: Path, *, may_import: bool) -> tuple[Job, ...]:
     """Return the jobs of a plan that `plan_sample` made, checked and ready to run.
 
     Args:
         plan: The plan.
         source: Folder of the run whose episodes they are; saved conditions are taken from its commit record.
+        may_import: Whether jobs may import code that is not registered.
 
     Raises:
         ConfigError: If an environment or a policy is not there any more, or an option is wrong.
     """
     configs = [JobConfig(**{**job.config, "status": JobStatus(job.status)}) for job in plan.jobs]
     policy_batch = options_of_plan(plan).fixed_policy_batch()
-    jobs = resolve_jobs(configs, file=str(source / RUN_PLAN_FILE), policy_batch=policy_batch)
+    jobs = resolve_jobs(configs, file=str(source / RUN_PLAN_FILE), policy_batch=policy_batch, may_import=may_import)
     return tuple(
         job if planned.conditions is None else dataclasses.replace(job, saved_conditions=_conditions(source, planned))
         for job, planned in zip(jobs, plan.jobs, strict=True)

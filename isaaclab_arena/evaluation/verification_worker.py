@@ -35,6 +35,9 @@ class WorkerOptions:
     source: Path
     """Folder of the run that is verified."""
 
+    no_import: bool = False
+    """Refuse jobs that would import code which is not registered."""
+
     device: str | None = None
     """Where to simulate; by default a GPU where there is one."""
 
@@ -51,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     options, unknown = read_command_line(WorkerOptions, arguments, program=PROGRAM)
-    refuse_unknown(unknown, WorkerOptions)
+    refuse_unknown(unknown, options)
     die_with_parent()
     context = DistributedContext.from_environment(device=options.device)
     plan, attempt = read_run_plan(options.output_dir), read_attempt(options.output_dir, ATTEMPT)
@@ -59,7 +62,7 @@ def _run(arguments: Sequence[str]) -> int:
     limit_threads(run_options.torch_threads)
     if run_options.deterministic:
         calculate_deterministically()
-    jobs = jobs_of_plan(plan, options.source)
+    jobs = jobs_of_plan(plan, options.source, may_import=not options.no_import)
     settings = rank_settings(
         run_options,
         context,

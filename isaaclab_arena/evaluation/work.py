@@ -4,9 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from isaaclab_arena.distributed.assignment import DYNAMIC
 from isaaclab_arena.episode_ranges import EpisodeRanges, count_episodes
 from isaaclab_arena.evaluation.dynamic_queue import SharedRun, dynamic_queue
-from isaaclab_arena.evaluation.planning import DYNAMIC, RunRequest
+from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.work_queue import FixedQueue, WorkQueue, jobs_of_rank, unfinished
 from isaaclab_arena.storage.attempts import Attempt
 

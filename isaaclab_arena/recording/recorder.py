@@ -19,14 +19,16 @@ from isaaclab_arena.recording.episode_arrays import EpisodeArrays, RecordedObser
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.atomic import FileThereError
 from isaaclab_arena.storage.commits import CommitContext, CommitRow, CommitWriter, commit_row
+from isaaclab_arena.storage.compressed_image import check_compression
 from isaaclab_arena.storage.consolidation import Consolidation, consolidate
-from isaaclab_arena.storage.hdf5 import check_compression, write_episode
+from isaaclab_arena.storage.hdf5 import write_episode
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.left_behind import LeftBehind, read_left_behind
 from isaaclab_arena.storage.leftovers import remove_if_empty
-from isaaclab_arena.storage.recorded_episode import AttributeValue, Compression, RecordedEpisode, checksum
+from isaaclab_arena.storage.recorded_episode import Compression, RecordedEpisode, checksum
+from isaaclab_arena.storage.recorded_line import attributes_of
 
-logger = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 ROBOMIMIC_ENV_TYPE = 2
 """What Isaac Lab writes into ``env_args``: an environment with Gymnasium's interface."""
@@ -63,7 +65,7 @@ class RecordedJob:
     name: str
     rank: int
     world_size: int
-    attempt: int = 1
+    attempt: int
     env_args: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)
 
@@ -161,7 +163,7 @@ class EpisodeRecorder(Observer):
         done = consolidate(self._parts, self._directory / self._dataset_name)
         self._parts = []
         for _, reason in done.damaged:
-            logger.warning("left out of %s: %s", self._dataset_name, reason)
+            _LOG.warning("left out of %s: %s", self._dataset_name, reason)
         remove_if_empty(self._episodes_folder)
         return done
 
@@ -196,11 +198,11 @@ class EpisodeRecorder(Observer):
         if there is None:
             return [str(episode.attributes[layout.COMMIT_ATTRIBUTE])]
         if there.checksum == row.checksum:
-            logger.info("%s was there already, with the same content: its line is committed", path)
+            _LOG.info("%s was there already, with the same content: its line is committed", path)
             return [there.line]
         # Which of the two is right cannot be known here. The file that is there may be another's, so it stays, and
         # both results are committed, so that everybody sees that the episode did not come out the same twice.
-        logger.warning("%s was there already, with other content: both results are committed, its arrays kept", path)
+        _LOG.warning("%s was there already, with other content: both results are committed, its arrays kept", path)
         return [there.line, json_line(dataclasses.replace(row, dataset_file=None, episode_file=None))]
 
     def _left_behind(self, path: Path, episode_index: int) -> LeftBehind | None:
@@ -208,7 +210,7 @@ class EpisodeRecorder(Observer):
         try:
             return read_left_behind(path, self._job.name, episode_index)
         except StorageError as error:
-            logger.warning("%s was there already and is replaced: %s", path, error)
+            _LOG.warning("%s was there already and is replaced: %s", path, error)
             return None
 
     def _recorded(self, environment: Environment, arrays: Mapping[str, np.ndarray], row: CommitRow) -> RecordedEpisode:
@@ -216,28 +218,6 @@ class EpisodeRecorder(Observer):
         return RecordedEpisode(
             episode_index=row.episode_index,
             arrays=arrays,
-            attributes=_attributes(row) | more | {layout.COMMIT_ATTRIBUTE: json_line(row)},
+            attributes=attributes_of(row) | more | {layout.COMMIT_ATTRIBUTE: json_line(row)},
             env_args={"type": ROBOMIMIC_ENV_TYPE, **self._job.env_args},
         )
-
-
-def _attributes(row: CommitRow) -> dict[str, AttributeValue]:
-    """Return the attributes of an episode's group; what is not known is left out."""
-    values: dict[str, AttributeValue | None] = {
-        "job": row.job_name,
-        "episode_index": row.episode_index,
-        "seed": row.seed,
-        "episode_seed": row.episode_seed,
-        "placement_seed": row.placement_seed,
-        "env_id": row.env_id,
-        "success": row.success,
-        "outcome": row.outcome,
-        "termination": row.termination,
-        "episode_return": row.episode_return,
-        "language_instruction": row.language_instruction,
-        "conditions": json_line(row.variations),
-        "metrics": json_line(row.metrics),
-        "error": row.error,
-        "rank": row.rank,
-    }
-    return {name: value for name, value in values.items() if value is not None}

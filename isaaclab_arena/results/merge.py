@@ -85,8 +85,8 @@ def merge_results(output_directory: Path) -> MergedResults:
     plan = read_run_plan(output_directory)
     # Before anything is read: what ranks add while this goes on must make the tables old.
     sources = sizes_of_sources(output_directory)
-    attempts = read_attempts(output_directory)
-    problems = list(changes_between(attempts))
+    attempts, problems = read_attempts(output_directory)
+    problems += changes_between(attempts)
     jobs = sorted(plan.jobs, key=lambda job: job.index)
     same_conditions = not problems
     evidence = [_evidence(output_directory, job, problems, same_conditions=same_conditions) for job in jobs]

@@ -4,6 +4,8 @@ What came out is kept apart from when, where and how fast: the first is the same
 interrupted and on however many ranks it ran, so two runs can be compared with ``cmp``.
 """
 
+from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from isaaclab_arena.results.rows import (
     JOB_COLUMNS,
     JOB_TIMING_COLUMNS,
 )
-from isaaclab_arena.storage.atomic import write_bytes, write_text
+from isaaclab_arena.storage.atomic import storage_errors, write_bytes
 from isaaclab_arena.storage.json_values import json_text
 
 SCHEMA_VERSION = 1
@@ -38,20 +40,21 @@ def write_tables(output_directory: Path, merged: MergedResults) -> tuple[Path, .
     Raises:
         StorageError: If one cannot be written.
     """
-    jobs, episodes = merged.jobs, merged.episodes
-    tables = {
-        "results": jobs[[*JOB_COLUMNS]],
-        "episodes": episodes[[*EPISODE_COLUMNS]],
-        "timing": jobs[["name", *JOB_TIMING_COLUMNS]],
-        "episode_timing": episodes[["job", "episode_index", *EPISODE_TIMING_COLUMNS]],
-    }
-    for name in TABLES:
-        table = pd.DataFrame(tables[name])
-        write_text(output_directory / f"{name}.csv", csv_text(table), overwrite=True)
-        write_bytes(output_directory / f"{name}.parquet", table.to_parquet(index=False), overwrite=True)
-    json_file = output_directory / RESULTS_FILE
-    write_text(json_file, json_text(results_document(merged)), overwrite=True)
-    return (*_table_paths(output_directory), json_file)
+    paths = []
+    for name, content in _contents(merged):
+        paths.append(output_directory / name)
+        write_bytes(paths[-1], content, overwrite=True)
+    return tuple(paths)
+
+
+def stale_tables(output_directory: Path, merged: MergedResults) -> list[Path]:
+    """Return the tables that are missing or hold anything else than a merge gives now.
+
+    Raises:
+        StorageError: If one cannot be read.
+    """
+    paths = ((output_directory / name, content) for name, content in _contents(merged))
+    return [path for path, content in paths if not _holds(path, content)]
 
 
 def results_document(merged: MergedResults) -> dict[str, Any]:
@@ -68,16 +71,37 @@ def results_document(merged: MergedResults) -> dict[str, Any]:
     }
 
 
-def is_written(output_directory: Path, merged: MergedResults) -> bool:
-    """Whether the tables are all there, and ``results.json``, which is written last, says exactly this."""
-    paths = [output_directory / RESULTS_FILE, *_table_paths(output_directory)]
-    if not all(path.is_file() for path in paths):
+def _contents(merged: MergedResults) -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of each file of a run's results, in the order in which they are written."""
+    jobs, episodes = merged.jobs, merged.episodes
+    tables = {
+        "results": jobs[[*JOB_COLUMNS]],
+        "episodes": episodes[[*EPISODE_COLUMNS]],
+        "timing": jobs[["name", *JOB_TIMING_COLUMNS]],
+        "episode_timing": episodes[["job", "episode_index", *EPISODE_TIMING_COLUMNS]],
+    }
+    for name in TABLES:
+        table = pd.DataFrame(tables[name])
+        yield f"{name}.csv", csv_text(table).encode()
+        yield f"{name}.parquet", table.to_parquet(index=False)
+    yield RESULTS_FILE, json_text(results_document(merged)).encode()
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    if not path.is_file():
         return False
-    return paths[0].read_text(encoding="utf-8") == json_text(results_document(merged))
+    with storage_errors("read", path):
+        found = path.read_bytes()
+    # Another version of the library writes the same table in other bytes.
+    return found == content or (path.suffix == ".parquet" and _same_table(found, content))
 
 
-def _table_paths(output_directory: Path) -> list[Path]:
-    return [output_directory / f"{name}.{kind}" for name in TABLES for kind in ("csv", "parquet")]
+def _same_table(found: bytes, content: bytes) -> bool:
+    try:
+        return pd.read_parquet(BytesIO(found)).equals(pd.read_parquet(BytesIO(content)))
+    except (OSError, ValueError):
+        # pyarrow says so of what is no Parquet.
+        return False
 
 
 def csv_text(table: pd.DataFrame) -> str:

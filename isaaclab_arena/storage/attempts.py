@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from isaaclab_arena.episode_ranges import EpisodeRanges
-from isaaclab_arena.errors import StorageError
+from isaaclab_arena.errors import ArenaError, StorageError
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.json_values import json_text, read_versioned
 from isaaclab_arena.storage.layout import ATTEMPTS_FOLDER, attempt_file_name, attempt_number
@@ -95,13 +95,21 @@ def read_attempt(output_directory: Path, number: int) -> Attempt:
     return read_versioned(path, Attempt, SCHEMA_VERSION)
 
 
-def read_attempts(output_directory: Path) -> list[Attempt]:
-    """Read every attempt of a run, in order.
+def read_attempts(output_directory: Path) -> tuple[list[Attempt], list[str]]:
+    """Read every attempt of a run.
 
-    Raises:
-        ConfigError: If one is of another version of this program, or damaged.
+    What came out of a run is in other files, so an attempt that cannot be read is a loss and no obstacle.
+
+    Returns:
+        The attempts in order, and one message for each file that cannot be read.
     """
-    return [read_attempt(output_directory, number) for number in attempt_numbers(output_directory)]
+    attempts, problems = [], []
+    for number in attempt_numbers(output_directory):
+        try:
+            attempts.append(read_attempt(output_directory, number))
+        except ArenaError as error:
+            problems.append(str(error))
+    return attempts, problems
 
 
 def attempt_numbers(output_directory: Path) -> list[int]:

@@ -15,8 +15,9 @@ import h5py
 import numpy as np
 from h5py import h5f, h5i, h5l, h5o  # pyright: ignore[reportAttributeAccessIssue]  compiled, its stubs lack it
 
-from isaaclab_arena.errors import ConfigError, StorageError
+from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage.atomic import storage_errors, write_bytes
+from isaaclab_arena.storage.compressed_image import ZSTD_FILTER, compressed_episode_file, load_zstd
 from isaaclab_arena.storage.episode_template import ArrayType, EpisodeTemplate
 from isaaclab_arena.storage.hdf5_format import AttributeType, text_attribute
 from isaaclab_arena.storage.json_values import json_line
@@ -24,23 +25,8 @@ from isaaclab_arena.storage.layout import ACTIONS, DATA_GROUP, demo_index, demo_
 from isaaclab_arena.storage.recorded_episode import AttributeValue, Compression, RecordedEpisode, checksum
 from isaaclab_arena.storage.recording_image import DatasetWriter, TopAttributes, block_of, episode_file
 
-ZSTD_FILTER = 32015
-CHUNK_BYTES = 1 << 20
-CHUNK_ROWS = 20
 _WRITE_BYTES = 1 << 20
 MAX_DEPTH = 16
-
-
-def check_compression(compression: Compression) -> None:
-    """Refuse a compression that is not installed.
-
-    Raises:
-        ConfigError: If it needs a package that is not there.
-    """
-    if compression is Compression.ZSTD and util.find_spec("hdf5plugin") is None:
-        raise ConfigError(
-            "compression 'zstd' needs the package hdf5plugin: pip install 'isaaclab-arena-mujoco[zstd]', or choose gzip"
-        )
 
 
 def write_episode(
@@ -68,7 +54,7 @@ def write_episode(
     crc = checksum(episode.arrays) if crc is None else crc
     num_samples = len(episode.arrays[ACTIONS])
     attributes = {**episode.attributes, "num_samples": num_samples, "checksum": crc}
-    build = _episode_image if compression is Compression.NONE else _compressed_episode_image
+    build = _episode_image if compression is Compression.NONE else compressed_episode_file
     write_bytes(path, build(episode, attributes, num_samples, compression), overwrite=overwrite)
     return crc
 
@@ -133,6 +119,23 @@ def verify_episodes(path: Path, episode_indices: Iterable[int]) -> None:
             found = checksum(_arrays(group))
             if group.attrs.get("checksum") != found:
                 raise StorageError(f"{path}: the arrays of {group.name} are not what was written (checksum {found})")
+
+
+def read_all_attributes(path: Path, episode_indices: Iterable[int]) -> list[dict[str, AttributeValue]]:
+    """Return the attributes of the groups of several episodes; see `read_attributes`."""
+    with _opened(path) as file:
+        return [_attributes(_group(file, index)) for index in episode_indices]
+
+
+def read_totals(path: Path) -> tuple[object, int]:
+    """Return how many control steps a file says that it holds, and how many its episodes say that they have.
+
+    Raises:
+        StorageError: If the file cannot be read.
+    """
+    with _opened(path) as file:
+        steps = (_group(file, index).attrs.get("num_samples", 0) for index in _episode_indices(file))
+        return _attributes(_data(file)).get("total"), sum(int(np.asarray(number)) for number in steps)
 
 
 def copy_episodes(sources: Iterable[tuple[int, Path]], target: Path) -> None:
@@ -254,67 +257,6 @@ def _encoded_type(dtype: np.dtype) -> bytes:
 # Below, h5py's low-level interface: an episode has many small arrays, and the high-level one costs more than HDF5.
 
 
-def _compressed_episode_image(
-    episode: RecordedEpisode, attributes: Mapping[str, AttributeValue], num_samples: int, compression: Compression
-) -> bytes:
-    # Built in memory and written at once: a twentieth of the system calls, and no lock on a network file system.
-    with h5py.File("episode", "w", driver="core", backing_store=False, block_size=1 << 16) as file:
-        data = file.create_group(DATA_GROUP)
-        data.attrs["total"] = num_samples
-        data.attrs["env_args"] = json_line(episode.env_args)
-        group = data.create_group(demo_name(episode.episode_index))
-        for name, value in attributes.items():
-            _create_attribute(group, name, value)
-        for name in sorted(episode.arrays):
-            _create_dataset(group, name, episode.arrays[name], compression)
-        file.flush()
-        return file.id.get_file_image()
-
-
-def _create_attribute(group: h5py.Group, name: str, value: AttributeValue) -> None:
-    array = np.array(value, dtype=h5py.string_dtype() if isinstance(value, str) else None)
-    kind, space = h5py.h5t.py_create(array.dtype, logical=True), h5py.h5s.create(h5py.h5s.SCALAR)
-    h5py.h5a.create(group.id, name.encode(), kind, space).write(array)
-
-
-def _create_dataset(group: h5py.Group, name: str, array: np.ndarray, compression: Compression) -> None:
-    array = np.ascontiguousarray(array)
-    links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
-    links.set_create_intermediate_group(True)
-    dataset = h5py.h5d.create(
-        group.id,
-        name.encode(),
-        h5py.h5t.py_create(array.dtype, logical=True),
-        h5py.h5s.create_simple(array.shape),
-        dcpl=_filters(array, compression),
-        lcpl=links,
-    )
-    if array.size:
-        dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, array)
-
-
-def _filters(array: np.ndarray, compression: Compression) -> h5py.h5p.PropDCID | None:
-    if compression is Compression.NONE or array.size == 0 or array.ndim == 0:
-        return None
-    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    rows = CHUNK_ROWS if array.ndim > 2 else max(1, CHUNK_BYTES * len(array) // array.nbytes)
-    properties.set_chunk((min(len(array), rows), *array.shape[1:]))
-    if compression is Compression.GZIP:
-        properties.set_deflate(1)
-    elif compression is Compression.LZF:
-        properties.set_filter(h5py.h5z.FILTER_LZF, h5py.h5z.FLAG_OPTIONAL)
-    else:
-        check_compression(compression)
-        _load_zstd()
-        properties.set_filter(ZSTD_FILTER, h5py.h5z.FLAG_MANDATORY, (1,))
-    return properties
-
-
-def _load_zstd() -> None:
-    # Optional and only registers its filters with HDF5; loading it takes longer than all of this module.
-    import hdf5plugin  # noqa: F401, PLC0415  optional package
-
-
 @contextmanager
 def _hdf5_errors(doing: str, path: Path) -> Iterator[None]:
     """Turn what HDF5 raises, of whatever kind, into a `StorageError` that names the file."""
@@ -396,7 +338,7 @@ def _read_array(dataset: h5py.h5d.DatasetID) -> np.ndarray:
     except OSError:
         if h5py.h5z.filter_avail(ZSTD_FILTER) or util.find_spec("hdf5plugin") is None:
             raise
-        _load_zstd()
+        load_zstd()
         dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
     return array
 

@@ -114,8 +114,8 @@ def _diagnose(
         if not expected.retries(row):
             diagnosis.finished.add(row.episode_index)
         return
-    diagnosis.discarded += [Discarded(copy=copy, reason=copy.damage) for copy in copies if copy.damage is not None]
-    intact = [copy for copy in copies if copy.damage is None]
+    diagnosis.discarded += [Discarded(copy=copy, reason=copy.flaw) for copy in copies if copy.flaw is not None]
+    intact = [copy for copy in copies if copy.flaw is None]
     is_recorded = row is not None and any(copy.checksum == row.checksum for copy in intact)
     adopted, reasons = _adoptable(expected, row, intact, is_recorded=is_recorded)
     counted = adopted or (row if row is not None and is_recorded and not expected.retries(row) else None)

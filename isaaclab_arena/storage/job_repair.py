@@ -1,12 +1,11 @@
 """Doing what a diagnosis of a job asks for, one file after the other, so that any interruption leaves a whole job."""
 
-import json
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from isaaclab_arena.storage.atomic import storage_errors, write_bytes
-from isaaclab_arena.storage.commits import CommitWriter
+from isaaclab_arena.storage.commits import CommitWriter, parse_row
 from isaaclab_arena.storage.job_diagnosis import Diagnosis, Discarded
 from isaaclab_arena.storage.layout import (
     COMMIT_FILE_PATTERN,
@@ -28,6 +27,8 @@ def repair_job(
     diagnosis: Diagnosis,
     unreadable: Sequence[tuple[Path, str]],
     damaged_reports: Sequence[Path],
+    *,
+    has_stray_lines: bool,
 ) -> list[str]:
     """Do what a diagnosis asks for; nothing if it asks for nothing.
 
@@ -37,6 +38,7 @@ def repair_job(
         diagnosis: What is to be done.
         unreadable: Datasets to set aside, with the reason.
         damaged_reports: Reports to set aside.
+        has_stray_lines: Whether commit files hold lines that are torn, no episodes, or another job's.
 
     Returns:
         What was done, for people.
@@ -47,8 +49,8 @@ def repair_job(
     aside = job_directory / SET_ASIDE_FOLDER
     notes: list[str] = []
     runs_again = diagnosis.withdrawn - diagnosis.finished
-    if diagnosis.withdrawn:
-        _withdraw(job_directory, diagnosis.withdrawn, aside)
+    if diagnosis.withdrawn or has_stray_lines:
+        notes += _tidy_lines(job_directory, job, diagnosis.withdrawn, aside)
     if runs_again:
         notes.append(
             f"{in_words(sorted(runs_again))} had a commit line, but has no recording that fits it; not finished"
@@ -95,24 +97,25 @@ def set_job_aside(job_directory: Path, job: str, *, attempt: int) -> list[str]:
     return [f"job '{job}': it is limited by steps and did not come to its end; it starts anew, see {folder}"]
 
 
-def _withdraw(job_directory: Path, episode_indices: Collection[int], aside: Path) -> None:
-    """Take the lines of episodes out of the commit files; the files as they were are set aside."""
+def _tidy_lines(job_directory: Path, job: str, withdrawn: Collection[int], aside: Path) -> Iterator[str]:
+    """Take lines that do not count out of the commit files; files with whole lines among them are set aside."""
     for path in sorted(job_directory.glob(COMMIT_FILE_PATTERN)):
         with storage_errors("read", path):
-            lines = path.read_bytes().splitlines(keepends=True)
-        kept = [line for line in lines if _episode_index(line) not in episode_indices]
+            *lines, torn = path.read_bytes().split(b"\n")
+        kept = [line for line in lines if _counts(line, job, withdrawn)]
         if len(kept) < len(lines):
             keep_aside(path, aside)
-            write_bytes(path, b"".join(kept), overwrite=True)
+            yield f"took lines out of {path.name}: {len(lines) - len(kept)}; as it was, it is in {aside.name}"
+        if torn or len(kept) < len(lines):
+            write_bytes(path, b"".join(line + b"\n" for line in kept), overwrite=True)
 
 
-def _episode_index(line: bytes) -> int | None:
+def _counts(line: bytes, job: str, withdrawn: Collection[int]) -> bool:
     try:
-        row = json.loads(line)
+        row = parse_row(line)
     except ValueError:
-        return None
-    index = row.get("episode_index") if isinstance(row, dict) else None
-    return index if isinstance(index, int) else None
+        return False
+    return row.job_name == job and row.episode_index not in withdrawn
 
 
 def _discard(discarded: Sequence[Discarded], aside: Path) -> Iterator[str]:

@@ -32,7 +32,7 @@ SIMULATOR = "simulator"
 _DEMO = re.compile(r"demo_(\d+)")
 _DATASET_ENDING = re.compile(r"(_rank\d+)?\.hdf5")
 _EPISODE_FILE = re.compile(r"e(\d+)\.h5")
-_ATTEMPT_FILE = re.compile(r"attempt_(\d+)\.json")
+_ATTEMPT_FILE = re.compile(r"attempt_([1-9]\d{0,5})\.json", re.ASCII)
 
 
 def job_directory(output_directory: Path, job: str) -> Path:

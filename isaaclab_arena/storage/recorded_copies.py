@@ -1,14 +1,16 @@
 """Which recordings of a job's episodes are on disk, and whether they are what was written. Only reads."""
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage.atomic import storage_errors
-from isaaclab_arena.storage.hdf5 import list_episodes, read_attributes, verify_episodes
+from isaaclab_arena.storage.commits import CommitRow
+from isaaclab_arena.storage.hdf5 import list_episodes, read_all_attributes, verify_episodes
 from isaaclab_arena.storage.layout import EPISODES_FOLDER
+from isaaclab_arena.storage.recorded_line import contradiction
 from isaaclab_arena.storage.recordings import datasets, episode_files
 
 _SYSTEM_TROUBLE = frozenset(
@@ -36,12 +38,19 @@ class RecordedCopy:
         path: The episode's own file, or a dataset that holds it among others.
         checksum: CRC-32 of its arrays; None where they are not what was written.
         damage: What is wrong with it, None where nothing is.
+        contradiction: What the commit line of these arrays says otherwise, None where nothing; see `contradiction`.
     """
 
     episode_index: int
     path: Path
     checksum: int | None
     damage: str | None = None
+    contradiction: str | None = None
+
+    @property
+    def flaw(self) -> str | None:
+        """Why it cannot stand for its episode, None where it can."""
+        return self.damage or self.contradiction
 
     @property
     def is_part(self) -> bool:
@@ -62,18 +71,20 @@ class JobRecordings:
     unreadable: tuple[tuple[Path, str], ...]
 
 
-def read_recordings(job_directory: Path, job: str) -> JobRecordings:
-    """Read every recorded array of a job once, and compare it with its checksum.
+def read_recordings(job_directory: Path, job: str, rows: Iterable[CommitRow]) -> JobRecordings:
+    """Read every recorded array of a job once, and compare it with its checksum and its commit line.
 
     Args:
         job_directory: Folder of the job; it need not exist.
         job: Name of the job.
+        rows: The commit line of each of its finished episodes.
 
     Raises:
         StorageError: If a file cannot be opened at all, which says nothing about what it holds.
     """
     copies: list[RecordedCopy] = []
     unreadable: list[tuple[Path, str]] = []
+    by_index = {row.episode_index: row for row in rows}
     for path in datasets(job_directory, job):
         _check_opens(path)
         try:
@@ -81,10 +92,10 @@ def read_recordings(job_directory: Path, job: str) -> JobRecordings:
         except StorageError as error:
             unreadable.append((path, damage(error)))
         else:
-            copies += _copies(path, indices)
+            copies += _copies(path, indices, by_index)
     for path, index in episode_files(job_directory):
         _check_opens(path)
-        copies += _copies(path, [index])
+        copies += _copies(path, [index], by_index)
     return JobRecordings(copies=tuple(copies), unreadable=tuple(unreadable))
 
 
@@ -101,26 +112,29 @@ def damage(error: StorageError) -> str:
     return str(error)
 
 
-def _copies(path: Path, indices: list[int]) -> Iterator[RecordedCopy]:
+def _copies(path: Path, indices: list[int], rows: Mapping[int, CommitRow]) -> list[RecordedCopy]:
     try:
         # All at once reads the file once; one at a time finds out which are damaged.
-        verify_episodes(path, indices)
-        are_whole = True
+        return _intact_copies(path, indices, rows)
     except StorageError as error:
         damage(error)
-        are_whole = False
+    copies: list[RecordedCopy] = []
     for index in indices:
-        yield _copy(path, index, is_whole=are_whole)
+        try:
+            copies += _intact_copies(path, [index], rows)
+        except StorageError as error:
+            copies.append(RecordedCopy(episode_index=index, path=path, checksum=None, damage=damage(error)))
+    return copies
 
 
-def _copy(path: Path, index: int, *, is_whole: bool) -> RecordedCopy:
-    try:
-        if not is_whole:
-            verify_episodes(path, [index])
-        checksum = read_attributes(path, index).get("checksum")
-    except StorageError as error:
-        return RecordedCopy(episode_index=index, path=path, checksum=None, damage=damage(error))
-    return RecordedCopy(episode_index=index, path=path, checksum=int(checksum) if checksum is not None else None)
+def _intact_copies(path: Path, indices: list[int], rows: Mapping[int, CommitRow]) -> list[RecordedCopy]:
+    verify_episodes(path, indices)
+    copies = []
+    for index, attributes in zip(indices, read_all_attributes(path, indices), strict=True):
+        checksum, row = int(attributes["checksum"]), rows.get(index)
+        difference = None if row is None or row.checksum != checksum else contradiction(row, attributes)
+        copies.append(RecordedCopy(episode_index=index, path=path, checksum=checksum, contradiction=difference))
+    return copies
 
 
 def _check_opens(path: Path) -> None:

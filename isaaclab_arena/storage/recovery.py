@@ -89,12 +89,13 @@ def _recover_job(
         return RecoveredJob(name=job.name, finished=(), to_run=False), []
     log, reports = read_commits(directory, job.name, skip_unreadable=False), _read_reports(directory)
     notes = [*log.problems, *_torn_lines(directory)]
+    has_stray_lines = bool(notes)
     readable = [report for _, report in reports if report is not None]
     damaged_reports = [path for path, report in reports if report is None]
     if expected.num_episodes is None:
         reported = (report.num_episodes for report in readable if report.num_episodes is not None)
         expected = replace(expected, num_episodes=next(reported, None))
-    recordings = read_recordings(directory, job.name)
+    recordings = read_recordings(directory, job.name, log.rows)
     diagnosis = diagnose(expected, log, recordings)
     ended_well = not damaged_reports and _ended_well(readable, expected.num_episodes)
     is_complete = ended_well and _has_everything(diagnosis, expected, log)
@@ -102,7 +103,9 @@ def _recover_job(
         # Which episodes such a job has depends on when it ends, so a part of it is of no use.
         notes += set_job_aside(directory, job.name, attempt=attempt - 1)
         return RecoveredJob(name=job.name, finished=(), to_run=True), notes
-    notes += repair_job(directory, job.name, diagnosis, recordings.unreadable, damaged_reports)
+    notes += repair_job(
+        directory, job.name, diagnosis, recordings.unreadable, damaged_reports, has_stray_lines=has_stray_lines
+    )
     return RecoveredJob(name=job.name, finished=as_ranges(diagnosis.finished), to_run=not is_complete), notes
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from isaaclab_arena.config.names import name_problem
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.json_values import json_text, read_versioned
@@ -94,6 +95,7 @@ class RunPlan:
         devices: Device of each rank, by rank.
         jobs: Every job, in order of index.
         settings: Options of the command line that decide what is recorded or what comes out.
+        working_directory: Where the command was typed, from which relative paths of policies count.
         schema_version: Version of this layout.
     """
 
@@ -109,6 +111,7 @@ class RunPlan:
     devices: tuple[str, ...]
     jobs: tuple[PlannedJob, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    working_directory: str | None = None
     schema_version: int = SCHEMA_VERSION
 
 
@@ -127,11 +130,21 @@ def read_run_plan(output_directory: Path) -> RunPlan:
     """Read ``run.json``.
 
     Raises:
-        ConfigError: If the folder is no output of a run, or is of another version of this program.
+        ConfigError: If the folder is no output of a run, is of another version of this program, or a job's name cannot
+            be a folder's.
     """
     path = output_directory / RUN_PLAN_FILE
     if not path.is_file():
         raise ConfigError(
             Problem(f"holds no {RUN_PLAN_FILE}: it is not the output of a run", file=str(output_directory))
         )
-    return read_versioned(path, RunPlan, SCHEMA_VERSION)
+    plan = read_versioned(path, RunPlan, SCHEMA_VERSION)
+    # Names become paths, and a plan may be anybody's.
+    problems = [
+        Problem(problem, file=str(path), key=f"jobs[{position}].name")
+        for position, job in enumerate(plan.jobs)
+        if (problem := name_problem(job.name)) is not None
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return plan

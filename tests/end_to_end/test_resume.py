@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -101,12 +102,32 @@ def test_resume_without_a_folder_finds_the_run_of_the_same_jobs(tmp_path):
     for num_episodes in (1, 2):
         assert evaluate(tmp_path, "--output_base_dir", base, num_episodes=num_episodes).returncode == 0
     older, newer = sorted(base.iterdir())
+    broken = base / "2999-01-01_00-00-00"
+    broken.mkdir()
+    (broken / "run.json").write_text("{")
     found = evaluate(tmp_path, "--output_base_dir", base, "--resume", num_episodes=1)
     assert found.returncode == 0, found.stderr
     assert f"results in {older}" in found.stdout
+    assert f"{broken} is passed over: " in found.stderr
+    shutil.rmtree(broken)
     refused = evaluate(tmp_path, "--output_base_dir", base, "--resume", num_episodes=3)
     assert refused.returncode == 2
     assert f"{newer}: is another run" in refused.stderr
+
+
+def test_a_finished_run_mends_its_tables_and_saves_its_conditions(tmp_path):
+    assert evaluate(tmp_path, "--output_dir", tmp_path / "out", num_episodes=1).returncode == 0
+    table = tmp_path / "out" / "results.csv"
+    right = table.read_bytes()
+    table.write_bytes(right.replace(b"zero_action", b"mine"))
+    saved = tmp_path / "conditions.json"
+    arguments = ("--resume", tmp_path / "out", "--save_conditions", saved, "--record_viewport_video")
+    again = evaluate(tmp_path, *arguments, num_episodes=1)
+    assert again.returncode == 0, again.stderr
+    assert "results.csv did not hold what the commit record says, and is written anew" in again.stderr
+    assert "no episode runs, so none is filmed" in again.stderr
+    assert table.read_bytes() == right
+    assert saved.is_file()
 
 
 def test_with_an_exact_folder_resume_starts_what_has_not_begun(tmp_path):
@@ -120,5 +141,7 @@ def test_with_an_exact_folder_resume_starts_what_has_not_begun(tmp_path):
 def test_a_folder_that_holds_no_run_cannot_be_resumed(tmp_path):
     refused = evaluate(tmp_path, "--resume", f"{tmp_path}/outptus")
     assert refused.returncode == 2
-    assert "--resume: " in refused.stderr
+    assert f"--resume: there is no folder '{tmp_path}/outptus'" in refused.stderr
+    refused = evaluate(tmp_path, "--resume", f"{tmp_path}/")
+    assert refused.returncode == 2
     assert "holds no run.json" in refused.stderr

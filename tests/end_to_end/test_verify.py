@@ -1,7 +1,12 @@
 """``isaaclab-arena verify`` on whole runs: what it finds, and that nothing escapes it."""
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,13 +78,25 @@ def fix_checksum(output: Path) -> None:
     dataset = output / "lift" / "dataset_lift.hdf5"
     crc = checksum(read_episode(dataset, 2).arrays)
     with h5py.File(dataset, "r+") as file:
-        file["data/demo_2"].attrs["checksum"] = crc
-
-    def fixed(rows):
-        return [{**row, "checksum": crc} if row["episode_index"] == 2 else row for row in rows]
-
-    edit_lines(output / "lift" / "episode_results_rank0.jsonl", fixed)
+        attributes = file["data/demo_2"].attrs
+        attributes["checksum"] = crc
+        attributes["commit"] = json.dumps({**json.loads(str(attributes["commit"])), "checksum": crc})
+    change_line(output, checksum=crc)
     assert main(["merge", str(output)]) == 0
+
+
+def change_line(output: Path, **changes: Any) -> None:
+    """Change the commit line of demo_2."""
+
+    def changed(rows):
+        return [{**row, **changes} if row["episode_index"] == 2 else row for row in rows]
+
+    edit_lines(output / "lift" / "episode_results_rank0.jsonl", changed)
+
+
+def change_attribute(output: Path, group: str, **changes: Any) -> None:
+    with h5py.File(output / "lift" / "dataset_lift.hdf5", "r+") as file:
+        file[group].attrs.update(changes)
 
 
 def test_a_run_is_verified_bitwise_at_another_number_of_rows_and_ranks(untouched, capsys):
@@ -122,6 +139,21 @@ def edit_table(output: Path) -> None:
     ("damage", "words"),
     [
         (lambda output: change_state(output, 3), "the arrays of /data/demo_2 are not what was written"),
+        (
+            lambda output: change_line(output, success=False, outcome="failure"),
+            "job 'lift': demo_2 in dataset_lift.hdf5: its commit line says success False, its recording True",
+        ),
+        (
+            lambda output: change_attribute(output, "data/demo_2", success=False),
+            "says success True, its recording False",
+        ),
+        (lambda output: change_attribute(output, "data/demo_2", num_samples=3), ", its recording 3"),
+        (
+            lambda output: change_attribute(output, "data", total=1),
+            "says that it holds 1 control steps, its episodes have ",
+        ),
+        (lambda output: change_line(output, checksum=None), "though its commit line says that nothing was"),
+        (lambda output: (output / "attempts" / "attempt_1.json").write_text("{"), "attempt_1.json: is not valid JSON"),
         (drop_line, "job 'lift' is interrupted and lacks demo_4"),
         (drop_line, "which has no line in the commit record"),
         (edit_table, "results.csv is not what a merge of these files gives"),
@@ -203,6 +235,58 @@ def test_a_deterministic_run_of_a_network_is_verified_bitwise(tmp_path, capsys, 
     assert finished.returncode == 0, finished.stderr
     assert main(["verify", str(output), "--nproc", "1", "--sample", "2"]) == 0
     assert "2 of 2 episodes bitwise" in capsys.readouterr().out
+    assert main(["verify", str(output), "--num_envs", "9"]) == 2
+    assert "--num_envs: must be at most 8, the run's policy_batch, got 9" in capsys.readouterr().err
+
+
+def test_relative_paths_of_a_policy_count_from_where_the_run_was_started(untouched, tmp_path, capsys, monkeypatch):
+    """Unless nothing that is named may be imported or gone to."""
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    here.mkdir()
+    elsewhere.mkdir()
+    shutil.copytree(untouched / "lift", here / "recordings")
+    replayed = {**LIFT, "policy_type": "replay", "policy_config_dict": {"replay_file_path": "recordings"}}
+    monkeypatch.chdir(here)
+    output = evaluated(elsewhere, replayed)
+    monkeypatch.chdir(elsewhere)
+    capsys.readouterr()
+    assert main(["verify", str(output), "--nproc", "1", "--sample", "1"]) == 0
+    assert "1 of 1 episodes bitwise" in capsys.readouterr().out
+    assert main(["verify", str(output), "--nproc", "1", "--sample", "1", "--no_import"]) == 1
+    assert "no recording at 'recordings'" in capsys.readouterr().out
+
+
+def test_classes_that_are_not_registered_can_be_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    output = evaluated(tmp_path, NETWORK)
+    assert main(["verify", str(output), "--nproc", "1", "--sample", "1", "--no_import"]) == 1
+    assert "--no_import" in capsys.readouterr().err
+
+
+def test_a_verification_that_is_told_to_end_leaves_nothing_behind(untouched, tmp_path):
+    """Neither processes nor files: its ranks are told to end too."""
+    places = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(tmp_path))
+    verify = [sys.executable, "-m", "isaaclab_arena.cli", "verify", str(untouched), "--nproc", "2"]
+    with subprocess.Popen(verify, env={**os.environ, **places}, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("num_envs from"):
+                break
+        time.sleep(2.0)
+        process.terminate()
+        process.stdout.read()
+        assert process.wait(timeout=30) == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(untouched):
+    verify = [sys.executable, "-m", "isaaclab_arena.cli", "verify", str(untouched), "--sample", "0"]
+    with subprocess.Popen(verify, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 128 + signal.SIGPIPE
 
 
 def test_a_policy_that_is_not_there_any_more_is_named(copied, capsys):

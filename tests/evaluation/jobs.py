@@ -50,6 +50,7 @@ def settings(output_directory: Path, **changes) -> RankSettings:
         "device": torch.device("cpu"),
         "num_threads": 1,
         "output_directory": output_directory,
+        "attempt": 1,
         "recording": RecordingOptions(write_dataset=False),
     }
     return RankSettings(**{**values, **changes})

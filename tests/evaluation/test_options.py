@@ -2,7 +2,7 @@ import pytest
 
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import EvalOptions
-from isaaclab_arena.evaluation.options import read_command_line
+from isaaclab_arena.evaluation.options import read_command_line, refuse_unknown
 
 JOBS = ("--eval_jobs_config", "jobs.json")
 
@@ -20,14 +20,28 @@ def test_resume_without_a_folder_means_the_run_of_the_same_command():
 def test_resume_takes_the_folder_that_follows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "run.json").touch()
     assert read("--resume", "out")[0].resume == "out"
     assert read("--resume", "gone/2026-01-01")[0].resume == "gone/2026-01-01"
     assert read("--resume=gone")[0].resume == "gone"
 
 
-def test_resume_leaves_an_environments_name_alone():
+def test_resume_leaves_an_environments_name_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lift_object").mkdir()
     options, rest = read("--resume", "lift_object")
     assert (options.resume, rest) == ("", ["lift_object"])
+
+
+def test_a_word_after_resume_that_names_no_run_is_refused_as_that():
+    options, rest = read("--resume", "outptus")
+    with pytest.raises(ConfigError, match="--resume: there is no run in 'outptus'"):
+        refuse_unknown(rest, options)
+
+
+def test_one_folder_may_be_named_in_two_ways(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    read("--resume=out", "--output_dir", str(tmp_path / "out"))[0].check()
 
 
 @pytest.mark.parametrize(
@@ -37,6 +51,8 @@ def test_resume_leaves_an_environments_name_alone():
         (("--lease_s", "0"), "--lease_s: must be at least 1, got 0"),
         (("--policy_batch", "0"), "--policy_batch: must be at least 1, got 0"),
         (("--step_timeout_s=-1",), "--step_timeout_s: must not be negative"),
+        (("--assignment", "dinamic"), "--assignment: there is no 'dinamic'; did you mean 'dynamic'?"),
+        (("--assignment", "x"), "--assignment: there is no 'x'; known are: contiguous, dynamic, round_robin"),
         (("--resume=a", "--output_dir", "b"), "--resume: names 'a', but --output_dir 'b'"),
     ],
 )

@@ -35,7 +35,7 @@ class ShortPolicy(PushPolicy):
 
 
 def record(folder, environment, policy, number, observations=RecordedObservations.ALL) -> list[RecordedEpisode]:
-    job = RecordedJob(name="push", rank=0, world_size=1)
+    job = RecordedJob(name="push", rank=0, world_size=1, attempt=1)
     recorder = EpisodeRecorder(folder, job, RecordingOptions(observations=observations))
     rollout(environment, policy, episodes(number), [recorder])
     recorder.consolidate()

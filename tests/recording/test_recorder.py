@@ -13,7 +13,9 @@ from isaaclab_arena.storage.hdf5 import list_episodes, read_attributes, read_epi
 from isaaclab_arena.storage.recorded_episode import Compression
 from tests.fakes_environment import ActionLog, PushPolicy, ScriptedEnvironment, episodes, files_below
 
-JOB = RecordedJob(name="push", rank=0, world_size=1, env_args={"env_name": "push"}, provenance={"torch": "2.13"})
+JOB = RecordedJob(
+    name="push", rank=0, world_size=1, attempt=1, env_args={"env_name": "push"}, provenance={"torch": "2.13"}
+)
 
 
 class AnotherPushPolicy(PushPolicy):

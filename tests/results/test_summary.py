@@ -6,7 +6,7 @@ from rich.console import Console
 
 from isaaclab_arena.results.freshness import TABLE, tables_are_current
 from isaaclab_arena.results.merge import merge_results
-from isaaclab_arena.results.result_files import is_written, write_tables
+from isaaclab_arena.results.result_files import stale_tables, write_tables
 from isaaclab_arena.results.summary import print_summary
 from isaaclab_arena.results.table import MAX_JOBS_SHOWN
 from isaaclab_arena.storage.job_reports import ReportedStatus
@@ -75,9 +75,9 @@ def test_tables_that_are_half_written_are_not_current(tmp_path):
     write_rows(tmp_path, rows("ss"))
     merged = merge_results(tmp_path)
     write_tables(tmp_path, merged)
-    assert is_written(tmp_path, merged)
+    assert stale_tables(tmp_path, merged) == []
     (tmp_path / "results.csv").unlink()
-    assert not is_written(tmp_path, merged)
+    assert stale_tables(tmp_path, merged) == [tmp_path / "results.csv"]
     (tmp_path / TABLE).write_text("{")
     assert not tables_are_current(tmp_path)
 

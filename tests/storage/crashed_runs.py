@@ -12,6 +12,7 @@ from isaaclab_arena.storage.job_reports import JobReport, ReportedStatus, write_
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE, episode_file_name, job_directory
 from isaaclab_arena.storage.recorded_episode import checksum
+from isaaclab_arena.storage.recorded_line import attributes_of
 from isaaclab_arena.storage.recovery import Recovery, recover_run
 from isaaclab_arena.storage.run_plan import Machine, PlannedJob, RunPlan
 from tests.storage.recordings import recorded
@@ -83,15 +84,13 @@ class JobOnDisk:
         """Write an episode's file as the recorder does, just before it commits the episode."""
         index = row.episode_index
         values = {
-            "job": self.name,
-            "seed": 3,
-            "episode_index": index,
+            **attributes_of(row),
             "provenance": json.dumps({"config_hash": config_hash}),
             COMMIT_ATTRIBUTE: json_line(row),
             **attributes,
         }
         path = self.part(index)
-        hdf5.write_episode(path, recorded(index, length=row.episode_length, **values))
+        hdf5.write_episode(path, dataclasses.replace(recorded(index, length=row.episode_length), attributes=values))
         return path
 
     def commit(self, *rows: CommitRow, rank: int = 0) -> Path:

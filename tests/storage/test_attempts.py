@@ -8,6 +8,7 @@ from isaaclab_arena.storage.attempts import (
     read_attempts,
     write_attempt,
 )
+from isaaclab_arena.storage.layout import attempt_number
 from tests.results.evidence import attempt
 
 
@@ -16,7 +17,7 @@ def test_attempts_come_back_in_order(tmp_path):
     write_attempt(tmp_path, attempt(10, retry_errors=True))
     write_attempt(tmp_path, first)
     assert attempt_numbers(tmp_path) == [1, 10]
-    assert read_attempts(tmp_path) == [first, attempt(10, retry_errors=True)]
+    assert read_attempts(tmp_path) == ([first, attempt(10, retry_errors=True)], [])
 
 
 def test_an_attempt_is_never_written_over(tmp_path):
@@ -28,3 +29,22 @@ def test_an_attempt_is_never_written_over(tmp_path):
 def test_a_missing_attempt_is_named(tmp_path):
     with pytest.raises(StorageError, match=r"attempt_3\.json is missing"):
         read_attempt(tmp_path, 3)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"schema_version": 9}', '{"schema_version": 1}'])
+def test_an_attempt_that_cannot_be_read_is_told_and_no_obstacle(tmp_path, content):
+    write_attempt(tmp_path, attempt(1))
+    (tmp_path / "attempts" / "attempt_2.json").write_text(content)
+    attempts, problems = read_attempts(tmp_path)
+    assert attempts == [attempt(1)]
+    assert "attempt_2.json" in problems[0]
+    assert attempt_numbers(tmp_path) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "name", ["attempt_0.json", "attempt_\u0663.json", f"attempt_{'9' * 5000}.json", "attempt_1.json.bak"]
+)
+def test_a_file_of_another_name_is_no_attempt(tmp_path, name):
+    write_attempt(tmp_path, attempt(1))
+    assert attempt_number(name) is None
+    assert attempt_numbers(tmp_path) == [1]

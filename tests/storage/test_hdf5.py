@@ -2,7 +2,7 @@ import h5py
 import numpy as np
 import pytest
 
-from isaaclab_arena.errors import ConfigError, StorageError
+from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage import hdf5
 from isaaclab_arena.storage.recorded_episode import Compression, RecordedEpisode, checksum
 from tests.storage.recordings import recorded
@@ -67,13 +67,6 @@ def test_missing_episodes_and_actions_are_named(tmp_path):
         del file["data/demo_0/actions"]
     with pytest.raises(StorageError, match="demo_0 holds no 'actions'"):
         hdf5.read_actions(tmp_path / "e.h5", 0)
-
-
-def test_zstd_without_its_package_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(hdf5.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"isaaclab-arena-mujoco\[zstd\]"):
-        hdf5.check_compression(Compression.ZSTD)
-    hdf5.check_compression(Compression.GZIP)
 
 
 def test_the_checksum_knows_names_shapes_types_and_order_of_elements():

@@ -163,6 +163,30 @@ def test_torn_and_unreadable_lines_are_told(tmp_path, job):
     assert recovery.jobs[0].finished == ((0, 1),)
     assert any("line 1 is no episode" in note for note in recovery.notes)
     assert any("last line was torn" in note for note in recovery.notes)
+    assert any("took lines out of episode_results_rank0_life1.jsonl: 1;" in note for note in recovery.notes)
+    assert job.set_aside() == {"episode_results_rank0_life1.jsonl"}
+    assert recover(tmp_path).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"success": False, "outcome": "failure"}, "its commit line says success False, its recording True"),
+        ({"episode_return": 9.5}, "its commit line says episode_return 9.5, its recording 1.5"),
+        ({"timestamp": "1970"}, "its commit line says timestamp 1970, its recording "),
+    ],
+)
+def test_an_episode_whose_line_was_changed_runs_again(tmp_path, job, said, words):
+    job.finish(0, 2)
+    job.write_part(job.row(1))
+    job.commit(job.row(1, **said))
+    job.consolidate()
+    recovery = recover(tmp_path)
+    assert recovery.jobs[0].finished == ((0, 1), (2, 3))
+    assert any(words in note for note in recovery.notes), recovery.notes
+    assert job.recorded() == {"dataset_lift.hdf5": [0, 2]}
+    assert job.set_aside() == {"e000001.h5", "episode_results_rank0_life1.jsonl"}
+    assert recover(tmp_path).notes == ()
 
 
 @pytest.mark.parametrize("name", ["episode_results_rank0.jsonl", "dataset_lift.hdf5", "job_report_rank0.json"])

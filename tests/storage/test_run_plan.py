@@ -74,3 +74,13 @@ def test_a_wrong_type_is_named_with_its_place(tmp_path):
     path.write_text(json.dumps(document))
     with pytest.raises(ConfigError, match=r"jobs\.1\.seed"):
         read_run_plan(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "/etc", "", "a\nb", "logs"])
+def test_a_job_whose_name_cannot_be_a_folder_is_refused(tmp_path, name):
+    path = write_run_plan(tmp_path, PLAN)
+    document = json.loads(path.read_text())
+    document["jobs"][1]["name"] = name
+    path.write_text(json.dumps(document))
+    with pytest.raises(ConfigError, match=r"jobs\[1\]\.name"):
+        read_run_plan(tmp_path)
