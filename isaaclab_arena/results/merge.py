@@ -4,7 +4,9 @@ Whoever merges needs no memory of the run: every rank's rows and reports are fil
 file holds is named as missing. Merging again gives the same tables.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import gc
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,6 +84,23 @@ def merge_results(output_directory: Path) -> MergedResults:
     Raises:
         ConfigError: If the folder is no output of a run.
     """
+    with _without_collecting_garbage():
+        return _merged(output_directory)
+
+
+@contextmanager
+def _without_collecting_garbage() -> Iterator[None]:
+    """Let Python not look for cycles among a million small objects that have none: a quarter of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _merged(output_directory: Path) -> MergedResults:
     plan = read_run_plan(output_directory)
     # Before anything is read: what ranks add while this goes on must make the tables old.
     sources = sizes_of_sources(output_directory)
@@ -159,10 +178,8 @@ def _owed(evidence: JobEvidence) -> MissingJob | None:
 
 
 def _table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> pd.DataFrame:
-    # There may be very many rows, so each is let go as soon as its values are in the columns.
-    values: dict[str, list[Any]] = {name: [] for name in columns}
-    for row in rows:
-        for name, column in values.items():
-            column.append(row.get(name))
+    # There may be very many rows, so each is let go as soon as its values are taken.
+    values = list(zip(*(tuple(map(row.get, columns)) for row in rows), strict=True)) or [()] * len(columns)
     # Types are fixed, so that a column without a single value is the same in every run.
-    return pd.DataFrame({name: pd.array(values[name], dtype=kind) for name, kind in columns.items()})
+    typed = (pd.array(list(column), dtype=kind) for column, kind in zip(values, columns.values(), strict=True))
+    return pd.DataFrame(dict(zip(columns, typed, strict=True)))

@@ -116,8 +116,11 @@ def csv_text(table: pd.DataFrame) -> str:
 def _harmless(table: pd.DataFrame, column: str) -> pd.Series:
     values = pd.Series(table[column])
     texts = [text for text in values.unique() if isinstance(text, str)]
+    # Almost no column has a text that acts, and a table of episodes has many rows.
+    together = "".join(texts)
+    if together.isascii() and together.isprintable() and not any(text.startswith(FORMULA_STARTS) for text in texts):
+        return values
     changed = {text: harmless for text in texts if (harmless := _harmless_text(text)) != text}
-    # Almost no column has such a text, and a table of episodes has many rows.
     return values.map(lambda value: changed.get(value, value), na_action="ignore") if changed else values
 
 
