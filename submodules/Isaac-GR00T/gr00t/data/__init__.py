@@ -1,0 +1,1 @@
+"""Embodiments, modalities and their statistics."""

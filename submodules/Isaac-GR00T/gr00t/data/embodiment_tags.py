@@ -1,0 +1,38 @@
+"""The robots that a checkpoint may have been trained for."""
+
+import difflib
+from enum import Enum
+
+from gr00t.errors import EmbodimentError
+
+
+class EmbodimentTag(Enum):
+    """A robot with its own state and action projectors in the model. Names and values are those of GR00T N1.6."""
+
+    ROBOCASA_PANDA_OMRON = "robocasa_panda_omron"
+    GR1 = "gr1"
+    UNITREE_G1 = "unitree_g1"
+    LIBERO_PANDA = "libero_panda"
+    OXE_GOOGLE = "oxe_google"
+    OXE_WIDOWX = "oxe_widowx"
+    OXE_DROID = "oxe_droid"
+    BEHAVIOR_R1_PRO = "behavior_r1_pro"
+    NEW_EMBODIMENT = "new_embodiment"
+
+    @classmethod
+    def resolve(cls, tag: "str | EmbodimentTag") -> "EmbodimentTag":
+        """Return the tag with this name or value, in any case.
+
+        Raises:
+            EmbodimentError: If there is none; the message lists them.
+        """
+        if isinstance(tag, cls):
+            return tag
+        wanted = str(tag).strip().lower()
+        for member in cls:
+            if wanted in (member.name.lower(), member.value.lower()):
+                return member
+        close = difflib.get_close_matches(wanted, [member.value for member in cls], n=1)
+        hint = f"; did you mean '{close[0]}'?" if close else ""
+        known = ", ".join(member.name for member in cls)
+        raise EmbodimentError(f"no embodiment tag called {tag!r}{hint} (known are: {known})")

@@ -1,0 +1,34 @@
+"""Statistics of states and actions, as a checkpoint keeps them."""
+
+from typing import TypeAlias
+
+import numpy as np
+
+KeyStatistics: TypeAlias = dict[str, list[float]]
+"""``min``, ``max``, ``mean``, ``std``, ``q01`` and ``q99`` of one key. Shape of each: (dimension,)."""
+
+
+def compute_statistics(values: np.ndarray) -> KeyStatistics:
+    """Return the statistics of one key.
+
+    Args:
+        values: Every value that the key takes in the data. Shape: (num_samples, dimension).
+
+    Raises:
+        ValueError: If there is no sample, the array has another shape, or holds a value that is not finite.
+    """
+    samples = np.asarray(values, dtype=np.float64)
+    if samples.ndim != 2 or not len(samples):
+        raise ValueError(f"statistics need an array of shape (num_samples, dimension), got {samples.shape}")
+    if not np.isfinite(samples).all():
+        raise ValueError("statistics need finite values, and some are not")
+    low, high = np.quantile(samples, [0.01, 0.99], axis=0)
+    columns = {
+        "min": samples.min(axis=0),
+        "max": samples.max(axis=0),
+        "mean": samples.mean(axis=0),
+        "std": samples.std(axis=0),
+        "q01": low,
+        "q99": high,
+    }
+    return {name: column.tolist() for name, column in columns.items()}

@@ -1,0 +1,1 @@
+"""Policies: the model behind one method, here or in another process."""

@@ -1,0 +1,196 @@
+"""What travels between a policy server and its clients: one msgpack map per message, with arrays inside.
+
+The bytes are those of NVIDIA's server and client, in both directions. What is read from the wire is checked before
+anything is made of it: nothing is unpickled, no array is larger than the bytes that came for it, and a message that
+is too large, too deep or made of other types is an error that says so.
+"""
+
+import dataclasses
+import io
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from gr00t.data.types import ModalityConfig
+
+_ARRAY = "__ndarray_class__"
+_MODALITY = "__ModalityConfig_class__"
+_ARRAY_KINDS = "biuf"
+_HEADER_READERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+_MODALITY_FIELDS = {field.name for field in dataclasses.fields(ModalityConfig)}
+
+
+class WireError(ValueError):
+    """A message that is not what the protocol allows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WireLimits:
+    """How large a message may be at most.
+
+    Attributes:
+        max_message_bytes: Bytes of a message; 64 rows with two cameras of 640 x 480 need 118 MB.
+        max_depth: Maps and lists inside one another.
+        max_items: Entries of one map or list.
+    """
+
+    max_message_bytes: int = 256 * 1024 * 1024
+    max_depth: int = 16
+    max_items: int = 16384
+
+
+DEFAULT_LIMITS = WireLimits()
+
+
+def pack(message: Any) -> bytes:
+    """Return the bytes of a message.
+
+    Args:
+        message: Dicts, lists, text, bytes, numbers, arrays and `ModalityConfig`, nested in any way.
+
+    Raises:
+        WireError: If it holds anything else.
+    """
+    try:
+        return msgpack.packb(message, default=_encoded)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise WireError(f"the message cannot be sent: {error}") from error
+
+
+def unpack(data: bytes, limits: WireLimits = DEFAULT_LIMITS) -> Any:
+    """Return the message that the bytes stand for; arrays are writable and own their memory.
+
+    Args:
+        data: One message.
+        limits: How large it may be.
+
+    Raises:
+        WireError: If it is larger than that, no msgpack, or holds an array or a type that may not travel.
+    """
+    if len(data) > limits.max_message_bytes:
+        raise WireError(f"the message has {len(data)} bytes, at most {limits.max_message_bytes} are allowed")
+    try:
+        message = msgpack.unpackb(
+            data,
+            object_hook=_decoded,
+            ext_hook=_refused,
+            max_array_len=limits.max_items,
+            max_map_len=limits.max_items,
+        )
+    except WireError:
+        raise
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
+        raise WireError(f"the message is no msgpack: {error or type(error).__name__}") from error
+    _check_depth(message, limits.max_depth)
+    return message
+
+
+def read_array(data: object) -> np.ndarray:
+    """Return the array that ``np.save`` wrote.
+
+    Raises:
+        WireError: If it is no such file, holds Python objects, text or structures, or its length is not what its
+            header says.
+    """
+    if not isinstance(data, bytes):
+        raise WireError(f"an array travels as bytes, this one is a {type(data).__name__}")
+    stream = io.BytesIO(data)
+    try:
+        version = np.lib.format.read_magic(stream)
+        shape, is_fortran, dtype = _HEADER_READERS[version](stream)
+    except (ValueError, TypeError, KeyError, SyntaxError) as error:
+        raise WireError(f"an array is damaged: {error}") from error
+    if dtype.kind not in _ARRAY_KINDS:
+        raise WireError(f"an array of {dtype} may not travel; booleans, integers and floats may")
+    body = memoryview(data)[stream.tell() :]
+    if any(size < 0 for size in shape) or math.prod(shape) * dtype.itemsize != len(body):
+        raise WireError(f"an array of shape {shape} and type {dtype} came with {len(body)} bytes")
+    array = np.frombuffer(body, dtype=dtype)
+    return array.reshape(shape, order="F" if is_fortran else "C").copy()
+
+
+class MsgSerializer:
+    """`pack` and `unpack` under the names that NVIDIA's package has."""
+
+    @staticmethod
+    def to_bytes(data: Any) -> bytes:
+        """Return the bytes of a message; see `pack`."""
+        return pack(data)
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Any:
+        """Return the message that the bytes stand for; see `unpack`."""
+        return unpack(data)
+
+
+def _encoded(value: Any) -> Any:
+    if isinstance(value, ModalityConfig):
+        return {_MODALITY: True, "as_json": _plain(dataclasses.asdict(value))}
+    if isinstance(value, np.ndarray):
+        stream = io.BytesIO()
+        np.save(stream, value, allow_pickle=False)
+        return {_ARRAY: True, "as_npy": stream.getvalue()}
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"a {type(value).__name__} may not travel")
+
+
+def _plain(value: Any) -> Any:
+    """Return what an options object holds as JSON would have it: enumerations by name."""
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    return value.name if isinstance(value, Enum) else value
+
+
+def _decoded(value: dict[Any, Any]) -> Any:
+    if _MODALITY in value:
+        return _modality_config(value.get("as_json"))
+    if _ARRAY in value:
+        return read_array(value.get("as_npy"))
+    return value
+
+
+def _modality_config(fields: object) -> ModalityConfig:
+    # Other versions have more fields, which matter to training only.
+    known = {name: part for name, part in fields.items() if name in _MODALITY_FIELDS} if isinstance(fields, dict) else {}
+    indices, keys = known.get("delta_indices"), known.get("modality_keys")
+    if not _is_list_of(indices, int) or not _is_list_of(keys, str):
+        raise WireError(f"a modality needs lists of delta_indices and modality_keys, got {fields!r:.200}")
+    return ModalityConfig(**known)
+
+
+def _is_list_of(value: object, kind: type) -> bool:
+    return isinstance(value, list) and all(isinstance(part, kind) for part in value)
+
+
+def _refused(code: int, data: bytes) -> Any:
+    del data
+    raise WireError(f"msgpack's extension type {code} may not travel")
+
+
+def _check_depth(message: object, max_depth: int) -> None:
+    level: list[object] = [message]
+    for _ in range(max_depth + 1):
+        level = [part for value in level for part in _parts(value)]
+        if not level:
+            return
+    raise WireError(f"the message is nested deeper than {max_depth} maps and lists")
+
+
+def _parts(value: object) -> Iterator[object]:
+    if isinstance(value, dict):
+        yield from value.values()
+    elif isinstance(value, list):
+        yield from value
+    elif isinstance(value, msgpack.Timestamp):
+        raise WireError("a timestamp may not travel")

@@ -1,0 +1,64 @@
+"""The contract of every policy."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+
+from gr00t.data.types import ModalityConfig
+
+
+class BasePolicy(ABC):
+    """Something that answers a batch of observations with a batch of action chunks.
+
+    Args:
+        strict: Whether observations and actions are checked against the modality configuration.
+    """
+
+    def __init__(self, *, strict: bool = True) -> None:
+        self.strict = strict
+
+    def get_action(
+        self, observation: dict[str, Any], options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return one action chunk for each row of a batch, and whatever else there is to say.
+
+        Args:
+            observation: ``video`` {camera: uint8 (B, T, H, W, 3)}, ``state`` {key: float32 (B, T, D)} and
+                ``language`` {key: list of B lists of one str}.
+            options: What an implementation understands besides.
+
+        Returns:
+            {action key: float32 (B, horizon, D)} in physical units, and a dict of information.
+
+        Raises:
+            ValueError: If ``strict`` and the observation or the action does not match the modality configuration.
+        """
+        if self.strict:
+            self.check_observation(observation)
+        action, info = self._get_action(observation, options)
+        if self.strict:
+            self.check_action(action)
+        return action, info
+
+    @abstractmethod
+    def check_observation(self, observation: dict[str, Any]) -> None:
+        """Raise a ``ValueError`` that names what is wrong with an observation."""
+
+    @abstractmethod
+    def check_action(self, action: dict[str, np.ndarray]) -> None:
+        """Raise a ``ValueError`` that names what is wrong with an action."""
+
+    @abstractmethod
+    def get_modality_config(self) -> dict[str, ModalityConfig]:
+        """Return what the policy takes and gives: one entry each for video, state, action and language."""
+
+    @abstractmethod
+    def reset(self, options: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Forget what belongs to earlier episodes; return a dict of information."""
+
+    @abstractmethod
+    def _get_action(
+        self, observation: dict[str, Any], options: dict[str, Any] | None
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Do the work of ``get_action``, without checks."""
