@@ -7,6 +7,7 @@ updates its trees in place, and a kill in such a moment loses earlier episodes t
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import util
 from pathlib import Path
@@ -105,6 +106,50 @@ def read_episode(path: Path, episode_index: int) -> RecordedEpisode:
         return RecordedEpisode(
             episode_index=episode_index, arrays=_arrays(group), attributes=attributes, env_args=env_args
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayPlace:
+    """Where an array of an episode lies in its file.
+
+    Attributes:
+        shape: Its shape.
+        dtype: Its element type.
+        offset: Where its bytes begin in the file, row after row; None where they are compressed.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    offset: int | None
+
+
+def locate_arrays(path: Path, episode_index: int) -> dict[str, ArrayPlace]:
+    """Return where each array of an episode lies, so that parts of it can be read without the rest.
+
+    Raises:
+        StorageError: If the file cannot be read or lacks the episode.
+    """
+    with _opened(path) as file:
+        return {name: _place_of(dataset) for name, dataset in _datasets(_group(file, episode_index).id, "")}
+
+
+def _place_of(dataset: h5py.h5d.DatasetID) -> ArrayPlace:
+    _refuse_what_lies_elsewhere(dataset)
+    is_plain = dataset.get_create_plist().get_layout() == h5py.h5d.CONTIGUOUS
+    return ArrayPlace(shape=dataset.shape, dtype=dataset.dtype, offset=dataset.get_offset() if is_plain else None)
+
+
+def read_array(path: Path, episode_index: int, name: str) -> np.ndarray:
+    """Return one array of an episode.
+
+    Raises:
+        StorageError: If the file cannot be read or lacks the episode or the array.
+    """
+    with _opened(path) as file:
+        for found, dataset in _datasets(_group(file, episode_index).id, ""):
+            if found == name:
+                return _read_array(dataset)
+    raise StorageError(f"{path}: {demo_name(episode_index)} holds no '{name}'")
 
 
 def verify_episodes(path: Path, episode_indices: Iterable[int]) -> None:
