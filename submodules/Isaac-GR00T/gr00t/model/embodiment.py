@@ -1,0 +1,76 @@
+"""What a checkpoint knows about one robot."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from gr00t.data.statistics import KeyStatistics
+from gr00t.data.types import MODALITIES, ModalityConfig, ModalityConfigs
+from gr00t.errors import EmbodimentError
+from gr00t.model.normalization import Normalization, Scaling, scaling
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embodiment:
+    """One robot: what it sees, feels and does, and the statistics of it.
+
+    Attributes:
+        embodiment_id: Row of its projectors in the model.
+        modality_configs: One entry each for video, state, action and language.
+        statistics: ``{"state": {key: statistics}, "action": {key: statistics}}``.
+    """
+
+    embodiment_id: int
+    modality_configs: ModalityConfigs
+    statistics: dict[str, dict[str, KeyStatistics]]
+
+    def __post_init__(self) -> None:
+        for modality in MODALITIES:
+            if modality not in self.modality_configs:
+                raise EmbodimentError(
+                    f"the modality configuration lacks '{modality}'; it needs {', '.join(MODALITIES)}"
+                )
+        language = self.modality_configs["language"]
+        if len(language.modality_keys) != 1 or len(language.delta_indices) != 1:
+            raise EmbodimentError(
+                f"language needs exactly one key and one delta index, got {language.modality_keys} and {language.delta_indices}"
+            )
+        for modality in ("state", "action"):
+            for key in self.modality_configs[modality].modality_keys:
+                if key not in self.statistics.get(modality, {}):
+                    raise EmbodimentError(f"there are no statistics for {modality} '{key}'")
+
+    @property
+    def language_key(self) -> str:
+        """The one key of the instruction."""
+        return self.modality_configs["language"].modality_keys[0]
+
+    @cached_property
+    def dimensions(self) -> dict[str, dict[str, int]]:
+        """Numbers of each key: ``{"state": {key: dimension}, "action": {key: dimension}}``, in the model's order."""
+        return {
+            modality: {
+                key: len(self.statistics[modality][key]["min"]) for key in self.modality_configs[modality].modality_keys
+            }
+            for modality in ("state", "action")
+        }
+
+    def scaling(self, modality: str, method: Normalization) -> Scaling:
+        """Return the scaling of all keys of ``state`` or ``action``, one after the other."""
+        return scaling(
+            [self.statistics[modality][key] for key in self.modality_configs[modality].modality_keys], method
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what JSON can hold."""
+        configs = {
+            modality: {"delta_indices": list(config.delta_indices), "modality_keys": list(config.modality_keys)}
+            for modality, config in self.modality_configs.items()
+        }
+        return {"embodiment_id": self.embodiment_id, "modality_configs": configs, "statistics": self.statistics}
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> "Embodiment":
+        """Undo ``to_dict``."""
+        configs = {modality: ModalityConfig(**config) for modality, config in content["modality_configs"].items()}
+        return cls(embodiment_id=content["embodiment_id"], modality_configs=configs, statistics=content["statistics"])

@@ -1,0 +1,85 @@
+"""Flow matching between noise and actions, as pure functions.
+
+The path is a straight line: at flow time 0 there is noise, at 1 the action, and the network learns the line's velocity.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+
+def draw_flow_times(uniform: Tensor, *, alpha: float, longest: float) -> Tensor:
+    """Turn uniform numbers into flow times that prefer noise, where the direction is hardest to tell.
+
+    ``1 - time / longest`` is Beta(alpha, 1), as in GR00T and pi0; its distribution function is ``x ** alpha``, so its
+    inverse makes the draw from any generator.
+
+    Args:
+        uniform: Uniform on [0, 1). Shape: (batch,).
+        alpha: Larger means more noise.
+        longest: No time is larger. Flow time is in [0, 1].
+
+    Returns:
+        Shape: (batch,).
+    """
+    return longest * (1.0 - uniform ** (1.0 / alpha))
+
+
+def interpolate(noise: Tensor, action: Tensor, time: Tensor) -> Tensor:
+    """Return the points on the lines from noise to action.
+
+    Args:
+        noise: Shape: (batch, horizon, action_dim).
+        action: Shape: (batch, horizon, action_dim).
+        time: Flow time. Shape: (batch,).
+    """
+    weight = time.view(-1, 1, 1)
+    return (1.0 - weight) * noise + weight * action
+
+
+def masked_mean_square(difference: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean square of what the mask shows, as a scalar; 0 where it shows nothing.
+
+    Args:
+        difference: Shape: (batch, horizon, action_dim).
+        mask: True where there is an action, False in padding. Shape: (batch, horizon, action_dim).
+    """
+    weight = mask.to(difference.dtype)
+    return (difference.square() * weight).sum() / weight.sum().clamp(min=1.0)
+
+
+def integrate(velocity: Callable[[Tensor, Tensor], Tensor], noise: Tensor, *, num_steps: int) -> Tensor:
+    """Follow a velocity field from noise to actions in equal Euler steps.
+
+    Args:
+        velocity: Gives the velocity at points of shape (batch, horizon, action_dim) and flow times of shape (batch,).
+        noise: Where to start. Shape: (batch, horizon, action_dim).
+        num_steps: Number of steps.
+
+    Returns:
+        Shape: (batch, horizon, action_dim).
+    """
+    action = noise
+    for step in range(num_steps):
+        time = torch.full((len(noise),), step / num_steps, device=noise.device, dtype=torch.float32)
+        action = action + velocity(action, time) / num_steps
+    return action
+
+
+def seeded_noise(seeds: Sequence[int], shape: Sequence[int]) -> Tensor:
+    """Draw each row's standard normal noise from its own seed, so that no row's noise depends on its neighbours.
+
+    The numbers are drawn on the CPU: they are the same on every device.
+
+    Args:
+        seeds: One 64-bit integer per row.
+        shape: Shape of one row.
+
+    Returns:
+        float32 of shape (rows, *shape).
+    """
+    noise = torch.empty(len(seeds), *shape)
+    for row, seed in zip(noise, seeds, strict=True):
+        row.normal_(generator=torch.Generator().manual_seed(int(seed)))
+    return noise

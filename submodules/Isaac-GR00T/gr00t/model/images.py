@@ -1,0 +1,59 @@
+"""Images on their way into the model: resized, and shifted or tinted for training. Pure functions on uint8 tensors."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def fit_images(images: Tensor, size: int) -> Tensor:
+    """Scale images to a square, their shape kept, the rest black.
+
+    Args:
+        images: uint8 of shape (images, 3, height, width).
+        size: Edge of the square [px].
+
+    Returns:
+        uint8 of shape (images, 3, size, size); the same tensor where nothing has to be done.
+    """
+    height, width = images.shape[-2:]
+    if height == width == size:
+        return images
+    ratio = size / max(height, width)
+    new_height, new_width = max(1, round(height * ratio)), max(1, round(width * ratio))
+    resized = functional.interpolate(
+        images.float(), size=(new_height, new_width), mode="bilinear", antialias=True, align_corners=False
+    )
+    above, before = (size - new_height) // 2, (size - new_width) // 2
+    padding = (before, size - new_width - before, above, size - new_height - above)
+    return functional.pad(resized.round().clamp(0, 255).to(torch.uint8), padding)
+
+
+def shift_randomly(images: Tensor, largest_px: int, generator: torch.Generator | None = None) -> Tensor:
+    """Move each image by a whole number of pixels in both directions; its border is repeated where nothing is known.
+
+    Args:
+        images: uint8 of shape (images, 3, height, width).
+        largest_px: Largest shift in each direction [px].
+        generator: On the CPU. torch's global generator if not given.
+    """
+    count, _, height, width = images.shape
+    moves = torch.randint(-largest_px, largest_px + 1, (2, count, 1), generator=generator).to(images.device)
+    rows = (torch.arange(height, device=images.device) + moves[0]).clamp(0, height - 1)
+    columns = (torch.arange(width, device=images.device) + moves[1]).clamp(0, width - 1)
+    image = torch.arange(count, device=images.device)[:, None, None]
+    return images.permute(0, 2, 3, 1)[image, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+def tint_randomly(images: Tensor, strength: float, generator: torch.Generator | None = None) -> Tensor:
+    """Change brightness and contrast of each image by factors in [1 - strength, 1 + strength].
+
+    Args:
+        images: uint8 of shape (images, 3, height, width).
+        strength: 0 changes nothing.
+        generator: On the CPU. torch's global generator if not given.
+    """
+    draws = torch.rand((2, len(images), 1, 1, 1), generator=generator).to(images.device)
+    brightness, contrast = 1.0 + strength * (2.0 * draws - 1.0)
+    values = images.float() * brightness
+    mean = values.mean(dim=(1, 2, 3), keepdim=True)
+    return ((values - mean) * contrast + mean).round().clamp(0, 255).to(torch.uint8)

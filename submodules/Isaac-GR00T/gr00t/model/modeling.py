@@ -1,0 +1,148 @@
+"""The model as transformers sees it: one module that loads, saves, learns and acts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers import BertModel, PreTrainedModel
+from transformers.utils import ModelOutput
+
+from gr00t.model.action_head import ActionHead, Situation
+from gr00t.model.configuration import Gr00tSmallConfig
+from gr00t.model.diffusion_transformer import AdaptiveLayerNorm
+from gr00t.model.embodiment_layers import EmbodimentLinear
+from gr00t.model.flow_matching import draw_flow_times, integrate, interpolate, masked_mean_square
+from gr00t.model.vision import VisionEncoder
+
+
+@dataclass
+class FlowMatchingOutput(ModelOutput):
+    """What training needs.
+
+    Attributes:
+        loss: Mean square error of the velocity, over everything that is not padding; a scalar.
+        velocity: What the network said. Shape: (batch * noise_draws, action_horizon, max_action_dim).
+    """
+
+    loss: Tensor | None = None
+    velocity: Tensor | None = None
+
+
+class Gr00tSmall(PreTrainedModel):
+    """A vision-language-action model with a flow-matching action head.
+
+    Inputs are the processor's: ``pixel_values`` uint8 (B, V, 3, S, S), ``view_mask`` bool (B, V), ``input_ids`` and
+    ``attention_mask`` (B, L), ``state`` (B, T, max_state_dim), ``embodiment_id`` (B,); for training also ``action`` and
+    ``action_mask`` (B, action_horizon, max_action_dim). Floats may have any precision: they are cast to the weights'.
+    """
+
+    config_class = Gr00tSmallConfig
+    config: Gr00tSmallConfig
+    main_input_name = "pixel_values"
+    _supports_sdpa = True
+
+    def __init__(self, config: Gr00tSmallConfig) -> None:
+        super().__init__(config)
+        # Eager attention adds its mask as numbers. Others leave it out where no row of the batch is padded, so that a
+        # row's last digits would depend on how long its neighbours' instructions are.
+        self.text = BertModel._from_config(config.text_config, attn_implementation="eager", add_pooling_layer=False)  # noqa: SLF001
+        self.text_token = nn.Linear(config.text_config.hidden_size, config.hidden_size)
+        self.vision = VisionEncoder(config)
+        self.action_head = ActionHead(config)
+        self.post_init()
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            nn.init.zeros_(module.bias)
+        elif isinstance(module, (EmbodimentLinear, VisionEncoder, ActionHead, AdaptiveLayerNorm)):
+            module.reset_parameters()
+        else:
+            super()._init_weights(module)
+
+    def forward(
+        self,
+        inputs: Mapping[str, Tensor],
+        *,
+        noise: Tensor | None = None,
+        time: Tensor | None = None,
+        noise_draws: int = 1,
+        generator: torch.Generator | None = None,
+    ) -> FlowMatchingOutput:
+        """Return the loss of a batch of demonstrations.
+
+        Args:
+            inputs: See the class.
+            noise: Where the flow starts; drawn if not given. Shape: (B * noise_draws, action_horizon, max_action_dim).
+            time: Flow times in [0, 1]; drawn if not given. Shape: (B * noise_draws,).
+            noise_draws: How many noises and times to train each observation with. The images are encoded once for all.
+            generator: Where the draws come from; torch's global generator if not given.
+        """
+        action, mask = inputs["action"].float(), inputs["action_mask"]
+        situation = self.encode(inputs)
+        if noise_draws > 1:
+            situation = situation.repeat(noise_draws)
+            action, mask = (tensor.repeat_interleave(noise_draws, dim=0) for tensor in (action, mask))
+        if noise is None:
+            noise = _draw(torch.randn, action.shape, action.device, generator)
+        if time is None:
+            uniform = _draw(torch.rand, (len(action),), action.device, generator)
+            time = draw_flow_times(uniform, alpha=self.config.noise_beta_alpha, longest=self.config.noise_s)
+        noise = noise.to(action)
+        noisy = interpolate(noise, action, time.to(action))
+        velocity = self.action_head.velocity(situation, noisy.to(self.dtype), time).float()
+        return FlowMatchingOutput(loss=masked_mean_square(velocity - (action - noise), mask), velocity=velocity)
+
+    @torch.inference_mode()
+    def get_action(
+        self,
+        inputs: Mapping[str, Tensor],
+        *,
+        noise: Tensor | None = None,
+        num_inference_timesteps: int | None = None,
+    ) -> Tensor:
+        """Return normalised actions.
+
+        Args:
+            inputs: See the class.
+            noise: Where the flow starts; torch's global generator if not given. Shape: (B, action_horizon, max_action_dim).
+            num_inference_timesteps: Euler steps, where not those of the configuration.
+
+        Returns:
+            float32 of shape (B, action_horizon, max_action_dim), padding included.
+        """
+        situation = self.encode(inputs)
+        if noise is None:
+            shape = (len(situation.state), self.config.action_horizon, self.config.max_action_dim)
+            noise = torch.randn(shape, device=situation.state.device)
+
+        # The sum of small steps is kept in float32; only the network runs in the weights' precision.
+        def velocity(action: Tensor, time: Tensor) -> Tensor:
+            return self.action_head.velocity(situation, action.to(self.dtype), time).float()
+
+        steps = num_inference_timesteps or self.config.num_inference_timesteps
+        return integrate(velocity, noise.to(situation.state.device, torch.float32), num_steps=steps)
+
+    def encode(self, inputs: Mapping[str, Tensor]) -> Situation:
+        """Look at images, instruction and state, once for all Euler steps."""
+        attention_mask = inputs["attention_mask"].bool()
+        words = self.text(input_ids=inputs["input_ids"], attention_mask=attention_mask).last_hidden_state
+        weight = attention_mask.unsqueeze(-1).to(words.dtype)
+        said = (words * weight).sum(dim=1) / weight.sum(dim=1)
+        seen = self.vision(inputs["pixel_values"], inputs["view_mask"], said)
+        per_view = seen.tokens.shape[1] // inputs["view_mask"].shape[1]
+        return self.action_head.situation(
+            context=torch.cat([seen.tokens, self.text_token(words)], dim=1),
+            context_mask=torch.cat([inputs["view_mask"].repeat_interleave(per_view, dim=1), attention_mask], dim=1),
+            vision_summary=seen.summary,
+            state=inputs["state"].to(self.dtype),
+            embodiment_id=inputs["embodiment_id"],
+        )
+
+
+def _draw(sample: object, shape: tuple[int, ...], device: torch.device, generator: torch.Generator | None) -> Tensor:
+    """Draw on the generator's own device, so that one on the CPU gives the same numbers for a model on a GPU."""
+    place = device if generator is None else generator.device
+    return sample(shape, generator=generator, device=place).to(device)

@@ -1,0 +1,84 @@
+"""Between physical units and the numbers a network is at ease with, as pure functions.
+
+Every method is a shift and a scale per dimension, so that it can be undone exactly. A dimension that never moved in the
+data is shifted only.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from gr00t.data.statistics import KeyStatistics
+
+Normalization = Literal["min_max", "q01_q99", "mean_std"]
+NORMALIZATIONS: tuple[Normalization, ...] = get_args(Normalization)
+
+# Beyond this a state is further out than anything the network was shown, and only confuses it.
+_STATE_LIMIT: Mapping[Normalization, float] = {"min_max": 2.0, "q01_q99": 2.0, "mean_std": 5.0}
+_SMALLEST_SCALE = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """The shift and scale of some dimensions.
+
+    Attributes:
+        center: What becomes 0. Shape: (dimension,).
+        scale: What becomes a distance of 1. Shape: (dimension,).
+        state_limit: Largest magnitude of a normalised state.
+        bounded: Whether normalised actions lie in [-1, 1].
+    """
+
+    center: Tensor
+    scale: Tensor
+    state_limit: float
+    bounded: bool
+
+    def state(self, values: Tensor) -> Tensor:
+        """Normalise states. Shape: (..., dimension), kept."""
+        return self._normalize(values).clamp(-self.state_limit, self.state_limit)
+
+    def action(self, values: Tensor) -> Tensor:
+        """Normalise actions. Shape: (..., dimension), kept."""
+        normalized = self._normalize(values)
+        return normalized.clamp(-1.0, 1.0) if self.bounded else normalized
+
+    def physical_action(self, normalized: Tensor) -> Tensor:
+        """Undo ``action``; what lies outside the range of the data is brought back to its edge. Shape: kept."""
+        inside = normalized.clamp(-1.0, 1.0) if self.bounded else normalized
+        return inside * self.scale + self.center
+
+    def _normalize(self, values: Tensor) -> Tensor:
+        return (values - self.center) / self.scale.clamp(min=_SMALLEST_SCALE)
+
+
+def scaling(statistics: list[KeyStatistics], method: Normalization) -> Scaling:
+    """Make the scaling of several keys, one after the other.
+
+    Args:
+        statistics: Of each key, in order.
+        method: ``min_max`` and ``q01_q99`` bring the range to [-1, 1], ``mean_std`` the deviation to 1.
+    """
+
+    def column(name: str) -> Tensor:
+        return torch.tensor([value for key in statistics for value in key[name]], dtype=torch.float32)
+
+    if method == "mean_std":
+        center, scale = column("mean"), column("std")
+    else:
+        low, high = (
+            (column(name) for name in ("min", "max"))
+            if method == "min_max"
+            else (column(name) for name in ("q01", "q99"))
+        )
+        center, scale = (low + high) / 2, (high - low) / 2
+    still = scale < _SMALLEST_SCALE
+    return Scaling(
+        center=center,
+        scale=torch.where(still, torch.zeros_like(scale), scale),
+        state_limit=_STATE_LIMIT[method],
+        bounded=method != "mean_std",
+    )

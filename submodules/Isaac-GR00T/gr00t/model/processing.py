@@ -1,0 +1,202 @@
+"""Between a robot's nested observations and the model's padded tensors."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import BatchFeature, PreTrainedTokenizerBase, ProcessorMixin
+
+from gr00t.data.embodiment_tags import EmbodimentTag
+from gr00t.data.types import ModalityConfig
+from gr00t.errors import EmbodimentError
+from gr00t.model.embodiment import Embodiment
+from gr00t.model.images import fit_images, shift_randomly, tint_randomly
+from gr00t.model.normalization import NORMALIZATIONS, Normalization
+
+
+class Gr00tSmallProcessor(ProcessorMixin):
+    """Turns observations into tensors and the model's answers into actions; a checkpoint keeps it beside its weights.
+
+    Args:
+        tokenizer: Of the instructions.
+        embodiments: Robots by tag value, each as ``Embodiment.to_dict`` gives it.
+        capacity: The model's sizes that tensors are padded to: ``max_views``, ``max_state_horizon``, ``max_state_dim``,
+            ``action_horizon`` and ``max_action_dim``.
+        image_size: Edge of the model's images [px].
+        normalization: ``min_max``, ``q01_q99`` or ``mean_std``.
+        max_instruction_tokens: Longer instructions are cut.
+        random_shift_px: Largest shift of training images [px].
+        colour_jitter: Largest relative change of brightness and contrast of training images.
+
+    Attributes:
+        training: Whether images are augmented; see ``train`` and ``eval``.
+    """
+
+    def __init__(  # noqa: PLR0913  one argument per entry of the file
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        embodiments: Mapping[str, Any],
+        capacity: Mapping[str, int],
+        image_size: int = 64,
+        normalization: Normalization = "min_max",
+        max_instruction_tokens: int = 24,
+        random_shift_px: int = 4,
+        colour_jitter: float = 0.0,
+    ) -> None:
+        if normalization not in NORMALIZATIONS:
+            raise EmbodimentError(f"no normalization called {normalization!r}; known are: {', '.join(NORMALIZATIONS)}")
+        super().__init__(tokenizer)
+        self.embodiments = dict(embodiments)
+        self.capacity = dict(capacity)
+        self.image_size = image_size
+        self.normalization = normalization
+        self.max_instruction_tokens = max_instruction_tokens
+        self.random_shift_px = random_shift_px
+        self.colour_jitter = colour_jitter
+        self.training = False
+        self._known = {tag: Embodiment.from_dict(content) for tag, content in self.embodiments.items()}
+
+    def train(self) -> "Gr00tSmallProcessor":
+        """Augment images from now on."""
+        self.training = True
+        return self
+
+    def eval(self) -> "Gr00tSmallProcessor":
+        """Leave images as they are from now on."""
+        self.training = False
+        return self
+
+    def get_modality_configs(self) -> dict[str, dict[str, ModalityConfig]]:
+        """Return the modality configuration of every robot, by tag value."""
+        return {tag: dict(embodiment.modality_configs) for tag, embodiment in self._known.items()}
+
+    def embodiment(self, tag: "str | EmbodimentTag") -> Embodiment:
+        """Return what is known about a robot.
+
+        Raises:
+            EmbodimentError: If the tag does not exist, or the checkpoint was not made for it.
+        """
+        value = EmbodimentTag.resolve(tag).value
+        if value not in self._known:
+            raise EmbodimentError(
+                f"this checkpoint knows no embodiment '{value}'; it knows: {', '.join(sorted(self._known))}"
+            )
+        return self._known[value]
+
+    def __call__(  # pyright: ignore[reportIncompatibleMethodOverride]  robots have no text-and-images signature
+        self,
+        observation: Mapping[str, Any],
+        embodiment_tag: str | EmbodimentTag,
+        *,
+        action: Mapping[str, np.ndarray] | None = None,
+        action_is_padding: np.ndarray | None = None,
+        generator: torch.Generator | None = None,
+        device: str | torch.device = "cpu",
+    ) -> BatchFeature:
+        """Turn a batch of observations of one robot into the model's inputs.
+
+        Batches of several robots can be put together with ``torch.cat``: all tensors are padded to the same sizes.
+
+        Args:
+            observation: ``video`` {camera: uint8 (B, T, H, W, 3)}, ``state`` {key: (B, T, D)} and ``language``
+                {key: list of B lists of one str}.
+            embodiment_tag: Which robot.
+            action: For training: {key: (B, horizon, D)} in physical units.
+            action_is_padding: True for steps after an episode's end, which nothing is learned from. Shape: (B, horizon).
+            generator: Of the augmentation, on the CPU.
+            device: Where the tensors shall be; images are resized there.
+        """
+        embodiment = self.embodiment(embodiment_tag)
+        pixel_values, view_mask = self._images(observation["video"], embodiment, generator, torch.device(device))
+        inputs: dict[str, Any] = {"pixel_values": pixel_values, "view_mask": view_mask}
+        inputs |= self._words([texts[0] for texts in observation["language"][embodiment.language_key]])
+        inputs["state"] = self._state(observation["state"], embodiment)
+        inputs["embodiment_id"] = torch.full((len(pixel_values),), embodiment.embodiment_id)
+        if action is not None:
+            inputs["action"], inputs["action_mask"] = self._action(action, action_is_padding, embodiment)
+        return BatchFeature({name: tensor.to(device) for name, tensor in inputs.items()})
+
+    def decode_action(self, action: Tensor, embodiment_tag: str | EmbodimentTag) -> dict[str, np.ndarray]:
+        """Turn the model's answer into one chunk per action key.
+
+        Args:
+            action: Normalised and padded. Shape: (B, action_horizon, max_action_dim).
+            embodiment_tag: Which robot.
+
+        Returns:
+            {key: float32 (B, horizon, D)} in physical units.
+        """
+        embodiment = self.embodiment(embodiment_tag)
+        dimensions = embodiment.dimensions["action"]
+        horizon = len(embodiment.modality_configs["action"].delta_indices)
+        normalized = action[:, :horizon, : sum(dimensions.values())].detach().float().cpu()
+        physical = embodiment.scaling("action", self.normalization).physical_action(normalized)
+        parts = physical.split(list(dimensions.values()), dim=-1)
+        return {key: part.contiguous().numpy() for key, part in zip(dimensions, parts, strict=True)}
+
+    def _images(
+        self,
+        video: Mapping[str, np.ndarray],
+        embodiment: Embodiment,
+        generator: torch.Generator | None,
+        device: torch.device,
+    ) -> tuple[Tensor, Tensor]:
+        """Return uint8 images of shape (B, max_views, 3, size, size) and which of them exist, (B, max_views)."""
+        keys = embodiment.modality_configs["video"].modality_keys
+        views = [self._camera(video[key], generator, device) for key in keys]
+        images = torch.cat(views, dim=1)
+        batch, count = images.shape[:2]
+        missing = self.capacity["max_views"] - count
+        mask = torch.arange(self.capacity["max_views"]).expand(batch, -1) < count
+        return functional.pad(images, (0, 0, 0, 0, 0, 0, 0, missing)), mask
+
+    def _camera(self, frames: np.ndarray, generator: torch.Generator | None, device: torch.device) -> Tensor:
+        """Return one camera's images, resized and perhaps augmented. Shape: (B, T, 3, size, size)."""
+        pixels = torch.from_numpy(np.ascontiguousarray(frames)).to(device)
+        images = fit_images(pixels.flatten(0, 1).permute(0, 3, 1, 2), self.image_size)
+        if self.training and self.random_shift_px:
+            images = shift_randomly(images, self.random_shift_px, generator)
+        if self.training and self.colour_jitter:
+            images = tint_randomly(images, self.colour_jitter, generator)
+        return images.unflatten(0, pixels.shape[:2])
+
+    def _words(self, instructions: list[str]) -> dict[str, Tensor]:
+        """Tokenise; the length is always the same, so that no row's numbers depend on its neighbours' instructions."""
+        encoded = self.tokenizer(
+            instructions,
+            padding="max_length",
+            truncation=True,
+            max_length=self.max_instruction_tokens,
+            return_tensors="pt",
+        )
+        return {"input_ids": encoded["input_ids"], "attention_mask": encoded["attention_mask"].bool()}
+
+    def _state(self, state: Mapping[str, np.ndarray], embodiment: Embodiment) -> Tensor:
+        """Return normalised states. Shape: (B, max_state_horizon, max_state_dim)."""
+        values = _concatenate(state, embodiment.modality_configs["state"].modality_keys)
+        normalized = embodiment.scaling("state", self.normalization).state(values)
+        return _pad(normalized, self.capacity["max_state_horizon"], self.capacity["max_state_dim"])
+
+    def _action(
+        self, action: Mapping[str, np.ndarray], is_padding: np.ndarray | None, embodiment: Embodiment
+    ) -> tuple[Tensor, Tensor]:
+        """Return normalised actions and which of them count. Shapes: (B, action_horizon, max_action_dim)."""
+        values = _concatenate(action, embodiment.modality_configs["action"].modality_keys)
+        normalized = embodiment.scaling("action", self.normalization).action(values)
+        mask = torch.ones_like(normalized, dtype=torch.bool)
+        if is_padding is not None:
+            mask &= ~torch.from_numpy(np.asarray(is_padding, dtype=bool)).unsqueeze(-1)
+        size = self.capacity["action_horizon"], self.capacity["max_action_dim"]
+        return _pad(normalized, *size), _pad(mask, *size)
+
+
+def _concatenate(values: Mapping[str, np.ndarray], keys: list[str]) -> Tensor:
+    return torch.from_numpy(np.concatenate([np.asarray(values[key], dtype=np.float32) for key in keys], axis=-1))
+
+
+def _pad(values: Tensor, steps: int, dimension: int) -> Tensor:
+    """Fill up with zeros behind. Shapes: (B, t, d) -> (B, steps, dimension)."""
+    return functional.pad(values, (0, dimension - values.shape[2], 0, steps - values.shape[1]))
