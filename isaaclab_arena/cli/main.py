@@ -24,6 +24,7 @@ _COMMANDS = {
     "evaluate": _Command(
         entry="isaaclab_arena.evaluation.eval_runner:main", summary="run the jobs of a job file, show the merged table"
     ),
+    "collect": _Command(entry="isaaclab_arena.cli.collect:main", summary="record demonstrations of an expert"),
     "merge": _Command(entry="isaaclab_arena.cli.merge:main", summary="build the table of a run again from its files"),
     "replay": _Command(
         entry="isaaclab_arena.cli.replay:main", summary="simulate recorded episodes again, and compare every step"

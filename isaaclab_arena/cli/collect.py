@@ -1,0 +1,28 @@
+"""``isaaclab-arena collect``: record demonstrations of an expert, with all that policies may be trained on."""
+
+from collections.abc import Sequence
+
+from isaaclab_arena.evaluation.policy_runner import main as run_policy
+
+_DEFAULTS = {"--policy_type": "scripted", "--record_observations": "all"}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a policy in one environment with its cameras on, record what it sees and does, and return the exit code.
+
+    Options are those of ``isaaclab_arena.evaluation.policy_runner``; the policy is the scripted expert by default. For
+    several environments at once, run a job file with ``--record_observations all --enable_cameras``.
+    """
+    return run_policy(with_defaults(argv))
+
+
+def with_defaults(argv: Sequence[str]) -> list[str]:
+    """Return a command line with what collecting means put in front of it, unless it says otherwise."""
+    given = {argument.partition("=")[0].replace("-", "_") for argument in argv if argument.startswith("--")}
+    defaults = [
+        token
+        for option, value in _DEFAULTS.items()
+        if option.replace("-", "_") not in given
+        for token in (option, value)
+    ]
+    return ["--enable_cameras", *defaults, *argv]
