@@ -93,6 +93,10 @@ class FixedBatchPolicy(PolicyBase[None]):
         """Tell the other policy of the episodes that begin."""
         self._policy.start_episodes(self._view_of(env), starts)
 
+    def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
+        """Tell the other policy of the episodes that have ended."""
+        self._policy.end_episodes(self._view_of(env), env_ids)
+
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
         """Have the other policy forget what belongs to the episodes of the named rows."""
         self._policy.reset(env_ids)

@@ -55,7 +55,9 @@ class Job:
     @property
     def policy_key(self) -> str:
         """Equal for two jobs that can use the same policy object."""
-        return json.dumps([self.config.policy_type, self.policy_options], sort_keys=True)
+        free = {"num_envs"} if self.policy_class.serves_any_num_envs else set()
+        decisive = {name: value for name, value in self.policy_options.items() if name not in free}
+        return json.dumps([self.config.policy_type, decisive], sort_keys=True)
 
     def build_environment(self, *, device: torch.device, num_threads: int) -> Environment:
         """Build the environment.

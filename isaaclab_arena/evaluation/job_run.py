@@ -144,6 +144,7 @@ class JobRun:
             )
             policy = self._workbench.policy.get(job.policy_key, job.build_policy)
             policy.reset()
+            policy.check_environment(environment)
         self._is_reproducible = environment.reproducible and policy.reproducible and not policy.is_remote
         return environment, on_fixed_batch(policy, settings.policy_batch)
 

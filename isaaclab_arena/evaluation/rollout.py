@@ -223,7 +223,11 @@ class _Loop:
         ended = torch.nonzero(over & self._running).flatten().tolist()
         for env_id in ended:
             self._end_episode(env_id, ending_of(step, env_id), step)
-        return step, sorted(ended + self._end_late_episodes(step))
+        ended = sorted(ended + self._end_late_episodes(step))
+        if ended:
+            with self._measure(Phase.POLICY):
+                self._policy.end_episodes(environment, ended)
+        return step, ended
 
     def _end_late_episodes(self, step: Step) -> list[int]:
         """End the episodes that take too long, and return their rows."""

@@ -190,9 +190,10 @@ class _Resolver:
             options |= {key: value for key, value in self._overrides.items() if key in known}
             if "num_envs" in known:
                 options["num_envs"] = num_rows
-            _keyed("policy_config_dict", lambda: read_options(config_class, options, owner=owner))
+            config = _keyed("policy_config_dict", lambda: read_options(config_class, options, owner=owner))
             devices = {key: options[key] for key in ("policy_device_id", "policy_device") if key in options}
             _keyed("policy_config_dict", lambda: resolve_policy_device(**devices))
+            _keyed("policy_config_dict", lambda: policy_class.check_options(config))
         return policy_class, options
 
     def _policy_rows(self, job: JobConfig, policy_class: type[PolicyBase]) -> int:

@@ -35,7 +35,7 @@ class MetaWorldExpertPolicy(PolicyBase[MetaWorldExpertCfg]):
     """
 
     name: ClassVar[str] = "metaworld_expert"
-    reproducible: ClassVar[bool] = True
+    reproducible = True
     batch_invariant: ClassVar[bool] = True
     config_class: ClassVar[type | None] = MetaWorldExpertCfg
 

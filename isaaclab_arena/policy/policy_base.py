@@ -33,16 +33,19 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
         config_class: Dataclass of the policy's options, None for a policy that takes a dict or nothing.
         reproducible: Whether an episode's actions follow from its observations and its own stream alone, so that the
             same job gives the same bits after any other job and on any rank. Nobody can check it, so it is for the
-            author to say; the results then promise it.
+            author to say; the results then promise it. An object may say otherwise than its class.
         batch_invariant: Whether the action of a row is the same, to the last bit, whatever the other rows hold and
             however many there are. A network's is not: its last digits change with the size of the batch. With
             ``--deterministic`` a policy that does not say so is always asked on a batch of one size.
+        serves_any_num_envs: Whether one object can serve environments of any ``num_envs``, one after the other,
+            whatever its option of that name says. Consecutive jobs that differ only there then share it.
     """
 
     name: ClassVar[str] = ""
     config_class: ClassVar[type | None] = None
-    reproducible: ClassVar[bool] = False
+    reproducible: bool = False
     batch_invariant: ClassVar[bool] = False
+    serves_any_num_envs: ClassVar[bool] = False
 
     def __init__(self, config: PolicyCfgT | None = None) -> None:
         self.config = config
@@ -74,6 +77,24 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
             raise ConfigError(f"options of {cls.__name__}: {error}") from error
         return cls(config)
 
+    @classmethod
+    def check_options(cls, config: Any) -> None:
+        """Refuse options that cannot work, such as a file that is wrong, before anything is simulated.
+
+        Args:
+            config: An instance of ``config_class``.
+
+        Raises:
+            ConfigError: With ``key`` set to the option at fault.
+        """
+
+    def check_environment(self, env: Environment) -> None:
+        """Refuse an environment that the policy cannot act in; called when both are built, before the first step.
+
+        Raises:
+            ConfigError: With everything that does not fit.
+        """
+
     @abstractmethod
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
         """Return the action of every row.
@@ -100,6 +121,9 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
         """
         env_ids = torch.tensor([start.env_id for start in starts], dtype=torch.int64, device=env.device)
         self.reset(env_ids)
+
+    def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
+        """Told of rows whose episodes have ended; they rest unless `start_episodes` names them again."""
 
     def finished(self) -> torch.Tensor | None:
         """Return which rows have nothing more to do, None for a policy that always has.

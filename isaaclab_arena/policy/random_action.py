@@ -22,7 +22,7 @@ class RandomActionPolicy(PolicyBase[PolicyCfg]):
     """
 
     name: ClassVar[str] = "random_action"
-    reproducible: ClassVar[bool] = True
+    reproducible = True
     batch_invariant: ClassVar[bool] = True
     config_class: ClassVar[type | None] = PolicyCfg
 

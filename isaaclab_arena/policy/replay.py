@@ -48,7 +48,7 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
     """
 
     name: ClassVar[str] = "replay"
-    reproducible: ClassVar[bool] = True
+    reproducible = True
     batch_invariant: ClassVar[bool] = True
     config_class: ClassVar[type | None] = ReplayPolicyCfg
 

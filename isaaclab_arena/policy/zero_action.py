@@ -15,7 +15,7 @@ class ZeroActionPolicy(PolicyBase[PolicyCfg]):
     """
 
     name: ClassVar[str] = "zero_action"
-    reproducible: ClassVar[bool] = True
+    reproducible = True
     batch_invariant: ClassVar[bool] = True
     config_class: ClassVar[type | None] = PolicyCfg
 
