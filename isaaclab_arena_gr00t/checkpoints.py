@@ -1,0 +1,38 @@
+"""What can be said of a checkpoint before any of it is loaded."""
+
+import re
+from pathlib import Path
+
+from isaaclab_arena.errors import Problem
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+_PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+
+def checkpoint_problems(model_path: str) -> list[Problem]:
+    """Return why a folder cannot be a checkpoint that may be loaded; empty where nothing speaks against it.
+
+    A name ``owner/name`` that is no folder is left to the model package, which may fetch it from the hub.
+    """
+    key = "model_path"
+    if not model_path:
+        return [Problem("is missing; the model's folder has to be named", key=key)]
+    folder = Path(model_path)
+    if not folder.exists() and _HUB_NAME.fullmatch(model_path) and not folder.parent.exists():
+        return []
+    wrong = _wrong_with_folder(folder)
+    return [] if wrong is None else [Problem(f"'{model_path}' {wrong}", key=key)]
+
+
+def _wrong_with_folder(folder: Path) -> str | None:
+    if not folder.exists():
+        return "does not exist, neither beside this file nor in the working directory"
+    if not folder.is_dir():
+        return "is a file; name the folder that holds it"
+    if not (folder / "config.json").is_file():
+        return "is no checkpoint: it has no config.json"
+    if any(folder.glob("*.safetensors")):
+        return None
+    pickled = sorted(path.name for pattern in _PICKLED for path in folder.glob(pattern))
+    found = f" but {pickled[0]}, and loading that could run code; save the model as safetensors" if pickled else ""
+    return f"has no weights in a *.safetensors file{found}"

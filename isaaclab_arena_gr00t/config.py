@@ -1,0 +1,196 @@
+"""What a user says of a GR00T policy: the options of a job, and the YAML file that they name."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isaaclab_arena.config.documents import read_document
+from isaaclab_arena.config.options import read_options
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.policy.policy_base import PolicyCfg
+
+YAML_OPTION = "policy_config_yaml_path"
+
+_EMBODIMENT_OF_TASK_MODE = {
+    "g1_locomanipulation": "NEW_EMBODIMENT",
+    "gr1_tabletop_manipulation": "GR1",
+    "droid_manipulation": "OXE_DROID",
+}
+_PATHS = ("modality_config_path", "policy_joints_config_path", "action_joints_config_path", "state_joints_config_path")
+
+
+@dataclass(frozen=True)
+class ClosedloopPolicyArgs(PolicyCfg):
+    """Options of a job that every policy of this package takes.
+
+    Attributes:
+        policy_config_yaml_path: The YAML file, see `Gr00tClosedloopPolicyConfig`; relative to the working directory.
+        num_envs: Accepted for Isaac Lab Arena's job files; the policy serves whatever number of rows there is.
+        rows_per_query: The model is always asked for exactly this many rows, in several queries where more need an
+            action chunk, with repeated rows where fewer do; None leaves the choice to the policy.
+        temporal_ensemble_coeff: Ask in every step and average what is predicted for it, as in ACT; the oldest
+            prediction weighs most, later ones less by ``exp(-coeff)`` each. None plays one chunk after the other.
+    """
+
+    policy_config_yaml_path: str
+    num_envs: int = 1
+    rows_per_query: int | None = None
+    temporal_ensemble_coeff: float | None = None
+
+
+@dataclass(frozen=True)
+class Gr00tClosedloopPolicyArgs(ClosedloopPolicyArgs):
+    """Options of `Gr00tClosedloopPolicy`.
+
+    Attributes:
+        policy_device: ``cpu``, ``cuda`` or ``cuda:<index>``.
+        policy_device_id: Index of a GPU.
+    """
+
+    policy_device: str | None = None
+    policy_device_id: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gr00tClosedloopPolicyConfig:
+    """The YAML file of a policy, with Isaac Lab Arena's keys.
+
+    Paths are relative to the file or, where there is nothing, to the working directory.
+
+    Attributes:
+        language_instruction: What the policy is told where neither the job nor the environment says anything.
+        model_path: Folder of the checkpoint; with NVIDIA's package also a name ``owner/name`` on the hub.
+        action_horizon: Control steps of each answer that are looked at; no more than the model predicts.
+        embodiment_tag: Which of the checkpoint's embodiments this is.
+        action_chunk_length: Control steps that are played before the model is asked again.
+        original_image_size: Height, width and channels that the cameras must have; None for any.
+        target_image_size: Height, width and channels that the model is shown.
+        pov_cam_name_sim: Cameras of the environment, in the order of the model's video keys unless they are those
+            keys; or a mapping from video key to camera.
+        state_names_sim: Observations of the group ``policy`` that hold the joints of the model's state.
+        policy_joints_config_path: File that says which joints the model's groups hold: group to list of joints, or that
+            once under ``state`` and once under ``action``. Without it a group is the observation of that name, and
+            the only group of the action is the whole action.
+        state_joints_config_path: File with the position of every joint in the state. The environment's own names
+            must agree with it; it is needed where an environment has none.
+        action_joints_config_path: The same for actions.
+        policy_device: Where the model runs, if neither the job nor the command line says so.
+        seed: Seed of the model's noise where no episode gives one, that is in loops other than this program's.
+        task_mode_name: One of Isaac Lab Arena's; only compared with ``embodiment_tag``.
+        denoising_steps: Accepted and not used: the checkpoint knows it.
+        modality_config_path: Accepted and not used: the checkpoint knows it.
+        video_backend: Accepted and not used: no videos are read.
+    """
+
+    model_path: str = ""
+    language_instruction: str = ""
+    action_horizon: int = 16
+    embodiment_tag: str = "NEW_EMBODIMENT"
+    action_chunk_length: int = 16
+    original_image_size: tuple[int, int, int] | None = None
+    target_image_size: tuple[int, int, int] = (480, 640, 3)
+    pov_cam_name_sim: str | tuple[str, ...] | dict[str, str] = ("robot_head_cam_rgb",)
+    state_names_sim: str | tuple[str, ...] = ("robot_joint_pos",)
+    policy_joints_config_path: str | None = None
+    state_joints_config_path: str | None = None
+    action_joints_config_path: str | None = None
+    policy_device: str | None = None
+    seed: int = 10
+    task_mode_name: str | None = None
+    denoising_steps: int | None = None
+    modality_config_path: str | None = None
+    video_backend: str | None = None
+
+
+def check_args(args: ClosedloopPolicyArgs) -> None:
+    """Refuse options of a job that make no sense whatever the YAML says.
+
+    Raises:
+        ConfigError: With every problem.
+    """
+    problems = []
+    if args.rows_per_query is not None and args.rows_per_query < 1:
+        problems.append(Problem(f"must be at least 1, got {args.rows_per_query}", key="rows_per_query"))
+    if args.temporal_ensemble_coeff is not None and args.temporal_ensemble_coeff < 0:
+        message = f"must not be negative, got {args.temporal_ensemble_coeff:g}"
+        problems.append(Problem(message, key="temporal_ensemble_coeff"))
+    if problems:
+        raise ConfigError(problems)
+
+
+def read_policy_config(path: str | Path) -> Gr00tClosedloopPolicyConfig:
+    """Read a policy's YAML file; in what is returned every path is absolute, or relative to the working directory.
+
+    Raises:
+        ConfigError: With every problem, each with the file and the key.
+    """
+    file = str(path)
+    document = read_document(path)
+    if not isinstance(document, dict):
+        raise ConfigError(Problem("must be a mapping from key to value", file=file))
+    try:
+        config = read_options(Gr00tClosedloopPolicyConfig, document, owner="a GR00T policy")
+    except ConfigError as error:
+        raise ConfigError([dataclasses.replace(problem, file=file) for problem in error.problems]) from error
+    located = _with_paths(config, Path(path).parent)
+    problems = [*_mistakes(config), *_missing_files(located)]
+    if problems:
+        raise ConfigError([dataclasses.replace(problem, file=file) for problem in problems])
+    return located
+
+
+def _with_paths(config: Gr00tClosedloopPolicyConfig, folder: Path) -> Gr00tClosedloopPolicyConfig:
+    located: dict[str, Any] = {key: _located(getattr(config, key), folder) for key in (*_PATHS, "model_path")}
+    return dataclasses.replace(config, **located)
+
+
+def _located(path: str | None, folder: Path) -> str | None:
+    """Return a path as seen from the working directory: that beside the YAML file where there is one."""
+    if not path:
+        return path
+    beside = folder / path
+    return str(beside) if beside.exists() else path
+
+
+def _mistakes(config: Gr00tClosedloopPolicyConfig) -> list[Problem]:
+    problems = [
+        Problem(f"must be at least 1, got {getattr(config, key)}", key=key)
+        for key in ("action_horizon", "action_chunk_length")
+        if getattr(config, key) < 1
+    ]
+    if config.action_chunk_length > config.action_horizon:
+        message = (
+            f"{config.action_chunk_length} steps of a chunk cannot be played from answers of action_horizon "
+            f"{config.action_horizon} steps; make it {config.action_horizon} or less"
+        )
+        problems.append(Problem(message, key="action_chunk_length"))
+    if config.seed < 0:
+        problems.append(Problem(f"must not be negative, got {config.seed}", key="seed"))
+    for key in ("original_image_size", "target_image_size"):
+        size = getattr(config, key)
+        if size is not None and (size[2] != 3 or min(size) < 1):
+            problems.append(Problem(f"must be height, width and 3 channels, got {list(size)}", key=key))
+    return problems + _wrong_task_mode(config)
+
+
+def _wrong_task_mode(config: Gr00tClosedloopPolicyConfig) -> list[Problem]:
+    mode = config.task_mode_name
+    if mode is None:
+        return []
+    if mode not in _EMBODIMENT_OF_TASK_MODE:
+        message = f"no task mode called '{mode}'{did_you_mean(mode, _EMBODIMENT_OF_TASK_MODE)}"
+        return [Problem(message, key="task_mode_name")]
+    due = _EMBODIMENT_OF_TASK_MODE[mode]
+    if config.embodiment_tag.upper() != due:
+        message = f"'{mode}' is for embodiment_tag {due}, not {config.embodiment_tag}; leave it out"
+        return [Problem(message, key="task_mode_name")]
+    return []
+
+
+def _missing_files(config: Gr00tClosedloopPolicyConfig) -> list[Problem]:
+    return [
+        Problem(f"there is no file '{path}', neither beside this file nor in the working directory", key=key)
+        for key in _PATHS
+        if (path := getattr(config, key)) is not None and not Path(path).is_file()
+    ]

@@ -1,0 +1,102 @@
+"""Isaac Lab Arena's joint files: what a model's groups hold, and in which order a simulation has its joints."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from isaaclab_arena.config.documents import read_document
+from isaaclab_arena.errors import ConfigError, Problem
+
+JointGroups: TypeAlias = Mapping[str, tuple[str, ...]]
+"""Name of a group of the model to the names of its joints, in the model's order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyJoints:
+    """What the groups of a model hold.
+
+    Attributes:
+        state: Groups of the state.
+        action: Groups of the action.
+    """
+
+    state: JointGroups
+    action: JointGroups
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointFiles:
+    """Everything that a policy's joint files say; None for a file that there is not.
+
+    Attributes:
+        policy: What the model's groups hold.
+        state_order: The environment's state joints in order.
+        action_order: The environment's action joints in order.
+    """
+
+    policy: PolicyJoints | None = None
+    state_order: tuple[str, ...] | None = None
+    action_order: tuple[str, ...] | None = None
+
+
+def read_policy_joints(path: str | Path) -> PolicyJoints:
+    """Read which joints a model's groups hold: group to joints, or that below ``state`` and below ``action``.
+
+    Raises:
+        ConfigError: If the file says anything else; file and key are named.
+    """
+    document = _mapping(read_document(path), str(path), None)
+    if set(document) == {"state", "action"} and all(isinstance(part, dict) for part in document.values()):
+        state, action = (_groups(document[part], str(path), f"{part}.") for part in ("state", "action"))
+        return PolicyJoints(state=state, action=action)
+    groups = _groups(document, str(path), "")
+    return PolicyJoints(state=groups, action=groups)
+
+
+def read_joint_order(path: str | Path) -> tuple[str, ...]:
+    """Read in which order a simulation has its joints: joint to position, counting from 0.
+
+    Raises:
+        ConfigError: If the file says anything else; file and key are named.
+    """
+    file = str(path)
+    positions = _mapping(read_document(path), file, None)
+    problems = [
+        Problem(f"{position!r} is no position; positions count from 0", file=file, key=joint)
+        for joint, position in positions.items()
+        if isinstance(position, bool) or not isinstance(position, int)
+    ]
+    if problems:
+        raise ConfigError(problems)
+    ordered = sorted(positions, key=positions.__getitem__)
+    for due, joint in enumerate(ordered):
+        if positions[joint] != due:
+            message = (
+                f"has position {positions[joint]}, where {due} is the next; each of 0 to {len(ordered) - 1} is due"
+            )
+            raise ConfigError(Problem(message, file=file, key=joint))
+    return tuple(ordered)
+
+
+def _mapping(value: Any, file: str, key: str | None) -> dict[str, Any]:
+    if not isinstance(value, dict) or not value:
+        raise ConfigError(Problem("must be a mapping with at least one entry", file=file, key=key))
+    return value
+
+
+def _groups(document: dict[str, Any], file: str, prefix: str) -> JointGroups:
+    problems = [
+        Problem("must be a list of joint names without repetition", file=file, key=f"{prefix}{group}")
+        for group, joints in document.items()
+        if not _are_names(joints)
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return {group: tuple(joints) for group, joints in _mapping(document, file, prefix.rstrip(".") or None).items()}
+
+
+def _are_names(joints: Any) -> bool:
+    if not isinstance(joints, list) or not joints or not all(isinstance(joint, str) for joint in joints):
+        return False
+    return len(set(joints)) == len(joints)

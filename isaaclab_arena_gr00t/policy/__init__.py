@@ -1,0 +1,1 @@
+"""Policies that ask a vision-language-action model for chunks of actions."""

@@ -1,0 +1,307 @@
+"""Everything of a closed loop that does not depend on where the model is."""
+
+import logging
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+import torch
+
+from isaaclab_arena.errors import ConfigError, PolicyError, Problem
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.seeding import MAX_SEED
+from isaaclab_arena_gr00t.config import (
+    YAML_OPTION,
+    ClosedloopPolicyArgs,
+    Gr00tClosedloopPolicyConfig,
+    check_args,
+    read_policy_config,
+)
+from isaaclab_arena_gr00t.joint_files import JointFiles, read_joint_order, read_policy_joints
+from isaaclab_arena_gr00t.modality import Dimensions, Modality, model_interface
+from isaaclab_arena_gr00t.observations import action_chunks, model_observation
+from isaaclab_arena_gr00t.policy.action_chunking import ActionChunks, ActionSource
+from isaaclab_arena_gr00t.policy.temporal_ensembling import EnsembledChunks
+from isaaclab_arena_gr00t.wiring import Wiring, wired
+
+logger = logging.getLogger(__name__)
+
+ArgsT = TypeVar("ArgsT", bound=ClosedloopPolicyArgs)
+
+
+@dataclass(kw_only=True)
+class QueryCount:
+    """How often a model was asked, and for how much.
+
+    Attributes:
+        queries: Calls of the model.
+        rows_needed: Rows that needed a chunk, added up.
+        rows_asked: Rows that the model was asked for, those that fill up a query included.
+        rows_of_all: What asking for all rows whenever one needs a chunk would have come to.
+    """
+
+    queries: int = 0
+    rows_needed: int = 0
+    rows_asked: int = 0
+    rows_of_all: int = 0
+
+
+class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
+    """Asks a vision-language-action model for chunks of actions, row by row as they are used up.
+
+    Only rows that need a chunk are part of a query. Each row has its own instruction. The noise of the model's sampler
+    comes from the episode's own stream, one seed per query, so that an episode's actions do not depend on which others
+    share a query.
+
+    Subclasses say where the model is: they define `query` and `modality_config`.
+
+    Args:
+        config: Options of the job.
+
+    Raises:
+        ConfigError: If the YAML file or a file that it names is wrong.
+    """
+
+    config_class: ClassVar[type | None] = ClosedloopPolicyArgs
+    reproducible = True
+    serves_any_num_envs: ClassVar[bool] = True
+
+    def __init__(self, config: ArgsT) -> None:
+        super().__init__(config)
+        check_args(config)
+        self.args = config
+        self.settings = read_policy_config(config.policy_config_yaml_path)
+        self.count = QueryCount()
+        self._files = _joint_files(self.settings)
+        self._instructions: dict[int, str] = {}
+        self._generators: dict[int, np.random.Generator] = {}
+        self._source: ActionSource | None = None
+        self._wired: tuple[Environment, Wiring] | None = None
+
+    @abstractmethod
+    def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
+        """Ask the model.
+
+        Args:
+            observation: ``video``: key to (n, 1, height, width, 3), uint8; ``state``: key to (n, 1, size), float32;
+                ``language``: key to a list of n lists of one text.
+            noise_seeds: One number per row from which its noise is to be drawn.
+
+        Returns:
+            Action key to (n, horizon, size), float32, in physical units.
+        """
+
+    @abstractmethod
+    def modality_config(self) -> Mapping[str, Modality]:
+        """Return what the model takes and gives: ``video``, ``state``, ``action`` and ``language``."""
+
+    def dimensions(self) -> Dimensions | None:
+        """Return the size of each state and action key, None where the model does not say; then it is tried out."""
+        return None
+
+    def rows_per_query(self, num_envs: int) -> int | None:
+        """Return how many rows every query has, None for as many as need a chunk.
+
+        Args:
+            num_envs: Rows of the environment as this policy sees it.
+        """
+        if self.args.rows_per_query is not None:
+            return self.args.rows_per_query
+        # With --deterministic the policy sees an environment of a fixed number of rows.
+        return num_envs if torch.are_deterministic_algorithms_enabled() else None
+
+    @classmethod
+    def check_options(cls, config: Any) -> None:
+        """Refuse a YAML file that is wrong, before anything is simulated.
+
+        Raises:
+            ConfigError: With every problem.
+        """
+        check_args(config)
+        try:
+            cls.check_settings(read_policy_config(config.policy_config_yaml_path))
+        except ConfigError as error:
+            # A job file names the YAML file, so that is the key there, and the message says where in it to look.
+            raise ConfigError([Problem(str(problem), key=YAML_OPTION) for problem in error.problems]) from error
+
+    @classmethod
+    def check_settings(cls, settings: Gr00tClosedloopPolicyConfig) -> None:
+        """Refuse what the YAML file says, as far as that can be judged without the model and the environment.
+
+        Raises:
+            ConfigError: With every problem.
+        """
+        _joint_files(settings)
+
+    def check_environment(self, env: Environment) -> None:
+        """Refuse an environment that lacks what the model needs, before its first step.
+
+        Raises:
+            ConfigError: With everything that does not fit.
+        """
+        wiring = self._wiring_of(env)
+        if self.dimensions() is None:
+            self._try_out(env, wiring)
+
+    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
+        """Take up the instructions and the noise streams of the episodes that begin, and forget what rows had left."""
+        source = self._source_for(env, all_active=False)
+        for start in starts:
+            self._instructions[start.env_id] = start.language_instruction
+            self._generators[start.env_id] = start.episode.policy_generator()
+        self._source = source.restarted(_rows([start.env_id for start in starts], env))
+
+    def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
+        """Ask no more for rows that rest."""
+        if self._source is not None:
+            self._source = self._source.rested(_rows(env_ids, env))
+
+    def reset(self, env_ids: torch.Tensor | None = None) -> None:
+        """Forget what is left of the chunks of the named rows; with None also instructions and noise streams."""
+        if env_ids is None:
+            self._instructions, self._generators, self._source, self._wired = {}, {}, None, None
+        elif self._source is not None:
+            self._source = self._source.restarted(env_ids)
+
+    def set_task_description(self, task_description: str | None) -> str | None:
+        """Say what to do in rows that start without words of their own; the YAML file's where nothing is said."""
+        return super().set_task_description(task_description or self.settings.language_instruction or None)
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        """Return the action of every row, asking the model for the rows whose chunk is used up.
+
+        Returns:
+            Shape: (num_envs, action_dim).
+
+        Raises:
+            PolicyError: If the model's answer does not fit, or a row has no instruction.
+        """
+        source = self._source_for(env, all_active=True)
+        env_ids = torch.nonzero(source.needs_chunk()).flatten()
+        if len(env_ids):
+            self.count.rows_of_all += env.num_envs
+            chunks = self._chunks(env, observation, env_ids.tolist())
+            source = source.refilled(env_ids, chunks.to(env.device))
+        action, self._source = source.popped()
+        return action
+
+    def close(self) -> None:
+        """Say how much asking row by row has saved, and let go of the environment."""
+        count, self.count = self.count, QueryCount()
+        if count.queries:
+            logger.info(
+                "%s: %d queries for %d rows, %d with those that fill up; all rows each time would have been %d",
+                self.name,
+                count.queries,
+                count.rows_needed,
+                count.rows_asked,
+                count.rows_of_all,
+            )
+        self.reset()
+
+    def _chunks(self, env: Environment, observation: Observation, env_ids: list[int]) -> torch.Tensor:
+        """Return new chunks for some rows. Shape: (len(env_ids), chunk_length, action_dim)."""
+        wiring = self._wiring_of(env)
+        seeds = [self._draw_seed(env_id) for env_id in env_ids]
+        size = self.rows_per_query(env.num_envs) or len(env_ids)
+        parts = []
+        for first in range(0, len(env_ids), size):
+            rows, part_seeds = env_ids[first : first + size], seeds[first : first + size]
+            num_missing = size - len(rows)
+            # What fills up is thrown away; repeating a row makes sure that it is something the model accepts.
+            chunks = self._ask(observation, wiring, rows + rows[:1] * num_missing, part_seeds + [0] * num_missing)
+            parts.append(chunks[: len(rows)])
+            self.count.rows_needed += len(rows)
+        return torch.cat(parts)
+
+    def _ask(self, observation: Observation, wiring: Wiring, env_ids: list[int], seeds: list[int]) -> torch.Tensor:
+        words = [self._instruction(env_id) for env_id in env_ids]
+        answer = self.query(model_observation(observation, wiring, env_ids, words), seeds)
+        self.count.queries += 1
+        self.count.rows_asked += len(env_ids)
+        length = self.settings.action_chunk_length
+        return action_chunks(answer, wiring, num_rows=len(env_ids), chunk_length=length)
+
+    def _instruction(self, env_id: int) -> str:
+        words = self._instructions.get(env_id) or self.task_description or self.settings.language_instruction
+        if not words:
+            raise PolicyError(
+                f"row {env_id} has no instruction; give language_instruction in the job or in "
+                f"{self.args.policy_config_yaml_path}"
+            )
+        return words
+
+    def _draw_seed(self, env_id: int) -> int:
+        """Return the seed of a row's next query: from its episode's stream, or the YAML file's seed without one."""
+        if env_id not in self._generators:
+            sequence = np.random.SeedSequence(entropy=self.settings.seed, spawn_key=(env_id,))
+            self._generators[env_id] = np.random.default_rng(sequence)
+        return int(self._generators[env_id].integers(MAX_SEED, endpoint=True))
+
+    def _source_for(self, env: Environment, *, all_active: bool) -> ActionSource:
+        if self._source is not None and self._source.num_envs == env.num_envs:
+            return self._source
+        shape: dict[str, Any] = {
+            "chunk_length": self.settings.action_chunk_length,
+            "action_dim": env.action_spec.shape[0],
+            "device": env.device,
+        }
+        coeff = self.args.temporal_ensemble_coeff
+        if coeff is None:
+            source: ActionSource = ActionChunks.empty(env.num_envs, **shape)
+        else:
+            source = EnsembledChunks.empty(env.num_envs, coeff=coeff, **shape)
+        # A loop that starts no episodes by name plays in all rows.
+        return source.restarted(_rows(range(env.num_envs), env)) if all_active else source
+
+    def _wiring_of(self, env: Environment) -> Wiring:
+        if self._wired is None or self._wired[0] is not env:
+            model = model_interface(self.modality_config(), self.dimensions())
+            file = self.args.policy_config_yaml_path
+            self._wired = (env, wired(env, model, self.settings, self._files, file=file))
+        return self._wired[1]
+
+    def _try_out(self, env: Environment, wiring: Wiring) -> None:
+        """Ask once for a row of zeros: the only way to learn the sizes of a model that does not tell them."""
+        size = self.rows_per_query(env.num_envs) or 1
+        nothing = model_observation(_zeros(env, wiring), wiring, [0] * size, ["nothing"] * size)
+        try:
+            answer = self.query(nothing, [0] * size)
+            action_chunks(answer, wiring, num_rows=size, chunk_length=self.settings.action_chunk_length)
+        except torch.OutOfMemoryError:
+            raise
+        except (PolicyError, ValueError, AssertionError, RuntimeError) as error:
+            # This is how models say that a size is wrong: NVIDIA's strict mode asserts, a matrix product raises.
+            message = f"the model does not take what this environment gives: {type(error).__name__}: {error}"
+            raise ConfigError(Problem(message, file=self.args.policy_config_yaml_path)) from error
+
+
+def _joint_files(settings: Gr00tClosedloopPolicyConfig) -> JointFiles:
+    policy, state, action = (
+        settings.policy_joints_config_path,
+        settings.state_joints_config_path,
+        settings.action_joints_config_path,
+    )
+    return JointFiles(
+        policy=read_policy_joints(policy) if policy else None,
+        state_order=read_joint_order(state) if state else None,
+        action_order=read_joint_order(action) if action else None,
+    )
+
+
+def _rows(env_ids: Sequence[int], env: Environment) -> torch.Tensor:
+    return torch.tensor(list(env_ids), dtype=torch.int64, device=env.device)
+
+
+def _zeros(env: Environment, wiring: Wiring) -> Observation:
+    """Return an observation of one row that is zero throughout."""
+    groups: dict[str, Any] = {}
+    wanted = {"camera_obs": set(wiring.cameras.values()), "policy": set(wiring.state_terms)}
+    for group, names in wanted.items():
+        specs: Any = env.observation_spec.get(group, {})
+        groups[group] = {name: torch.zeros((1, *specs[name].shape), dtype=specs[name].dtype) for name in names}
+    return groups

@@ -1,0 +1,152 @@
+"""The policy whose GR00T model runs in this process, on this rank's device."""
+
+import dataclasses
+import logging
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from isaaclab_arena.distributed.devices import resolve_policy_device
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena_gr00t.checkpoints import checkpoint_problems
+from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyArgs, Gr00tClosedloopPolicyConfig
+from isaaclab_arena_gr00t.modality import Dimensions, Modality
+from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
+
+logger = logging.getLogger(__name__)
+
+CPU_ROWS_PER_QUERY = 4
+"""On a CPU time goes with the number of rows, so small queries cost little, and one size gives the same bits always."""
+
+
+class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
+    """Asks a GR00T model that is loaded once per rank; the model package gets a device and knows nothing of ranks.
+
+    It uses ``gr00t.policy.gr00t_policy.Gr00tPolicy`` and nothing else of the package, so NVIDIA's does as well.
+
+    Args:
+        config: Options of the job.
+
+    Raises:
+        ConfigError: If the YAML file is wrong, there is no such device, or the model cannot be loaded.
+    """
+
+    name: ClassVar[str] = "gr00t_closedloop"
+    config_class: ClassVar[type | None] = Gr00tClosedloopPolicyArgs
+
+    def __init__(self, config: Gr00tClosedloopPolicyArgs) -> None:
+        super().__init__(config)
+        self.device = _resolve_policy_device(config, self.settings.policy_device)
+        # The last digits of a row depend on how many share its query, and so on what other episodes do.
+        self.reproducible = self.rows_per_query(config.num_envs) is not None
+        self._model: Any = self.load_policy()
+
+    @classmethod
+    def check_settings(cls, settings: Gr00tClosedloopPolicyConfig) -> None:
+        """Refuse what the YAML file says, where there is no such checkpoint or embodiment.
+
+        Raises:
+            ConfigError: With every problem.
+        """
+        super().check_settings(settings)
+        problems = checkpoint_problems(settings.model_path)
+        try:
+            embodiment_tag(settings.embodiment_tag)
+        except ConfigError as error:
+            problems += error.problems
+        if problems:
+            raise ConfigError(problems)
+
+    def load_policy(self) -> Any:
+        """Load the model onto this rank's device.
+
+        Returns:
+            The ``Gr00tPolicy``.
+
+        Raises:
+            ConfigError: If there is no such checkpoint, or it is not for this embodiment.
+        """
+        self._refuse_in_file(checkpoint_problems(self.settings.model_path))
+        tag = embodiment_tag(self.settings.embodiment_tag)
+        # Loading the model package takes seconds, and listing policies needs none of it.
+        from gr00t.policy.gr00t_policy import Gr00tPolicy  # noqa: PLC0415
+
+        model_path = self.settings.model_path
+        try:
+            model = Gr00tPolicy(embodiment_tag=tag, model_path=model_path, device=str(self.device))
+        except (ValueError, KeyError, OSError) as error:
+            message = f"the model in '{model_path}' cannot be loaded: {type(error).__name__}: {error}"
+            self._refuse_in_file([Problem(message, key="model_path")])
+            raise
+        logger.info("the model in %s runs on %s", model_path, self.device)
+        return model
+
+    def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
+        """Ask the model; see `ClosedloopPolicy.query`."""
+        action, _ = self._model.get_action(observation, options={"noise_seeds": noise_seeds})
+        return action
+
+    def modality_config(self) -> Mapping[str, Modality]:
+        """Return what the model takes and gives."""
+        return self._model.get_modality_config()
+
+    def dimensions(self) -> Dimensions | None:
+        """Return the size of each state and action key, None where the package does not say, as NVIDIA's."""
+        tell = getattr(self._model, "get_dimensions", None)
+        return None if tell is None else tell()
+
+    def rows_per_query(self, num_envs: int) -> int | None:
+        """Return how many rows every query has: on a CPU a few, so that results do not depend on who shares them."""
+        if self.args.rows_per_query is None and self.device.type == "cpu":
+            return CPU_ROWS_PER_QUERY
+        return super().rows_per_query(num_envs)
+
+    def close(self) -> None:
+        """Let go of the model."""
+        super().close()
+        self._model = None
+
+    def _refuse_in_file(self, problems: list[Problem]) -> None:
+        if problems:
+            file = self.args.policy_config_yaml_path
+            raise ConfigError([dataclasses.replace(problem, file=file) for problem in problems])
+
+
+def embodiment_tag(name: str) -> Any:
+    """Return the ``EmbodimentTag`` of that name or value, in any case.
+
+    Raises:
+        ConfigError: If there is none, or the model package is not installed.
+    """
+    try:
+        from gr00t.data.embodiment_tags import EmbodimentTag  # noqa: PLC0415  only where it is needed
+    except ImportError as error:
+        message = (
+            f"the package gr00t cannot be imported ({error}); install the one that comes along with "
+            "pip install -e submodules/Isaac-GR00T, or NVIDIA's"
+        )
+        raise ConfigError(message) from error
+    for tag in EmbodimentTag:
+        if name.casefold() in {tag.name.casefold(), str(tag.value).casefold()}:
+            return tag
+    known = [tag.name for tag in EmbodimentTag]
+    raise ConfigError(Problem(f"there is no embodiment '{name}'{did_you_mean(name, known)}", key="embodiment_tag"))
+
+
+def _resolve_policy_device(config: Gr00tClosedloopPolicyArgs, yaml_policy_device: str | None = None) -> torch.device:
+    """Return where the model runs: as LOCAL_RANK says, or ``policy_device_id``, or ``policy_device``, or the YAML file.
+
+    Args:
+        config: Options of the job, with what the command line says.
+        yaml_policy_device: ``policy_device`` of the YAML file.
+
+    Raises:
+        ConfigError: If there is no such GPU; the message names those that there are.
+    """
+    return resolve_policy_device(
+        policy_device_id=config.policy_device_id,
+        policy_device=config.policy_device,
+        yaml_policy_device=yaml_policy_device,
+    )

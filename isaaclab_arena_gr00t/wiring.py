@@ -1,0 +1,159 @@
+"""How a model's inputs and outputs are found in an environment: settled once, before the first step."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig
+from isaaclab_arena_gr00t.joint_files import JointFiles
+from isaaclab_arena_gr00t.joint_wiring import wired_action, wired_state
+from isaaclab_arena_gr00t.modality import ModelInterface
+
+CAMERA_GROUP = "camera_obs"
+STATE_GROUP = "policy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wiring:
+    """Where everything that a model takes and gives is in an environment.
+
+    Attributes:
+        cameras: Video key to the picture in the group ``camera_obs``.
+        image_size: Height and width that the model is shown.
+        state_terms: Observations of the group ``policy`` whose values, side by side, are the state.
+        state: State key to its places in the state.
+        action: Action key to its places in the action; together every place exactly once.
+        language_key: Name of the instruction.
+    """
+
+    cameras: Mapping[str, str]
+    image_size: tuple[int, int]
+    state_terms: tuple[str, ...]
+    state: Mapping[str, tuple[int, ...]]
+    action: Mapping[str, tuple[int, ...]]
+    language_key: str
+
+
+def wired(
+    environment: Environment,
+    model: ModelInterface,
+    config: Gr00tClosedloopPolicyConfig,
+    files: JointFiles,
+    *,
+    file: str,
+) -> Wiring:
+    """Return where everything that a model takes and gives is in an environment.
+
+    Args:
+        environment: Its specs are read, nothing else.
+        model: What the model takes and gives.
+        config: The policy's YAML file.
+        files: The joint files that it names.
+        file: Its path, for messages.
+
+    Raises:
+        ConfigError: With everything that does not fit, each with the key of the YAML file.
+    """
+    problems: list[Problem] = _wrong_horizon(model, config)
+    cameras, wrong = _cameras(environment, model.video_keys, config)
+    problems += wrong
+    state_terms, state, wrong = wired_state(
+        _terms(environment, STATE_GROUP), model.state_keys, config.state_names_sim, files
+    )
+    problems += wrong
+    action, wrong = wired_action(environment.action_spec, model.action_keys, files)
+    problems += wrong
+    if not problems:
+        problems = _wrong_sizes(model, {"state": state, "action": action})
+    if problems:
+        raise ConfigError([dataclasses.replace(problem, file=file) for problem in problems])
+    return Wiring(
+        cameras=cameras,
+        image_size=config.target_image_size[:2],
+        state_terms=state_terms,
+        state=state,
+        action=action,
+        language_key=model.language_key,
+    )
+
+
+def _wrong_horizon(model: ModelInterface, config: Gr00tClosedloopPolicyConfig) -> list[Problem]:
+    if config.action_horizon <= model.horizon:
+        return []
+    message = (
+        f"is {config.action_horizon}, but the model predicts {model.horizon} steps; make it {model.horizon} or less"
+    )
+    return [Problem(message, key="action_horizon")]
+
+
+def _wrong_sizes(model: ModelInterface, found: Mapping[str, Mapping[str, Sequence[int]]]) -> list[Problem]:
+    return [
+        Problem(
+            f"the model's {kind} '{key}' has {size} numbers, the environment has {len(found[kind][key])} for it; give "
+            "the joints that the model was trained with",
+            key="policy_joints_config_path",
+        )
+        for kind, sizes in (model.dimensions or {}).items()
+        for key, size in sizes.items()
+        if key in found.get(kind, {}) and len(found[kind][key]) != size
+    ]
+
+
+def _cameras(
+    environment: Environment, video_keys: Sequence[str], config: Gr00tClosedloopPolicyConfig
+) -> tuple[dict[str, str], list[Problem]]:
+    key = "pov_cam_name_sim"
+    given = config.pov_cam_name_sim
+    if not video_keys:
+        return {}, []
+    if isinstance(given, dict):
+        chosen = dict(given)
+    else:
+        names = (given,) if isinstance(given, str) else given
+        by_name = set(names) == set(video_keys)
+        chosen = {name: name for name in names} if by_name else dict(zip(video_keys, names, strict=False))
+        if len(names) != len(video_keys):
+            message = f"names {len(names)} cameras, the model looks through {len(video_keys)}: {', '.join(video_keys)}"
+            return {}, [Problem(message, key=key)]
+    problems = [
+        Problem(f"the model has no video key '{video}'{did_you_mean(video, video_keys)}", key=f"{key}.{video}")
+        for video in chosen
+        if video not in video_keys
+    ]
+    problems += [
+        Problem("is missing; the model looks at it", key=f"{key}.{video}")
+        for video in video_keys
+        if video not in chosen
+    ]
+    pictures = _terms(environment, CAMERA_GROUP)
+    for camera in chosen.values():
+        problems += _wrong_camera(camera, pictures, config)
+    return {video: chosen[video] for video in video_keys if video in chosen}, problems
+
+
+def _wrong_camera(camera: str, pictures: Mapping[str, ArraySpec], config: Gr00tClosedloopPolicyConfig) -> list[Problem]:
+    key = "pov_cam_name_sim"
+    if not pictures:
+        message = f"the environment shows no pictures, the policy needs '{camera}'; set enable_cameras in the job"
+        return [Problem(message, key=key)]
+    if camera not in pictures:
+        return [Problem(f"the environment has no camera '{camera}'{did_you_mean(camera, pictures)}", key=key)]
+    spec = pictures[camera]
+    if len(spec.shape) != 3 or spec.shape[2] != 3 or spec.dtype is not torch.uint8:
+        return [Problem(f"'{camera}' is no colour picture: {spec.dtype} of shape {spec.shape}", key=key)]
+    if config.original_image_size is not None and spec.shape != config.original_image_size:
+        message = f"is {list(config.original_image_size)}, but '{camera}' gives {list(spec.shape)}"
+        return [Problem(message, key="original_image_size")]
+    return []
+
+
+def _terms(environment: Environment, group: str) -> dict[str, ArraySpec]:
+    terms = environment.observation_spec.get(group, {})
+    if isinstance(terms, ArraySpec):
+        return {}
+    return {name: spec for name, spec in terms.items() if isinstance(spec, ArraySpec)}
