@@ -17,6 +17,7 @@ import msgpack
 import numpy as np
 
 from gr00t.data.types import ModalityConfig
+from gr00t.errors import Gr00tError
 
 _ARRAY = "__ndarray_class__"
 _MODALITY = "__ModalityConfig_class__"
@@ -28,7 +29,7 @@ _HEADER_READERS = {
 _MODALITY_FIELDS = {field.name for field in dataclasses.fields(ModalityConfig)}
 
 
-class WireError(ValueError):
+class WireError(Gr00tError):
     """A message that is not what the protocol allows."""
 
 
@@ -60,9 +61,10 @@ def pack(message: Any) -> bytes:
         WireError: If it holds anything else.
     """
     try:
-        return msgpack.packb(message, default=_encoded)
+        data: bytes | None = msgpack.packb(message, default=_encoded)
     except (TypeError, ValueError, OverflowError) as error:
         raise WireError(f"the message cannot be sent: {error}") from error
+    return data or b""
 
 
 def unpack(data: bytes, limits: WireLimits = DEFAULT_LIMITS) -> Any:
@@ -162,7 +164,9 @@ def _decoded(value: dict[Any, Any]) -> Any:
 
 def _modality_config(fields: object) -> ModalityConfig:
     # Other versions have more fields, which matter to training only.
-    known = {name: part for name, part in fields.items() if name in _MODALITY_FIELDS} if isinstance(fields, dict) else {}
+    known = (
+        {name: part for name, part in fields.items() if name in _MODALITY_FIELDS} if isinstance(fields, dict) else {}
+    )
     indices, keys = known.get("delta_indices"), known.get("modality_keys")
     if not _is_list_of(indices, int) or not _is_list_of(keys, str):
         raise WireError(f"a modality needs lists of delta_indices and modality_keys, got {fields!r:.200}")

@@ -113,7 +113,7 @@ def _row_counts(observation: Mapping[Any, Any]) -> set[int]:
         for parts in observation.values()
         if isinstance(parts, Mapping)
         for values in parts.values()
-        if isinstance(values, (np.ndarray, list)) and np.ndim(values) > 0
+        if _has_length(values)
     }
 
 
@@ -128,4 +128,8 @@ def _concatenated(values: list[Any]) -> Any:
 
 
 def _has_rows(values: Any, total: int) -> bool:
-    return isinstance(values, (np.ndarray, list)) and np.ndim(values) > 0 and len(values) == total
+    return _has_length(values) and len(values) == total
+
+
+def _has_length(values: Any) -> bool:
+    return isinstance(values, list) or (isinstance(values, np.ndarray) and values.ndim > 0)

@@ -1,0 +1,138 @@
+"""``gr00t-server``: serves a checkpoint to clients that speak GR00T's protocol, until somebody stops it."""
+
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import torch
+import tyro  # noqa: TID251  a program of its own, with options of its own
+
+from gr00t.data.embodiment_tags import EmbodimentTag
+from gr00t.errors import Gr00tError
+from gr00t.policy.gr00t_policy import Gr00tPolicy
+from gr00t.policy.msgpack_numpy import WireLimits
+from gr00t.policy.policy_server import BatchingOptions, PolicyServer
+
+_LOG = logging.getLogger("gr00t")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig:
+    """Options of the server."""
+
+    model_path: str
+    """Folder of the checkpoint."""
+    embodiment_tag: str = "NEW_EMBODIMENT"
+    """Which of the checkpoint's robots: a name such as NEW_EMBODIMENT, or its value."""
+    device: str | None = None
+    """Where the model runs: cpu, cuda or cuda:<index>. By default a GPU where there is one."""
+    host: str = "127.0.0.1"
+    """Address to listen on. By default only this machine can connect; 0.0.0.0 lets in everyone who can reach it."""
+    port: int = 5555
+    """Port to listen on; 0 takes a free one and says which."""
+    strict: bool = True
+    """Check what comes in and what goes out."""
+    api_token: str | None = None
+    """What clients must show. Other users of this machine can see it in the list of processes."""
+    api_token_file: str | None = None
+    """File whose only line is what clients must show."""
+    max_batch: int = 64
+    """Rows of one call of the model at most, put together from several clients; 1 never does so."""
+    batch_wait_ms: float = 2.0
+    """How long to wait for other clients that have asked of late, before the model is called."""
+    max_message_mb: int = 256
+    """Size of a request at most."""
+    allow_kill: bool = True
+    """Whether clients may stop the server; where others than this machine can reach it, only with a token."""
+
+
+class _Stop:
+    """Hears the signals that end a process, and has the server return."""
+
+    def __init__(self) -> None:
+        self.server: PolicyServer | None = None
+        self.exit_code = 0
+
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        again = self.exit_code != 0
+        self.exit_code = 128 + number
+        if self.server is None or again:
+            raise SystemExit(self.exit_code)
+        self.server.stop()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve a checkpoint.
+
+    Args:
+        argv: What follows the program on the command line; the process's own arguments by default.
+
+    Returns:
+        The exit code: 0 where a client stopped it, 130 after Ctrl-C, 143 after SIGTERM, 2 for options that cannot be
+        used, 1 where it cannot listen.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    config = tyro.cli(ServerConfig, args=argv, prog="gr00t-server", description=__doc__)
+    stop = _Stop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop.receive)
+    try:
+        stop.server = server_of(config)
+    except (Gr00tError, UnicodeDecodeError) as error:
+        _LOG.error("%s", error)
+        return 2
+    except OSError as error:
+        _LOG.error("%s", error)
+        return 1
+    stop.server.run()
+    _LOG.info("stopped")
+    return stop.exit_code
+
+
+def server_of(config: ServerConfig) -> PolicyServer:
+    """Load the checkpoint, and listen.
+
+    Raises:
+        Gr00tError: If an option or the checkpoint cannot be used.
+        OSError: If a file cannot be read, or the server cannot listen where it is told to.
+    """
+    if config.max_batch < 1 or config.batch_wait_ms < 0 or config.max_message_mb < 1:
+        raise Gr00tError("max_batch and max_message_mb are at least 1, and batch_wait_ms is not below 0")
+    api_token = _token_of(config)
+    policy = Gr00tPolicy(
+        EmbodimentTag.resolve(config.embodiment_tag),
+        config.model_path,
+        device=config.device or ("cuda" if torch.cuda.is_available() else "cpu"),
+        strict=config.strict,
+    )
+    server = PolicyServer(
+        policy,
+        config.host,
+        config.port,
+        api_token,
+        batching=BatchingOptions(max_batch=config.max_batch, wait_ms=config.batch_wait_ms),
+        limits=WireLimits(max_message_bytes=config.max_message_mb * 1024 * 1024),
+        allow_kill=config.allow_kill,
+    )
+    _LOG.info("serving %s on %s", config.model_path, server.address)
+    return server
+
+
+def _token_of(config: ServerConfig) -> str | None:
+    if config.api_token_file is None:
+        return config.api_token
+    if config.api_token is not None:
+        raise Gr00tError("give api_token or api_token_file, not both")
+    token = Path(config.api_token_file).read_text(encoding="utf-8").strip()
+    if not token:
+        raise Gr00tError(f"{config.api_token_file} is empty; it must hold what clients have to show")
+    return token
+
+
+if __name__ == "__main__":
+    sys.exit(main())
