@@ -12,7 +12,8 @@ class ModalityConfig:
     """Which entries of one modality a model takes or gives, and at which time steps.
 
     Attributes:
-        delta_indices: Steps relative to now: ``[0]`` is now, ``[-1, 0]`` the last step and now. For actions ``range(horizon)``.
+        delta_indices: Steps relative to now: ``[0]`` is now, ``[-1, 0]`` the last step and now. Actions have
+            ``range(horizon)``.
         modality_keys: Names of the entries, in the order in which the model holds them.
     """
 

@@ -1,8 +1,9 @@
 """Sizes of the model, as ``config.json`` keeps them."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers import BertConfig, ConvNextConfig, PreTrainedConfig
+from transformers.configuration_utils import SubConfigSpec
 
 
 class Gr00tSmallConfig(PreTrainedConfig):
@@ -31,10 +32,13 @@ class Gr00tSmallConfig(PreTrainedConfig):
     """
 
     model_type = "gr00t_small"
-    sub_configs_defaults = {"vision_config": ConvNextConfig, "text_config": BertConfig}  # noqa: RUF012  transformers' own form
+    sub_configs_defaults: ClassVar[dict[str, SubConfigSpec]] = {
+        "vision_config": SubConfigSpec(ConvNextConfig),
+        "text_config": SubConfigSpec(BertConfig),
+    }
 
-    vision_config: dict[str, Any] | PreTrainedConfig | None = None
-    text_config: dict[str, Any] | PreTrainedConfig | None = None
+    vision_config: Any = None
+    text_config: Any = None
     num_embodiments: int = 1
     max_views: int = 2
     max_state_horizon: int = 1
@@ -56,15 +60,16 @@ class Gr00tSmallConfig(PreTrainedConfig):
 
 def small_vision_config() -> ConvNextConfig:
     """Return a ConvNeXt of 0.1 million parameters that keeps a quarter and an eighth of the image's resolution."""
-    return ConvNextConfig(
-        patch_size=4,
-        num_stages=2,
-        hidden_sizes=[32, 64],
-        depths=[2, 2],
-        layer_scale_init_value=0.1,
-        initializer_range=0.1,
-        out_features=["stage1", "stage2"],
-    )
+    sizes: dict[str, Any] = {
+        "patch_size": 4,
+        "num_stages": 2,
+        "hidden_sizes": [32, 64],
+        "depths": [2, 2],
+        "layer_scale_init_value": 0.1,
+        "initializer_range": 0.1,
+        "out_features": ["stage1", "stage2"],
+    }
+    return ConvNextConfig(**sizes)
 
 
 def small_text_config(vocab_size: int, max_instruction_tokens: int) -> BertConfig:

@@ -33,7 +33,8 @@ class Embodiment:
         language = self.modality_configs["language"]
         if len(language.modality_keys) != 1 or len(language.delta_indices) != 1:
             raise EmbodimentError(
-                f"language needs exactly one key and one delta index, got {language.modality_keys} and {language.delta_indices}"
+                f"language needs exactly one key and one delta index, got {language.modality_keys} and "
+                f"{language.delta_indices}"
             )
         for modality in ("state", "action"):
             for key in self.modality_configs[modality].modality_keys:

@@ -1,12 +1,12 @@
 """The model as transformers sees it: one module that loads, saves, learns and acts."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from transformers import BertModel, PreTrainedModel
-from transformers.utils import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 from gr00t.model.action_head import ActionHead, Situation
 from gr00t.model.configuration import Gr00tSmallConfig
@@ -46,7 +46,7 @@ class Gr00tSmall(PreTrainedModel):
         super().__init__(config)
         # Eager attention adds its mask as numbers. Others leave it out where no row of the batch is padded, so that a
         # row's last digits would depend on how long its neighbours' instructions are.
-        self.text = BertModel._from_config(config.text_config, attn_implementation="eager", add_pooling_layer=False)  # noqa: SLF001
+        self.text = BertModel._from_config(config.text_config, attn_implementation="eager", add_pooling_layer=False)
         self.text_token = nn.Linear(config.text_config.hidden_size, config.hidden_size)
         self.vision = VisionEncoder(config)
         self.action_head = ActionHead(config)
@@ -54,9 +54,10 @@ class Gr00tSmall(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, nn.Linear):
+        if isinstance(module, (nn.Linear, nn.Conv2d)):
             nn.init.xavier_uniform_(module.weight)
-            nn.init.zeros_(module.bias)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
         elif isinstance(module, (EmbodimentLinear, VisionEncoder, ActionHead, AdaptiveLayerNorm)):
             module.reset_parameters()
         else:
@@ -107,7 +108,8 @@ class Gr00tSmall(PreTrainedModel):
 
         Args:
             inputs: See the class.
-            noise: Where the flow starts; torch's global generator if not given. Shape: (B, action_horizon, max_action_dim).
+            noise: Where the flow starts; from torch's global generator if not given. Shape: (B, action_horizon,
+                max_action_dim).
             num_inference_timesteps: Euler steps, where not those of the configuration.
 
         Returns:
@@ -142,7 +144,9 @@ class Gr00tSmall(PreTrainedModel):
         )
 
 
-def _draw(sample: object, shape: tuple[int, ...], device: torch.device, generator: torch.Generator | None) -> Tensor:
+def _draw(
+    sample: Callable[..., Tensor], shape: tuple[int, ...], device: torch.device, generator: torch.Generator | None
+) -> Tensor:
     """Draw on the generator's own device, so that one on the CPU gives the same numbers for a model on a GPU."""
     place = device if generator is None else generator.device
     return sample(shape, generator=generator, device=place).to(device)

@@ -35,7 +35,7 @@ class Gr00tSmallProcessor(ProcessorMixin):
         training: Whether images are augmented; see ``train`` and ``eval``.
     """
 
-    def __init__(  # noqa: PLR0913  one argument per entry of the file
+    def __init__(
         self,
         tokenizer: PreTrainedTokenizerBase,
         embodiments: Mapping[str, Any],
@@ -52,7 +52,7 @@ class Gr00tSmallProcessor(ProcessorMixin):
         self.embodiments = dict(embodiments)
         self.capacity = dict(capacity)
         self.image_size = image_size
-        self.normalization = normalization
+        self.normalization: Normalization = normalization
         self.max_instruction_tokens = max_instruction_tokens
         self.random_shift_px = random_shift_px
         self.colour_jitter = colour_jitter
@@ -105,7 +105,8 @@ class Gr00tSmallProcessor(ProcessorMixin):
                 {key: list of B lists of one str}.
             embodiment_tag: Which robot.
             action: For training: {key: (B, horizon, D)} in physical units.
-            action_is_padding: True for steps after an episode's end, which nothing is learned from. Shape: (B, horizon).
+            action_is_padding: True for steps after an episode's end; nothing is learned from them. Shape:
+                (B, horizon).
             generator: Of the augmentation, on the CPU.
             device: Where the tensors shall be; images are resized there.
         """

@@ -8,21 +8,21 @@ from transformers import PreTrainedTokenizerFast
 _PADDING, _START = "[PAD]", "[CLS]"
 
 _MANIPULATION_WORDS = """
-a all an and any at away back beside behind between both by close down each every first from front get grasp grip gripper
-hand hold in inside into it its lay left lift lower middle move named near next of off on one onto open other out over pick
-place point pour press pull push put reach release right rotate second sort stack take the then to touch turn two under up
-upright with
-black blue brown colour color dark gray green grey light orange pink purple red white yellow
-apple ball banana basket big bin block book bottle bowl box button cabinet can cup cube cylinder disc dish door drawer fork
-goal handle item knife knob lid marker microwave mug object oven pan peg plate pot shelf small spoon switch table tool
-top bottom tray target
+a all an and any at away back beside behind between both by close down each every first from front get grasp grip
+gripper hand hold in inside into it its lay left lift lower middle move named near next of off on one onto open other
+out over pick place point pour press pull push put reach release right rotate second sort stack take the then to touch
+turn two under up upright with black blue brown colour color dark gray green grey light orange pink purple red white
+yellow apple ball banana basket big bin block book bottle bowl box button cabinet can cup cube cylinder disc dish door
+drawer fork goal handle item knife knob lid marker microwave mug object oven pan peg plate pot shelf small spoon
+switch table tool top bottom tray target
 """
 
 
 def build_tokenizer(sentences: Iterable[str] = (), *, vocab_size: int = 1024) -> PreTrainedTokenizerFast:
     """Train a byte-level tokenizer whose known words are one token each, as far as the vocabulary goes.
 
-    A word that it has never seen falls apart into shorter pieces, in the end bytes; nothing is unknown. Case is ignored.
+    A word that it has never seen falls apart into shorter pieces, in the end bytes; nothing is unknown. Case is
+    ignored.
 
     Args:
         sentences: Instructions of the data at hand, beside common words of manipulation.

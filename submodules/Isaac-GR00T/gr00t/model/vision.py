@@ -60,6 +60,7 @@ class VisionEncoder(nn.Module):
         self.film_text = nn.Linear(config.text_config.hidden_size, 2 * channels)
         self.film_view = nn.Embedding(config.max_views, 2 * channels)
         self.keypoint_logits = nn.Conv2d(channels, config.num_keypoints, kernel_size=1)
+        self.keypoint_sharpness = nn.Parameter(torch.empty(()))
         self.keypoint_token = nn.Linear(channels + 2, config.hidden_size)
         self.patch_token = nn.Linear(channels, config.hidden_size)
         tokens_per_view = config.num_keypoints + config.num_patches**2
@@ -68,6 +69,7 @@ class VisionEncoder(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw the parameters that belong to no layer; the instruction says nothing at first."""
+        nn.init.constant_(self.keypoint_sharpness, 4.0)
         nn.init.normal_(self.token_position, std=0.02)
         nn.init.normal_(self.summary, std=self.summary.shape[1] ** -0.5)
 
@@ -83,7 +85,7 @@ class VisionEncoder(nn.Module):
         pixels = pixel_values.flatten(0, 1).to(text.dtype) / 127.5 - 1.0
         feature_map = self._feature_map(pixels.contiguous(memory_format=torch.channels_last))
         feature_map = functional.gelu(self._modulate(feature_map.unflatten(0, (batch, views)), text))
-        weights, positions = spatial_softmax(self.keypoint_logits(feature_map.flatten(0, 1)))
+        weights, positions = spatial_softmax(self.keypoint_sharpness * self.keypoint_logits(feature_map.flatten(0, 1)))
         cells = feature_map.flatten(0, 1).flatten(-2).transpose(1, 2)
         seen = torch.cat([weights.to(cells.dtype) @ cells, positions.to(cells.dtype)], dim=-1)
         patches = functional.adaptive_avg_pool2d(feature_map.flatten(0, 1), self.num_patches)

@@ -1,0 +1,92 @@
+"""Reading and writing checkpoints: a directory with a configuration, a processor and weights in safetensors."""
+
+import json
+from pathlib import Path
+
+import torch
+from transformers import AutoModel, AutoProcessor
+
+from gr00t.errors import CheckpointError
+from gr00t.model import Gr00tSmallConfig, Gr00tSmallProcessor
+from gr00t.model.modeling import Gr00tSmall
+
+_PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+
+def save_checkpoint(directory: str | Path, model: Gr00tSmall, processor: Gr00tSmallProcessor) -> None:
+    """Write everything that ``load_model`` and ``load_processor`` need."""
+    model.save_pretrained(directory)
+    processor.save_pretrained(directory)
+
+
+def check_checkpoint(directory: str | Path) -> Path:
+    """Return a checkpoint's directory, if it is one that may be loaded.
+
+    Raises:
+        CheckpointError: If there is no such directory, it holds no checkpoint of this package, or its weights are
+            pickled: those can run code, and are never opened.
+    """
+    path = Path(directory)
+    if not path.is_dir():
+        raise CheckpointError(f"there is no model at {path}: no such directory")
+    if not list(path.glob("*.safetensors")):
+        pickled = sorted(file.name for pattern in _PICKLED for file in path.glob(pattern))
+        if pickled:
+            raise CheckpointError(f"{path} holds pickled weights ({', '.join(pickled)}); convert them to safetensors")
+        raise CheckpointError(f"{path} is not a checkpoint: it has no .safetensors file")
+    for name in ("config.json", "processor_config.json"):
+        if not (path / name).is_file():
+            raise CheckpointError(f"{path} is not a checkpoint: it has no {name}")
+    model_type = _model_type(path / "config.json")
+    if model_type != Gr00tSmallConfig.model_type:
+        raise CheckpointError(
+            f"{path} holds a model of type {model_type!r}, and this package loads only "
+            f"{Gr00tSmallConfig.model_type!r}; for NVIDIA's put NVIDIA's Isaac-GR00T on the Python path instead"
+        )
+    return path
+
+
+def load_model(directory: str | Path, *, device: int | str | torch.device, dtype: torch.dtype) -> Gr00tSmall:
+    """Return a checkpoint's model on a device, ready to act.
+
+    Raises:
+        CheckpointError: See ``check_checkpoint``; also if the weights do not fit the configuration.
+    """
+    path = check_checkpoint(directory)
+    try:
+        model, report = AutoModel.from_pretrained(
+            path, use_safetensors=True, local_files_only=True, output_loading_info=True
+        )
+    except (OSError, RuntimeError, ValueError) as error:
+        raise CheckpointError(f"the model in {path} cannot be loaded: {error}") from error
+    for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if report[problem]:
+            names = ", ".join(map(str, sorted(report[problem])[:3]))
+            raise CheckpointError(f"the weights in {path} do not fit its config.json: {problem} {names}")
+    if not isinstance(model, Gr00tSmall):
+        raise CheckpointError(f"the model in {path} is a {type(model).__name__}, not a Gr00tSmall")
+    return model.eval().to(device, dtype=dtype)
+
+
+def load_processor(directory: str | Path) -> Gr00tSmallProcessor:
+    """Return a checkpoint's processor, without augmentation.
+
+    Raises:
+        CheckpointError: See ``check_checkpoint``.
+    """
+    path = check_checkpoint(directory)
+    try:
+        processor = AutoProcessor.from_pretrained(path, local_files_only=True)
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"the processor in {path} cannot be loaded: {error}") from error
+    if not isinstance(processor, Gr00tSmallProcessor):
+        raise CheckpointError(f"the processor in {path} is a {type(processor).__name__}, not a Gr00tSmallProcessor")
+    return processor.eval()
+
+
+def _model_type(file: Path) -> str:
+    try:
+        content = json.loads(file.read_text())
+    except ValueError as error:
+        raise CheckpointError(f"{file} is not JSON: {error}") from error
+    return str(content.get("model_type", "")) if isinstance(content, dict) else ""

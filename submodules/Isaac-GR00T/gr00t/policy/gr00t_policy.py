@@ -1,0 +1,98 @@
+"""The policy: a checkpoint behind ``get_action``."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gr00t.data.embodiment_tags import EmbodimentTag
+from gr00t.data.types import ModalityConfig
+from gr00t.errors import ObservationError
+from gr00t.model.checkpoint import load_model, load_processor
+from gr00t.model.flow_matching import seeded_noise
+from gr00t.policy.observation_check import check_action, check_observation
+from gr00t.policy.policy import BasePolicy
+
+
+class Gr00tPolicy(BasePolicy):
+    """Answers a batch of nested observations with a batch of action chunks, in one call of the model.
+
+    Args:
+        embodiment_tag: Which of the checkpoint's robots; a tag, or its name or value in any case.
+        model_path: A checkpoint's directory.
+        device: Where the model runs: ``"cpu"``, ``"cuda:1"`` or a CUDA index.
+        strict: Whether observations and actions are checked.
+        dtype: Precision of the weights; float32 on the CPU and bfloat16 elsewhere if not given.
+
+    Attributes:
+        model: The model.
+        processor: Its processor.
+        embodiment_tag: The robot.
+
+    Raises:
+        CheckpointError: If there is no checkpoint at the path, or one that must not be loaded.
+        EmbodimentError: If the tag does not exist, or the checkpoint was not made for it.
+    """
+
+    def __init__(
+        self,
+        embodiment_tag: EmbodimentTag | str,
+        model_path: str | Path,
+        *,
+        device: int | str | torch.device,
+        strict: bool = True,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(strict=strict)
+        self.embodiment_tag = EmbodimentTag.resolve(embodiment_tag)
+        self.processor = load_processor(model_path)
+        self._embodiment = self.processor.embodiment(self.embodiment_tag)
+        self.device = torch.device(device)
+        if dtype is None:
+            dtype = torch.float32 if self.device.type == "cpu" else torch.bfloat16
+        self.model = load_model(model_path, device=self.device, dtype=dtype)
+
+    def get_modality_config(self) -> dict[str, ModalityConfig]:
+        """Return what the policy takes and gives: one entry each for video, state, action and language."""
+        return dict(self._embodiment.modality_configs)
+
+    def get_dimensions(self) -> dict[str, dict[str, int]]:
+        """Return the numbers of each key: ``{"state": {key: dimension}, "action": {key: dimension}}``."""
+        return {modality: dict(sizes) for modality, sizes in self._embodiment.dimensions.items()}
+
+    def reset(self, options: dict[str, Any] | None = None) -> dict[str, Any]:  # noqa: ARG002  the contract's
+        """Do nothing: the policy remembers nothing between calls."""
+        return {}
+
+    def check_observation(self, observation: dict[str, Any]) -> None:
+        """Raise an ``ObservationError`` that names what is wrong with an observation."""
+        check_observation(observation, self._embodiment.modality_configs, self._embodiment.dimensions)
+
+    def check_action(self, action: dict[str, np.ndarray]) -> None:
+        """Raise an ``ActionError`` that names what is wrong with an action."""
+        check_action(action, self._embodiment.modality_configs["action"], self._embodiment.dimensions["action"])
+
+    def _get_action(
+        self, observation: dict[str, Any], options: dict[str, Any] | None
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Run the model once for the whole batch.
+
+        ``options["noise_seeds"]`` may hold one integer per row. Row b's flow then starts from the noise of seed b
+        alone, whatever its neighbours are; otherwise the noise comes from torch's global generator.
+        """
+        inputs = self.processor(observation, self.embodiment_tag, device=self.device)
+        noise = self._noise(len(inputs["state"]), options or {})
+        action = self.model.get_action(inputs, noise=noise)
+        return self.processor.decode_action(action, self.embodiment_tag), {}
+
+    def _noise(self, num_rows: int, options: dict[str, Any]) -> Tensor:
+        """Return where each row's flow starts, drawn on the CPU. Shape: (B, action_horizon, max_action_dim)."""
+        shape = (self.model.config.action_horizon, self.model.config.max_action_dim)
+        seeds = options.get("noise_seeds")
+        if seeds is None:
+            return torch.randn(num_rows, *shape)
+        if len(seeds) != num_rows:
+            raise ObservationError(f"options['noise_seeds'] has {len(seeds)} seeds for {num_rows} rows")
+        return seeded_noise(seeds, shape)

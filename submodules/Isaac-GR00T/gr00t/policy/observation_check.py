@@ -1,0 +1,123 @@
+"""What an observation and an action must look like, and the words for what is wrong with them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gr00t.data.types import ModalityConfig, ModalityConfigs
+from gr00t.errors import ActionError, ObservationError
+
+_OBSERVED = ("video", "state", "language")
+
+
+def check_observation(
+    observation: Mapping[str, Any], configs: ModalityConfigs, dimensions: Mapping[str, Mapping[str, int]]
+) -> None:
+    """Compare an observation with a robot's modality configuration.
+
+    Args:
+        observation: Nested as ``Gr00tPolicy.get_action`` takes it.
+        configs: One entry for each modality.
+        dimensions: ``{"state": {key: dimension}, ...}``.
+
+    Raises:
+        ObservationError: At the first thing that is wrong; the message names it, what it is and what it should be.
+    """
+    _check_mapping(observation, "observation")
+    batch_sizes: dict[str, int] = {}
+    for modality in _OBSERVED:
+        if modality not in observation:
+            raise ObservationError(f"the observation lacks '{modality}'; it needs {', '.join(_OBSERVED)}")
+        entries, config = observation[modality], configs[modality]
+        _check_mapping(entries, f"observation['{modality}']")
+        for key in config.modality_keys:
+            if key not in entries:
+                raise ObservationError(
+                    f"{modality} lacks '{key}'; it needs {config.modality_keys} and has {sorted(entries)}"
+                )
+            batch_sizes[f"{modality} '{key}'"] = _check_entry(modality, key, entries[key], config, dimensions)
+        for key in entries:
+            if key not in config.modality_keys:
+                raise ObservationError(
+                    f"{modality} has '{key}', which the model does not know; it knows {config.modality_keys}"
+                )
+    _check_batch_sizes(batch_sizes)
+
+
+def check_action(action: Mapping[str, np.ndarray], config: ModalityConfig, dimensions: Mapping[str, int]) -> None:
+    """Compare actions with a robot's modality configuration.
+
+    Raises:
+        ActionError: If a key, shape or type is wrong, or a number is not finite.
+    """
+    if set(action) != set(config.modality_keys):
+        raise ActionError(f"the action has the keys {sorted(action)}, and should have {sorted(config.modality_keys)}")
+    for key, values in action.items():
+        shape = (len(config.delta_indices), dimensions[key])
+        if values.dtype != np.float32 or values.ndim != 3 or values.shape[1:] != shape:
+            raise ActionError(
+                f"action '{key}' is {_describe(values)}, and should be float32 of shape (B, {shape[0]}, {shape[1]})"
+            )
+        if not np.isfinite(values).all():
+            raise ActionError(f"action '{key}' holds numbers that are not finite")
+
+
+def _check_entry(
+    modality: str, key: str, entry: Any, config: ModalityConfig, dimensions: Mapping[str, Mapping[str, int]]
+) -> int:
+    """Check one entry and return its batch size."""
+    steps = len(config.delta_indices)
+    if modality == "language":
+        return _check_language(key, entry)
+    if modality == "video":
+        return _check_array(f"video '{key}'", entry, np.uint8, (steps, None, None, 3))
+    size = _check_array(f"state '{key}'", entry, np.float32, (steps, dimensions["state"][key]))
+    if not np.isfinite(entry).all():
+        raise ObservationError(f"state '{key}' holds numbers that are not finite")
+    return size
+
+
+def _check_array(name: str, array: Any, dtype: type, shape: tuple[int | None, ...]) -> int:
+    """Check type and shape behind the batch; ``None`` stands for any positive size. Returns the batch size."""
+    fits = (
+        isinstance(array, np.ndarray)
+        and array.dtype == dtype
+        and array.ndim == len(shape) + 1
+        and all(actual > 0 and wanted in (None, actual) for actual, wanted in zip(array.shape[1:], shape, strict=True))
+    )
+    if not fits:
+        wanted = ", ".join(["B", *("any" if size is None else str(size) for size in shape)])
+        raise ObservationError(f"{name} is {_describe(array)}, and should be {dtype.__name__} of shape ({wanted})")
+    return len(array)
+
+
+def _check_language(key: str, rows: Any) -> int:
+    fits = isinstance(rows, (list, tuple)) and all(
+        isinstance(row, (list, tuple)) and len(row) == 1 and isinstance(row[0], str) for row in rows
+    )
+    if not fits:
+        raise ObservationError(
+            f"language '{key}' should be a list of B lists of one str each, and is {_describe(rows)}"
+        )
+    return len(rows)
+
+
+def _check_batch_sizes(sizes: Mapping[str, int]) -> None:
+    if len(set(sizes.values())) > 1:
+        listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
+        raise ObservationError(f"the entries of the observation differ in their number of rows: {listed}")
+    if 0 in sizes.values():
+        raise ObservationError("the observation has no rows")
+
+
+def _check_mapping(value: Any, name: str) -> None:
+    if not isinstance(value, Mapping):
+        raise ObservationError(f"{name} should be a dict, and is {_describe(value)}")
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} of shape {value.shape}"
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
