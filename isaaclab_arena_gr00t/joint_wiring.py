@@ -23,21 +23,20 @@ def wired_state(
         The observations that are put side by side, the places of each group in them, and what is wrong.
     """
     groups: JointGroups = files.policy.state if files.policy else {}
-    given = (joint_terms,) if isinstance(joint_terms, str) else tuple(joint_terms)
+    given = (joint_terms,) if isinstance(joint_terms, str) else tuple(dict.fromkeys(joint_terms))
     needed = given if any(key in groups for key in keys) else ()
     wanted = list(dict.fromkeys([*needed, *(key for key in keys if key not in groups)]))
     problems = [
-        Problem(
-            f"the environment observes no '{name}'{did_you_mean(name, observed)}",
-            key="state_names_sim" if name in needed else "policy_joints_config_path",
-        )
+        Problem(wrong, key="state_names_sim" if name in needed else "policy_joints_config_path")
         for name in wanted
-        if name not in observed
+        if (wrong := _wrong_term(name, observed)) is not None
     ]
     if problems:
         return (), {}, problems
-    joints = [observed[name] for name in needed]
-    order, problems = _agreed_order(_names_of(joints), files.state_order, key="state_joints_config_path")
+    names = _names_of([observed[name] for name in needed])
+    order, problems = _agreed_order(names, files.state_order if needed else None, key="state_joints_config_path")
+    if problems:
+        return (), {}, problems
     starts: dict[str, int] = {}
     for name in wanted:
         starts[name] = sum(observed[earlier].shape[0] for earlier in starts)
@@ -49,6 +48,13 @@ def wired_state(
         else:
             places[key] = tuple(range(starts[key], starts[key] + observed[key].shape[0]))
     return tuple(wanted), places, problems
+
+
+def _wrong_term(name: str, observed: Mapping[str, ArraySpec]) -> str | None:
+    if name not in observed:
+        return f"the environment observes no '{name}'{did_you_mean(name, observed)}"
+    shape = observed[name].shape
+    return None if len(shape) == 1 else f"'{name}' has shape {shape}; only rows of numbers can be part of the state"
 
 
 def wired_action(
@@ -68,6 +74,8 @@ def wired_action(
     if len(keys) == 1 and keys[0] not in groups:
         return {keys[0]: tuple(range(spec.shape[0]))}, []
     order, problems = _agreed_order(_names_of([spec]), files.action_order, key="action_joints_config_path")
+    if problems:
+        return {}, problems
     places: dict[str, tuple[int, ...]] = {}
     for key in keys:
         if key not in groups:
