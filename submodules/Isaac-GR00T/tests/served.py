@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-
 from gr00t.data.types import ModalityConfig
 from gr00t.policy.server_client import PolicyServer
 

@@ -8,10 +8,9 @@ import msgpack
 import numpy as np
 import pytest
 import zmq
-from served import Echo, observation, serving
-
 from gr00t.policy.msgpack_numpy import WireLimits, pack, unpack
 from gr00t.policy.server_client import BatchingOptions, PolicyClient, PolicyServer, ServerTimeoutError
+from served import Echo, observation, serving
 
 
 def client_of(server: PolicyServer, **options) -> PolicyClient:

@@ -5,7 +5,6 @@ import io
 import msgpack
 import numpy as np
 import pytest
-
 from gr00t.data.types import ModalityConfig
 from gr00t.policy.msgpack_numpy import MsgSerializer, WireError, WireLimits, pack, unpack
 

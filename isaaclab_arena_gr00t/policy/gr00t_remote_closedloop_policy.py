@@ -1,0 +1,185 @@
+"""The policy whose GR00T model runs in another process, behind a policy server."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from isaaclab_arena.errors import ConfigError, PolicyError, Problem
+from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
+from isaaclab_arena_gr00t.modality import Modality
+from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
+from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, ServerAddress
+from isaaclab_arena_gr00t.remote.gr00t_wire import RemoteModality
+
+_MODALITIES = ("video", "state", "action", "language")
+
+
+@dataclass(frozen=True)
+class Gr00tRemoteClosedloopPolicyArgs(ClosedloopPolicyArgs):
+    """Options of `Gr00tRemoteClosedloopPolicy`.
+
+    Attributes:
+        policy_device: Accepted for Isaac Lab Arena's job files; it is the server that has a device.
+        remote_host: Machine of the server.
+        remote_port: Its port.
+        remote_api_token: What it asks for. Everything in a job file is also in what a run records.
+        remote_api_token_file: File whose only line is that, which keeps it out of job files and recordings.
+        timeout_s: How long an answer may take [s].
+        wait_for_server_s: How long to wait for a server that is not there, at the start or later [s].
+        scheduler: ``chunk``, which is what this policy does: a row whose chunk is used up gets the next at once.
+    """
+
+    policy_device: str | None = None
+    remote_host: str = "localhost"
+    remote_port: int = 5555
+    remote_api_token: str | None = None
+    remote_api_token_file: str | None = None
+    timeout_s: float = 30.0
+    wait_for_server_s: float = 60.0
+    scheduler: str = "chunk"
+
+
+class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyArgs]):
+    """Asks a GR00T policy server, NVIDIA's or ``gr00t-server``, which several ranks and jobs can share.
+
+    A server that is gone and does not come back fails the job, and so does one that answers with an error. Episodes
+    that had ended by then are kept; with ``--resume`` the others run when there is a server again.
+
+    Args:
+        config: Options of the job.
+
+    Raises:
+        ConfigError: If an option or the YAML file is wrong, or the server wants another token.
+        ServerUnreachableError: If no server answers in time.
+        PolicyError: If what answers is no such server.
+    """
+
+    name: ClassVar[str] = "gr00t_remote_closedloop"
+    config_class: ClassVar[type | None] = Gr00tRemoteClosedloopPolicyArgs
+    # A server puts the rows of several clients into one call, and then their last digits depend on each other.
+    reproducible = False
+
+    def __init__(self, config: Gr00tRemoteClosedloopPolicyArgs) -> None:
+        super().__init__(config)
+        self._connection: PolicyServerConnection | None = PolicyServerConnection(server_address(config))
+        try:
+            self._modalities = self._read_modalities()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def is_remote(self) -> bool:
+        """True: the network runs in another process."""
+        return True
+
+    @classmethod
+    def check_options(cls, config: Any) -> None:
+        """Refuse options that cannot work, without asking the server.
+
+        Raises:
+            ConfigError: With every problem.
+        """
+        server_address(config)
+        super().check_options(config)
+
+    def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
+        """Ask the server; see `ClosedloopPolicy.query`.
+
+        Raises:
+            ServerUnreachableError: If the server is gone and does not come back in time, or takes too long.
+            PolicyError: If it answers with an error, or not with actions.
+        """
+        answer = self._request("get_action", {"observation": observation, "options": {"noise_seeds": noise_seeds}})
+        action = answer[0] if isinstance(answer, list) and answer else answer
+        if not isinstance(action, dict) or not all(isinstance(values, np.ndarray) for values in action.values()):
+            raise PolicyError(f"the policy server's answer holds no arrays of actions: {answer!r:.200}")
+        return action
+
+    def modality_config(self) -> Mapping[str, Modality]:
+        """Return what the served model takes and gives."""
+        return self._modalities
+
+    def reset(self, env_ids: Any = None) -> None:
+        """Forget what belongs to the named rows; with None, between jobs, the server is told to start afresh too.
+
+        It is not told of single rows: that would reset it for all rows of all its clients.
+        """
+        super().reset(env_ids)
+        if env_ids is None and self._connection is not None:
+            self._request("reset", {"options": None})
+
+    def close(self) -> None:
+        """Close the connection. The server goes on: others may be using it."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+        super().close()
+
+    def _request(self, endpoint: str, data: dict[str, Any] | None = None) -> Any:
+        if self._connection is None:
+            raise PolicyError("the connection to the policy server has been closed")
+        return self._connection.call(endpoint, data)
+
+    def _read_modalities(self) -> Mapping[str, Any]:
+        if self._connection is not None:
+            self._connection.wait_until_ready()
+        answer = self._request("get_modality_config")
+        found = answer if isinstance(answer, dict) else {}
+        if not all(isinstance(found.get(name), RemoteModality) for name in _MODALITIES):
+            raise PolicyError(
+                f"the policy server does not say what its model takes and gives: {', '.join(_MODALITIES)} are due, "
+                f"it answered {answer!r:.200}"
+            )
+        return found
+
+
+def server_address(config: Gr00tRemoteClosedloopPolicyArgs) -> ServerAddress:
+    """Return where the server is, from the options of a job.
+
+    Raises:
+        ConfigError: With every option that cannot be.
+    """
+    problems = []
+    if config.scheduler != "chunk":
+        message = (
+            f"'{config.scheduler}' is not offered: it makes rows wait for one another; leave it out, or give 'chunk'"
+        )
+        problems.append(Problem(message, key="scheduler"))
+    if not 0 < config.remote_port < 65536:
+        problems.append(Problem(f"must be between 1 and 65535, got {config.remote_port}", key="remote_port"))
+    if not config.remote_host or not config.remote_host.isprintable() or " " in config.remote_host:
+        problems.append(Problem(f"must be the name of a machine, got {config.remote_host!r}", key="remote_host"))
+    problems += [
+        Problem(f"must be more than 0 s, got {seconds:g}", key=key)
+        for key, seconds in (("timeout_s", config.timeout_s), ("wait_for_server_s", config.wait_for_server_s))
+        if not 0 < seconds < float("inf")
+    ]
+    token, token_problems = read_token(config.remote_api_token, config.remote_api_token_file)
+    problems += token_problems
+    if problems:
+        raise ConfigError(problems)
+    return ServerAddress(
+        host=config.remote_host,
+        port=config.remote_port,
+        api_token=token,
+        timeout_s=config.timeout_s,
+        wait_for_server_s=config.wait_for_server_s,
+    )
+
+
+def read_token(token: str | None, file: str | None) -> tuple[str | None, list[Problem]]:
+    """Return what to show a server, and what is wrong with how it was given."""
+    key = "remote_api_token_file"
+    if file is None:
+        return token, []
+    if token is not None:
+        return None, [Problem("give this or remote_api_token, not both", key=key)]
+    try:
+        text = Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        return None, [Problem(f"cannot read '{file}': {error}", key=key)]
+    return (text, []) if text else (None, [Problem(f"'{file}' is empty", key=key)])

@@ -1,0 +1,234 @@
+"""The policy that asks an openpi policy server, such as those of the pi0 models."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
+from isaaclab_arena_gr00t.images import resized_with_padding
+from isaaclab_arena_gr00t.policy.action_chunking import ActionChunks
+from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import read_token
+from isaaclab_arena_gr00t.remote.connection import ServerAddress
+from isaaclab_arena_gr00t.remote.openpi import OpenpiConnection
+
+_CAMERAS = "camera_obs"
+
+
+@dataclass(frozen=True)
+class OpenpiRemotePolicyCfg(PolicyCfg):
+    """Options of `OpenpiRemotePolicy`. What is named differs from one openpi policy to the next, so it is all given.
+
+    Attributes:
+        images: The policy's key to the camera that it shows: ``{"observation/image": "front"}``.
+        states: The policy's key to the observations of the group ``policy`` that it holds one after the other:
+            ``{"observation/state": ["robot_joint_pos", "gripper"]}``.
+        prompt_key: The policy's key of the instruction.
+        image_size: Height and width that images are sent in, padded with black where the aspect differs.
+        action_chunk_length: Control steps that are played before the policy is asked again.
+        action_columns: Which numbers of the policy's action make up the environment's, in its order; None if they are
+            the same.
+        remote_host: Machine of the server.
+        remote_port: Its port.
+        remote_api_token: Its key. Everything in a job file is also in what a run records.
+        remote_api_token_file: File whose only line is that, which keeps it out of job files and recordings.
+        timeout_s: How long an answer may take [s]; the first one may have to wait for a compiler.
+        wait_for_server_s: How long to wait for a server that is not there, at the start or later [s].
+    """
+
+    images: Mapping[str, str] = field(default_factory=dict)
+    states: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    prompt_key: str = "prompt"
+    image_size: tuple[int, int] = (224, 224)
+    action_chunk_length: int = 8
+    action_columns: tuple[int, ...] | None = None
+    remote_host: str = "localhost"
+    remote_port: int = 8000
+    remote_api_token: str | None = None
+    remote_api_token_file: str | None = None
+    timeout_s: float = 120.0
+    wait_for_server_s: float = 60.0
+
+
+class OpenpiRemotePolicy(PolicyBase[OpenpiRemotePolicyCfg]):
+    """Asks an openpi policy server for chunks of actions, row by row as they are used up.
+
+    The protocol knows no batches and no seeds: each row is a request of its own, and what noise the policy draws is
+    the server's affair.
+
+    Args:
+        config: Options of the job.
+
+    Raises:
+        ConfigError: If an option is wrong, or the server wants another key.
+        ServerUnreachableError: If no server answers in time.
+        PolicyError: If what answers is no such server.
+    """
+
+    name: ClassVar[str] = "openpi_remote"
+    config_class: ClassVar[type | None] = OpenpiRemotePolicyCfg
+    serves_any_num_envs: ClassVar[bool] = True
+    batch_invariant: ClassVar[bool] = True
+
+    def __init__(self, config: OpenpiRemotePolicyCfg) -> None:
+        super().__init__(config)
+        self._options = config
+        self._instructions: dict[int, str] = {}
+        self._chunks: ActionChunks | None = None
+        self._connection = OpenpiConnection(_address(config))
+        self._connection.wait_until_ready()
+
+    @property
+    def is_remote(self) -> bool:
+        """True: the network runs in another process."""
+        return True
+
+    @classmethod
+    def check_options(cls, config: Any) -> None:
+        """Refuse options that cannot work, without asking the server.
+
+        Raises:
+            ConfigError: With every problem.
+        """
+        _address(config)
+
+    def check_environment(self, env: Environment) -> None:
+        """Refuse an environment that lacks a camera or an observation that the policy is shown.
+
+        Raises:
+            ConfigError: With everything that does not fit.
+        """
+        spec: Any = env.observation_spec
+        cameras, states = set(spec.get(_CAMERAS, {})), set(spec.get("policy", {}))
+        problems = [
+            Problem(f"the environment has no camera '{camera}'{did_you_mean(camera, cameras)}", key=f"images.{key}")
+            for key, camera in self._options.images.items()
+            if camera not in cameras
+        ]
+        problems += [
+            Problem(f"the environment has no observation '{name}'{did_you_mean(name, states)}", key=f"states.{key}")
+            for key, names in self._options.states.items()
+            for name in names
+            if name not in states
+        ]
+        columns = self._options.action_columns
+        (action_dim,) = env.action_spec.shape
+        if columns is not None and len(columns) != action_dim:
+            message = f"names {len(columns)} numbers, the environment's action has {action_dim}"
+            problems.append(Problem(message, key="action_columns"))
+        if problems:
+            raise ConfigError(problems)
+
+    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
+        """Take up the instructions of the episodes that begin, and forget what their rows had left."""
+        self._instructions.update({start.env_id: start.language_instruction for start in starts})
+        chunks = self._chunks_for(env, all_active=False)
+        self._chunks = chunks.restarted(_rows([start.env_id for start in starts], env))
+
+    def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
+        """Ask no more for rows that rest."""
+        if self._chunks is not None:
+            self._chunks = self._chunks.rested(_rows(env_ids, env))
+
+    def reset(self, env_ids: torch.Tensor | None = None) -> None:
+        """Forget what is left of the chunks of the named rows; with None also the instructions."""
+        if env_ids is None:
+            self._instructions, self._chunks = {}, None
+        elif self._chunks is not None:
+            self._chunks = self._chunks.restarted(env_ids)
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        """Return the action of every row, asking the server for the rows whose chunk is used up.
+
+        Returns:
+            Shape: (num_envs, action_dim).
+
+        Raises:
+            ServerUnreachableError: If the server is gone and does not come back in time, or takes too long.
+            PolicyError: If it answers with an error, or its actions do not fit.
+        """
+        chunks = self._chunks_for(env, all_active=True)
+        env_ids = torch.nonzero(chunks.needs_chunk()).flatten()
+        if len(env_ids):
+            new = torch.stack([self._ask(env, observation, env_id) for env_id in env_ids.tolist()])
+            chunks = chunks.refilled(env_ids, new.to(env.device))
+        action, self._chunks = chunks.popped()
+        return action
+
+    def close(self) -> None:
+        """Close the connection. The server goes on: others may be using it."""
+        self._connection.close()
+
+    def _ask(self, env: Environment, observation: Observation, env_id: int) -> torch.Tensor:
+        """Return a row's next chunk. Shape: (action_chunk_length, action_dim)."""
+        answer = self._connection.infer(self._request(env, observation, env_id))
+        actions, length = answer.get("actions"), self._options.action_chunk_length
+        if not isinstance(actions, np.ndarray) or actions.ndim != 2 or actions.shape[0] < length:
+            got = actions.shape if isinstance(actions, np.ndarray) else f"{type(actions).__name__}"
+            raise PolicyError(f"the openpi policy must answer with 'actions' of at least {length} steps, got {got}")
+        columns, (action_dim,) = self._options.action_columns, env.action_spec.shape
+        if columns is None and actions.shape[1] != action_dim:
+            raise PolicyError(
+                f"the openpi policy's action has {actions.shape[1]} numbers, the environment's {action_dim}; "
+                f"action_columns says which of them to take"
+            )
+        if columns is not None and max(columns) >= actions.shape[1]:
+            raise PolicyError(f"the openpi policy's action has {actions.shape[1]} numbers, no column {max(columns)}")
+        chosen = actions[:length] if columns is None else actions[:length, list(columns)]
+        return torch.from_numpy(np.ascontiguousarray(chosen, dtype=np.float32))
+
+    def _request(self, env: Environment, observation: Observation, env_id: int) -> dict[str, Any]:
+        options = self._options
+        height, width = options.image_size
+        request: dict[str, Any] = {}
+        for key, camera in options.images.items():
+            image = observation[_CAMERAS][camera][env_id][None]
+            request[key] = resized_with_padding(image, height=height, width=width)[0].cpu().numpy()
+        for key, names in options.states.items():
+            parts = [observation["policy"][name][env_id].to(torch.float32).flatten() for name in names]
+            request[key] = torch.cat(parts).cpu().numpy()
+        words = self._instructions.get(env_id) or self.task_description or env.task_description
+        return {**request, options.prompt_key: words}
+
+    def _chunks_for(self, env: Environment, *, all_active: bool) -> ActionChunks:
+        if self._chunks is not None and self._chunks.num_envs == env.num_envs:
+            return self._chunks
+        length, (action_dim,) = self._options.action_chunk_length, env.action_spec.shape
+        chunks = ActionChunks.empty(env.num_envs, chunk_length=length, action_dim=action_dim, device=env.device)
+        # A loop that starts no episodes by name plays in all rows.
+        return chunks.restarted(_rows(range(env.num_envs), env)) if all_active else chunks
+
+
+def _address(config: OpenpiRemotePolicyCfg) -> ServerAddress:
+    """Return where the server is; raises a ConfigError with every option that cannot be."""
+    problems = [
+        Problem(f"must be more than 0, got {getattr(config, key):g}", key=key)
+        for key in ("timeout_s", "wait_for_server_s", "action_chunk_length", "remote_port")
+        if not 0 < getattr(config, key) < float("inf")
+    ]
+    if not config.images and not config.states:
+        problems.append(Problem("name what the policy is shown, here or in states", key="images"))
+    if len(config.image_size) != 2 or min(config.image_size) < 1:
+        problems.append(Problem(f"must be height and width, got {list(config.image_size)}", key="image_size"))
+    if config.action_columns is not None and (not config.action_columns or min(config.action_columns) < 0):
+        problems.append(Problem("must be numbers from 0", key="action_columns"))
+    token, token_problems = read_token(config.remote_api_token, config.remote_api_token_file)
+    problems += token_problems
+    if problems:
+        raise ConfigError(problems)
+    return ServerAddress(
+        host=config.remote_host,
+        port=config.remote_port,
+        api_token=token,
+        timeout_s=config.timeout_s,
+        wait_for_server_s=config.wait_for_server_s,
+    )
+
+
+def _rows(env_ids: Sequence[int], env: Environment) -> torch.Tensor:
+    return torch.tensor(list(env_ids), dtype=torch.int64, device=env.device)

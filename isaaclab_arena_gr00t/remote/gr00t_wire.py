@@ -1,0 +1,95 @@
+"""The messages of a GR00T policy server, NVIDIA's or the one that comes along: the same bytes."""
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from isaaclab_arena_gr00t.remote.messages import (
+    DEFAULT_LIMITS,
+    MessageError,
+    MessageLimits,
+    array_of,
+    read_message,
+    write_message,
+)
+
+_ARRAY = "__ndarray_class__"
+_MODALITY = "__ModalityConfig_class__"
+_HEADER_READERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteModality:
+    """What a served model takes or gives of one modality; the rest of what a server says of it is left out.
+
+    Attributes:
+        delta_indices: Steps relative to the present one.
+        modality_keys: Names, in order.
+    """
+
+    delta_indices: tuple[int, ...]
+    modality_keys: tuple[str, ...]
+
+
+def pack(message: Any) -> bytes:
+    """Return the bytes of a message of dicts, lists, text, numbers and arrays.
+
+    Raises:
+        MessageError: If it holds anything else.
+    """
+    return write_message(message, _encoded)
+
+
+def unpack(data: bytes, limits: MessageLimits = DEFAULT_LIMITS) -> Any:
+    """Return the message that the bytes stand for, with arrays and `RemoteModality` in it.
+
+    Raises:
+        MessageError: If it is larger than allowed, or no such message.
+    """
+    return read_message(data, _decoded, limits)
+
+
+def _encoded(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        stream = io.BytesIO()
+        np.save(stream, value, allow_pickle=False)
+        return {_ARRAY: True, "as_npy": stream.getvalue()}
+    raise TypeError(f"a {type(value).__name__} may not travel")
+
+
+def _decoded(value: dict[Any, Any]) -> Any:
+    if _MODALITY in value:
+        return _modality(value.get("as_json"))
+    if _ARRAY in value:
+        return _saved_array(value.get("as_npy"))
+    return value
+
+
+def _saved_array(data: object) -> np.ndarray:
+    """Return the array that ``np.save`` wrote, without ``np.load``, which makes room for what a header promises."""
+    if not isinstance(data, bytes):
+        raise MessageError(f"an array travels as bytes, this one is a {type(data).__name__}")
+    stream = io.BytesIO(data)
+    try:
+        version = np.lib.format.read_magic(stream)
+        shape, is_fortran, dtype = _HEADER_READERS[version](stream)
+    except (ValueError, TypeError, KeyError, SyntaxError) as error:
+        raise MessageError(f"an array is damaged: {error}") from error
+    return array_of(memoryview(data)[stream.tell() :], dtype, shape, "F" if is_fortran else "C")
+
+
+def _modality(fields: object) -> RemoteModality:
+    known = fields if isinstance(fields, dict) else {}
+    indices, keys = known.get("delta_indices"), known.get("modality_keys")
+    if not _is_list_of(indices, int) or not _is_list_of(keys, str):
+        raise MessageError(f"a modality needs lists of delta_indices and modality_keys, got {fields!r:.200}")
+    return RemoteModality(delta_indices=tuple(indices or ()), modality_keys=tuple(keys or ()))
+
+
+def _is_list_of(value: object, kind: type) -> bool:
+    return isinstance(value, list) and all(isinstance(part, kind) for part in value)

@@ -1,0 +1,171 @@
+"""A connection to an openpi policy server: a websocket that first says what it serves, then answers observations."""
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI, WebSocketException
+from websockets.sync.client import ClientConnection, connect
+
+from isaaclab_arena.errors import ConfigError, PolicyError, Problem
+from isaaclab_arena_gr00t.remote.connection import ServerAddress, ServerUnreachableError
+from isaaclab_arena_gr00t.remote.messages import DEFAULT_LIMITS, MessageError, MessageLimits
+from isaaclab_arena_gr00t.remote.openpi_wire import pack, unpack
+
+_LOG = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 5.0
+_CLOSE_S = 1.0
+_UNAUTHORISED = (401, 403)
+
+
+class _LostError(Exception):
+    """The connection is of no use any more."""
+
+
+class OpenpiConnection:
+    """Asks an openpi policy server, one observation at a time. It belongs to one thread.
+
+    Args:
+        address: The server; its ``api_token`` is sent as ``Authorization: Api-Key``.
+        limits: How large its answers may be.
+    """
+
+    def __init__(self, address: ServerAddress, limits: MessageLimits = DEFAULT_LIMITS) -> None:
+        self.address = address
+        self.metadata: Mapping[str, Any] = {}
+        self._limits = limits
+        self._connection: ClientConnection | None = None
+
+    def wait_until_ready(self) -> None:
+        """Return when there is a connection, and the server has said what it serves.
+
+        Raises:
+            ServerUnreachableError: If there is none within ``wait_for_server_s``.
+            ConfigError: If the address is none, or the server wants another key.
+            PolicyError: If what answers is no such server.
+        """
+        deadline = time.monotonic() + self.address.wait_for_server_s
+        pause_s = _FIRST_PAUSE_S
+        while self._connection is None:
+            left_s = max(_FIRST_PAUSE_S, deadline - time.monotonic())
+            try:
+                self._connect(min(left_s, self.address.timeout_s))
+            except (OSError, _LostError) as error:
+                if time.monotonic() + pause_s >= deadline:
+                    raise ServerUnreachableError(
+                        f"no openpi policy server answers at {self._uri}, after waiting "
+                        f"{self.address.wait_for_server_s:g} s for it: {error}"
+                    ) from error
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def infer(self, observation: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the server's answer to an observation.
+
+        Raises:
+            ServerUnreachableError: If the server is gone and does not come back in time, or takes too long.
+            PolicyError: If it answers with an error, or with something that cannot be read.
+        """
+        try:
+            request = pack(dict(observation))
+        except MessageError as error:
+            raise PolicyError(f"the observation cannot be sent to the openpi policy server: {error}") from error
+        try:
+            return self._ask(request)
+        except _LostError as error:
+            _LOG.warning("the openpi policy server at %s: %s; waiting for it", self._uri, error)
+        self.wait_until_ready()
+        try:
+            return self._ask(request)
+        except _LostError as error:
+            raise ServerUnreachableError(
+                f"the openpi policy server at {self._uri} takes connections, but answers nothing: {error}, twice; "
+                f"its log may say why, and timeout_s has to leave its model enough time"
+            ) from error
+
+    def close(self) -> None:
+        """Close the connection. May be called more than once; the next request opens another."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    @property
+    def _uri(self) -> str:
+        host = f"[{self.address.host}]" if ":" in self.address.host else self.address.host
+        return f"ws://{host}:{self.address.port}"
+
+    def _connect(self, timeout_s: float) -> None:
+        token = self.address.api_token
+        try:
+            connection = connect(
+                self._uri,
+                compression=None,
+                max_size=self._limits.max_bytes,
+                additional_headers={"Authorization": f"Api-Key {token}"} if token else None,
+                open_timeout=timeout_s,
+                close_timeout=_CLOSE_S,
+                # The server works within its event loop, and answers no ping while its model does.
+                ping_interval=None,
+                proxy=None,
+            )
+        except InvalidURI as error:
+            raise ConfigError(Problem(f"'{self.address.host}' is no machine: {error}", key="remote_host")) from error
+        except InvalidHandshake as error:
+            if isinstance(error, InvalidStatus) and error.response.status_code in _UNAUTHORISED:
+                raise ConfigError(Problem(f"{self._uri} wants another key: {error}", key="remote_api_token")) from error
+            raise _LostError(f"it refuses the connection ({error})") from error
+        if not isinstance(connection, ClientConnection):
+            raise TypeError(f"websockets gave a {type(connection).__name__} instead of a connection")
+        self._connection = connection
+        metadata = self._received(timeout_s)
+        if not isinstance(metadata, Mapping):
+            self.close()
+            raise PolicyError(f"{self._uri} is no openpi policy server: it introduced itself with {metadata!r:.200}")
+        self.metadata = metadata
+
+    def _ask(self, request: bytes) -> Mapping[str, Any]:
+        if self._connection is None:
+            raise _LostError("there is no connection")
+        try:
+            self._connection.send(request)
+        except (ConnectionClosed, OSError) as error:
+            self.close()
+            raise _LostError(f"the connection is lost ({error})") from error
+        answer = self._received(self.address.timeout_s)
+        if not isinstance(answer, Mapping):
+            raise PolicyError(f"the openpi policy server at {self._uri} answered {answer!r:.200}, a map is due")
+        return answer
+
+    def _received(self, timeout_s: float) -> Any:
+        """Return the next message; whatever goes wrong with it, the connection is of no use afterwards."""
+        if self._connection is None:
+            raise _LostError("there is no connection")
+        try:
+            return self._read(self._connection.recv(timeout=timeout_s))
+        except TimeoutError as error:
+            # What comes late would be taken for the answer to the next request.
+            self.close()
+            raise _LostError(f"it did not answer within {timeout_s:g} s") from error
+        except (WebSocketException, OSError) as error:
+            self.close()
+            raise _LostError(f"the connection is lost ({error})") from error
+        except PolicyError:
+            self.close()
+            raise
+
+    def _read(self, answer: str | bytes) -> Any:
+        if isinstance(answer, str):
+            # A traceback; the server closes the connection behind it.
+            raise PolicyError(f"the openpi policy server at {self._uri} failed: {_last_line(answer)}")
+        try:
+            return unpack(answer, self._limits)
+        except MessageError as error:
+            raise PolicyError(f"the openpi policy server at {self._uri} sent something else: {error}") from error
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].strip()[:500] if lines else "it does not say why"

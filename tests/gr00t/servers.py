@@ -1,0 +1,101 @@
+"""Policy servers on this machine: in a thread, or in a process that can be killed."""
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from gr00t.data.types import ModalityConfig
+from gr00t.policy.policy_server import PolicyServer
+
+from tests.gr00t.fakes import MODALITIES, network_answer
+
+
+class NetworkPolicy:
+    """Answers as `network_answer` does, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.hold_s = 0.0
+        self.rows_of_calls: list[int] = []
+        self.resets = 0
+
+    def get_action(
+        self, observation: dict[str, Any], options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        time.sleep(self.hold_s)
+        seeds = (options or {})["noise_seeds"]
+        self.rows_of_calls.append(len(seeds))
+        return network_answer(observation, seeds), {}
+
+    def get_modality_config(self) -> dict[str, ModalityConfig]:
+        return {
+            name: ModalityConfig(delta_indices=list(m.delta_indices), modality_keys=list(m.modality_keys))
+            for name, m in MODALITIES.items()
+        }
+
+    def reset(self, options: dict[str, Any] | None = None) -> dict[str, Any]:
+        del options
+        self.resets += 1
+        return {}
+
+
+@contextmanager
+def serving(policy: Any, **options: Any) -> Iterator[PolicyServer]:
+    """Serve a policy on a free port of this machine, in a thread, for the length of a ``with`` block."""
+    server = PolicyServer(policy, port=options.pop("port", 0), **options)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        thread.join(timeout=10)
+        assert not thread.is_alive()
+
+
+_PROGRAM = """
+import sys
+sys.path.insert(0, "submodules/Isaac-GR00T")
+from gr00t.policy.policy_server import PolicyServer
+
+class Still:
+    def get_action(self, observation, options=None):
+        return {}, {}
+
+    def reset(self, options=None):
+        return {}
+
+server = PolicyServer(Still(), port=int(sys.argv[1]))
+print(server.port, flush=True)
+server.run()
+"""
+
+
+class ServerProcess:
+    """A server in a process of its own, which may die at any time. Use it in a ``with`` block."""
+
+    def __init__(self, port: int = 0) -> None:
+        self._process = subprocess.Popen([sys.executable, "-c", _PROGRAM, str(port)], stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self.port = int(self._process.stdout.readline())
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> "ServerProcess":
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.kill()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+def plain(action: Any) -> dict[str, list[Any]]:
+    """Return arrays as lists, to compare them."""
+    return {key: np.asarray(values).tolist() for key, values in action.items()}
