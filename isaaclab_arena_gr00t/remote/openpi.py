@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI, WebSocketException
@@ -37,6 +38,7 @@ class OpenpiConnection:
         self.address = address
         self.metadata: Mapping[str, Any] = {}
         self._limits = limits
+        self._open = ExitStack()
         self._connection: ClientConnection | None = None
 
     def wait_until_ready(self) -> None:
@@ -88,9 +90,8 @@ class OpenpiConnection:
 
     def close(self) -> None:
         """Close the connection. May be called more than once; the next request opens another."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        self._connection = None
+        self._open.close()
 
     @property
     def _uri(self) -> str:
@@ -100,7 +101,7 @@ class OpenpiConnection:
     def _connect(self, timeout_s: float) -> None:
         token = self.address.api_token
         try:
-            connection = connect(
+            dialled = connect(
                 self._uri,
                 compression=None,
                 max_size=self._limits.max_bytes,
@@ -111,15 +112,13 @@ class OpenpiConnection:
                 ping_interval=None,
                 proxy=None,
             )
+            self._connection = self._open.enter_context(dialled)
         except InvalidURI as error:
             raise ConfigError(Problem(f"'{self.address.host}' is no machine: {error}", key="remote_host")) from error
         except InvalidHandshake as error:
             if isinstance(error, InvalidStatus) and error.response.status_code in _UNAUTHORISED:
                 raise ConfigError(Problem(f"{self._uri} wants another key: {error}", key="remote_api_token")) from error
             raise _LostError(f"it refuses the connection ({error})") from error
-        if not isinstance(connection, ClientConnection):
-            raise TypeError(f"websockets gave a {type(connection).__name__} instead of a connection")
-        self._connection = connection
         metadata = self._received(timeout_s)
         if not isinstance(metadata, Mapping):
             self.close()
