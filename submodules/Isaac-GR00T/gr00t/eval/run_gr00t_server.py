@@ -79,17 +79,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     config = tyro.cli(ServerConfig, args=argv, prog="gr00t-server", description=__doc__)
     stop = _Stop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop.receive)
+    previous = {number: signal.signal(number, stop.receive) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         stop.server = server_of(config)
+        stop.server.run()
     except (Gr00tError, UnicodeDecodeError) as error:
         _LOG.error("%s", error)
         return 2
     except OSError as error:
         _LOG.error("%s", error)
         return 1
-    stop.server.run()
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
     _LOG.info("stopped")
     return stop.exit_code
 
