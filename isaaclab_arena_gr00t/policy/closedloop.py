@@ -3,7 +3,7 @@
 import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -126,7 +126,9 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
             cls.check_settings(read_policy_config(config.policy_config_yaml_path))
         except ConfigError as error:
             # A job file names the YAML file, so that is the key there, and the message says where in it to look.
-            raise ConfigError([Problem(str(problem), key=YAML_OPTION) for problem in error.problems]) from error
+            file = config.policy_config_yaml_path
+            located = [replace(problem, file=problem.file or file) for problem in error.problems]
+            raise ConfigError([Problem(str(problem), key=YAML_OPTION) for problem in located]) from error
 
     @classmethod
     def check_settings(cls, settings: Gr00tClosedloopPolicyConfig) -> None:

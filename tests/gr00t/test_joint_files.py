@@ -1,12 +1,9 @@
-from pathlib import Path
-
 import pytest
 
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena_gr00t.joint_files import read_joint_order, read_policy_joints
 from tests.gr00t.fakes import GROUPS, write_yaml
-
-CONFIGS = Path(__file__).parents[2] / "isaaclab_arena_gr00t" / "policy" / "config"
+from tests.gr00t.panda_checkpoint import CONFIGS
 
 
 def test_one_list_of_groups_serves_state_and_action(tmp_path):

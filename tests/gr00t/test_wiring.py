@@ -235,7 +235,7 @@ def test_a_model_without_a_state_needs_none():
 def test_the_panda_of_this_program_has_what_its_files_say():
     from isaaclab_arena_gr00t.config import read_policy_config  # noqa: PLC0415
     from isaaclab_arena_gr00t.joint_files import read_joint_order, read_policy_joints  # noqa: PLC0415
-    from tests.gr00t.test_joint_files import CONFIGS  # noqa: PLC0415
+    from tests.gr00t.panda_checkpoint import CONFIGS  # noqa: PLC0415
 
     config = read_policy_config(CONFIGS / "panda_closedloop.yaml")
     joint_files = JointFiles(
