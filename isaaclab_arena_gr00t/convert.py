@@ -1,0 +1,129 @@
+"""``python -m isaaclab_arena_gr00t.convert``: recordings to LeRobot datasets, and back."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from isaaclab_arena.errors import ArenaError, ConfigError, Problem
+from isaaclab_arena.logs import plain_text
+from isaaclab_arena_gr00t.data.from_lerobot import write_recording
+from isaaclab_arena_gr00t.data.layout import DatasetVersion
+from isaaclab_arena_gr00t.data.to_lerobot import LeRobotOptions, write_lerobot_dataset
+
+_PROGRAM = "python -m isaaclab_arena_gr00t.convert"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToLeRobot:
+    """Make a LeRobot dataset of recordings."""
+
+    dataset: Path
+    """A recording, the folder of a job, or the folder of a run: then of all its jobs."""
+    output_dir: Path
+    """Folder of the dataset; missing or empty."""
+    version: Literal["v2.1", "v3.0"] = "v2.1"
+    """v2.1 with modality.json, which GR00T's finetuning reads, or v3.0, LeRobot's newest."""
+    policy_config_yaml_path: Path | None = None
+    """YAML file of the policy to train, for its cameras and groups of joints. By default all cameras, whole arrays."""
+    only_successes: bool = False
+    """Leave out episodes that did not succeed."""
+    state_names: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """An observation in observation.state, several times for several. By default what a robot sees of itself."""
+    environment_state: bool = False
+    """Also put the other observations, which no robot sees, into observation.environment_state."""
+    no_videos: bool = False
+    """Leave out what the cameras saw."""
+    lossless: bool = False
+    """Keep every pixel as it was; the files grow, and not every player shows them."""
+    language_instruction: str = ""
+    """Instruction of episodes that were recorded without one."""
+    fps: int | None = None
+    """Control steps per second, where the recording does not give a whole number."""
+    robot_type: str | None = None
+    """What the robot is called; by default as recorded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FromLeRobot:
+    """Make a recording of a LeRobot dataset of version 2.0, 2.1 or 3.0."""
+
+    dataset: Path
+    """Folder of the dataset."""
+    output_dir: Path
+    """Folder of the recording; missing or empty."""
+
+
+_Command = (
+    Annotated[ToLeRobot, tyro.conf.subcommand("to_lerobot")]
+    | Annotated[FromLeRobot, tyro.conf.subcommand("from_lerobot")]
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Convert, and return the exit code: 0, 2 for a mistake of the user's, 130 after Ctrl-C, 1 for anything else."""
+    command = tyro.cli(
+        _Command,
+        prog=_PROGRAM,
+        args=list(sys.argv[1:] if argv is None else argv),
+        config=(tyro.conf.FlagCreatePairsOff,),
+        use_underscores=True,
+    )
+    try:
+        _to_lerobot(command) if isinstance(command, ToLeRobot) else _from_lerobot(command)
+    except KeyboardInterrupt:
+        return 130
+    except ConfigError as error:
+        print(plain_text(error, keep_lines=True), file=sys.stderr)
+        return 2
+    except ArenaError as error:
+        print(plain_text(error, keep_lines=True), file=sys.stderr)
+        return 1
+    return 0
+
+
+def _to_lerobot(command: ToLeRobot) -> None:
+    if command.fps is not None and command.fps < 1:
+        raise ConfigError(Problem(f"must be at least 1, got {command.fps}", key="--fps"))
+    options = LeRobotOptions(
+        version=DatasetVersion(command.version),
+        policy_config_yaml_path=command.policy_config_yaml_path,
+        only_successes=command.only_successes,
+        state_names=command.state_names,
+        environment_state=command.environment_state,
+        videos=not command.no_videos,
+        lossless=command.lossless,
+        language_instruction=command.language_instruction,
+        fps=command.fps,
+        robot_type=command.robot_type,
+    )
+    written = write_lerobot_dataset(command.dataset, command.output_dir, options, _progress())
+    _say(
+        f"{written.num_episodes} episodes, {written.num_frames} control steps, {len(written.tasks)} instructions, "
+        f"{len(written.features.cameras)} cameras in {command.output_dir}"
+    )
+
+
+def _from_lerobot(command: FromLeRobot) -> None:
+    _say(f"recording in {write_recording(command.dataset, command.output_dir, _progress())}")
+
+
+def _progress() -> Callable[[int, int], None]:
+    """Return what says at every tenth how far it is."""
+
+    def told(done: int, due: int) -> None:
+        if done * 10 // due > (done - 1) * 10 // due:
+            _say(f"{done} of {due} episodes")
+
+    return told
+
+
+def _say(text: str) -> None:
+    print(plain_text(text, keep_lines=True), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Recordings as LeRobot datasets, and LeRobot datasets as recordings."""

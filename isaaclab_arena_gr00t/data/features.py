@@ -1,0 +1,243 @@
+"""What a dataset holds of a recording: which arrays become which column, and which cameras which video."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.storage import layout as recorded
+from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig
+from isaaclab_arena_gr00t.data import layout
+from isaaclab_arena_gr00t.data.columns import Column, whole_arrays
+from isaaclab_arena_gr00t.data.video_files import described_video, stored_size
+from isaaclab_arena_gr00t.joint_files import JointFiles, read_joint_order, read_policy_joints
+from isaaclab_arena_gr00t.joint_wiring import wired_action, wired_state
+
+ACTION_KEY = "action"
+ROBOT_PREFIXES = ("robot_", "gripper_", "eef_")
+"""Observations that a robot can make of itself begin so; a policy that sees the others would see what no robot sees."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Camera:
+    """A camera of a recording.
+
+    Attributes:
+        path: Path of its pictures below an episode's group.
+        height: Of a picture [pixel].
+        width: Of a picture [pixel].
+    """
+
+    path: str
+    height: int
+    width: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetFeatures:
+    """What a dataset holds of each episode.
+
+    Attributes:
+        vectors: Name of the column to how it is made.
+        cameras: Key of the video, without LeRobot's prefix, to the camera.
+        rewards: Whether there are rewards.
+    """
+
+    vectors: Mapping[str, Column]
+    cameras: Mapping[str, Camera]
+    rewards: bool
+
+    def paths(self) -> dict[str, tuple[int, ...]]:
+        """Return every recorded array that is needed, and the shape of its rows."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        for column in self.vectors.values():
+            shapes |= {path: (size,) for path, size in column.sources.items()}
+        shapes |= {camera.path: (camera.height, camera.width, 3) for camera in self.cameras.values()}
+        return shapes | ({recorded.REWARDS: ()} if self.rewards else {})
+
+    def described(self, *, fps: int, lossless: bool) -> dict[str, Any]:
+        """Return what ``info.json`` says of every column and video."""
+        features: dict[str, Any] = {
+            name: {"dtype": "float32", "shape": [column.size], "names": list(column.names)}
+            for name, column in self.vectors.items()
+        }
+        for key, camera in self.cameras.items():
+            height, width = camera.height, camera.width
+            if not lossless:
+                height, width = stored_size(height, width)
+            features[layout.PICTURES_PREFIX + key] = {
+                "dtype": "video",
+                "shape": [height, width, 3],
+                "names": ["height", "width", "channels"],
+                "info": described_video(fps=fps, height=height, width=width, lossless=lossless),
+            }
+        if self.rewards:
+            features[layout.REWARD] = _scalar("float32")
+        features[layout.DONE] = _scalar("bool")
+        features[layout.ANNOTATION] = _scalar("int64")
+        features[layout.TIMESTAMP] = _scalar("float32")
+        for name in (layout.FRAME_INDEX, layout.EPISODE_INDEX, layout.INDEX, layout.TASK_INDEX):
+            features[name] = _scalar("int64")
+        return features
+
+
+def plan_features(
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    policy: Gr00tClosedloopPolicyConfig | None = None,
+    state_names: Sequence[str] = (),
+    environment_state: bool = False,
+    videos: bool = True,
+) -> DatasetFeatures:
+    """Return what a dataset is to hold.
+
+    Args:
+        shapes: Path of every recorded array of an episode to its shape.
+        policy: The YAML file of the policy that the dataset is for: it names cameras and groups of joints.
+        state_names: Observations that are the state; by default those of ``policy``, or else those that a robot
+            makes of itself, or all if there are none.
+        environment_state: Whether the other observations are a column too.
+        videos: Whether there are videos.
+
+    Raises:
+        ConfigError: If the recording lacks something.
+    """
+    observed = _vectors(shapes)
+    if len(shapes.get(recorded.ACTIONS, ())) != 2:
+        raise ConfigError("the recording has no actions of shape (num_steps, action_dim)")
+    names = tuple(state_names)
+    if not names and policy is not None:
+        given = policy.state_names_sim
+        names = (given,) if isinstance(given, str) else tuple(given)
+    names = names or tuple(name for name in observed if name.startswith(ROBOT_PREFIXES)) or tuple(observed)
+    files = _joint_files(policy)
+    vectors: dict[str, Column] = {}
+    if names:
+        vectors[layout.STATE] = _state(observed, names, files)
+    others = {name: size for name, size in observed.items() if name not in names}
+    if environment_state and others:
+        vectors[layout.ENVIRONMENT_STATE] = _whole(others)
+    vectors[layout.ACTION] = _action(shapes[recorded.ACTIONS][1], files)
+    cameras = _cameras(shapes, policy) if videos else {}
+    return DatasetFeatures(vectors=vectors, cameras=cameras, rewards=recorded.REWARDS in shapes)
+
+
+def _vectors(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """Return the size of every observation of the group ``policy`` that is a vector."""
+    prefix = f"{recorded.OBSERVATIONS}/"
+    return {
+        path.removeprefix(prefix): shape[1]
+        for path, shape in shapes.items()
+        if path.startswith(prefix) and len(shape) == 2 and shape[1]
+    }
+
+
+def _joint_files(policy: Gr00tClosedloopPolicyConfig | None) -> JointFiles:
+    if policy is None or policy.policy_joints_config_path is None:
+        return JointFiles()
+    state, action = policy.state_joints_config_path, policy.action_joints_config_path
+    return JointFiles(
+        policy=read_policy_joints(policy.policy_joints_config_path),
+        state_order=read_joint_order(state) if state else None,
+        action_order=read_joint_order(action) if action else None,
+    )
+
+
+def _whole(sizes: Mapping[str, int]) -> Column:
+    return whole_arrays(
+        {name.replace("/", "."): (f"{recorded.OBSERVATIONS}/{name}", size) for name, size in sizes.items()}
+    )
+
+
+def _state(observed: Mapping[str, int], names: Sequence[str], files: JointFiles) -> Column:
+    missing = [name for name in names if name not in observed]
+    if missing:
+        problems = [
+            Problem(f"the recording has no observation '{name}'{did_you_mean(name, observed)}", key="state_names")
+            for name in missing
+        ]
+        raise ConfigError(problems)
+    if files.policy is None:
+        return _whole({name: observed[name] for name in names})
+    specs = {name: ArraySpec(shape=(observed[name],)) for name in names}
+    terms, groups, problems = wired_state(specs, list(files.policy.state), names, files)
+    if problems:
+        raise ConfigError(problems)
+    return Column(
+        sources={f"{recorded.OBSERVATIONS}/{name}": observed[name] for name in terms},
+        groups=groups,
+        names=tuple(joint for joints in files.policy.state.values() for joint in joints),
+    )
+
+
+def _action(size: int, files: JointFiles) -> Column:
+    if files.policy is None:
+        return whole_arrays({ACTION_KEY: (recorded.ACTIONS, size)})
+    groups, problems = wired_action(ArraySpec(shape=(size,)), list(files.policy.action), files)
+    if problems:
+        raise ConfigError(problems)
+    names = tuple(joint for joints in files.policy.action.values() for joint in joints)
+    return Column(sources={recorded.ACTIONS: size}, groups=groups, names=names)
+
+
+def _cameras(shapes: Mapping[str, tuple[int, ...]], policy: Gr00tClosedloopPolicyConfig | None) -> dict[str, Camera]:
+    prefix = f"{recorded.CAMERA_OBSERVATIONS}/"
+    found = {
+        path.removeprefix(prefix): Camera(path=path, height=shape[1], width=shape[2])
+        for path, shape in shapes.items()
+        if path.startswith(prefix) and len(shape) == 4 and shape[3] == 3
+    }
+    if policy is None:
+        return {name.replace("/", "."): camera for name, camera in found.items()}
+    given = policy.pov_cam_name_sim
+    wanted = (
+        dict(given)
+        if isinstance(given, dict)
+        else {name: name for name in ([given] if isinstance(given, str) else given)}
+    )
+    problems = [
+        Problem(
+            f"the recording has no pictures of '{name}'{did_you_mean(name, found)}; record them with --enable_cameras "
+            "and --record_observations all, or leave out videos with --no_videos",
+            key="pov_cam_name_sim",
+        )
+        for name in wanted.values()
+        if name not in found
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return {key: found[name] for key, name in wanted.items()}
+
+
+def _scalar(dtype: str) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": [1], "names": None}
+
+
+def features_document(features: DatasetFeatures) -> dict[str, Any]:
+    """Return features as plain values, from which `features_of_document` makes them again."""
+    return dataclasses.asdict(features)
+
+
+def features_of_document(document: Mapping[str, Any]) -> DatasetFeatures:
+    """Return what `features_document` was given.
+
+    Raises:
+        KeyError: If something is missing.
+        TypeError: If something is of another type.
+        ValueError: If something has another value.
+    """
+    vectors = {
+        str(name): Column(
+            sources={str(path): int(size) for path, size in column["sources"].items()},
+            groups={str(key): tuple(map(int, places)) for key, places in column["groups"].items()},
+            names=tuple(map(str, column["names"])),
+        )
+        for name, column in document["vectors"].items()
+    }
+    cameras = {
+        str(key): Camera(path=str(camera["path"]), height=int(camera["height"]), width=int(camera["width"]))
+        for key, camera in document["cameras"].items()
+    }
+    return DatasetFeatures(vectors=vectors, cameras=cameras, rewards=bool(document["rewards"]))

@@ -1,0 +1,116 @@
+"""Where the files of a LeRobot dataset lie, and what its small JSON files say. Pure functions, both versions.
+
+Version 2.1 has a table and a video per episode; it is what GR00T's finetuning reads, beside ``modality.json``. Version
+3.0 puts many episodes into one file. What LeRobot has no place for lies in two files of this program's, beside its own.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+INFO_FILE = "meta/info.json"
+STATS_FILE = "meta/stats.json"
+MODALITY_FILE = "meta/modality.json"
+ARENA_FILE = "meta/arena.json"
+ARENA_EPISODES_FILE = "meta/arena_episodes.jsonl"
+TASKS_LINES_FILE = "meta/tasks.jsonl"
+EPISODES_LINES_FILE = "meta/episodes.jsonl"
+EPISODES_STATS_FILE = "meta/episodes_stats.jsonl"
+TASKS_TABLE_FILE = "meta/tasks.parquet"
+EPISODES_TABLE_PATH = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+
+CHUNKS_SIZE = 1000
+"""How many files a folder ``chunk-000`` holds at most."""
+DATA_FILE_MB = 100
+VIDEO_FILE_MB = 200
+
+ARENA_SCHEMA_VERSION = 1
+"""Of `ARENA_FILE` and `ARENA_EPISODES_FILE`."""
+
+STATE = "observation.state"
+ENVIRONMENT_STATE = "observation.environment_state"
+ACTION = "action"
+REWARD = "next.reward"
+DONE = "next.done"
+PICTURES_PREFIX = "observation.images."
+ANNOTATION = "annotation.human.task_description"
+TASK_INDEX = "task_index"
+TIMESTAMP = "timestamp"
+FRAME_INDEX = "frame_index"
+EPISODE_INDEX = "episode_index"
+INDEX = "index"
+
+
+class DatasetVersion(StrEnum):
+    """A version of the layout that is written: ``V21`` for GR00T, ``V30`` for LeRobot itself."""
+
+    V21 = "v2.1"
+    V30 = "v3.0"
+
+
+DATA_PATHS = {
+    DatasetVersion.V21: "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
+    DatasetVersion.V30: "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
+}
+VIDEO_PATHS = {
+    DatasetVersion.V21: "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4",
+    DatasetVersion.V30: "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4",
+}
+
+
+def of_episode(template: str, episode_index: int, video_key: str = "") -> str:
+    """Return the path of an episode's own file, version 2.1."""
+    chunk = episode_index // CHUNKS_SIZE
+    return template.format(episode_chunk=chunk, episode_index=episode_index, video_key=video_key)
+
+
+def of_number(template: str, number: int, video_key: str = "") -> str:
+    """Return the path of the n-th file, counted over all chunks, version 3.0."""
+    chunk, file = divmod(number, CHUNKS_SIZE)
+    return template.format(chunk_index=chunk, file_index=file, video_key=video_key)
+
+
+def info_document(
+    version: DatasetVersion,
+    features: Mapping[str, Any],
+    *,
+    fps: int,
+    robot_type: str,
+    num_episodes: int,
+    num_frames: int,
+    num_tasks: int,
+) -> dict[str, Any]:
+    """Return the content of ``info.json``.
+
+    Args:
+        version: Of the layout.
+        features: Column to what it holds; see `DatasetFeatures.described`.
+        fps: Control steps per second.
+        robot_type: What the robot is called.
+        num_episodes: Number of episodes.
+        num_frames: Number of control steps in all.
+        num_tasks: Number of different instructions.
+    """
+    num_videos = sum(feature["dtype"] == "video" for feature in features.values())
+    totals: dict[str, Any] = {
+        "total_episodes": num_episodes,
+        "total_frames": num_frames,
+        "total_tasks": num_tasks,
+        "chunks_size": CHUNKS_SIZE,
+    }
+    if version is DatasetVersion.V21:
+        totals["total_videos"] = num_videos * num_episodes
+        totals["total_chunks"] = -(-num_episodes // CHUNKS_SIZE)
+    else:
+        totals["data_files_size_in_mb"] = DATA_FILE_MB
+        totals["video_files_size_in_mb"] = VIDEO_FILE_MB
+    return {
+        "codebase_version": str(version),
+        "robot_type": robot_type,
+        **totals,
+        "fps": fps,
+        "splits": {"train": f"0:{num_episodes}"},
+        "data_path": DATA_PATHS[version],
+        "video_path": VIDEO_PATHS[version] if num_videos else None,
+        "features": dict(features),
+    }

@@ -1,0 +1,166 @@
+"""The recorded episodes that a dataset is made of: of a file, of a job, or of all jobs of a run."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.storage.hdf5 import locate_arrays, read_all_attributes
+from isaaclab_arena.storage.layout import ACTIONS, EPISODES_FOLDER, demo_name
+from isaaclab_arena.storage.recorded_episode import AttributeValue
+from isaaclab_arena.storage.recordings import find_recordings, index_episodes
+
+DATASET_OPTION = "--dataset"
+_FPS_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceEpisode:
+    """A recorded episode.
+
+    Attributes:
+        file: The recording.
+        episode_index: Its number there.
+        instruction: What the policy was told.
+        control_dt: Time between two control steps [s], None where that was not recorded.
+    """
+
+    file: Path
+    episode_index: int
+    instruction: str
+    control_dt: float | None
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"{self.file}: {demo_name(self.episode_index)}"
+
+
+def find_episodes(dataset: Path, *, only_successes: bool, default_instruction: str = "") -> list[SourceEpisode]:
+    """Return the episodes of a recording, of a job's folder, of a run's folder, or of files that match a pattern.
+
+    Args:
+        dataset: The path, or the pattern.
+        only_successes: Whether episodes are left out that did not succeed.
+        default_instruction: The instruction of episodes that were recorded without one.
+
+    Raises:
+        ConfigError: If there is none, or an episode has no instruction.
+        StorageError: If a recording cannot be read.
+    """
+    found = []
+    num_recorded = 0
+    for files in _jobs(dataset):
+        places = index_episodes(files, key=DATASET_OPTION)
+        num_recorded += len(places)
+        of_job = []
+        for file in dict.fromkeys(places.values()):
+            indices = [index for index, place in places.items() if place == file]
+            for index, attributes in zip(indices, read_all_attributes(file, indices), strict=True):
+                if not only_successes or attributes.get("success") is True:
+                    of_job.append(_episode(file, index, attributes, default_instruction))
+        found += sorted(of_job, key=lambda episode: episode.episode_index)
+    if not found:
+        reason = f"none of its {num_recorded} episodes succeeded" if num_recorded else "it holds no episodes"
+        raise ConfigError(Problem(f"'{dataset}' gives no episode: {reason}", key=DATASET_OPTION))
+    _refuse_silent(found)
+    return found
+
+
+def frames_per_second(episodes: Iterable[SourceEpisode]) -> int:
+    """Return how many control steps a second has.
+
+    Raises:
+        ConfigError: If that is no whole number, episodes differ, or one does not say it.
+    """
+    found: dict[float | None, SourceEpisode] = {}
+    for episode in episodes:
+        found.setdefault(episode.control_dt, episode)
+    if len(found) > 1:
+        first, second = list(found)[:2]
+        message = (
+            f"{found[first].name} has control steps of {first} s, {found[second].name} of {second} s; "
+            "a dataset has one rate"
+        )
+        raise ConfigError(Problem(message, key=DATASET_OPTION))
+    ((control_dt, episode),) = found.items()
+    if control_dt is None:
+        message = f"{episode.name} does not say how long a control step is; give --fps"
+        raise ConfigError(Problem(message, key=DATASET_OPTION))
+    rate = 1 / control_dt
+    if abs(rate - round(rate)) > _FPS_TOLERANCE * rate:
+        message = f"{episode.name} has {rate:.6g} control steps per second, and LeRobot takes whole numbers; give --fps"
+        raise ConfigError(Problem(message, key=DATASET_OPTION))
+    return round(rate)
+
+
+def shapes_of(episode: SourceEpisode) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every recorded array, by path.
+
+    Raises:
+        StorageError: If the recording cannot be read.
+    """
+    return {path: place.shape for path, place in locate_arrays(episode.file, episode.episode_index).items()}
+
+
+def check_shapes(episode: SourceEpisode, wanted: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse an episode that lacks an array.
+
+    Args:
+        episode: The episode.
+        wanted: Path of every array that is needed to the shape of its rows.
+
+    Raises:
+        ConfigError: If an array is missing or has another shape, or there is no control step.
+        StorageError: If the recording cannot be read.
+    """
+    shapes = shapes_of(episode)
+    num_steps = shapes.get(ACTIONS, (0,))[0]
+    if num_steps == 0:
+        raise ConfigError(Problem(f"{episode.name} has no control step", key=DATASET_OPTION))
+    for path, shape in wanted.items():
+        due = (num_steps, *shape)
+        if shapes.get(path) != due:
+            has = f"has shape {shapes[path]}" if path in shapes else "is missing"
+            message = f"{episode.name}: '{path}' {has}; {due} is due, as in the first episode"
+            raise ConfigError(Problem(message, key=DATASET_OPTION))
+
+
+def _jobs(dataset: Path) -> Iterator[Sequence[Path]]:
+    """Yield the recordings of each job."""
+    folder = dataset.expanduser()
+    jobs = [folder, *sorted(path for path in folder.glob("*") if path.is_dir())] if folder.is_dir() else [folder]
+    files: dict[Path, list[Path]] = {}
+    for job in jobs:
+        try:
+            recordings = find_recordings(str(job), key=DATASET_OPTION)
+        except ConfigError:
+            continue
+        for file in recordings:
+            owner = file.parent.parent if file.parent.name == EPISODES_FOLDER else file.parent
+            # A job's folder of episodes is also a folder of the run that its job's folder was given as.
+            known = files.setdefault(owner, [])
+            if file not in known:
+                known.append(file)
+    if not files:
+        raise ConfigError(Problem(f"no recording at '{dataset}', nor in its folders", key=DATASET_OPTION))
+    yield from files.values()
+
+
+def _episode(file: Path, index: int, attributes: dict[str, AttributeValue], default_instruction: str) -> SourceEpisode:
+    control_dt = attributes.get("control_dt")
+    return SourceEpisode(
+        file=file,
+        episode_index=index,
+        instruction=str(attributes.get("language_instruction") or default_instruction),
+        control_dt=float(control_dt) if isinstance(control_dt, int | float) and control_dt > 0 else None,
+    )
+
+
+def _refuse_silent(episodes: Iterable[SourceEpisode]) -> None:
+    silent = [episode for episode in episodes if not episode.instruction]
+    if silent:
+        message = (
+            f"{silent[0].name} and {len(silent) - 1} others have no instruction; give one with --language_instruction"
+        )
+        raise ConfigError(Problem(message, key=DATASET_OPTION))

@@ -1,0 +1,238 @@
+"""From recordings to a LeRobot dataset, one episode at a time; the dataset is one when ``info.json`` is there."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from isaaclab_arena.errors import ConfigError, Problem, StorageError
+from isaaclab_arena.storage import layout as recorded
+from isaaclab_arena.storage.atomic import storage_errors, write_text
+from isaaclab_arena.storage.hdf5 import read_attributes, read_episode
+from isaaclab_arena.storage.json_values import json_text
+from isaaclab_arena.storage.recorded_steps import RecordedArray, RecordedSteps
+from isaaclab_arena_gr00t.config import read_policy_config
+from isaaclab_arena_gr00t.data import layout
+from isaaclab_arena_gr00t.data.features import DatasetFeatures, features_document, plan_features
+from isaaclab_arena_gr00t.data.layout import DatasetVersion
+from isaaclab_arena_gr00t.data.modality_file import modality_document
+from isaaclab_arena_gr00t.data.sources import SourceEpisode, check_shapes, find_episodes, frames_per_second, shapes_of
+from isaaclab_arena_gr00t.data.statistics import (
+    ColumnSpool,
+    Statistics,
+    array_statistics,
+    intensity_counts,
+    picture_statistics,
+)
+from isaaclab_arena_gr00t.data.writers import WRITERS, EpisodeContent, EpisodeWriter, append_lines
+
+_NOT_KEPT = frozenset({"checksum", "num_samples", recorded.COMMIT_ATTRIBUTE})
+"""Attributes of an episode that are about its file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeRobotOptions:
+    """What becomes of a recording.
+
+    Attributes:
+        version: Of the layout.
+        policy_config_yaml_path: The YAML file of the policy that the dataset is for; see `plan_features`.
+        only_successes: Whether episodes are left out that did not succeed.
+        state_names: See `plan_features`.
+        environment_state: See `plan_features`.
+        videos: See `plan_features`.
+        lossless: See `VideoWriter`.
+        language_instruction: The instruction of episodes that were recorded without one.
+        fps: Control steps per second; None for what was recorded, which must be a whole number.
+        robot_type: What the robot is called.
+    """
+
+    version: DatasetVersion = DatasetVersion.V21
+    policy_config_yaml_path: Path | None = None
+    only_successes: bool = False
+    state_names: Sequence[str] = ()
+    environment_state: bool = False
+    videos: bool = True
+    lossless: bool = False
+    language_instruction: str = ""
+    fps: int | None = None
+    robot_type: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """What came of it.
+
+    Attributes:
+        num_episodes: Number of episodes.
+        num_frames: Number of control steps in all.
+        tasks: The different instructions.
+        features: What the dataset holds.
+    """
+
+    num_episodes: int
+    num_frames: int
+    tasks: tuple[str, ...]
+    features: DatasetFeatures
+
+
+def write_lerobot_dataset(
+    dataset: Path, output_dir: Path, options: LeRobotOptions, told: Callable[[int, int], None] = lambda *_: None
+) -> Written:
+    """Make a LeRobot dataset of recordings.
+
+    Args:
+        dataset: A recording, or the folder of a job or of a run.
+        output_dir: Folder of the dataset; missing or empty.
+        options: What becomes of the recording.
+        told: Called after each episode with how many are done and how many there are.
+
+    Raises:
+        ConfigError: If there is no recording, or it does not hold what is asked for.
+        StorageError: If a recording cannot be read or the dataset cannot be written. What was written by then stays,
+            without ``info.json``.
+    """
+    policy = None if options.policy_config_yaml_path is None else read_policy_config(options.policy_config_yaml_path)
+    instruction = options.language_instruction or ("" if policy is None else policy.language_instruction)
+    episodes = find_episodes(dataset, only_successes=options.only_successes, default_instruction=instruction)
+    fps = options.fps or frames_per_second(episodes)
+    features = plan_features(
+        shapes_of(episodes[0]),
+        policy=policy,
+        state_names=options.state_names,
+        environment_state=options.environment_state,
+        videos=options.videos,
+    )
+    for episode in episodes:
+        check_shapes(episode, features.paths())
+    _make_folder(output_dir)
+    writer = WRITERS[options.version](output_dir, fps=fps, lossless=options.lossless)
+    conversion = _Conversion(output_dir, features, writer, fps)
+    for number, episode in enumerate(episodes):
+        conversion.add(number, episode)
+        told(number + 1, len(episodes))
+    tasks = conversion.finish()
+    info = layout.info_document(
+        options.version,
+        features.described(fps=fps, lossless=options.lossless),
+        fps=fps,
+        robot_type=options.robot_type or _robot_type(episodes[0]),
+        num_episodes=len(episodes),
+        num_frames=conversion.num_frames,
+        num_tasks=len(tasks),
+    )
+    # Readers begin with this file, so nobody takes what was interrupted for a dataset.
+    write_text(output_dir / layout.INFO_FILE, json_text(info))
+    return Written(num_episodes=len(episodes), num_frames=conversion.num_frames, tasks=tasks, features=features)
+
+
+class _Conversion:
+    """Episodes go in one by one; statistics and instructions add up."""
+
+    def __init__(self, root: Path, features: DatasetFeatures, writer: EpisodeWriter, fps: int) -> None:
+        self.num_frames = 0
+        self._root = root
+        self._features = features
+        self._writer = writer
+        self._fps = fps
+        self._tasks: dict[str, int] = {}
+        self._spools: dict[str, ColumnSpool] = {}
+        self._counts: dict[str, np.ndarray] = {}
+        self._env_args: dict[Path, Mapping[str, Any]] = {}
+
+    def add(self, number: int, episode: SourceEpisode) -> None:
+        steps = RecordedSteps()
+        arrays = {path: steps.array(_array(episode, path)) for path in self._features.paths()}
+        task = self._tasks.setdefault(episode.instruction, len(self._tasks))
+        columns = self._columns(arrays, number, task)
+        _refuse_endless(columns, episode)
+        pictures = {layout.PICTURES_PREFIX + key: arrays[camera.path] for key, camera in self._features.cameras.items()}
+        statistics = self._statistics(columns, pictures)
+        content = EpisodeContent(
+            episode_index=number, columns=columns, pictures=pictures, task=episode.instruction, statistics=statistics
+        )
+        self._writer.add(content)
+        self._remember(number, episode)
+        self.num_frames += content.num_steps
+
+    def finish(self) -> tuple[str, ...]:
+        """Write everything but ``info.json``, and return the instructions."""
+        statistics = {name: spool.finish() for name, spool in self._spools.items()}
+        statistics |= {name: picture_statistics(counts, self.num_frames) for name, counts in self._counts.items()}
+        self._writer.finish(tuple(self._tasks), statistics)
+        write_text(self._root / layout.MODALITY_FILE, json_text(modality_document(self._features)))
+        arena = {"schema_version": layout.ARENA_SCHEMA_VERSION, "features": features_document(self._features)}
+        write_text(self._root / layout.ARENA_FILE, json_text(arena))
+        return tuple(self._tasks)
+
+    def _columns(self, arrays: Mapping[str, np.ndarray], number: int, task: int) -> dict[str, np.ndarray]:
+        columns = {name: column.packed(arrays) for name, column in self._features.vectors.items()}
+        num_steps = len(columns[layout.ACTION])
+        if self._features.rewards:
+            columns[layout.REWARD] = np.asarray(arrays[recorded.REWARDS], np.float32)
+        frames = np.arange(num_steps, dtype=np.int64)
+        return columns | {
+            layout.DONE: frames == num_steps - 1,
+            layout.ANNOTATION: np.full(num_steps, task, np.int64),
+            layout.TIMESTAMP: (frames / self._fps).astype(np.float32),
+            layout.FRAME_INDEX: frames,
+            layout.EPISODE_INDEX: np.full(num_steps, number, np.int64),
+            layout.INDEX: frames + self.num_frames,
+            layout.TASK_INDEX: np.full(num_steps, task, np.int64),
+        }
+
+    def _statistics(
+        self, columns: Mapping[str, np.ndarray], pictures: Mapping[str, np.ndarray]
+    ) -> dict[str, Statistics]:
+        statistics = {}
+        for name, values in columns.items():
+            rows = values.reshape(len(values), -1)
+            if name not in self._spools:
+                self._spools[name] = ColumnSpool(self._root, rows.shape[1])
+            self._spools[name].append(rows)
+            statistics[name] = array_statistics(rows)
+        for name, frames in pictures.items():
+            counts = sum((intensity_counts(frame[None]) for frame in frames), np.zeros((3, 256), np.int64))
+            self._counts[name] = self._counts.get(name, 0) + counts
+            statistics[name] = picture_statistics(counts, len(frames))
+        return statistics
+
+    def _remember(self, number: int, episode: SourceEpisode) -> None:
+        """Write down what LeRobot's files have no place for."""
+        attributes = read_attributes(episode.file, episode.episode_index)
+        kept = {name: value for name, value in attributes.items() if name not in _NOT_KEPT}
+        if episode.file not in self._env_args:
+            # They are the same for a whole file.
+            self._env_args[episode.file] = read_episode(episode.file, episode.episode_index).env_args
+        env_args = self._env_args[episode.file]
+        line = {"episode_index": number, "source": episode.name, "attributes": kept, "env_args": env_args}
+        append_lines(self._root / layout.ARENA_EPISODES_FILE, [line])
+
+
+def _make_folder(output_dir: Path) -> None:
+    if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
+        message = f"'{output_dir}' is not empty; name a folder that is, or remove it"
+        raise ConfigError(Problem(message, key="--output_dir"))
+    with storage_errors("make", output_dir):
+        (output_dir / "meta").mkdir(parents=True, exist_ok=True)
+
+
+def _array(episode: SourceEpisode, path: str) -> RecordedArray:
+    return RecordedArray(file=episode.file, episode_index=episode.episode_index, name=path)
+
+
+def _refuse_endless(columns: Mapping[str, np.ndarray], episode: SourceEpisode) -> None:
+    for name, values in columns.items():
+        if not np.isfinite(values).all():
+            raise StorageError(
+                f"{episode.name}: '{name}' holds values that are no finite numbers; leave the episode out"
+            )
+
+
+def _robot_type(episode: SourceEpisode) -> str:
+    attributes = read_attributes(episode.file, episode.episode_index)
+    provenance = json.loads(str(attributes.get("provenance", "{}")))
+    return str(provenance.get("embodiment", "unknown"))

@@ -1,0 +1,149 @@
+"""The videos of a LeRobot dataset: H.264 in MP4, one frame per control step, every second one to begin reading at."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, cast
+
+import av
+import numpy as np
+from av.error import FFmpegError
+from av.video.frame import PictureType
+from av.video.stream import VideoStream
+
+from isaaclab_arena.errors import StorageError
+from isaaclab_arena.storage.atomic import storage_errors
+
+_LOSSY = ("libx264", "yuv420p", {"preset": "medium", "crf": "18"})
+_LOSSLESS = ("libx264rgb", "rgb24", {"preset": "medium", "qp": "0"})
+# Random access, as training does it, decodes from the last key frame; later frames must not come before earlier ones.
+_RANDOM_ACCESS = {"g": "2", "bf": "0", "sc_threshold": "0"}
+
+
+class VideoWriter:
+    """Writes the frames of one episode after the other into one file.
+
+    Args:
+        path: The file; its folder is made.
+        fps: Frames per second.
+        lossless: Whether every pixel stays as it is, which not every player shows; else YUV 4:2:0, which all do.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+
+    def __init__(self, path: Path, *, fps: int, lossless: bool) -> None:
+        self.path = path
+        self.num_frames = 0
+        self._fps = fps
+        self._encoder = _LOSSLESS if lossless else _LOSSY
+        with _video_errors("write", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._container = av.open(str(path), mode="w", format="mp4")
+        self._stream: VideoStream | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """About how large the file is by now."""
+        return self.path.stat().st_size
+
+    def add(self, frames: Iterable[np.ndarray]) -> None:
+        """Append an episode.
+
+        Args:
+            frames: Shape of each: (height, width, 3), uint8, the same for all; see `stored_size`.
+        """
+        is_first = True
+        for frame in frames:
+            height, width = frame.shape[:2]
+            even_height, even_width = (height, width) if self._encoder is _LOSSLESS else stored_size(height, width)
+            even = np.pad(frame, ((0, even_height - height), (0, even_width - width), (0, 0)), mode="edge")
+            picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(even), format="rgb24")
+            picture.pts = self.num_frames
+            picture.time_base = Fraction(1, self._fps)
+            if is_first:
+                picture.pict_type = PictureType.I
+            with _video_errors("write", self.path):
+                self._container.mux(self._stream_for(even).encode(picture))
+            self.num_frames += 1
+            is_first = False
+
+    def close(self) -> None:
+        """Complete the file."""
+        with _video_errors("write", self.path):
+            if self._stream is not None:
+                self._container.mux(self._stream.encode(None))
+            self._container.close()
+
+    def _stream_for(self, frame: np.ndarray) -> VideoStream:
+        if self._stream is None:
+            codec, pixels, options = self._encoder
+            stream = cast(VideoStream, self._container.add_stream(codec, rate=self._fps, options=dict(options)))
+            stream.options = {**options, **_RANDOM_ACCESS}
+            stream.height, stream.width = frame.shape[:2]
+            stream.pix_fmt = pixels
+            # The number of threads is part of what comes out, and must not depend on the machine.
+            stream.codec_context.thread_count = 1
+            self._stream = stream
+        return self._stream
+
+
+def stored_size(height: int, width: int) -> tuple[int, int]:
+    """Return the even height and width that a frame is filled up to, since colours are stored for pairs of pixels."""
+    return height + height % 2, width + width % 2
+
+
+def described_video(*, fps: int, height: int, width: int, lossless: bool) -> dict[str, Any]:
+    """Return what ``info.json`` says of a video feature's files."""
+    return {
+        "video.height": height,
+        "video.width": width,
+        "video.codec": "h264",
+        "video.pix_fmt": "gbrp" if lossless else "yuv420p",
+        "video.is_depth_map": False,
+        "video.fps": fps,
+        "video.channels": 3,
+        "has_audio": False,
+    }
+
+
+def read_frames(path: Path, *, fps: float, first: int, count: int) -> Iterator[np.ndarray]:
+    """Yield consecutive frames of a video. Shape of each: (height, width, 3), uint8.
+
+    Args:
+        path: The file, of whatever codec.
+        fps: Frames per second.
+        first: Number of the first frame wanted.
+        count: How many.
+
+    Raises:
+        StorageError: If the file cannot be read, or lacks a frame.
+    """
+    due = first
+    with _video_errors("read", path), av.open(str(path)) as container:
+        if not container.streams.video:
+            raise StorageError(f"{path} holds no video")
+        stream = container.streams.video[0]
+        time_base = stream.time_base or Fraction(1, 1)
+        start = stream.start_time or 0
+        container.seek(start + int(first / fps / time_base), stream=stream)
+        for frame in container.decode(stream):
+            number = round(float(((frame.pts or 0) - start) * time_base * Fraction(fps)))
+            if number < due:
+                continue
+            if number > due or due == first + count:
+                break
+            yield frame.to_ndarray(format="rgb24")
+            due += 1
+    if due < first + count:
+        raise StorageError(f"{path} has no frame {due}; frames {first} to {first + count - 1} were wanted")
+
+
+@contextmanager
+def _video_errors(doing: str, path: Path) -> Iterator[None]:
+    try:
+        with storage_errors(doing, path):
+            yield
+    except FFmpegError as error:
+        raise StorageError(f"cannot {doing} {path}: {error.strerror}") from error

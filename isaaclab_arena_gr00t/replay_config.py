@@ -1,0 +1,104 @@
+"""What a user says of a replayed LeRobot dataset: the options of a job, and the YAML file that they may name."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isaaclab_arena.config.documents import read_document
+from isaaclab_arena.config.options import read_options
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.policy.policy_base import PolicyCfg
+from isaaclab_arena_gr00t.joint_files import JointFiles, read_joint_order, read_policy_joints
+
+
+@dataclass(frozen=True)
+class ReplayLerobotPolicyArgs(PolicyCfg):
+    """Options of `ReplayLerobotPolicy`; ``dataset_path`` or ``policy_config_yaml_path`` must be given.
+
+    Attributes:
+        policy_config_yaml_path: The YAML file that names the dataset; see `LerobotReplayConfig`.
+        dataset_path: The folder of the dataset, before that of the YAML file.
+        trajectory_index: The trajectory to play in every episode; None plays in each episode the one of its index.
+        max_steps: Control steps after which an episode ends, if its trajectory is longer.
+        device: Where actions are kept until they are played, None for the environment's device.
+        num_envs: Accepted for Isaac Lab Arena's job files; the policy serves whatever number of rows there is.
+    """
+
+    policy_config_yaml_path: str | None = None
+    dataset_path: str | None = None
+    trajectory_index: int | None = None
+    max_steps: int | None = None
+    device: str | None = None
+    num_envs: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class LerobotReplayConfig:
+    """The YAML file of a replayed dataset, with Isaac Lab Arena's keys; paths as in `Gr00tClosedloopPolicyConfig`.
+
+    Attributes:
+        dataset_path: The folder of the dataset.
+        policy_joints_config_path: File that says which joints the groups of ``modality.json`` hold. Without it, the
+            actions of a dataset that was made of a recording become what they were, others are played as they are.
+        action_joints_config_path: File with the position of every joint in the environment's action.
+        action_horizon: Accepted and not used: every action is played.
+        action_chunk_length: Accepted and not used: every action is played.
+        embodiment_tag: Accepted and not used: the dataset says what it holds.
+        modality_config_path: Accepted and not used: the dataset says what it holds.
+        task_mode_name: Accepted and not used: the joint files say where actions go.
+        video_backend: Accepted and not used: no videos are read.
+    """
+
+    dataset_path: str
+    policy_joints_config_path: str | None = None
+    action_joints_config_path: str | None = None
+    action_horizon: int | None = None
+    action_chunk_length: int | None = None
+    embodiment_tag: str | None = None
+    modality_config_path: str | None = None
+    task_mode_name: str | None = None
+    video_backend: str | None = None
+
+
+def read_replay_config(args: ReplayLerobotPolicyArgs) -> LerobotReplayConfig:
+    """Return what a job's options and the YAML file that they may name say.
+
+    Raises:
+        ConfigError: With every problem, each with the key, and with the file where it is there.
+    """
+    if args.policy_config_yaml_path is None:
+        if args.dataset_path is None:
+            raise ConfigError(Problem("is missing; give it, or policy_config_yaml_path", key="dataset_path"))
+        return LerobotReplayConfig(dataset_path=args.dataset_path)
+    file = args.policy_config_yaml_path
+    document = read_document(file)
+    if not isinstance(document, dict):
+        raise ConfigError(Problem("must be a mapping from key to value", file=file))
+    if args.dataset_path is not None:
+        document["dataset_path"] = str(Path(args.dataset_path).absolute())
+    try:
+        settings = read_options(LerobotReplayConfig, document, owner="a replayed dataset")
+    except ConfigError as error:
+        raise ConfigError([dataclasses.replace(problem, file=file) for problem in error.problems]) from error
+    paths = ("dataset_path", "policy_joints_config_path", "action_joints_config_path")
+    located: dict[str, Any] = {key: _located(getattr(settings, key), Path(file).parent) for key in paths}
+    return dataclasses.replace(settings, **located)
+
+
+def _located(path: str | None, folder: Path) -> str | None:
+    """Return a path as seen from the working directory: that beside the YAML file where there is one."""
+    return str(folder / path) if path and (folder / path).exists() else path
+
+
+def replay_joint_files(settings: LerobotReplayConfig) -> JointFiles:
+    """Return what the joint files say.
+
+    Raises:
+        ConfigError: If one cannot be read.
+    """
+    policy, action = settings.policy_joints_config_path, settings.action_joints_config_path
+    return JointFiles(
+        policy=read_policy_joints(policy) if policy else None,
+        action_order=read_joint_order(action) if action else None,
+    )
