@@ -1,10 +1,14 @@
 """Reading and writing checkpoints: a directory with a configuration, a processor and weights in safetensors."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModel, AutoProcessor
+from transformers.utils import logging as transformers_logging
 
 from gr00t.errors import CheckpointError
 from gr00t.model import Gr00tSmallConfig, Gr00tSmallProcessor
@@ -15,7 +19,8 @@ _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 def save_checkpoint(directory: str | Path, model: Gr00tSmall, processor: Gr00tSmallProcessor) -> None:
     """Write everything that ``load_model`` and ``load_processor`` need."""
-    model.save_pretrained(directory)
+    with _without_progress_bars():
+        model.save_pretrained(directory)
     processor.save_pretrained(directory)
 
 
@@ -54,10 +59,11 @@ def load_model(directory: str | Path, *, device: int | str | torch.device, dtype
     """
     path = check_checkpoint(directory)
     try:
-        model, report = AutoModel.from_pretrained(
-            path, use_safetensors=True, local_files_only=True, output_loading_info=True
-        )
-    except (OSError, RuntimeError, ValueError) as error:
+        with _without_progress_bars():
+            model, report = AutoModel.from_pretrained(
+                path, use_safetensors=True, local_files_only=True, output_loading_info=True
+            )
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"the model in {path} cannot be loaded: {error}") from error
     for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if report[problem]:
@@ -65,7 +71,8 @@ def load_model(directory: str | Path, *, device: int | str | torch.device, dtype
             raise CheckpointError(f"the weights in {path} do not fit its config.json: {problem} {names}")
     if not isinstance(model, Gr00tSmall):
         raise CheckpointError(f"the model in {path} is a {type(model).__name__}, not a Gr00tSmall")
-    return model.eval().to(device, dtype=dtype)
+    torch.nn.Module.to(model, device, dtype=dtype)
+    return model.eval()
 
 
 def load_processor(directory: str | Path) -> Gr00tSmallProcessor:
@@ -82,6 +89,18 @@ def load_processor(directory: str | Path) -> Gr00tSmallProcessor:
     if not isinstance(processor, Gr00tSmallProcessor):
         raise CheckpointError(f"the processor in {path} is a {type(processor).__name__}, not a Gr00tSmallProcessor")
     return processor.eval()
+
+
+@contextmanager
+def _without_progress_bars() -> Iterator[None]:
+    """A model of a few megabytes needs no bar, and an evaluation's own display no interference."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
 
 
 def _model_type(file: Path) -> str:

@@ -73,5 +73,7 @@ class Embodiment:
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "Embodiment":
         """Undo ``to_dict``."""
-        configs = {modality: ModalityConfig(**config) for modality, config in content["modality_configs"].items()}
+        kept = content["modality_configs"]
+        # JSON may have sorted them.
+        configs = {modality: ModalityConfig(**kept[modality]) for modality in MODALITIES if modality in kept}
         return cls(embodiment_id=content["embodiment_id"], modality_configs=configs, statistics=content["statistics"])

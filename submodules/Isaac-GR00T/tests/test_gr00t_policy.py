@@ -1,0 +1,163 @@
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gr00t.data.types import ModalityConfig
+from gr00t.errors import ActionError, CheckpointError, EmbodimentError, ObservationError
+from gr00t.policy.gr00t_policy import Gr00tPolicy
+
+Observe = Callable[..., dict[str, Any]]
+Change = Callable[[dict[str, Any]], Any]
+
+
+def test_a_batch_of_observations_gives_a_batch_of_chunks(policy: Gr00tPolicy, observe: Observe) -> None:
+    action, info = policy.get_action(observe(3))
+    assert {key: (values.shape, values.dtype.name) for key, values in action.items()} == {
+        "arm": ((3, 6, 3), "float32"),
+        "gripper": ((3, 6, 1), "float32"),
+    }
+    assert info == {}
+    assert policy.reset() == {}
+
+
+def test_the_policy_says_what_it_takes_and_gives(policy: Gr00tPolicy) -> None:
+    assert policy.get_modality_config()["video"] == ModalityConfig([0], ["head", "wrist"])
+    assert list(policy.get_modality_config()) == ["video", "state", "action", "language"]
+    assert policy.get_dimensions() == {"state": {"arm": 3, "gripper": 1}, "action": {"arm": 3, "gripper": 1}}
+
+
+def test_a_noise_seed_fixes_its_row_wherever_it_stands(policy: Gr00tPolicy, observe: Observe) -> None:
+    observation = observe(1)
+    pair = {
+        "video": {key: np.concatenate([frames, frames]) for key, frames in observation["video"].items()},
+        "state": {key: np.concatenate([values, values]) for key, values in observation["state"].items()},
+        "language": {key: rows * 2 for key, rows in observation["language"].items()},
+    }
+    both, _ = policy.get_action(pair, {"noise_seeds": [5, 6]})
+    swapped, _ = policy.get_action(pair, {"noise_seeds": [6, 5]})
+    assert np.array_equal(both["arm"][0], swapped["arm"][1])
+    assert not np.array_equal(both["arm"][0], both["arm"][1])
+
+
+def test_a_wrong_number_of_noise_seeds_is_refused(policy: Gr00tPolicy, observe: Observe) -> None:
+    with pytest.raises(ObservationError, match="1 seeds for 2 rows"):
+        policy.get_action(observe(2), {"noise_seeds": [1]})
+
+
+def test_larger_images_are_made_to_fit(policy: Gr00tPolicy, observe: Observe) -> None:
+    observation = observe(1)
+    observation["video"]["head"] = np.zeros((1, 1, 96, 128, 3), dtype=np.uint8)
+    assert np.isfinite(policy.get_action(observation)[0]["arm"]).all()
+
+
+_LANGUAGE = "annotation.human.task_description"
+_WRONG: dict[str, tuple[Change, str]] = {
+    "no dict": (lambda o: o.update(video=[]), r"observation\['video'\] should be a dict, and is list \[\]"),
+    "no state": (lambda o: o.pop("state"), "lacks 'state'; it needs video, state, language"),
+    "missing camera": (lambda o: o["video"].pop("wrist"), r"video lacks 'wrist'; .* and has \['head'\]"),
+    "unknown camera": (lambda o: o["video"].update(side=o["video"]["head"]), "video has 'side', which the model does"),
+    "float image": (
+        lambda o: o["video"].update(head=o["video"]["head"].astype(np.float32)),
+        r"video 'head' is float32 of shape \(2, 1, 64, 64, 3\), and should be uint8 of shape \(B, 1, any, any, 3\)",
+    ),
+    "no video time": (lambda o: o["video"].update(head=o["video"]["head"][:, 0]), r"video 'head' is uint8 of shape"),
+    "double state": (
+        lambda o: o["state"].update(arm=o["state"]["arm"].astype(np.float64)),
+        "state 'arm' is float64 of shape .* should be float32",
+    ),
+    "wide state": (lambda o: o["state"].update(arm=np.zeros((2, 1, 7), np.float32)), r"should be .* \(B, 1, 3\)"),
+    "list state": (lambda o: o["state"].update(arm=[[0.0]]), r"state 'arm' is list \[\[0.0\]\]"),
+    "nan state": (lambda o: o["state"]["arm"].fill(np.nan), "state 'arm' holds numbers that are not finite"),
+    "missing state key": (lambda o: o["state"].pop("gripper"), "state lacks 'gripper'"),
+    "flat language": (
+        lambda o: o["language"].update({_LANGUAGE: ["lift", "lift"]}),
+        "should be a list of B lists of one str each, and is list",
+    ),
+    "fewer words": (lambda o: o["language"].update({_LANGUAGE: [["lift"]]}), r"differ in their number of rows: .* 1$"),
+    "fewer states": (lambda o: o["state"].update(arm=np.zeros((1, 1, 3), np.float32)), "state 'arm' 1, "),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), _WRONG.values(), ids=_WRONG.keys())
+def test_a_wrong_observation_is_refused_with_what_is_wrong(
+    policy: Gr00tPolicy, observe: Observe, change: Change, message: str
+) -> None:
+    observation = observe(2)
+    change(observation)
+    with pytest.raises(ObservationError, match=message):
+        policy.get_action(observation)
+
+
+def test_an_empty_batch_is_refused(policy: Gr00tPolicy, observe: Observe) -> None:
+    with pytest.raises(ObservationError, match="has no rows"):
+        policy.get_action(observe(0))
+
+
+def test_without_strict_a_double_state_is_taken(checkpoint: Path, observe: Observe) -> None:
+    lenient = Gr00tPolicy("new_embodiment", checkpoint, device="cpu", strict=False)
+    observation = observe(1)
+    observation["state"] = {key: values.astype(np.float64) for key, values in observation["state"].items()}
+    assert lenient.get_action(observation)[0]["arm"].dtype == np.float32
+
+
+def test_actions_that_are_not_finite_are_refused(policy: Gr00tPolicy) -> None:
+    action = {"arm": np.full((1, 6, 3), np.nan, np.float32), "gripper": np.zeros((1, 6, 1), np.float32)}
+    with pytest.raises(ActionError, match="'arm' holds numbers that are not finite"):
+        policy.check_action(action)
+
+
+def test_weights_are_float32_on_the_cpu_unless_asked_otherwise(policy: Gr00tPolicy, checkpoint: Path) -> None:
+    assert policy.model.dtype == torch.float32
+    assert Gr00tPolicy("gr1", checkpoint, device="cpu", dtype=torch.bfloat16).model.dtype == torch.bfloat16
+
+
+def test_a_tag_of_another_robot_is_refused(checkpoint: Path) -> None:
+    with pytest.raises(EmbodimentError, match=r"knows no embodiment 'oxe_droid'; it knows: gr1, new_embodiment"):
+        Gr00tPolicy("OXE_DROID", checkpoint, device="cpu")
+
+
+def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"there is no model at .*nowhere"):
+        Gr00tPolicy("gr1", tmp_path / "nowhere", device="cpu")
+
+
+def test_a_directory_without_weights_is_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"it has no \.safetensors file"):
+        Gr00tPolicy("gr1", tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt"])
+def test_pickled_weights_are_refused(checkpoint: Path, tmp_path: Path, name: str) -> None:
+    shutil.copytree(checkpoint, tmp_path / "pickled")
+    (tmp_path / "pickled" / "model.safetensors").rename(tmp_path / "pickled" / name)
+    with pytest.raises(CheckpointError, match=rf"holds pickled weights \({name}\); convert them to safetensors"):
+        Gr00tPolicy("gr1", tmp_path / "pickled", device="cpu")
+
+
+def test_weights_of_another_model_are_refused(checkpoint: Path, tmp_path: Path) -> None:
+    shutil.copytree(checkpoint, tmp_path / "other")
+    config = tmp_path / "other" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "model_type": "Gr00tN1d6"}))
+    with pytest.raises(CheckpointError, match=r"holds a model of type 'Gr00tN1d6'.*NVIDIA's Isaac-GR00T"):
+        Gr00tPolicy("gr1", tmp_path / "other", device="cpu")
+
+
+def test_weights_that_do_not_fit_the_configuration_are_refused(checkpoint: Path, tmp_path: Path) -> None:
+    shutil.copytree(checkpoint, tmp_path / "deeper")
+    config = tmp_path / "deeper" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "num_layers": 3}))
+    with pytest.raises(CheckpointError, match=r"do not fit its config\.json: missing_keys action_head\.blocks\.2"):
+        Gr00tPolicy("gr1", tmp_path / "deeper", device="cpu")
+
+
+def test_damaged_weights_are_refused(checkpoint: Path, tmp_path: Path) -> None:
+    shutil.copytree(checkpoint, tmp_path / "torn")
+    weights = tmp_path / "torn" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+    with pytest.raises(CheckpointError, match=r"the model in .* cannot be loaded"):
+        Gr00tPolicy("gr1", tmp_path / "torn", device="cpu")
