@@ -12,7 +12,8 @@ from typing import Any, Literal
 import msgpack
 import numpy as np
 
-_ARRAY_KINDS = "biuf"
+ARRAY_KINDS = "biuf"
+"""Kinds of numpy types that may travel: booleans, integers and floats."""
 
 
 class MessageError(ValueError):
@@ -89,7 +90,7 @@ def array_of(data: object, dtype: np.dtype, shape: Sequence[Any], order: Literal
     Raises:
         MessageError: If it is not of booleans, integers or floats, or there are not as many bytes as there should be.
     """
-    if dtype.kind not in _ARRAY_KINDS:
+    if dtype.kind not in ARRAY_KINDS:
         raise MessageError(f"an array of {dtype} may not travel; booleans, integers and floats may")
     if not isinstance(data, (bytes, memoryview)):
         raise MessageError(f"an array travels as bytes, this one is a {type(data).__name__}")

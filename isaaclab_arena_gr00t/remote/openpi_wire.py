@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from isaaclab_arena_gr00t.remote.messages import (
+    ARRAY_KINDS,
     DEFAULT_LIMITS,
     MessageError,
     MessageLimits,
@@ -12,8 +13,6 @@ from isaaclab_arena_gr00t.remote.messages import (
     read_message,
     write_message,
 )
-
-_KINDS_OF_SCALARS = "biuf"
 
 
 def pack(message: Any) -> bytes:
@@ -56,7 +55,7 @@ def _decoded(value: dict[Any, Any]) -> Any:
 
 
 def _scalar(value: object, dtype: np.dtype) -> Any:
-    if dtype.kind not in _KINDS_OF_SCALARS or not isinstance(value, (bool, int, float)):
+    if dtype.kind not in ARRAY_KINDS or not isinstance(value, (bool, int, float)):
         raise MessageError(f"a {type(value).__name__} is no number of type {dtype}")
     try:
         return dtype.type(value)

@@ -95,6 +95,13 @@ def test_an_array_comes_back_as_it_was(wire, array):
     assert np.array_equal(read, array)
 
 
+@pytest.mark.parametrize("array", [np.array([{}]), np.array([1j]), np.zeros(1, "f4,i4")])
+@pytest.mark.parametrize("wire", [gr00t_wire, openpi_wire], ids=["gr00t", "openpi"])
+def test_an_array_of_something_else_is_not_written(wire, array):
+    with pytest.raises(MessageError, match="may not travel"):
+        wire.pack(array)
+
+
 def openpi_array(**changes) -> bytes:
     fields = {"data": b"\x00" * 8, "dtype": "<f4", "shape": [1, 2], **changes}
     return packed({b"__ndarray__": True, **{key.encode(): value for key, value in fields.items()}})

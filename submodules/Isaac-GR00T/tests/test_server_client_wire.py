@@ -114,6 +114,19 @@ def test_an_array_comes_back_as_it_was(array):
     assert np.array_equal(read, array)
 
 
+@pytest.mark.parametrize(
+    "array", [np.zeros((2, 1, 4, 4, 3), np.uint8), np.array(1.5), np.zeros((0, 3)), np.arange(3, dtype=">i2")]
+)
+def test_an_array_is_written_as_np_save_writes_it(array):
+    assert pack(array).endswith(saved(array))
+
+
+@pytest.mark.parametrize("array", [np.array([{}]), np.array(["a"]), np.array([1j]), np.zeros(1, "f4,i4")])
+def test_an_array_of_something_else_is_not_written(array):
+    with pytest.raises(WireError, match="may not travel"):
+        pack(array)
+
+
 def saved(array: np.ndarray, **options) -> bytes:
     stream = io.BytesIO()
     np.save(stream, array, **options)
