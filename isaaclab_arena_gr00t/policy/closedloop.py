@@ -28,7 +28,8 @@ from isaaclab_arena_gr00t.policy.action_chunking import ActionChunks, ActionSour
 from isaaclab_arena_gr00t.policy.temporal_ensembling import EnsembledChunks
 from isaaclab_arena_gr00t.wiring import Wiring, wired
 
-logger = logging.getLogger(__name__)
+# Below the program's own logger, so that it is in the log of the rank.
+logger = logging.getLogger("isaaclab_arena.gr00t")
 
 ArgsT = TypeVar("ArgsT", bound=ClosedloopPolicyArgs)
 

@@ -15,7 +15,8 @@ from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyArgs, Gr00tClosedlo
 from isaaclab_arena_gr00t.modality import Dimensions, Modality
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
 
-logger = logging.getLogger(__name__)
+# Below the program's own logger, so that it is in the log of the rank.
+logger = logging.getLogger("isaaclab_arena.gr00t")
 
 CPU_ROWS_PER_QUERY = 4
 """On a CPU time goes with the number of rows, so small queries cost little, and one size gives the same bits always."""
