@@ -10,7 +10,7 @@ import tyro
 
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena_gr00t.data.from_lerobot import write_recording
+from isaaclab_arena_gr00t.data.from_lerobot import write_recordings
 from isaaclab_arena_gr00t.data.layout import DatasetVersion
 from isaaclab_arena_gr00t.data.to_lerobot import LeRobotOptions, write_lerobot_dataset
 
@@ -49,12 +49,12 @@ class ToLeRobot:
 
 @dataclass(frozen=True, kw_only=True)
 class FromLeRobot:
-    """Make a recording of a LeRobot dataset of version 2.0, 2.1 or 3.0."""
+    """Make recordings of a LeRobot dataset of version 2.0, 2.1 or 3.0."""
 
     dataset: Path
     """Folder of the dataset."""
     output_dir: Path
-    """Folder of the recording; missing or empty."""
+    """Folder of the recordings, one per job; missing or empty."""
 
 
 _Command = (
@@ -108,7 +108,8 @@ def _to_lerobot(command: ToLeRobot) -> None:
 
 
 def _from_lerobot(command: FromLeRobot) -> None:
-    _say(f"recording in {write_recording(command.dataset, command.output_dir, _progress())}")
+    for recording in write_recordings(command.dataset, command.output_dir, _progress()):
+        _say(f"recording in {recording}")
 
 
 def _progress() -> Callable[[int, int], None]:

@@ -1,15 +1,19 @@
-"""From a LeRobot dataset to a recording, which everything that reads recordings takes, one episode at a time."""
+"""From a LeRobot dataset to recordings, which everything that reads recordings takes, one episode at a time."""
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from isaaclab_arena.config.names import folded, name_problem
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.storage import layout as recorded
+from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.consolidation import consolidate
 from isaaclab_arena.storage.hdf5 import write_episode
+from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.recorded_episode import AttributeValue, RecordedEpisode
 from isaaclab_arena_gr00t.data import layout
 from isaaclab_arena_gr00t.data.features import DatasetFeatures
@@ -17,20 +21,24 @@ from isaaclab_arena_gr00t.data.stored_dataset import StoredDataset, open_dataset
 from isaaclab_arena_gr00t.data.stored_features import stored_features, video_feature
 
 
-def write_recording(dataset: Path, output_dir: Path, told: Callable[[int, int], None] = lambda *_: None) -> Path:
-    """Make a recording of a LeRobot dataset.
+def write_recordings(
+    dataset: Path, output_dir: Path, told: Callable[[int, int], None] = lambda *_: None
+) -> tuple[Path, ...]:
+    """Make recordings of a LeRobot dataset, laid out like a run: a folder and a file for each job.
+
+    Episodes keep the numbers that they have in the dataset.
 
     Args:
         dataset: Folder of the dataset.
-        output_dir: Folder of the recording; missing or empty.
+        output_dir: Folder of the recordings; missing or empty.
         told: Called after each episode with how many are done and how many there are.
 
     Returns:
-        The recording. Until it is there, the episodes lie in files of their own beside it.
+        The recordings. Until one is there, its episodes lie in files of their own beside it.
 
     Raises:
         ConfigError: If ``output_dir`` is not empty, or a file of the dataset is no JSON.
-        StorageError: If the dataset cannot be read or the recording cannot be written.
+        StorageError: If the dataset cannot be read or a recording cannot be written.
     """
     stored = open_dataset(dataset)
     features = stored_features(stored)
@@ -38,20 +46,22 @@ def write_recording(dataset: Path, output_dir: Path, told: Callable[[int, int], 
         message = f"'{output_dir}' is not empty; name a folder that is, or remove it"
         raise ConfigError(Problem(message, key="--output_dir"))
     remembered = _remembered(stored)
-    folder = output_dir / recorded.EPISODES_FOLDER
-    parts = []
-    for index in stored.episodes:
-        about = remembered.get(index, {})
-        part = folder / recorded.episode_file_name(index)
-        write_episode(part, _episode(stored, features, index, about))
-        parts.append(part)
-        told(len(parts), len(stored.episodes))
-    target = output_dir / recorded.dataset_file_name(dataset.resolve().name, 0, 1)
-    made = consolidate(parts, target)
-    if made.damaged:
-        raise StorageError(made.damaged[0][1])
-    folder.rmdir()
-    return target
+    recordings, done = [], 0
+    for job, indices in _jobs(stored, remembered).items():
+        folder = output_dir / job / recorded.EPISODES_FOLDER
+        parts = []
+        for index in indices:
+            parts.append(folder / recorded.episode_file_name(index))
+            write_episode(parts[-1], _episode(stored, features, index, remembered.get(index, {})))
+            done += 1
+            told(done, len(stored.episodes))
+        recordings.append(folder.parent / recorded.dataset_file_name(job, 0, 1))
+        made = consolidate(parts, recordings[-1])
+        if made.damaged:
+            raise StorageError(made.damaged[0][1])
+        with storage_errors("remove", folder):
+            folder.rmdir()
+    return tuple(recordings)
 
 
 def _remembered(stored: StoredDataset) -> dict[int, dict[str, Any]]:
@@ -62,6 +72,27 @@ def _remembered(stored: StoredDataset) -> dict[int, dict[str, Any]]:
         if isinstance(line.get("episode_index"), int):
             found[line["episode_index"]] = about
     return found
+
+
+def _jobs(stored: StoredDataset, remembered: Mapping[int, Mapping[str, Any]]) -> dict[str, list[int]]:
+    """Return the episodes of each job; a recording is of one environment, so two environments are two jobs."""
+    names: dict[tuple[str, str], str] = {}
+    jobs: dict[str, list[int]] = {}
+    for index in stored.episodes:
+        about = remembered.get(index, {})
+        job = str(about.get("attributes", {}).get("job", _fallback_job(stored)))
+        key = job, json_line(about.get("env_args", {}))
+        if key not in names:
+            safe = job if name_problem(job) is None else "job"
+            taken = {folded(name) for name in names.values()}
+            choices = chain([safe], (f"{safe}-{number}" for number in count(2)))
+            names[key] = next(name for name in choices if folded(name) not in taken)
+        jobs.setdefault(names[key], []).append(index)
+    return jobs
+
+
+def _fallback_job(stored: StoredDataset) -> str:
+    return stored.root.resolve().name
 
 
 def _episode(
@@ -87,7 +118,7 @@ def _episode(
     episode = stored.episodes[index]
     attributes: dict[str, AttributeValue] = dict(_plain_attributes(about.get("attributes", {})))
     attributes |= {
-        "job": attributes.get("job", stored.root.resolve().name),
+        "job": attributes.get("job", _fallback_job(stored)),
         "episode_index": index,
         "language_instruction": episode.task,
         "control_dt": 1 / stored.fps,

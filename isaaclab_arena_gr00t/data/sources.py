@@ -50,7 +50,7 @@ def find_episodes(dataset: Path, *, only_successes: bool, default_instruction: s
     """
     found = []
     num_recorded = 0
-    for files in _jobs(dataset):
+    for files in jobs_of(dataset):
         places = index_episodes(files, key=DATASET_OPTION)
         num_recorded += len(places)
         of_job = []
@@ -126,7 +126,7 @@ def check_shapes(episode: SourceEpisode, wanted: Mapping[str, tuple[int, ...]]) 
             raise ConfigError(Problem(message, key=DATASET_OPTION))
 
 
-def _jobs(dataset: Path) -> Iterator[Sequence[Path]]:
+def jobs_of(dataset: Path) -> Iterator[Sequence[Path]]:
     """Yield the recordings of each job."""
     folder = dataset.expanduser()
     jobs = [folder, *sorted(path for path in folder.glob("*") if path.is_dir())] if folder.is_dir() else [folder]
