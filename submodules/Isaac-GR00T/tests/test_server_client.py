@@ -105,6 +105,27 @@ def test_requests_that_arrive_together_are_one_call_and_each_client_gets_its_row
             client.close()
 
 
+def test_clients_that_ask_again_and_again_are_waited_for():
+    policy = Echo()
+    with serving(policy, batching=BatchingOptions(wait_ms=100)) as server, ThreadPoolExecutor(2) as pool:
+
+        def ask_often(client: PolicyClient) -> None:
+            for _ in range(6):
+                client.get_action(observation(1.0))
+
+        for future in [pool.submit(ask_often, client_of(server)) for _ in range(2)]:
+            future.result()
+    assert policy.rows_of_calls.count(2) >= 3
+
+
+def test_a_single_client_waits_for_nobody():
+    with serving(Echo(), batching=BatchingOptions(wait_ms=5000)) as server:
+        client = client_of(server, timeout_ms=4000)
+        for _ in range(3):
+            client.get_action(observation(1.0))
+        client.close()
+
+
 def test_a_batch_never_has_more_rows_than_it_may():
     policy = Echo()
     policy.hold_s = 0.15

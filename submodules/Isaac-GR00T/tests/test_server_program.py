@@ -68,6 +68,13 @@ def test_what_clients_must_show_can_stand_in_a_file(checkpoint, port, tmp_path):
     thread.join()
 
 
+def test_a_server_for_everyone_is_warned_of(checkpoint, port, caplog):
+    thread = then(port, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    assert main(["--model_path", str(checkpoint), "--port", str(port), "--host", "0.0.0.0"]) == 143
+    thread.join()
+    assert "everyone who can reach 0.0.0.0 may use this server" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

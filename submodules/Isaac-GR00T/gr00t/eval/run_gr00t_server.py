@@ -15,7 +15,7 @@ from gr00t.data.embodiment_tags import EmbodimentTag
 from gr00t.errors import Gr00tError
 from gr00t.policy.gr00t_policy import Gr00tPolicy
 from gr00t.policy.msgpack_numpy import WireLimits
-from gr00t.policy.policy_server import BatchingOptions, PolicyServer
+from gr00t.policy.policy_server import BatchingOptions, PolicyServer, is_local
 
 _LOG = logging.getLogger("gr00t")
 
@@ -121,6 +121,8 @@ def server_of(config: ServerConfig) -> PolicyServer:
         limits=WireLimits(max_message_bytes=config.max_message_mb * 1024 * 1024),
         allow_kill=config.allow_kill,
     )
+    if api_token is None and not is_local(config.host):
+        _LOG.warning("everyone who can reach %s may use this server; api_token_file keeps others out", config.host)
     _LOG.info("serving %s on %s", config.model_path, server.address)
     return server
 

@@ -118,7 +118,7 @@ class PolicyServer:
         self.api_token = api_token
         self._batching = batching or BatchingOptions()
         self._limits = limits
-        self._may_kill = allow_kill and (host in _LOCAL_HOSTS or api_token is not None)
+        self._may_kill = allow_kill and (is_local(host) or api_token is not None)
         self._waiting: list[_Waiting] = []
         self._last_asked: dict[bytes, float] = {}
         self._endpoints: dict[str, EndpointHandler] = {}
@@ -322,6 +322,11 @@ class PolicyServer:
         for envelope in filter(None, envelopes):
             self._reply(envelope, {"error": "the server is shutting down"})
         self._waiting = []
+
+
+def is_local(host: str) -> bool:
+    """Whether only this machine can reach what listens there."""
+    return host in _LOCAL_HOSTS
 
 
 def _opened(frames: list[bytes]) -> tuple[list[bytes], list[bytes]]:
