@@ -1,0 +1,156 @@
+"""Datasets that others wrote, or that are damaged."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from isaaclab_arena.errors import ConfigError, StorageError
+from isaaclab_arena.storage.hdf5 import read_attributes, read_episode
+from isaaclab_arena_gr00t.data.from_lerobot import write_recordings
+from isaaclab_arena_gr00t.data.layout import DatasetVersion
+from isaaclab_arena_gr00t.data.stored_dataset import open_dataset
+from isaaclab_arena_gr00t.data.to_lerobot import LeRobotOptions, write_lerobot_dataset
+from tests.gr00t.data.recordings import PANDA_YAML, record, recorded_episode
+
+VERSIONS = pytest.mark.parametrize("version", [*DatasetVersion])
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("datasets")
+    recording = record(folder / "lift", "lift", [4, 6])
+    for version in DatasetVersion:
+        options = LeRobotOptions(version=version, lossless=True, policy_config_yaml_path=PANDA_YAML)
+        write_lerobot_dataset(recording, folder / version, options)
+    return folder
+
+
+@pytest.fixture
+def dataset(originals, tmp_path, version):
+    return shutil.copytree(originals / version, tmp_path / "somebodys")
+
+
+def changed(dataset, name, change):
+    document = json.loads((dataset / name).read_text())
+    change(document)
+    (dataset / name).write_text(json.dumps(document))
+
+
+def without_our_files(dataset):
+    for path in (dataset / "meta").glob("arena*"):
+        path.unlink()
+
+
+@VERSIONS
+def test_a_dataset_of_others_becomes_a_recording_by_its_modality_file(dataset, tmp_path):
+    without_our_files(dataset)
+    (recording,) = write_recordings(dataset, tmp_path / "back")
+    assert recording == tmp_path / "back/somebodys/dataset_somebodys.hdf5"
+    found, source = read_episode(recording, 1), recorded_episode(1, 6, "lift")
+    assert np.array_equal(found.arrays["obs/arm"], source.arrays["obs/robot_joint_pos"])
+    assert np.array_equal(found.arrays["obs/gripper"], source.arrays["obs/gripper_pos"])
+    assert np.array_equal(found.arrays["actions"], source.arrays["actions"])
+    assert np.array_equal(found.arrays["camera_obs/wrist"], source.arrays["camera_obs/wrist_cam_rgb"])
+    assert read_attributes(recording, 1)["language_instruction"] == "lift the cube"
+    assert read_attributes(recording, 1)["control_dt"] == 0.05
+    assert found.arrays["dones"].tolist() == [0, 0, 0, 0, 0, 1]
+
+
+@VERSIONS
+def test_a_dataset_without_a_modality_file_is_taken_as_it_is(dataset, tmp_path):
+    without_our_files(dataset)
+    (dataset / "meta/modality.json").unlink()
+    (recording,) = write_recordings(dataset, tmp_path / "back")
+    found = read_episode(recording, 0).arrays
+    assert sorted(found) == ["actions", "camera_obs/head", "camera_obs/wrist", "dones", "obs/state", "rewards"]
+    assert found["obs/state"].shape == (4, 9)
+
+
+@pytest.mark.parametrize("version", [DatasetVersion.V21])
+def test_version_2_0_is_read_too(dataset):
+    changed(dataset, "meta/info.json", lambda info: info.update(codebase_version="v2.0"))
+    (dataset / "meta/episodes_stats.jsonl").unlink()
+    assert [episode.num_steps for episode in open_dataset(dataset).episodes.values()] == [4, 6]
+
+
+@VERSIONS
+@pytest.mark.parametrize("key", ["data_path", "video_path"])
+def test_a_path_that_leads_out_of_the_dataset_is_refused(dataset, key):
+    changed(dataset, "meta/info.json", lambda info: info.update({key: f"../../../{info[key]}"}))
+    with pytest.raises(StorageError, match="names a file outside of the dataset"):
+        open_dataset(dataset)
+
+
+@VERSIONS
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda info: info.update(codebase_version="v1.6"), "is of version 'v1.6'; known are: v2.0, v2.1, v3.0"),
+        (lambda info: info.pop("codebase_version"), "is of version None"),
+        (lambda info: info.update(fps=0), "is not as LeRobot has it: ValueError: fps is 0.0"),
+        (lambda info: info.pop("features"), "is not as LeRobot has it: KeyError: 'features'"),
+        (lambda info: info.update(data_path="{nothing}"), "is not as LeRobot has it: KeyError: 'nothing'"),
+        (lambda info: info.update(features=[1]), "is not as LeRobot has it: AttributeError"),
+    ],
+)
+def test_an_info_file_that_makes_no_sense_is_named(dataset, change, message):
+    changed(dataset, "meta/info.json", change)
+    with pytest.raises(StorageError, match=message):
+        open_dataset(dataset)
+
+
+@VERSIONS
+def test_features_that_contradict_the_columns_are_refused(dataset, tmp_path):
+    changed(dataset, "meta/arena.json", lambda arena: arena["features"]["vectors"]["action"]["groups"].pop("gripper"))
+    with pytest.raises(StorageError, match=r"'action' has 8 numbers in meta/info\.json, 7 elsewhere"):
+        write_recordings(dataset, tmp_path / "back")
+
+
+@VERSIONS
+def test_a_table_that_lacks_control_steps_or_columns_is_named(dataset, tmp_path):
+    if (dataset / "meta/episodes.jsonl").exists():
+        lines = [json.loads(line) for line in (dataset / "meta/episodes.jsonl").read_text().splitlines()]
+        lines[1]["length"] = 9
+        (dataset / "meta/episodes.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    else:
+        shutil.copy(next(dataset.glob("meta/episodes/*/*.parquet")), next(dataset.glob("data/*/*.parquet")))
+    with pytest.raises(StorageError, match=r"has 6 rows of|has no column"):
+        write_recordings(dataset, tmp_path / "back")
+
+
+@VERSIONS
+def test_a_torn_table_and_a_missing_video_are_named(dataset, tmp_path):
+    table = max(dataset.glob("data/*/*.parquet"))
+    content = table.read_bytes()
+    table.write_bytes(content[: len(content) // 2])
+    with pytest.raises(StorageError, match=rf"cannot read .*{table.name}"):
+        write_recordings(dataset, tmp_path / "torn")
+    table.write_bytes(content)
+    max(dataset.glob("videos/**/*.mp4")).unlink()
+    with pytest.raises(StorageError, match=r"cannot read .*\.mp4: No such file"):
+        write_recordings(dataset, tmp_path / "missing")
+
+
+@pytest.mark.parametrize("version", [DatasetVersion.V21])
+def test_a_job_name_that_is_no_folder_name_does_not_become_one(dataset, tmp_path):
+    path = dataset / "meta/arena_episodes.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[0]["attributes"]["job"] = "../outside"
+    lines[1]["attributes"]["job"] = "job"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    recordings = write_recordings(dataset, tmp_path / "back")
+    assert [path.relative_to(tmp_path / "back").as_posix() for path in recordings] == [
+        "job/dataset_job.hdf5",
+        "job-2/dataset_job-2.hdf5",
+    ]
+
+
+@pytest.mark.parametrize("version", [DatasetVersion.V21])
+def test_what_is_no_dataset_is_named(dataset, tmp_path):
+    with pytest.raises(StorageError, match=r"no meta/info\.json in .*: there is no LeRobot dataset"):
+        open_dataset(tmp_path / "nowhere")
+    (dataset / "meta/info.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"info\.json"):
+        open_dataset(dataset)
