@@ -174,6 +174,19 @@ def test_the_loss_of_a_batch_is_a_function_of_its_generator(built: Built, observ
     assert first == again != other
 
 
+def test_training_runs_in_mixed_precision(built: Built, observe: Observe) -> None:
+    model, processor = built
+    inputs = processor(observe(2), "new_embodiment", action=_demonstration(2))
+    losses = []
+    for mixed in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
+            losses.append(model(inputs, generator=torch.Generator().manual_seed(0)).loss)
+    losses[1].backward()
+    assert losses[1].item() == pytest.approx(losses[0].item(), rel=0.02)
+    assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in model.parameters())
+    model.zero_grad(set_to_none=True)
+
+
 def test_images_are_augmented_for_training_only(built: Built, observe: Observe) -> None:
     _, processor = built
     plain = processor(observe(4), "new_embodiment")["pixel_values"]

@@ -32,8 +32,8 @@ def build_small_model(
     """Make a model with random weights that fits some robots, and the processor that goes with it.
 
     Args:
-        robots: Modality configuration and statistics of each robot, by name or value of its tag. Dimensions are those of the
-            statistics.
+        robots: Modality configuration and statistics of each robot, by name or value of its tag. Dimensions
+            are those of the statistics.
         instructions: Sentences of the data, for the tokenizer.
         image_size: Edge of the model's images [px].
         normalization: ``min_max``, ``q01_q99`` or ``mean_std``.

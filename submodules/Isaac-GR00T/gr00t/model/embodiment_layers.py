@@ -32,6 +32,8 @@ class EmbodimentLinear(nn.Module):
         Returns:
             Shape: (batch, steps, out_features).
         """
+        if len(self.weight) == 1:
+            return functional.linear(values, self.weight[0].T, self.bias[0])
         return torch.baddbmm(self.bias[embodiment_id].unsqueeze(1), values, self.weight[embodiment_id])
 
 
