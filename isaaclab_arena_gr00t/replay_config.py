@@ -22,6 +22,7 @@ class ReplayLerobotPolicyArgs(PolicyCfg):
         trajectory_index: The trajectory to play in every episode; None plays in each episode the one of its index.
         max_steps: Control steps after which an episode ends, if its trajectory is longer.
         device: Where actions are kept until they are played, None for the environment's device.
+        config_yaml_path: What Isaac Lab Arena's command line calls ``policy_config_yaml_path``.
         num_envs: Accepted for Isaac Lab Arena's job files; the policy serves whatever number of rows there is.
     """
 
@@ -30,7 +31,13 @@ class ReplayLerobotPolicyArgs(PolicyCfg):
     trajectory_index: int | None = None
     max_steps: int | None = None
     device: str | None = None
+    config_yaml_path: str | None = None
     num_envs: int = 1
+
+    @property
+    def yaml_path(self) -> str | None:
+        """The YAML file, under whichever name it was given."""
+        return self.policy_config_yaml_path or self.config_yaml_path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +74,11 @@ def read_replay_config(args: ReplayLerobotPolicyArgs) -> LerobotReplayConfig:
     Raises:
         ConfigError: With every problem, each with the key, and with the file where it is there.
     """
-    if args.policy_config_yaml_path is None:
+    file = args.yaml_path
+    if file is None:
         if args.dataset_path is None:
             raise ConfigError(Problem("is missing; give it, or policy_config_yaml_path", key="dataset_path"))
         return LerobotReplayConfig(dataset_path=args.dataset_path)
-    file = args.policy_config_yaml_path
     document = read_document(file)
     if not isinstance(document, dict):
         raise ConfigError(Problem("must be a mapping from key to value", file=file))

@@ -173,7 +173,7 @@ def _dataset(args: ReplayLerobotPolicyArgs, settings: LerobotReplayConfig) -> St
     try:
         return open_dataset(Path(settings.dataset_path).expanduser())
     except StorageError as error:
-        named_in = None if args.dataset_path is not None else args.policy_config_yaml_path
+        named_in = None if args.dataset_path is not None else args.yaml_path
         raise ConfigError(Problem(str(error), file=named_in, key="dataset_path")) from error
 
 

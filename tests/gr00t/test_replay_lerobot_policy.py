@@ -151,8 +151,9 @@ class TestWithJointFiles:
         (tmp_path / "replay.yaml").write_text(yaml.safe_dump(content))
         return tmp_path
 
-    def test_actions_go_to_their_joints_by_name(self, files):
-        policy = ReplayLerobotPolicy.from_dict({"policy_config_yaml_path": str(files / "replay.yaml")})
+    @pytest.mark.parametrize("option", ["policy_config_yaml_path", "config_yaml_path"])
+    def test_actions_go_to_their_joints_by_name(self, files, option):
+        policy = ReplayLerobotPolicy.from_dict({option: str(files / "replay.yaml")})
         environment = ScriptedEnvironment(1, action_dim=8)
         policy.check_environment(environment)
         start = EpisodeStart(
