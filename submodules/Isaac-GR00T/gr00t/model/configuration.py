@@ -64,7 +64,7 @@ def small_vision_config() -> ConvNextConfig:
         "patch_size": 4,
         "num_stages": 2,
         "hidden_sizes": [32, 64],
-        "depths": [2, 2],
+        "depths": [1, 2],
         "layer_scale_init_value": 0.1,
         "initializer_range": 0.1,
         "out_features": ["stage1", "stage2"],
