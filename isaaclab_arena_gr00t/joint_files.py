@@ -40,6 +40,24 @@ class JointFiles:
     action_order: tuple[str, ...] | None = None
 
 
+def read_joint_files(*, policy: str | None, state: str | None, action: str | None) -> JointFiles:
+    """Read the joint files that there are.
+
+    Args:
+        policy: What the model's groups hold; see `read_policy_joints`.
+        state: Order of the state's joints; see `read_joint_order`.
+        action: Order of the action's joints.
+
+    Raises:
+        ConfigError: If one cannot be read.
+    """
+    return JointFiles(
+        policy=read_policy_joints(policy) if policy else None,
+        state_order=read_joint_order(state) if state else None,
+        action_order=read_joint_order(action) if action else None,
+    )
+
+
 def read_policy_joints(path: str | Path) -> PolicyJoints:
     """Read which joints a model's groups hold: group to joints, or that below ``state`` and below ``action``.
 

@@ -9,7 +9,7 @@ from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.policy.policy_base import PolicyCfg
-from isaaclab_arena_gr00t.joint_files import JointFiles, read_joint_order, read_policy_joints
+from isaaclab_arena_gr00t.joint_files import JointFiles, read_joint_files
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,6 @@ def replay_joint_files(settings: LerobotReplayConfig) -> JointFiles:
     Raises:
         ConfigError: If one cannot be read.
     """
-    policy, action = settings.policy_joints_config_path, settings.action_joints_config_path
-    return JointFiles(
-        policy=read_policy_joints(policy) if policy else None,
-        action_order=read_joint_order(action) if action else None,
+    return read_joint_files(
+        policy=settings.policy_joints_config_path, state=None, action=settings.action_joints_config_path
     )

@@ -3,12 +3,12 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
-from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig
 from isaaclab_arena_gr00t.joint_files import JointFiles
 from isaaclab_arena_gr00t.joint_wiring import wired_action, wired_state
@@ -39,8 +39,22 @@ class Wiring:
     language_key: str
 
 
+class Spaces(Protocol):
+    """What is read of an environment: what it observes and takes. A recording has that too."""
+
+    @property
+    def observation_spec(self) -> ObservationSpec:
+        """Group, then term, then `ArraySpec`."""
+        ...
+
+    @property
+    def action_spec(self) -> ArraySpec:
+        """Shape: (action_dim,)."""
+        ...
+
+
 def wired(
-    environment: Environment,
+    environment: Spaces,
     model: ModelInterface,
     config: Gr00tClosedloopPolicyConfig,
     files: JointFiles,
@@ -50,7 +64,7 @@ def wired(
     """Return where everything that a model takes and gives is in an environment.
 
     Args:
-        environment: Its specs are read, nothing else.
+        environment: An environment, or the recording of one.
         model: What the model takes and gives.
         config: The policy's YAML file.
         files: The joint files that it names.
@@ -105,7 +119,7 @@ def _wrong_sizes(model: ModelInterface, found: Mapping[str, Mapping[str, Sequenc
 
 
 def _cameras(
-    environment: Environment, video_keys: Sequence[str], config: Gr00tClosedloopPolicyConfig
+    environment: Spaces, video_keys: Sequence[str], config: Gr00tClosedloopPolicyConfig
 ) -> tuple[dict[str, str], list[Problem]]:
     key = "pov_cam_name_sim"
     given = config.pov_cam_name_sim
@@ -152,7 +166,7 @@ def _wrong_camera(camera: str, pictures: Mapping[str, ArraySpec], config: Gr00tC
     return []
 
 
-def _terms(environment: Environment, group: str) -> dict[str, ArraySpec]:
+def _terms(environment: Spaces, group: str) -> dict[str, ArraySpec]:
     terms = environment.observation_spec.get(group, {})
     if isinstance(terms, ArraySpec):
         return {}

@@ -12,7 +12,7 @@ from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig
 from isaaclab_arena_gr00t.data import layout
 from isaaclab_arena_gr00t.data.columns import Column, whole_arrays
 from isaaclab_arena_gr00t.data.video_files import described_video, stored_size
-from isaaclab_arena_gr00t.joint_files import JointFiles, read_joint_order, read_policy_joints
+from isaaclab_arena_gr00t.joint_files import JointFiles, read_joint_files
 from isaaclab_arena_gr00t.joint_wiring import wired_action, wired_state
 
 ACTION_KEY = "action"
@@ -137,11 +137,10 @@ def _vectors(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
 def _joint_files(policy: Gr00tClosedloopPolicyConfig | None) -> JointFiles:
     if policy is None or policy.policy_joints_config_path is None:
         return JointFiles()
-    state, action = policy.state_joints_config_path, policy.action_joints_config_path
-    return JointFiles(
-        policy=read_policy_joints(policy.policy_joints_config_path),
-        state_order=read_joint_order(state) if state else None,
-        action_order=read_joint_order(action) if action else None,
+    return read_joint_files(
+        policy=policy.policy_joints_config_path,
+        state=policy.state_joints_config_path,
+        action=policy.action_joints_config_path,
     )
 
 

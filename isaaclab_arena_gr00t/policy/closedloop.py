@@ -21,7 +21,7 @@ from isaaclab_arena_gr00t.config import (
     check_args,
     read_policy_config,
 )
-from isaaclab_arena_gr00t.joint_files import JointFiles, read_joint_order, read_policy_joints
+from isaaclab_arena_gr00t.joint_files import JointFiles, read_joint_files
 from isaaclab_arena_gr00t.modality import Dimensions, Modality, model_interface
 from isaaclab_arena_gr00t.observations import action_chunks, model_observation
 from isaaclab_arena_gr00t.policy.action_chunking import ActionChunks, ActionSource
@@ -284,15 +284,10 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
 
 
 def _joint_files(settings: Gr00tClosedloopPolicyConfig) -> JointFiles:
-    policy, state, action = (
-        settings.policy_joints_config_path,
-        settings.state_joints_config_path,
-        settings.action_joints_config_path,
-    )
-    return JointFiles(
-        policy=read_policy_joints(policy) if policy else None,
-        state_order=read_joint_order(state) if state else None,
-        action_order=read_joint_order(action) if action else None,
+    return read_joint_files(
+        policy=settings.policy_joints_config_path,
+        state=settings.state_joints_config_path,
+        action=settings.action_joints_config_path,
     )
 
 

@@ -1,0 +1,1 @@
+"""Training GR00T models on recorded demonstrations."""

@@ -1,0 +1,106 @@
+"""The folder of a training run: checkpoints to evaluate and to go on from, each complete or not there."""
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from gr00t.model import Gr00tSmallProcessor
+from gr00t.model.checkpoint import save_checkpoint
+from gr00t.model.modeling import Gr00tSmall
+
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.storage.atomic import storage_errors, write_text
+from isaaclab_arena.storage.json_values import json_text
+
+TRAINING_FILE = "training.json"
+_STATE_FILE = "training_state.pt"
+_CHECKPOINT = re.compile(r"checkpoint-(\d{1,12})")
+
+
+def checkpoint_directory(output_directory: Path, num_steps: int) -> Path:
+    """Return the folder of the checkpoint after a number of steps."""
+    return output_directory / f"checkpoint-{num_steps}"
+
+
+def write_checkpoint(
+    output_directory: Path,
+    model: Gr00tSmall,
+    processor: Gr00tSmallProcessor,
+    state: Mapping[str, Any],
+    *,
+    num_steps: int,
+    kept: int,
+) -> Path:
+    """Write a checkpoint, complete or not at all, remove older ones, and return its folder.
+
+    Args:
+        output_directory: Folder of the training run.
+        model: The weights to evaluate.
+        processor: What belongs to them.
+        state: What training goes on from.
+        num_steps: Steps made.
+        kept: How many checkpoints stay, the newest ones.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    target = checkpoint_directory(output_directory, num_steps)
+    temporary = target.with_name(f".{target.name}.tmp")
+    with storage_errors("write", target):
+        shutil.rmtree(temporary, ignore_errors=True)
+        save_checkpoint(temporary, model, processor)
+        torch.save(dict(state), temporary / _STATE_FILE)
+        if target.exists():
+            shutil.rmtree(target)
+        temporary.replace(target)
+        for older in checkpoints(output_directory)[:-kept]:
+            shutil.rmtree(older)
+    return target
+
+
+def checkpoints(output_directory: Path) -> list[Path]:
+    """Return the checkpoints of a training run, the newest last."""
+    found = {
+        int(match[1]): path
+        for path in output_directory.glob("checkpoint-*")
+        if (match := _CHECKPOINT.fullmatch(path.name))
+    }
+    return [found[number] for number in sorted(found)]
+
+
+def read_state(checkpoint: Path) -> dict[str, Any]:
+    """Return what training goes on from.
+
+    Raises:
+        ConfigError: If the checkpoint does not hold it, for example because it was made to be evaluated only.
+    """
+    path = checkpoint / _STATE_FILE
+    if not path.is_file():
+        raise ConfigError(Problem(f"{checkpoint} holds no {_STATE_FILE} to go on from", key="--resume"))
+    with storage_errors("read", path):
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def write_settings(output_directory: Path, settings: Mapping[str, Any]) -> None:
+    """Write what a training run was asked for.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    write_text(output_directory / TRAINING_FILE, json_text(settings))
+
+
+def read_settings(output_directory: Path) -> dict[str, Any]:
+    """Return what a training run was asked for.
+
+    Raises:
+        ConfigError: If the folder holds no training run.
+    """
+    path = output_directory / TRAINING_FILE
+    if not path.is_file():
+        raise ConfigError(Problem(f"'{output_directory}' holds no {TRAINING_FILE} to go on with", key="--resume"))
+    return json.loads(path.read_text(encoding="utf-8"))

@@ -1,0 +1,234 @@
+"""Recorded episodes as training data: every control step with the actions that followed it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.storage.hdf5 import list_episodes, read_attributes
+from isaaclab_arena.storage.layout import ACTIONS, OBSERVATIONS
+from isaaclab_arena.storage.recorded_steps import RecordedArray, RecordedSteps
+from isaaclab_arena_gr00t.joints import to_groups
+from isaaclab_arena_gr00t.observations import model_observation
+from isaaclab_arena_gr00t.wiring import CAMERA_GROUP, STATE_GROUP, Wiring
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demonstration:
+    """One recorded episode.
+
+    Attributes:
+        file: The recording.
+        episode_index: The episode in it.
+        num_steps: Its control steps.
+        instruction: What the policy was told.
+        job: The job that recorded it.
+    """
+
+    file: Path
+    episode_index: int
+    num_steps: int
+    instruction: str
+    job: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedSpaces:
+    """What the environment of a recording observed and took, as far as the recording shows it.
+
+    Attributes:
+        observation_spec: Group, then term, then `ArraySpec`; names of joints are not recorded.
+        action_spec: Shape: (action_dim,).
+    """
+
+    observation_spec: Mapping[str, Mapping[str, ArraySpec]]
+    action_spec: ArraySpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemonstrationBatch:
+    """Some control steps of demonstrations.
+
+    Attributes:
+        observation: What the model is shown, as in an evaluation.
+        action: Action key to what was done from then on. Shape of each: (batch, horizon, size), float32.
+        is_padding: Whether a step lies behind the end of its episode. Shape: (batch, horizon), bool.
+    """
+
+    observation: Mapping[str, Any]
+    action: Mapping[str, np.ndarray]
+    is_padding: np.ndarray
+
+
+def find_demonstrations(files: Iterable[Path], *, only_successes: bool = True) -> list[Demonstration]:
+    """Return the episodes of recordings, in order of file and index.
+
+    Args:
+        files: The recordings.
+        only_successes: Whether episodes that did not succeed are left out.
+
+    Raises:
+        StorageError: If a recording cannot be read.
+        ConfigError: If there is no such episode.
+    """
+    found = []
+    left_out = 0
+    for file in files:
+        for index in list_episodes(file):
+            attributes = read_attributes(file, index)
+            if only_successes and not attributes.get("success"):
+                left_out += 1
+                continue
+            demonstration = Demonstration(
+                file=file,
+                episode_index=index,
+                num_steps=int(attributes["num_samples"]),
+                instruction=str(attributes.get("language_instruction", "")),
+                job=str(attributes.get("job", "")),
+            )
+            if demonstration.num_steps > 0:
+                found.append(demonstration)
+    if not found:
+        why = f"; {left_out} did not succeed" if left_out else ""
+        raise ConfigError(Problem(f"there is no demonstration in these recordings{why}", key="--dataset"))
+    return found
+
+
+def recorded_spaces(demonstration: Demonstration, steps: RecordedSteps) -> RecordedSpaces:
+    """Return what the environment of a demonstration observed and took.
+
+    Raises:
+        ConfigError: If pictures were not recorded.
+    """
+    groups: dict[str, dict[str, ArraySpec]] = {CAMERA_GROUP: {}, STATE_GROUP: {}}
+    prefixes = {f"{CAMERA_GROUP}/": CAMERA_GROUP, f"{OBSERVATIONS}/": STATE_GROUP}
+    for name in steps.names(demonstration.file, demonstration.episode_index):
+        for prefix, group in prefixes.items():
+            if name.startswith(prefix):
+                array = steps.array(_place(demonstration, name))
+                dtype = torch.uint8 if array.dtype == np.uint8 else torch.float32
+                groups[group][name.removeprefix(prefix)] = ArraySpec(shape=tuple(array.shape[1:]), dtype=dtype)
+    if not groups[CAMERA_GROUP]:
+        message = f"{demonstration.file} holds no pictures; record with --enable_cameras --record_observations all"
+        raise ConfigError(Problem(message, key="--dataset"))
+    action = steps.array(_place(demonstration, ACTIONS))
+    return RecordedSpaces(observation_spec=groups, action_spec=ArraySpec(shape=tuple(action.shape[1:])))
+
+
+class DemonstrationSteps:
+    """Every control step of demonstrations, by one number.
+
+    Args:
+        demonstrations: The episodes.
+        wiring: Where everything that the model takes and gives is in them.
+        horizon: Control steps of an action chunk.
+        steps: Reads them.
+    """
+
+    def __init__(
+        self, demonstrations: Sequence[Demonstration], wiring: Wiring, *, horizon: int, steps: RecordedSteps
+    ) -> None:
+        self._demonstrations = list(demonstrations)
+        self._wiring = wiring
+        self._horizon = horizon
+        self._steps = steps
+        # The number of the first step of each episode, and how many there are in all.
+        self._starts = np.cumsum([0, *(demonstration.num_steps for demonstration in self._demonstrations)])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def batch(self, numbers: Sequence[int] | np.ndarray) -> DemonstrationBatch:
+        """Return some control steps.
+
+        Args:
+            numbers: Each from 0 to the length less one. Shape: (batch,).
+        """
+        places = [self._locate(int(number)) for number in numbers]
+        rows = range(len(places))
+        observation = model_observation(
+            {
+                CAMERA_GROUP: {
+                    camera: self._gather(places, f"{CAMERA_GROUP}/{camera}") for camera in self._wiring.cameras.values()
+                },
+                STATE_GROUP: {
+                    term: self._gather(places, f"{OBSERVATIONS}/{term}") for term in self._wiring.state_terms
+                },
+            },
+            self._wiring,
+            list(rows),
+            [demonstration.instruction for demonstration, _ in places],
+        )
+        chunks = [self._chunk(demonstration, step) for demonstration, step in places]
+        actions = torch.from_numpy(np.stack([chunk for chunk, _ in chunks]))
+        groups = {key: values.numpy() for key, values in to_groups(actions, self._wiring.action).items()}
+        return DemonstrationBatch(
+            observation=observation, action=groups, is_padding=np.stack([is_padding for _, is_padding in chunks])
+        )
+
+    def states(self) -> dict[str, np.ndarray]:
+        """Return the state at every step, by key. Shape of each: (num_steps, size), float32."""
+        if not self._wiring.state_terms:
+            return {}
+        terms = [self._all(f"{OBSERVATIONS}/{term}") for term in self._wiring.state_terms]
+        return _grouped(np.concatenate(terms, axis=1), self._wiring.state)
+
+    def actions(self) -> dict[str, np.ndarray]:
+        """Return the action at every step, by key. Shape of each: (num_steps, size), float32."""
+        return _grouped(self._all(ACTIONS), self._wiring.action)
+
+    def _locate(self, number: int) -> tuple[Demonstration, int]:
+        episode = int(np.searchsorted(self._starts, number, side="right")) - 1
+        return self._demonstrations[episode], number - int(self._starts[episode])
+
+    def _gather(self, places: Sequence[tuple[Demonstration, int]], name: str) -> torch.Tensor:
+        return torch.from_numpy(
+            np.stack([self._steps.array(_place(demonstration, name))[step] for demonstration, step in places])
+        )
+
+    def _chunk(self, demonstration: Demonstration, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the actions from a step on, the last one repeated behind the end, and which are behind it."""
+        actions = self._steps.array(_place(demonstration, ACTIONS))
+        wanted = np.arange(step, step + self._horizon)
+        return np.asarray(actions[np.minimum(wanted, len(actions) - 1)], np.float32), wanted >= len(actions)
+
+    def _all(self, name: str) -> np.ndarray:
+        arrays = (self._steps.array(_place(demonstration, name)) for demonstration in self._demonstrations)
+        return np.concatenate([np.asarray(array, np.float32) for array in arrays])
+
+
+def split(demonstrations: Sequence[Demonstration], *, share: float, seed: int) -> tuple[list[int], list[int]]:
+    """Return which demonstrations to train on and which to hold out, ascending.
+
+    Every job gives its share, so that every task is validated.
+
+    Args:
+        demonstrations: All of them.
+        share: How much of each job to hold out; at least one episode of a job with two or more, unless it is 0.
+        seed: Decides which.
+    """
+    generator = np.random.default_rng(seed)
+    by_job: dict[str, list[int]] = {}
+    for position, demonstration in enumerate(demonstrations):
+        by_job.setdefault(demonstration.job, []).append(position)
+    held_out: list[int] = []
+    for positions in by_job.values():
+        number = round(share * len(positions))
+        if share > 0 and len(positions) > 1:
+            number = min(max(number, 1), len(positions) - 1)
+        held_out += generator.permutation(positions)[:number].tolist()
+    chosen = set(held_out)
+    return [position for position in range(len(demonstrations)) if position not in chosen], sorted(chosen)
+
+
+def _place(demonstration: Demonstration, name: str) -> RecordedArray:
+    return RecordedArray(file=demonstration.file, episode_index=demonstration.episode_index, name=name)
+
+
+def _grouped(values: np.ndarray, places: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray]:
+    return {key: values[:, list(columns)] for key, columns in places.items()}

@@ -1,0 +1,32 @@
+"""A trainer of a small model on small recordings."""
+
+from pathlib import Path
+
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.storage.recorded_steps import RecordedSteps
+from isaaclab_arena_gr00t.config import read_policy_config
+from isaaclab_arena_gr00t.joint_files import read_joint_files
+from isaaclab_arena_gr00t.training.demonstrations import DemonstrationSteps, find_demonstrations
+from isaaclab_arena_gr00t.training.new_model import interface_of, new_model, wire_recordings
+from isaaclab_arena_gr00t.training.trainer import Trainer, TrainingSettings
+
+SIZES = {"hidden_size": 32, "num_layers": 1, "num_attention_heads": 2, "vision_feature_size": 16, "num_keypoints": 4}
+SETTINGS = TrainingSettings(max_steps=40, batch_size=8, noise_draws=2, warmup_steps=5)
+
+
+def small_trainer(
+    folder: Path, context: DistributedContext, steps: RecordedSteps, settings: TrainingSettings = SETTINGS
+) -> Trainer:
+    """Return a trainer on the recordings ``*.h5`` and the policy file ``policy.yaml`` of a folder."""
+    config = read_policy_config(folder / "policy.yaml")
+    files = read_joint_files(
+        policy=config.policy_joints_config_path,
+        state=config.state_joints_config_path,
+        action=config.action_joints_config_path,
+    )
+    found = find_demonstrations(sorted(folder.glob("*.h5")))
+    interface = interface_of(config, files)
+    wiring = wire_recordings(found, interface, config, files, file="policy.yaml", steps=steps)
+    data = DemonstrationSteps(found, wiring, horizon=interface.horizon, steps=steps)
+    made = new_model(data, found, interface, wiring, config, seed=settings.seed, sizes=SIZES)
+    return Trainer(made.model, made.processor, config.embodiment_tag, data, settings, context)

@@ -1,0 +1,91 @@
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.storage.recorded_steps import RecordedSteps
+from isaaclab_arena_gr00t.training.trainer import TrainingSettings, learning_rate_at
+from tests.end_to_end.launching import ROOT, command, run
+from tests.gr00t.training.demonstrations import recording, write_config, write_recordings
+from tests.gr00t.training.models import SETTINGS, small_trainer
+from tests.gr00t.training.training_rank import NUM_STEPS, fingerprint
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    path = write_recordings(tmp_path_factory.mktemp("lift"), *map(recording, range(6)))
+    write_config(path / "policy.yaml")
+    return path
+
+
+def trainer(folder: Path, **changes):
+    return small_trainer(folder, DistributedContext(), RecordedSteps(), dataclasses.replace(SETTINGS, **changes))
+
+
+def test_a_model_learns_what_is_shown(folder):
+    learner = trainer(folder, learning_rate=5e-3, max_steps=100, noise_draws=4)
+    losses = [learner.step() for _ in range(100)]
+    assert sum(losses[-10:]) < sum(losses[:10]) / 3
+
+
+def test_the_same_settings_give_the_same_bits(folder):
+    first, second = trainer(folder), trainer(folder)
+    assert [first.step() for _ in range(2)] == [second.step() for _ in range(2)]
+    assert fingerprint(first) == fingerprint(second)
+
+
+def test_training_that_is_taken_up_again_gives_the_bits_of_an_undisturbed_one(folder, tmp_path):
+    undisturbed, interrupted, resumed = trainer(folder), trainer(folder), trainer(folder)
+    for _ in range(4):
+        undisturbed.step()
+    for _ in range(2):
+        interrupted.step()
+    torch.save(interrupted.state(), tmp_path / "state.pt")
+    resumed.load_state(torch.load(tmp_path / "state.pt", weights_only=True))
+    for _ in range(2):
+        resumed.step()
+    assert fingerprint(resumed) == fingerprint(undisturbed)
+
+
+def test_ranks_are_the_same_bits_after_every_step(folder):
+    path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'submodules' / 'Isaac-GR00T'}"}
+    module = ["-m", "tests.gr00t.training.training_rank"]
+    finished = run(command(folder, ranks=2, module=module), extra=path)
+    assert finished.returncode == 0, finished.stderr
+    assert f"alike for {NUM_STEPS} steps" in finished.stdout
+
+
+def test_the_average_follows_the_weights(folder):
+    learner = trainer(folder, learning_rate=2e-3)
+    for _ in range(3):
+        learner.step()
+    weights, average = learner.model.state_dict(), learner.average.state_dict()
+    moved = [name for name in weights if not torch.equal(weights[name], average[name])]
+    assert len(moved) > len(weights) / 2
+
+
+def test_a_loss_that_is_no_number_ends_the_training(folder):
+    learner = trainer(folder)
+    with torch.no_grad():
+        next(learner.model.parameters()).fill_(torch.nan)
+    with pytest.raises(FloatingPointError, match="at step 0"):
+        learner.step()
+
+
+def test_the_learning_rate_rises_and_falls():
+    settings = TrainingSettings(max_steps=100, warmup_steps=10, learning_rate=1.0)
+    rates = [learning_rate_at(step, settings) for step in range(101)]
+    assert rates[0] == pytest.approx(0.1)
+    assert max(rates) == rates[10] == pytest.approx(1.0)
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+    assert rates[100] == pytest.approx(0.01)
