@@ -74,7 +74,8 @@ class Trainer:
         self._tag = embodiment_tag
         self._data = data
         self._context = context
-        self._model = model.to(context.device).train()
+        nn.Module.to(model, context.device)
+        self._model = model.train()
         self._average = copy.deepcopy(self._model).eval().requires_grad_(requires_grad=False)
         self._wrapped = self._model
         if context.is_distributed:
@@ -189,8 +190,8 @@ class Trainer:
     def _move_average(self) -> None:
         # While there are few steps to average over, the first ones, which are random, must not weigh much.
         decay = min(self.settings.ema_decay, (1 + self.num_steps) / (10 + self.num_steps))
-        averaged, trained = list(self._average.parameters()), list(self._model.parameters())
-        torch._foreach_lerp_(averaged, trained, 1 - decay)
+        for average, trained in zip(self._average.parameters(), self._model.parameters(), strict=True):
+            average.lerp_(trained, 1 - decay)
 
 
 def learning_rate_at(step: int, settings: TrainingSettings) -> float:
