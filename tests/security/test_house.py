@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FILES = sorted(
-    {*(ROOT / "isaaclab_arena").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py"), ROOT / "eval_runner.py"}
-)
+FOLDERS = ("isaaclab_arena", "isaaclab_arena_gr00t", "submodules/Isaac-GR00T/gr00t", "benchmarks")
+FILES = sorted({path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")} | {ROOT / "eval_runner.py"})
 
 UNPICKLING_MODULES = {
     "pickle",
