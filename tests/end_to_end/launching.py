@@ -49,6 +49,11 @@ def start(arguments: Sequence[str], log: Path, *, extra: Mapping[str, str] | Non
         )
 
 
+def patience_s(seconds: float) -> float:
+    """Return how long to wait for what takes some seconds [s]: with more to do than cores, all get a share of them."""
+    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 def write_jobs(path: Path, jobs: Sequence[Mapping[str, Any]], **top_level: Any) -> Path:
     """Write a job file."""
     path.write_text(json.dumps({**top_level, "jobs": list(jobs)}))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from isaaclab_arena.distributed.process import process_start_ticks
-from tests.end_to_end.launching import command, run, start, write_jobs
+from tests.end_to_end.launching import command, patience_s, run, start, write_jobs
 from tests.environments.gym_fakes import ID
 from tests.environments.gym_running import IN_WORKERS
 
@@ -62,7 +62,7 @@ def test_no_rank_outlives_a_launcher_that_was_killed_however_long_it_takes(tmp_p
         launcher.kill()
         launcher.wait()
     ranks = [int(mark.name) for mark in (tmp_path / "marks").iterdir()]
-    assert wait_for(lambda: all_gone(ranks), timeout_s=5.0)
+    assert wait_for(lambda: all_gone(ranks), timeout_s=patience_s(5.0))
     if when == "step":
         assert all(len(committed(output, f"job{rank}", rank)) > 0 for rank in range(2))
 
@@ -90,7 +90,7 @@ def test_no_worker_outlives_a_launcher_that_was_killed(tmp_path):
     finally:
         launcher.kill()
         launcher.wait()
-    assert wait_for(lambda: all_gone(started), timeout_s=5.0)
+    assert wait_for(lambda: all_gone(started), timeout_s=patience_s(5.0))
 
 
 def test_a_step_that_hangs_in_native_code_ends_the_process_and_what_had_finished_is_kept(tmp_path):

@@ -1,6 +1,5 @@
 """Ranks and launchers are killed at any moment; the run is taken up, on any number of ranks, until it is whole."""
 
-import os
 import random
 import shutil
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.end_to_end.launching import patience_s
 from tests.faults.fork_server import ForkServer
 from tests.faults.invariants import check_whole, committed
 from tests.faults.launched_runs import LaunchedRun, kill
@@ -52,10 +52,8 @@ class Killer:
             if run.launcher.poll() is None:
                 self._kill(run, role, ranks)
             code = run.wait()
-            # Of a machine with more to do than cores, everybody gets a share of its time only.
-            share = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-            patience_s = ORPHANS_GONE_S * share if after_start else LOADED_S
-            assert not run.wait_until_gone(patience_s), f"orphans of {role}"
+            limit_s = patience_s(ORPHANS_GONE_S) if after_start else LOADED_S
+            assert not run.wait_until_gone(limit_s), f"orphans of {role}"
             output = run.log.read_text(errors="replace")
         again = before.keys() & self.world.started.keys()
         assert not again, f"executed although committed: {sorted(again)}\n{output}"
