@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from isaaclab_arena.episode_ranges import EpisodeRanges
-from isaaclab_arena.errors import ArenaError, StorageError
+from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.json_values import json_text, read_versioned
 from isaaclab_arena.storage.layout import ATTEMPTS_FOLDER, attempt_file_name, attempt_number
@@ -98,16 +98,19 @@ def read_attempt(output_directory: Path, number: int) -> Attempt:
 def read_attempts(output_directory: Path) -> tuple[list[Attempt], list[str]]:
     """Read every attempt of a run.
 
-    What came out of a run is in other files, so an attempt that cannot be read is a loss and no obstacle.
+    What came out of a run is in other files, so a damaged attempt is a loss and no obstacle.
 
     Returns:
-        The attempts in order, and one message for each file that cannot be read.
+        The attempts in order, and one message for each file that is damaged or of another version.
+
+    Raises:
+        StorageError: If the system cannot read a file, which says nothing about what it holds.
     """
     attempts, problems = [], []
     for number in attempt_numbers(output_directory):
         try:
             attempts.append(read_attempt(output_directory, number))
-        except ArenaError as error:
+        except ConfigError as error:
             problems.append(str(error))
     return attempts, problems
 
