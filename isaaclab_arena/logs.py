@@ -3,6 +3,8 @@
 import logging
 import sys
 import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from isaaclab_arena.errors import StorageError
@@ -76,8 +78,12 @@ def set_up_console_logging(rank: int, *, level: int = logging.INFO) -> None:
     root.addHandler(console)
 
 
-def add_log_file(path: Path, rank: int) -> None:
-    """Also write this process's log lines, all of them, to ``path``, which is created with its folder.
+@contextmanager
+def log_file(path: Path, rank: int) -> Iterator[None]:
+    """Also write this process's log lines, all of them, to ``path``, for the length of a ``with`` block.
+
+    The file is created with its folder, and added to where it exists. It also gets the traceback of an error that ends
+    the block.
 
     Raises:
         StorageError: If it cannot be created. Later failures are told once on the screen, and stop nothing.
@@ -89,4 +95,13 @@ def add_log_file(path: Path, rank: int) -> None:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
     handler.setLevel(logging.DEBUG)
     handler.setFormatter(_PlainFormatter(_FORMAT.format(rank=rank)))
-    logging.getLogger("isaaclab_arena").addHandler(handler)
+    logger = logging.getLogger("isaaclab_arena")
+    logger.addHandler(handler)
+    try:
+        yield
+    except Exception:
+        logger.debug("this is what ended it", exc_info=True)
+        raise
+    finally:
+        logger.removeHandler(handler)
+        handler.close()

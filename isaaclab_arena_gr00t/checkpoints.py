@@ -9,10 +9,16 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
-def checkpoint_problems(model_path: str) -> list[Problem]:
+def checkpoint_problems(
+    model_path: str, *, searched: str = "neither beside this file nor in the working directory"
+) -> list[Problem]:
     """Return why a folder cannot be a checkpoint that may be loaded; empty where nothing speaks against it.
 
     A name ``owner/name`` that is no folder is left to the model package, which may fetch it from the hub.
+
+    Args:
+        model_path: The folder.
+        searched: Where it was looked for, for the message that it is not there.
     """
     key = "model_path"
     if not model_path:
@@ -20,13 +26,13 @@ def checkpoint_problems(model_path: str) -> list[Problem]:
     folder = Path(model_path)
     if not folder.exists() and _HUB_NAME.fullmatch(model_path) and not folder.parent.exists():
         return []
+    if not folder.exists():
+        return [Problem(f"'{model_path}' does not exist, {searched}", key=key)]
     wrong = _wrong_with_folder(folder)
     return [] if wrong is None else [Problem(f"'{model_path}' {wrong}", key=key)]
 
 
 def _wrong_with_folder(folder: Path) -> str | None:
-    if not folder.exists():
-        return "does not exist, neither beside this file nor in the working directory"
     if not folder.is_dir():
         return "is a file; name the folder that holds it"
     if not (folder / "config.json").is_file():

@@ -44,10 +44,12 @@ class Gr00tClosedloopPolicyArgs(ClosedloopPolicyArgs):
     """Options of `Gr00tClosedloopPolicy`.
 
     Attributes:
+        model_path: Folder of the checkpoint, instead of the YAML file's; relative to the working directory.
         policy_device: ``cpu``, ``cuda`` or ``cuda:<index>``.
         policy_device_id: Index of a GPU.
     """
 
+    model_path: str | None = None
     policy_device: str | None = None
     policy_device_id: int | None = None
 

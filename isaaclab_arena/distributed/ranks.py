@@ -40,13 +40,26 @@ class Ranks:
         backend: Backend of the process group, None for a single process.
         store: Where ranks leave words for each other.
         timeout_s: How long to wait for another rank's word [s].
+        prefix: Begins every key under which words are left.
     """
 
-    def __init__(self, context: DistributedContext, *, backend: str | None, store: Store, timeout_s: float) -> None:
+    def __init__(
+        self, context: DistributedContext, *, backend: str | None, store: Store, timeout_s: float, prefix: str = ""
+    ) -> None:
         self.context = context
         self.backend = backend
         self._store = store
         self._timeout_s = timeout_s
+        self._prefix = prefix
+
+    def within(self, name: str) -> "Ranks":
+        """Return the same ranks for something that they begin together, where names can be used once more.
+
+        Args:
+            name: What they begin, the same on every rank and used once.
+        """
+        prefix = f"{self._prefix}{name}/"
+        return Ranks(self.context, backend=self.backend, store=self._store, timeout_s=self._timeout_s, prefix=prefix)
 
     def share_from_rank_zero(self, name: str, value: str) -> str:
         """Return rank 0's value, on every rank.
@@ -153,9 +166,10 @@ class Ranks:
 
     def _say(self, key: str, value: str) -> None:
         with network_failures(self.context, self._timeout_s):
-            self._store.set(key, value)
+            self._store.set(f"{self._prefix}{key}", value)
 
     def _hear(self, key: str, *, rank: int, name: str) -> str:
+        key = f"{self._prefix}{key}"
         deadline, heard = time.monotonic() + self._timeout_s, b""
         with network_failures(self.context, self._timeout_s):
             while not self._store.check([key]):

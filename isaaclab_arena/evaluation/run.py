@@ -12,6 +12,7 @@ from isaaclab_arena.distributed.devices import calculate_deterministically
 from isaaclab_arena.distributed.process import die_with_parent, limit_threads
 from isaaclab_arena.distributed.process_group import initialise
 from isaaclab_arena.distributed.rank_status import RankState, RankStatus, StatusPublisher
+from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.distributed.rendezvous import RankWatch, lowest_live_rank, wait_for_ranks
 from isaaclab_arena.errors import ArenaError, DiskUnusableError
 from isaaclab_arena.evaluation.condition_sets import save_conditions
@@ -24,6 +25,7 @@ from isaaclab_arena.evaluation.rank_settings import rank_settings
 from isaaclab_arena.evaluation.start_up import StartedRun, start_run
 from isaaclab_arena.evaluation.work import work_of_rank
 from isaaclab_arena.evaluation.work_queue import AssignedJob
+from isaaclab_arena.logs import log_file
 from isaaclab_arena.results.freshness import tables_are_current
 from isaaclab_arena.storage.attempts import Attempt
 from isaaclab_arena.storage.job_reports import ReportedStatus
@@ -52,15 +54,30 @@ def execute(request: RunRequest, context: DistributedContext) -> int:
     if request.options.deterministic:
         calculate_deterministically()
     with initialise(context) as ranks:
-        started = start_run(request, context, ranks)
-        # Not before: while ranks wait for each other, a signal may end them as it always does, and at once.
-        with started.lock, watch_for_interruption() as interruption:
-            if started.attempt is None:
-                return _show_finished_run(request, started.output_directory) if context.is_rank_zero else 0
-            try:
+        return execute_among(ranks, request)
+
+
+def execute_among(ranks: Ranks, request: RunRequest) -> int:
+    """Run the jobs on ranks that have found each other already, as one of several things that they do together.
+
+    Args:
+        ranks: All of them, within a name that no other run of theirs has; see `Ranks.within`.
+        request: What is to be done, the same on every rank.
+
+    Returns:
+        The exit code; see `execute`, also for what is raised.
+    """
+    context = ranks.context
+    started = start_run(request, context, ranks)
+    # Not before: while ranks wait for each other, a signal may end them as it always does, and at once.
+    with started.lock, watch_for_interruption() as interruption:
+        if started.attempt is None:
+            return _show_finished_run(request, started.output_directory) if context.is_rank_zero else 0
+        try:
+            with log_file(started.output_directory / "logs" / f"rank{context.rank}.log", context.rank):
                 return _RankRun(request, context, started, started.attempt, interruption).execute()
-            except DiskUnusableError as error:
-                raise DiskUnusableError(f"{error}; the run stops: make room, then go on with --resume") from error
+        except DiskUnusableError as error:
+            raise DiskUnusableError(f"{error}; the run stops: make room, then go on with --resume") from error
 
 
 class _RankRun:

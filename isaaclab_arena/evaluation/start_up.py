@@ -15,7 +15,6 @@ from isaaclab_arena.evaluation import provenance
 from isaaclab_arena.evaluation.output_directory import clear_unbegun, make_output_directory
 from isaaclab_arena.evaluation.planning import RunRequest, plan_attempt, plan_run
 from isaaclab_arena.evaluation.resuming import check_same_run, folder_to_resume, take_up
-from isaaclab_arena.logs import add_log_file
 from isaaclab_arena.storage.attempts import Attempt, JobWork, read_attempt, write_attempt
 from isaaclab_arena.storage.run_lock import RunLock
 from isaaclab_arena.storage.run_plan import RunPlan, read_run_plan, write_run_plan
@@ -65,8 +64,6 @@ def start_run(request: RunRequest, context: DistributedContext, ranks: Ranks) ->
     # Only when all of them hold it may one of them leave.
     ranks.gather("lock", "held")
     attempt = None if number == _NOTHING_TO_DO else read_attempt(path, int(number))
-    if attempt is not None:
-        add_log_file(path / "logs" / f"rank{context.rank}.log", context.rank)
     return StartedRun(output_directory=path, plan=read_run_plan(path), attempt=attempt, lock=lock)
 
 

@@ -75,7 +75,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         super().__init__(config)
         check_args(config)
         self.args = config
-        self.settings = read_policy_config(config.policy_config_yaml_path)
+        self.settings = self.settings_of(config)
         self.count = QueryCount()
         self._files = _joint_files(self.settings)
         self._instructions: dict[int, str] = {}
@@ -116,6 +116,15 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         return num_envs if torch.are_deterministic_algorithms_enabled() else None
 
     @classmethod
+    def settings_of(cls, config: Any) -> Gr00tClosedloopPolicyConfig:
+        """Return what the YAML file of a job's options says.
+
+        Raises:
+            ConfigError: With every problem of the file.
+        """
+        return read_policy_config(config.policy_config_yaml_path)
+
+    @classmethod
     def check_options(cls, config: Any) -> None:
         """Refuse a YAML file that is wrong, before anything is simulated.
 
@@ -124,7 +133,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         """
         check_args(config)
         try:
-            cls.check_settings(read_policy_config(config.policy_config_yaml_path))
+            cls.check_settings(cls.settings_of(config))
         except ConfigError as error:
             # A job file names the YAML file, so that is the key there, and the message says where in it to look.
             file = config.policy_config_yaml_path

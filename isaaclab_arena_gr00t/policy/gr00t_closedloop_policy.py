@@ -45,6 +45,25 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         self._model: Any = self.load_policy()
 
     @classmethod
+    def settings_of(cls, config: Gr00tClosedloopPolicyArgs) -> Gr00tClosedloopPolicyConfig:
+        """Return what the YAML file says, with the job's own checkpoint where it names one."""
+        settings = super().settings_of(config)
+        return settings if config.model_path is None else dataclasses.replace(settings, model_path=config.model_path)
+
+    @classmethod
+    def check_options(cls, config: Gr00tClosedloopPolicyArgs) -> None:
+        """Refuse a checkpoint that is not there, and a YAML file that is wrong, before anything is simulated.
+
+        Raises:
+            ConfigError: With every problem.
+        """
+        if config.model_path is not None:
+            problems = checkpoint_problems(config.model_path, searched="and is looked for in the working directory")
+            if problems:
+                raise ConfigError(problems)
+        super().check_options(config)
+
+    @classmethod
     def check_settings(cls, settings: Gr00tClosedloopPolicyConfig) -> None:
         """Refuse what the YAML file says, where there is no such checkpoint or embodiment.
 

@@ -1,13 +1,17 @@
-"""A model with fresh weights for what is recorded, wired as it will be in an evaluation."""
+"""The model that a training run begins with: fresh weights for what is recorded, or a checkpoint's."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from gr00t.data.statistics import compute_statistics
+import torch
+from gr00t.data.statistics import KeyStatistics, compute_statistics
 from gr00t.data.types import ModalityConfig
+from gr00t.errors import Gr00tError
 from gr00t.model import Gr00tSmallProcessor
-from gr00t.model.building import build_small_model
+from gr00t.model.building import add_embodiment, build_small_model
+from gr00t.model.checkpoint import load_model, load_processor
 from gr00t.model.modeling import Gr00tSmall
 
 from isaaclab_arena.errors import ConfigError, Problem
@@ -32,13 +36,11 @@ class NewModel:
 
     Attributes:
         model: With random weights.
-        processor: With the statistics of the demonstrations.
-        wiring: Where everything that it takes and gives is in an environment.
+        processor: With the statistics of the demonstrations, or of those that the robot was first learned from.
     """
 
     model: Gr00tSmall
     processor: Gr00tSmallProcessor
-    wiring: Wiring
 
 
 def interface_of(config: Gr00tClosedloopPolicyConfig, files: JointFiles) -> ModelInterface:
@@ -97,7 +99,6 @@ def new_model(
     data: DemonstrationSteps,
     demonstrations: Sequence[Demonstration],
     interface: ModelInterface,
-    wiring: Wiring,
     config: Gr00tClosedloopPolicyConfig,
     *,
     seed: int,
@@ -109,12 +110,58 @@ def new_model(
         data: Every control step to learn from; its statistics are kept in the checkpoint.
         demonstrations: The episodes, for their instructions.
         interface: What the model takes and gives.
-        wiring: Where that is.
         config: The policy's YAML file.
         seed: Of the weights.
         sizes: Sizes of the model other than the default ones, such as ``hidden_size``.
     """
-    modalities = {
+    model, processor = build_small_model(
+        {config.embodiment_tag: (_modalities(interface), _statistics(data))},
+        instructions=sorted({demonstration.instruction for demonstration in demonstrations}),
+        image_size=config.target_image_size[0],
+        seed=seed,
+        sizes=sizes,
+    )
+    return NewModel(model=model, processor=processor)
+
+
+def based_on(
+    base_model_path: Path,
+    data: DemonstrationSteps,
+    interface: ModelInterface,
+    config: Gr00tClosedloopPolicyConfig,
+    *,
+    seed: int,
+) -> NewModel:
+    """Return a checkpoint's model, with the robot of the YAML file added where it does not know it.
+
+    A robot that it knows keeps the statistics that its states and actions were learned with.
+
+    Args:
+        base_model_path: Folder of the checkpoint.
+        data: Every control step to learn from, for the statistics of a robot that is added.
+        interface: What the model takes and gives.
+        config: The policy's YAML file.
+        seed: Of the weights of a robot that is added.
+
+    Raises:
+        ConfigError: If there is no such checkpoint, or it knows another robot under the same tag.
+    """
+    try:
+        model, processor = add_embodiment(
+            load_model(base_model_path, device="cpu", dtype=torch.float32),
+            load_processor(base_model_path),
+            config.embodiment_tag,
+            _modalities(interface),
+            _statistics(data),
+            seed=seed,
+        )
+    except Gr00tError as error:
+        raise ConfigError(Problem(str(error), key="--base_model_path")) from error
+    return NewModel(model=model, processor=processor)
+
+
+def _modalities(interface: ModelInterface) -> dict[str, ModalityConfig]:
+    return {
         "video": ModalityConfig(delta_indices=[0], modality_keys=list(interface.video_keys)),
         "state": ModalityConfig(delta_indices=[0], modality_keys=list(interface.state_keys)),
         "action": ModalityConfig(
@@ -122,15 +169,10 @@ def new_model(
         ),
         "language": ModalityConfig(delta_indices=[0], modality_keys=[interface.language_key]),
     }
-    statistics = {
+
+
+def _statistics(data: DemonstrationSteps) -> dict[str, dict[str, KeyStatistics]]:
+    return {
         "state": {key: compute_statistics(values) for key, values in data.states().items()},
         "action": {key: compute_statistics(values) for key, values in data.actions().items()},
     }
-    model, processor = build_small_model(
-        {config.embodiment_tag: (modalities, statistics)},
-        instructions=sorted({demonstration.instruction for demonstration in demonstrations}),
-        image_size=config.target_image_size[0],
-        seed=seed,
-        sizes=sizes,
-    )
-    return NewModel(model=model, processor=processor, wiring=wiring)

@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.errors import ArenaError
 from isaaclab_arena_gr00t.training.demonstrations import DemonstrationBatch, DemonstrationSteps
 from isaaclab_arena_gr00t.training.sampling import augmentation_generator, batch_numbers, noise_generator
 
@@ -31,6 +32,7 @@ class TrainingSettings:
         weight_decay: Of AdamW, on matrices alone.
         max_grad_norm: Longer gradients are shortened to that.
         ema_decay: Weights that are saved are averages: each step the average moves by ``1 - ema_decay``.
+        random_shift_px: Training images are moved by up to so many pixels in each direction [px].
         seed: Of weights, order and noise.
     """
 
@@ -42,7 +44,12 @@ class TrainingSettings:
     weight_decay: float = 1e-4
     max_grad_norm: float = 1.0
     ema_decay: float = 0.999
+    random_shift_px: int = 1
     seed: int = 0
+
+
+class DivergedError(ArenaError):
+    """The loss is not a number any more, and nothing can be learned from it."""
 
 
 class Trainer:
@@ -71,6 +78,7 @@ class Trainer:
         self.settings = settings
         self.num_steps = 0
         self._processor = processor.train()
+        self._processor.random_shift_px = settings.random_shift_px
         self._tag = embodiment_tag
         self._data = data
         self._context = context
@@ -97,7 +105,7 @@ class Trainer:
         """Make one optimiser step and return this rank's loss.
 
         Raises:
-            FloatingPointError: If the loss is not a number any more.
+            DivergedError: If the loss is not a number any more.
         """
         settings, rank = self.settings, self._context.rank
         learning_rate = self.learning_rate()
@@ -120,7 +128,7 @@ class Trainer:
             loss = self._wrapped(inputs, noise_draws=settings.noise_draws, generator=noise).loss
         if not torch.isfinite(loss):
             message = f"the loss is {loss.item()} at step {self.num_steps}; a smaller --learning_rate may help"
-            raise FloatingPointError(message)
+            raise DivergedError(message)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(self._model.parameters(), settings.max_grad_norm)

@@ -110,3 +110,15 @@ def test_one_thread_unless_told_otherwise():
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_process_that_leaves_has_said_everything_and_keeps_its_exit_code():
+    program = (
+        "import sys, threading, time\n"
+        "from isaaclab_arena.distributed.process import leave_process\n"
+        "threading.Thread(target=time.sleep, args=(60,)).start()\n"
+        "sys.stdout.write('the last word')\n"
+        "leave_process(3)\n"
+    )
+    left = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (left.returncode, left.stdout, left.stderr) == (3, "the last word", "")

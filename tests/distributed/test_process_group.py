@@ -192,6 +192,20 @@ def test_a_rank_that_gave_up_is_quoted():
         waiting.agree("config_hash", "abc")
 
 
+def test_names_can_be_used_again_within_another_undertaking():
+    first, second = ranks_in_threads(2)
+    for undertaking in ("a", "b"):
+        first.within(undertaking).share_from_rank_zero("folder", undertaking)
+    assert [second.within(name).share_from_rank_zero("folder", "") for name in ("a", "b")] == ["a", "b"]
+
+
+def test_a_rank_that_gave_up_is_quoted_within_an_undertaking_too():
+    first, second = ranks_in_threads(2)
+    first.give_up("no such file")
+    with pytest.raises(PeerStoppedError, match="rank 0: no such file"):
+        second.within("a").share_from_rank_zero("folder", "")
+
+
 @pytest.mark.parametrize(
     ("gpus", "backend", "reason"),
     [

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from isaaclab_arena.evaluation import eval_runner
-from isaaclab_arena.logs import add_log_file, plain_text, set_up_console_logging
+from isaaclab_arena.logs import log_file, plain_text, set_up_console_logging
 from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena.recording.captions import caption_bar
 from isaaclab_arena.results.result_files import csv_text
@@ -73,9 +73,9 @@ def test_a_mistake_is_shown_without_what_it_would_do_to_the_screen(tmp_path, cap
 
 def test_log_lines_are_plain_on_the_screen_and_in_the_file(tmp_path, capfd):
     set_up_console_logging(0)
-    add_log_file(tmp_path / "rank0.log", 0)
-    for text in WICKED:
-        logging.getLogger("isaaclab_arena.test").warning("job '%s'", text)
+    with log_file(tmp_path / "rank0.log", 0):
+        for text in WICKED:
+            logging.getLogger("isaaclab_arena.test").warning("job '%s'", text)
     shown = capfd.readouterr().err
     written = (tmp_path / "rank0.log").read_text(encoding="utf-8")
     assert shown.count("job '") == written.count("job '") == len(WICKED)

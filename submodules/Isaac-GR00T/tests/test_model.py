@@ -7,8 +7,9 @@ import pytest
 import torch
 from gr00t.data.statistics import compute_statistics
 from gr00t.data.types import ModalityConfig
+from gr00t.errors import EmbodimentError
 from gr00t.model import Gr00tSmall, Gr00tSmallProcessor
-from gr00t.model.building import build_small_model
+from gr00t.model.building import add_embodiment, build_small_model
 from transformers import AutoModel, AutoProcessor
 
 Observe = Callable[..., dict[str, Any]]
@@ -264,3 +265,53 @@ def _train(model: Gr00tSmall, inputs: Any, *, num_steps: int) -> list[float]:
         optimizer.step()
         losses.append(loss.item())
     return losses
+
+
+def _droid(num_steps: int = 6) -> tuple[dict[str, ModalityConfig], dict[str, dict[str, Any]]]:
+    """A robot with one camera, and more numbers in its states and actions than the others have."""
+    rng = np.random.default_rng(3)
+    configs = {
+        "video": ModalityConfig(delta_indices=[0], modality_keys=["wrist"]),
+        "state": ModalityConfig(delta_indices=[0], modality_keys=["arm"]),
+        "action": ModalityConfig(delta_indices=list(range(num_steps)), modality_keys=["arm"]),
+        "language": ModalityConfig(delta_indices=[0], modality_keys=["annotation.human.task_description"]),
+    }
+    statistics = {modality: {"arm": compute_statistics(rng.normal(size=(20, 9)))} for modality in ("state", "action")}
+    return configs, statistics
+
+
+def test_a_robot_that_is_added_changes_nothing_for_the_others(built: Built, observe: Observe) -> None:
+    model, processor = built
+    larger, wider = add_embodiment(model, processor, "oxe_droid", *_droid())
+    assert set(wider.embodiments) == {*processor.embodiments, "oxe_droid"}
+    noise = torch.randn(3, 6, larger.config.max_action_dim)
+    before = model.get_action(processor(observe(3), "new_embodiment"), noise=noise[..., : model.config.max_action_dim])
+    after = larger.eval().get_action(wider(observe(3), "new_embodiment"), noise=noise)
+    torch.testing.assert_close(after[..., : before.shape[-1]], before)
+
+
+def test_a_robot_that_is_added_acts_and_learns(built: Built) -> None:
+    larger, wider = add_embodiment(*built, "oxe_droid", *_droid())
+    seen = {
+        "video": {"wrist": np.zeros((2, 1, 8, 8, 3), np.uint8)},
+        "state": {"arm": np.zeros((2, 1, 9), np.float32)},
+        "language": {"annotation.human.task_description": [["lift"], ["lower"]]},
+    }
+    action = {"arm": np.zeros((2, 6, 9), np.float32)}
+    loss = larger(wider(seen, "oxe_droid", action=action)).loss
+    loss.backward()
+    assert all(torch.isfinite(each.grad).all() for each in larger.parameters() if each.grad is not None)
+    assert wider.decode_action(larger.get_action(wider(seen, "oxe_droid")), "oxe_droid")["arm"].shape == (2, 6, 9)
+
+
+def test_a_robot_that_is_known_keeps_its_projectors_and_statistics(built: Built) -> None:
+    model, processor = built
+    known = processor.embodiment("gr1")
+    assert add_embodiment(model, processor, "GR1", known.modality_configs, known.statistics) == built
+
+
+def test_another_robot_under_a_known_tag_is_refused(built: Built) -> None:
+    with pytest.raises(EmbodimentError, match=r"the model knows 'gr1' with .* choose another tag"):
+        add_embodiment(*built, "gr1", *_droid())
+    with pytest.raises(EmbodimentError, match="predicts 6 action steps, and 4 are wanted"):
+        add_embodiment(*built, "oxe_droid", *_droid(num_steps=4))

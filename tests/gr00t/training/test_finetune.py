@@ -1,11 +1,18 @@
 """The command as a user types it: what it leaves, how it goes on, and what it refuses."""
 
 import csv
+import json
+import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
+import torch
+from gr00t.model.checkpoint import load_processor
+from safetensors.torch import load_file
 
 from isaaclab_arena_gr00t.training.finetune import main
+from tests.end_to_end.launching import ROOT, command, jobs_table, patience_s, run, write_jobs
 from tests.gr00t.training.demonstrations import recording, write_config, write_recordings
 
 
@@ -31,15 +38,14 @@ def test_training_leaves_checkpoints_and_its_losses_and_goes_on_to_the_same_bits
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert main(typed(folder, whole, "--max_steps", 4)) == 0
     assert {path.name for path in whole.glob("checkpoint-*")} == {"checkpoint-2", "checkpoint-4"}
-    with (whole / "progress.csv").open() as file:
-        measures = [(row["step"], row["measure"]) for row in csv.DictReader(file)]
-    assert ("1", "loss") in measures
-    assert ("4", "validation_loss") in measures
+    assert ("1", "loss") in measures(whole)
+    assert ("4", "validation_loss") in measures(whole)
     assert main(typed(folder, parts, "--max_steps", 4)) == 0
     # As if it had been killed after the first checkpoint.
     last = parts / "checkpoint-4"
     last.rename(tmp_path / "away")
     assert main(typed(folder, parts, "--max_steps", 4, "--resume")) == 0
+    assert measures(parts) == measures(whole)
     assert weights(last) == weights(whole / "checkpoint-4") != weights(whole / "checkpoint-2")
 
 
@@ -50,6 +56,9 @@ def test_training_leaves_checkpoints_and_its_losses_and_goes_on_to_the_same_bits
         (("--validation_share", "1"), "--validation_share: must be at least 0 and less than 1"),
         (("--learning_rate", "0"), "--learning_rate: must be positive, got 0"),
         (("--dataset", "nowhere"), "nowhere"),
+        (("--eval_every", "4"), "--eval_every: needs --eval_jobs_config"),
+        (("--eval_jobs_config", "nowhere.json"), "nowhere.json"),
+        (("--base_model_path", "nowhere"), "--base_model_path: there is no model at nowhere"),
         (("--resume",), "holds no training.json to go on with"),
         (("--policy_config_yaml_path", "nowhere.yaml"), "nowhere.yaml"),
     ],
@@ -66,3 +75,87 @@ def test_another_run_is_not_gone_on_with_and_not_written_over(folder, tmp_path, 
     assert "is not empty; go on with --resume, or name a new folder" in capsys.readouterr().err
     assert main(typed(folder, output, "--max_steps", 2, "--seed", 1, "--resume")) == 2
     assert "seed: was 0 when the run began, now 1" in capsys.readouterr().err
+
+
+def evaluation_jobs(folder: Path, *names: str) -> Path:
+    """Write a job file in which the policy that is trained plays one episode per job."""
+    jobs = [
+        {
+            "name": name,
+            "policy_type": "gr00t_closedloop",
+            "policy_config_dict": {"policy_config_yaml_path": str(folder / "policy.yaml")},
+            "arena_env_args": {"environment": "reach", "camera_size": 16, "enable_cameras": True, "num_envs": 1},
+            "num_episodes": 1,
+        }
+        for name in names
+    ]
+    return write_jobs(folder / f"{'_'.join(names)}.json", jobs)
+
+
+def measures(output: Path) -> list[tuple[str, str]]:
+    with (output / "progress.csv").open() as file:
+        return [(row["step"], row["measure"]) for row in csv.DictReader(file)]
+
+
+def test_checkpoints_are_evaluated_on_all_ranks_while_training_goes_on(folder, tmp_path):
+    jobs = evaluation_jobs(folder, "first", "second")
+    arguments = typed(folder, tmp_path / "out", "--max_steps", 2, "--eval_jobs_config", jobs)
+    finished = run(
+        command(*arguments, ranks=2, module=["-m", "isaaclab_arena_gr00t.training.finetune"]),
+        extra={"PYTHONPATH": f"{ROOT}:{ROOT / 'submodules' / 'Isaac-GR00T'}"},
+        timeout_s=patience_s(120),
+    )
+    assert finished.returncode == 0, finished.stderr
+    evaluation = tmp_path / "out" / "evaluations" / "step-2"
+    table = jobs_table(evaluation)
+    assert table["status"].tolist() == ["completed", "completed"]
+    assert pd.read_csv(evaluation / "timing.csv")["rank"].tolist() == [0, 1]
+    planned = json.loads((evaluation / "run.json").read_text())["jobs"]
+    assert {job["policy_config"]["model_path"] for job in planned} == {str(tmp_path / "out" / "checkpoint-2")}
+    assert [name for step, name in measures(tmp_path / "out") if step == "2"][-2:] == [
+        "success_rate/first",
+        "success_rate/second",
+    ]
+
+
+def test_an_evaluation_that_was_interrupted_is_completed_when_training_is_taken_up(folder, tmp_path):
+    output = tmp_path / "out"
+    arguments = typed(folder, output, "--max_steps", 2, "--eval_jobs_config", evaluation_jobs(folder, "only"))
+    assert main(arguments) == 0
+    before = jobs_table(output / "evaluations" / "step-2")
+    shutil.rmtree(output / "evaluations" / "step-2" / "only")
+    (output / "evaluations" / "step-2" / "results.json").unlink()
+    assert main([*arguments, "--resume"]) == 0
+    pd.testing.assert_frame_equal(jobs_table(output / "evaluations" / "step-2"), before)
+    assert measures(output).count(("2", "loss")) == 1
+
+
+def test_jobs_that_cannot_be_evaluated_are_refused_before_training(folder, tmp_path, capsys):
+    job = {"policy_type": "zero_action", "arena_env_args": {"environment": "reach"}, "num_episodes": 1}
+    jobs = write_jobs(tmp_path / "jobs.json", [{"name": "zero", **job}])
+    assert main(typed(folder, tmp_path / "out", "--eval_jobs_config", jobs)) == 2
+    assert "no job's policy takes a checkpoint; use policy_type gr00t_closedloop" in capsys.readouterr().err
+    jobs = write_jobs(tmp_path / "jobs.json", [{"name": "zero", **job, "arena_env_args": {"environment": "rech"}}])
+    assert main(typed(folder, tmp_path / "out", "--eval_jobs_config", jobs)) == 2
+    assert "rech" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_training_begins_with_another_models_weights(folder, tmp_path):
+    base, tuned = tmp_path / "base", tmp_path / "tuned"
+    assert main(typed(folder, base, "--max_steps", 2)) == 0
+    # A learning rate that changes next to nothing shows what training began with.
+    still = ("--max_steps", 1, "--learning_rate", 1e-12, "--base_model_path", base / "checkpoint-2")
+    assert main(typed(folder, tuned, *still)) == 0
+    expected = load_file(base / "checkpoint-2" / "model.safetensors")
+    found = load_file(tuned / "checkpoint-1" / "model.safetensors")
+    assert all(torch.allclose(found[name], expected[name], atol=1e-6) for name in expected)
+
+
+def test_a_robot_that_the_base_model_does_not_know_is_added_to_it(folder, tmp_path):
+    base, tuned = tmp_path / "base", tmp_path / "tuned"
+    assert main(typed(folder, base, "--max_steps", 1)) == 0
+    other = write_config(folder / "other.yaml", embodiment_tag="OXE_DROID")
+    arguments = ("--max_steps", 1, "--base_model_path", base / "checkpoint-1", "--policy_config_yaml_path", other)
+    assert main(typed(folder, tuned, *arguments)) == 0
+    assert set(load_processor(tuned / "checkpoint-1").embodiments) == {"new_embodiment", "oxe_droid"}

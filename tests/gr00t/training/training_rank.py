@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.process import leave_process
 from isaaclab_arena.distributed.process_group import initialise
 from isaaclab_arena.storage.recorded_steps import RecordedSteps
 from isaaclab_arena_gr00t.training.trainer import Trainer
@@ -47,3 +48,4 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    leave_process(0)

@@ -1,15 +1,19 @@
-"""A new model and its processor, for whoever trains or tests."""
+"""A new model and its processor, or a known one that learns one more robot, for whoever trains or tests."""
 
+import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from gr00t.data.embodiment_tags import EmbodimentTag
 from gr00t.data.statistics import KeyStatistics
 from gr00t.data.types import ModalityConfigs
+from gr00t.errors import EmbodimentError
 from gr00t.model.configuration import Gr00tSmallConfig, small_text_config, small_vision_config
 from gr00t.model.embodiment import Embodiment
+from gr00t.model.embodiment_layers import EmbodimentLinear
 from gr00t.model.modeling import Gr00tSmall
 from gr00t.model.normalization import Normalization
 from gr00t.model.processing import Gr00tSmallProcessor
@@ -71,6 +75,90 @@ def build_small_model(
         torch.random.manual_seed(seed)
         model = Gr00tSmall(Gr00tSmallConfig(**fields))
     return model, processor
+
+
+def add_embodiment(
+    model: Gr00tSmall,
+    processor: Gr00tSmallProcessor,
+    embodiment_tag: str,
+    modality_configs: ModalityConfigs,
+    statistics: RobotStatistics,
+    *,
+    seed: int = 0,
+) -> tuple[Gr00tSmall, Gr00tSmallProcessor]:
+    """Return a model that keeps what it knows and has projectors for one more robot, and its processor.
+
+    A robot that it knows already keeps its projectors and statistics, for those belong together; the model and the
+    processor are then returned as they are.
+
+    Args:
+        model: What is known; left as it is.
+        processor: The processor that belongs to it; left as it is.
+        embodiment_tag: Name or value of the robot's tag.
+        modality_configs: What the robot sees, feels and does.
+        statistics: Of its states and actions.
+        seed: Of the new weights; torch's global generator is left as it was.
+
+    Raises:
+        EmbodimentError: If the model knows another robot under this tag, or another number of action steps.
+    """
+    tag = EmbodimentTag.resolve(embodiment_tag).value
+    known = {name: processor.embodiment(name) for name in processor.embodiments}
+    added = Embodiment(embodiment_id=len(known), modality_configs=dict(modality_configs), statistics=dict(statistics))
+    if tag in known:
+        _refuse_another_robot(tag, known[tag], added)
+        return model, processor
+    capacity = _capacity([*known.values(), added])
+    if capacity["action_horizon"] != model.config.action_horizon or capacity["action_horizon"] != len(
+        added.modality_configs["action"].delta_indices
+    ):
+        steps = len(added.modality_configs["action"].delta_indices)
+        raise EmbodimentError(f"the model predicts {model.config.action_horizon} action steps, and {steps} are wanted")
+    config = copy.deepcopy(model.config)
+    for name, size in {"num_embodiments": len(known) + 1, **capacity}.items():
+        setattr(config, name, size)
+    with torch.random.fork_rng(devices=[]):
+        torch.random.manual_seed(seed)
+        larger = Gr00tSmall(config)
+    _take_over(larger, model, num_embodiments=len(known))
+    embodiments = {name: embodiment.to_dict() for name, embodiment in (known | {tag: added}).items()}
+    return larger, processor.with_embodiments(embodiments, capacity)
+
+
+def _refuse_another_robot(tag: str, known: Embodiment, wanted: Embodiment) -> None:
+    for modality, config in known.modality_configs.items():
+        other = wanted.modality_configs[modality]
+        if (list(config.modality_keys), list(config.delta_indices)) != (
+            list(other.modality_keys),
+            list(other.delta_indices),
+        ):
+            raise EmbodimentError(
+                f"the model knows '{tag}' with {modality} {', '.join(config.modality_keys)} of "
+                f"{len(config.delta_indices)} steps, and {', '.join(other.modality_keys)} of "
+                f"{len(other.delta_indices)} are wanted; choose another tag"
+            )
+    if known.dimensions != wanted.dimensions:
+        raise EmbodimentError(
+            f"the model knows '{tag}' with dimensions {known.dimensions}, and {wanted.dimensions} are wanted; "
+            "choose another tag"
+        )
+
+
+@torch.no_grad()
+def _take_over(larger: nn.Module, known: nn.Module, *, num_embodiments: int) -> None:
+    """Copy all weights; where a layer has grown, what is new says nothing to the robots that were known."""
+    per_robot = {
+        id(parameter)
+        for module in larger.modules()
+        if isinstance(module, EmbodimentLinear)
+        for parameter in module.parameters()
+    }
+    weights: dict[str, Tensor] = known.state_dict()
+    for name, tensor in larger.state_dict(keep_vars=True).items():
+        source = weights[name]
+        if id(tensor) in per_robot:
+            tensor[:num_embodiments] = 0.0
+        tensor[tuple(slice(0, length) for length in source.shape)] = source
 
 
 def _capacity(embodiments: list[Embodiment]) -> dict[str, int]:

@@ -59,6 +59,19 @@ class Gr00tSmallProcessor(ProcessorMixin):
         self.training = False
         self._known = {tag: Embodiment.from_dict(content) for tag, content in self.embodiments.items()}
 
+    def with_embodiments(self, embodiments: Mapping[str, Any], capacity: Mapping[str, int]) -> "Gr00tSmallProcessor":
+        """Return a processor that differs in the robots only."""
+        return Gr00tSmallProcessor(
+            self.tokenizer,
+            embodiments=embodiments,
+            capacity=capacity,
+            image_size=self.image_size,
+            normalization=self.normalization,
+            max_instruction_tokens=self.max_instruction_tokens,
+            random_shift_px=self.random_shift_px,
+            colour_jitter=self.colour_jitter,
+        )
+
     def train(self) -> "Gr00tSmallProcessor":
         """Augment images from now on."""
         self.training = True

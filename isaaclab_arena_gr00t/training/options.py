@@ -1,0 +1,103 @@
+"""What a user says of a training run."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena_gr00t.training.trainer import TrainingSettings
+
+PANDA_CONFIG = Path(__file__).parents[1] / "policy" / "config" / "panda_closedloop.yaml"
+
+_COUNTS = ("max_steps", "batch_size", "noise_draws", "save_every", "log_every", "kept_checkpoints", "torch_threads")
+_BOUNDS: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
+    ((*_COUNTS, "eval_every"), lambda value: value >= 1, "at least 1"),
+    (("warmup_steps", "random_shift_px", "weight_decay", "seed"), lambda value: value >= 0, "at least 0"),
+    (("learning_rate", "max_grad_norm"), lambda value: value > 0, "positive"),
+    (("validation_share", "ema_decay"), lambda value: 0 <= value < 1, "at least 0 and less than 1"),
+)
+"""For options: what is right, and how to say so."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneOptions(TrainingSettings):
+    """Train a GR00T model on recorded demonstrations."""
+
+    dataset: tuple[str, ...]
+    """Recordings, folders of jobs, or folders of runs; recorded with all observations."""
+    output_dir: Path
+    """Folder of the training run; missing or empty, or with --resume that of the run."""
+    base_model_path: Path | None = None
+    """Checkpoint to begin with, instead of random weights; a robot that it does not know is added to it."""
+    policy_config_yaml_path: Path = PANDA_CONFIG
+    """YAML file of the policy to train, for its cameras, joints and horizon. By default that of the Panda."""
+    validation_share: float = 0.05
+    """How many of each job's episodes are held out."""
+    save_every: int = 1000
+    """Steps between checkpoints, at which the held-out episodes are looked at too."""
+    kept_checkpoints: int = 3
+    """How many checkpoints stay."""
+    eval_jobs_config: Path | None = None
+    """Job file to evaluate checkpoints with, on all ranks; its GR00T policies get the checkpoint as model_path."""
+    eval_every: int | None = None
+    """Steps between evaluations, a multiple of --save_every; by default as many. There is one at the end too."""
+    log_every: int = 50
+    """Steps between lines of the log."""
+    include_failures: bool = False
+    """Learn from episodes that did not succeed as well."""
+    resume: bool = False
+    """Go on from the newest checkpoint of --output_dir."""
+    device: str | None = None
+    """Where to train: cpu, cuda or cuda:<index>. By default a GPU where there is one; each rank its own."""
+    torch_threads: int = 1
+    """Torch threads of this rank."""
+
+    def training_settings(self) -> TrainingSettings:
+        """Return what decides how the weights change."""
+        return TrainingSettings(
+            **{field.name: getattr(self, field.name) for field in dataclasses.fields(TrainingSettings)}
+        )
+
+    def what_must_stay(self, world_size: int) -> dict[str, Any]:
+        """Return what has to be the same when a run is taken up again."""
+        return {
+            **dataclasses.asdict(self.training_settings()),
+            "dataset": list(self.dataset),
+            "base_model_path": None if self.base_model_path is None else str(self.base_model_path),
+            "policy_config_yaml_path": str(self.policy_config_yaml_path),
+            "validation_share": self.validation_share,
+            "include_failures": self.include_failures,
+            "world_size": world_size,
+            "torch": torch.__version__,
+        }
+
+    def is_evaluated_after(self, num_steps: int) -> bool:
+        """Whether there is an evaluation after so many steps."""
+        if self.eval_jobs_config is None:
+            return False
+        return num_steps == self.max_steps or num_steps % (self.eval_every or self.save_every) == 0
+
+    def check(self) -> None:
+        """Refuse numbers that make no sense.
+
+        Raises:
+            ConfigError: With every problem.
+        """
+        problems = [Problem(message, key=f"--{name}") for name, message in self._mistakes()]
+        if problems:
+            raise ConfigError(problems)
+
+    def _mistakes(self) -> Iterator[tuple[str, str]]:
+        for names, is_right, words in _BOUNDS:
+            for name in names:
+                value = getattr(self, name)
+                if value is not None and not is_right(value):
+                    yield name, f"must be {words}, got {value:g}"
+        if self.eval_every is not None and self.eval_jobs_config is None:
+            yield "eval_every", "needs --eval_jobs_config: the jobs to evaluate with"
+        if self.eval_every is not None and self.save_every > 0 and self.eval_every % self.save_every:
+            yield "eval_every", f"must be a multiple of --save_every {self.save_every}, got {self.eval_every}"
