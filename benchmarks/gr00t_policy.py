@@ -26,13 +26,14 @@ from gr00t_queries import latency_table, remote_table
 from gr00t_rows import rows_table
 from gr00t_start import start_table
 
-RESULTS = Path(__file__).parent / "results" / "gr00t_policy.md"
+from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import CPU_ROWS_PER_QUERY
 
+RESULTS = Path(__file__).parent / "results" / "gr00t_policy.md"
 
 QUERY_TEXT = """\
 `Gr00tPolicy.get_action`, with pictures of 64 x 64 from two cameras, preparation and noise included. `times float32` is
 the median of ratios to the neighbouring query with float32 weights. A policy takes float32 on a CPU and bfloat16 on a
-GPU. "Compiled" is what `torch.compile` makes of the encoders and of a step of the flow, without CUDA graphs."""
+GPU. "Compiled" is what `torch.compile` makes of the flow's steps, the encoders left as they are, without CUDA graphs."""
 
 START_TEXT = """\
 Each start is a process of its own, with all files in the disk's cache. The runner imports torch in any case."""
@@ -50,9 +51,9 @@ MEMORY_TEXT = """\
 The most that the process of the same runs held at any time: resident, with its tables, and on a GPU all that was taken
 of it while the process ran."""
 
-ROWS_TEXT = """\
-Episodes end as those of the scripted policy, so at different times. A model is asked for the rows whose chunk of 8
-steps is used up: on a GPU for these alone, on a CPU in queries of 4 rows, filled up. "All rows" is what asking for
+ROWS_TEXT = f"""\
+Episodes end as those of the scripted policy, so at different times. A model is asked for the rows whose chunk is used
+up: on a GPU for these alone, on a CPU in queries of {CPU_ROWS_PER_QUERY} rows, filled up. "All rows" is what asking for
 every row at the same moments would have come to."""
 
 
@@ -77,7 +78,7 @@ class Options:
         runs: Runs of each job.
         episodes: Episodes for each row of a job whose time and memory are measured.
         counted_episodes: Episodes for each row of a job whose queries are counted.
-        compiles: Also measure the model compiled by torch, which takes minutes; by default on a GPU.
+        compiled_on: Devices on which the model is also compiled by torch, which takes minutes; by default a GPU.
         num_threads: Threads of torch.
         output: Where the tables go; by default the committed file.
     """
@@ -93,7 +94,7 @@ class Options:
     runs: int = 3
     episodes: int = 1
     counted_episodes: int = 8
-    compiles: bool = field(default_factory=torch.cuda.is_available)
+    compiled_on: tuple[str, ...] = field(default_factory=lambda: _devices()[1:])
     num_threads: int = 1
     output: Path | None = None
 
@@ -143,7 +144,7 @@ def measured(folder: Path, model_path: Path, options: Options) -> list[Section]:
         devices=options.devices,
         batch_sizes=options.batch_sizes,
         repetitions=options.repetitions,
-        compiles=options.compiles,
+        compiled_on=options.compiled_on,
     )
     add("One query", QUERY_TEXT, queries)
     threads, starts = options.num_threads, options.starts
@@ -197,8 +198,6 @@ def command(options: Options) -> str:
 
 
 def _words(name: str, value: object) -> list[str]:
-    if isinstance(value, bool):
-        return [f"--{name}" if value else f"--no-{name}"]
     return [f"--{name}", *map(str, value if isinstance(value, tuple) else (value,))]
 
 

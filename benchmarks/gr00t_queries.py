@@ -87,23 +87,30 @@ def asking(policy: Any, observation: dict[str, Any], num_rows: int) -> Callable[
 
 
 def compiled(policy: Gr00tPolicy) -> Gr00tPolicy:
-    """Have torch compile what a query runs once and what it runs in every step of the flow."""
-    # As a whole it cannot be compiled: it switches inference mode on.
+    """Have torch compile what runs in every step of the flow."""
+    # A whole query cannot be compiled, since it switches inference mode on, and the encoders alone take minutes.
     model: Any = policy.model
-    model.encode = torch.compile(model.encode)
     model.action_head.velocity = torch.compile(model.action_head.velocity)
     return policy
 
 
 def latency_table(
-    yaml: str, *, devices: Sequence[str], batch_sizes: Sequence[int], repetitions: int, compiles: bool
+    yaml: str, *, devices: Sequence[str], batch_sizes: Sequence[int], repetitions: int, compiled_on: Sequence[str] = ()
 ) -> list[str]:
-    """Return the lines of the table of one query of the model."""
+    """Return the lines of the table of one query of the model.
+
+    Args:
+        yaml: The policy's YAML file.
+        devices: Where the model runs.
+        batch_sizes: Rows of a query.
+        repetitions: Queries of each kind.
+        compiled_on: Those of the devices on which it is also measured compiled.
+    """
     config = read_policy_config(yaml)
     calls: dict[tuple[str, str, int], Callable[[], Any]] = {}
     for device in devices:
         for precision in ("float32", "bfloat16"):
-            for variant in (precision, f"{precision}, compiled")[: 1 + compiles]:
+            for variant in (precision, f"{precision}, compiled")[: 1 + (device in compiled_on)]:
                 dtype = getattr(torch, precision)
                 policy = Gr00tPolicy(config.embodiment_tag, config.model_path, device=device, dtype=dtype)
                 if variant != precision:

@@ -81,7 +81,7 @@ def test_a_query_costs_what_it_takes_here_and_in_the_server(queries):
 
 
 def test_every_size_and_precision_is_asked_and_compared_with_float32(queries, yaml):
-    table = queries.latency_table(yaml, devices=["cpu"], batch_sizes=[1, 3], repetitions=1, compiles=False)
+    table = queries.latency_table(yaml, devices=["cpu"], batch_sizes=[1, 3], repetitions=1)
     rows = [cells(line) for line in table[2:]]
     assert [row[1:3] for row in rows] == [["float32", "1"], ["float32", "3"], ["bfloat16", "1"], ["bfloat16", "3"]]
     assert [row[-1] for row in rows[:2]] == ["1.00", "1.00"]
@@ -127,7 +127,7 @@ def test_one_command_measures_everything_and_says_how(tmp_path, folder, yaml, ca
         starts=1,
         runs=1,
         counted_episodes=2,
-        compiles=False,
+        compiled_on=(),
         output=output,
     )
     program.main(options)
