@@ -163,7 +163,7 @@ def time_table(runs: Runs) -> list[str]:
     ]
     for (device, num_envs, policy_type), each in runs.items():
         cells = [
-            f"{100 * statistics.median(run.phases_s[phase] / run.running_s for run in each):.0f} %" for phase in PHASES
+            f"{100 * statistics.median(run.phases_s[phase] / run.running_s for run in each):.1f} %" for phase in PHASES
         ]
         build_s, running_s, cpu_s = (
             statistics.median(getattr(run, name) for run in each) for name in ("build_s", "running_s", "cpu_s")
