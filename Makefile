@@ -13,7 +13,7 @@ help:
 	@echo "make test-slow  run the tests that take more than a minute"
 	@echo "make test-gpu   run the tests that need a CUDA device"
 	@echo "make check      ruff, pyright and import-linter"
-	@echo "make bench      throughput, recording, ranks, occupancy, merging, memory; half an hour"
+	@echo "make bench      throughput, recording, ranks, occupancy, merging, memory, GR00T; three quarters of an hour"
 
 install: $(INSTALLED)
 
@@ -61,6 +61,7 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/merge_speed.py
 	$(BIN)/python benchmarks/many_episodes.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/gr00t_policy.py
 
 clean:
 	rm -rf $(VENV) outputs build *.egg-info
