@@ -11,7 +11,8 @@ import pytest
 import zmq
 
 from isaaclab_arena.errors import ConfigError, PolicyError
-from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, ServerAddress, ServerUnreachableError
+from isaaclab_arena_gr00t.remote.address import ServerAddress
+from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, ServerUnreachableError
 from isaaclab_arena_gr00t.remote.messages import MessageLimits
 from tests.gr00t.servers import NetworkPolicy, ServerProcess, serving
 
@@ -167,7 +168,7 @@ def test_a_wrong_token_is_a_mistake_of_the_users():
         for token in (None, "wrong"):
             with connected(server.port, api_token=token) as connection, pytest.raises(ConfigError) as caught:
                 connection.wait_until_ready()
-            assert caught.value.problems[0].key == "remote_api_token"
+            assert caught.value.problems[0].key == "remote_api_token_file"
         with connected(server.port, api_token="secret") as connection:
             connection.wait_until_ready()
 
