@@ -46,7 +46,8 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
     """Asks a GR00T policy server, NVIDIA's or ``gr00t-server``, which several ranks and jobs can share.
 
     A server that is gone and does not come back fails the job, and so does one that answers with an error. Episodes
-    that had ended by then are kept; with ``--resume`` the others run when there is a server again.
+    that had ended by then are kept. Of a server that is gone those under way end as errors, which ``--retry_errors``
+    runs again; with ``--resume`` those that had not begun run when there is a server again.
 
     Args:
         config: Options of the job.

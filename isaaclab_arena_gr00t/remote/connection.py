@@ -8,7 +8,7 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, Problem
+from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError, Problem
 from isaaclab_arena_gr00t.remote.address import KEY_FILE_OPTION, ServerAddress
 from isaaclab_arena_gr00t.remote.gr00t_wire import pack, unpack
 from isaaclab_arena_gr00t.remote.messages import DEFAULT_LIMITS, MessageError, MessageLimits
@@ -30,7 +30,7 @@ _SHUTTING_DOWN = "the server is shutting down"
 """What the server that comes along answers to those who wait when it ends."""
 
 
-class ServerUnreachableError(ArenaError):
+class ServerUnreachableError(PolicyLostError):
     """A policy server that does not answer, or no longer. Who runs the program can mend it."""
 
 
