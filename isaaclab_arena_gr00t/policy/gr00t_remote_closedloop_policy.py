@@ -62,6 +62,7 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
     config_class: ClassVar[type | None] = Gr00tRemoteClosedloopPolicyArgs
     # A server puts the rows of several clients into one call, and then their last digits depend on each other.
     reproducible = False
+    uses_own_device: ClassVar[bool] = False
 
     def __init__(self, config: Gr00tRemoteClosedloopPolicyArgs) -> None:
         self.check_options(config)
@@ -139,7 +140,7 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
         if not all(isinstance(found.get(name), RemoteModality) for name in _MODALITIES):
             raise PolicyError(
                 f"the policy server does not say what its model takes and gives: {', '.join(_MODALITIES)} are due, "
-                f"it answered {answer!r:.200}"
+                f"it answered {answer!r:.200}; make sure that remote_host and remote_port name the right one"
             )
         return found
 

@@ -127,7 +127,8 @@ class PolicyServerConnection:
             message = unpack(answer, self._limits)
         except MessageError as error:
             raise PolicyError(
-                f"the policy server at {self.address} answered '{endpoint}' with something else: {error}"
+                f"the policy server at {self.address} answered '{endpoint}' with something else than a GR00T policy "
+                f"server does: {error}; make sure that remote_host and remote_port name the right one"
             ) from error
         if not isinstance(message, dict) or "error" not in message:
             return message
