@@ -13,6 +13,13 @@ class PolicyError(ArenaError):
     """A policy broke its contract: wrong action shape, NaN, or nothing to say. Its author can mend it."""
 
 
+class PolicyLostError(ArenaError):
+    """A policy that worked answers no more, because what it runs on is gone: a server, a machine.
+
+    It says nothing of the episodes under way, so they end as errors. Who runs the program can mend it.
+    """
+
+
 class EnvironmentBuildError(ArenaError):
     """An environment could not be built although its configuration was valid."""
 

@@ -142,17 +142,19 @@ def read_policy_config(path: str | Path) -> Gr00tClosedloopPolicyConfig:
     return located
 
 
+def path_beside(folder: Path, path: str | None) -> str | None:
+    """Return a path that a YAML file gives, as seen from the working directory.
+
+    Args:
+        folder: The folder of the YAML file; what lies there comes first.
+        path: What the file says. Where nothing lies beside it, it counts from the working directory as it is.
+    """
+    return str(folder / path) if path and (folder / path).exists() else path
+
+
 def _with_paths(config: Gr00tClosedloopPolicyConfig, folder: Path) -> Gr00tClosedloopPolicyConfig:
-    located: dict[str, Any] = {key: _located(getattr(config, key), folder) for key in (*_PATHS, "model_path")}
+    located: dict[str, Any] = {key: path_beside(folder, getattr(config, key)) for key in (*_PATHS, "model_path")}
     return dataclasses.replace(config, **located)
-
-
-def _located(path: str | None, folder: Path) -> str | None:
-    """Return a path as seen from the working directory: that beside the YAML file where there is one."""
-    if not path:
-        return path
-    beside = folder / path
-    return str(beside) if beside.exists() else path
 
 
 def _mistakes(config: Gr00tClosedloopPolicyConfig) -> list[Problem]:

@@ -9,6 +9,7 @@ from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.policy.policy_base import PolicyCfg
+from isaaclab_arena_gr00t.config import path_beside
 from isaaclab_arena_gr00t.joint_files import JointFiles, read_joint_files
 
 
@@ -89,13 +90,8 @@ def read_replay_config(args: ReplayLerobotPolicyArgs) -> LerobotReplayConfig:
     except ConfigError as error:
         raise ConfigError([dataclasses.replace(problem, file=file) for problem in error.problems]) from error
     paths = ("dataset_path", "policy_joints_config_path", "action_joints_config_path")
-    located: dict[str, Any] = {key: _located(getattr(settings, key), Path(file).parent) for key in paths}
+    located: dict[str, Any] = {key: path_beside(Path(file).parent, getattr(settings, key)) for key in paths}
     return dataclasses.replace(settings, **located)
-
-
-def _located(path: str | None, folder: Path) -> str | None:
-    """Return a path as seen from the working directory: that beside the YAML file where there is one."""
-    return str(folder / path) if path and (folder / path).exists() else path
 
 
 def replay_joint_files(settings: LerobotReplayConfig) -> JointFiles:

@@ -8,6 +8,12 @@ from isaaclab_arena.interfaces.episode import Outcome
 OUT_OF_TIME = "episode_timeout"
 """Termination of an episode that took longer than its wall time allowed."""
 
+POLICY_LOST = "policy_lost"
+"""Termination of an episode whose policy answered no more."""
+
+BROKEN_OFF = frozenset({OUT_OF_TIME, POLICY_LOST})
+"""Terminations that follow neither from the episode's conditions nor from its actions, so nothing repeats them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
@@ -43,3 +49,8 @@ def out_of_time(limit_s: float) -> Ending:
     """Return the end of an episode that took longer than its wall time allowed [s]."""
     error = f"the episode took longer than {limit_s:g} s, its episode_timeout_s"
     return Ending(outcome=Outcome.ERROR, success=None, termination=OUT_OF_TIME, error=error)
+
+
+def policy_lost(reason: str) -> Ending:
+    """Return the end of an episode whose policy answered no more."""
+    return Ending(outcome=Outcome.ERROR, success=None, termination=POLICY_LOST, error=f"the policy was lost: {reason}")

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.errors import ArenaError
-from isaaclab_arena.evaluation.endings import OUT_OF_TIME, ending_of
+from isaaclab_arena.evaluation.endings import BROKEN_OFF, ending_of
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions, conditions_from_json
 from isaaclab_arena.interfaces.observer import Transition
@@ -184,8 +184,8 @@ def _result(scene: _Scene, step: Step, row: int) -> Mapping[str, AttributeValue]
         "metrics": json_line({name: float(values[row]) for name, values in step.metrics.items()}),
     }
     over = bool((step.terminated | step.truncated | step.diverged)[row])
-    if not over and recorded.get("termination") == OUT_OF_TIME:
-        # What took too long then need not take too long now, so only its steps can be compared.
+    if not over and recorded.get("termination") in BROKEN_OFF:
+        # What took too long or was abandoned then need not be now, so only its steps can be compared.
         values |= {name: recorded.get(name) for name in ("outcome", "success", "termination", "error")}
     else:
         ending = ending_of(step, row)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
-from isaaclab_arena.errors import ArenaError
-from isaaclab_arena.evaluation.endings import Ending, ending_of, out_of_time
+from isaaclab_arena.errors import ArenaError, PolicyLostError
+from isaaclab_arena.evaluation.endings import Ending, ending_of, out_of_time, policy_lost
 from isaaclab_arena.evaluation.policy_answers import checked_action, checked_finished, checked_instruction, copied
 from isaaclab_arena.evaluation.stopwatch import Phase, Stopwatch
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
@@ -85,12 +85,17 @@ def rollout(
 
     Raises:
         PolicyError: If the policy's action has the wrong shape or holds NaN or infinity.
+        PolicyLostError: If the policy answers no more. Episodes that had made a step have then ended as errors.
         ArenaError: If the environment lets an episode run past its ``max_episode_length``.
     """
     told = language_instruction
     loop = _Loop(environment, policy, iter(episodes), observers, told, limits, stopwatch or Stopwatch())
     with torch.no_grad():
-        return loop.run(stop_requested)
+        try:
+            return loop.run(stop_requested)
+        except PolicyLostError as error:
+            loop.end_lost_episodes(error)
+            raise
 
 
 class _Loop:
@@ -123,6 +128,7 @@ class _Loop:
         self._num_running = 0
         self._finished_episodes = 0
         self._env_steps = 0
+        self._latest: Step | None = None
 
     def run(self, stop_requested: Callable[[], bool]) -> RolloutResult:
         self._instruction = self._agreed_instruction()
@@ -146,6 +152,13 @@ class _Loop:
             env_steps=self._env_steps,
             interrupted=interrupted,
         )
+
+    def end_lost_episodes(self, error: PolicyLostError) -> None:
+        """End the episodes that have lost their policy. One without a step so far was not tried, and stays missing."""
+        if self._latest is None:
+            return
+        for env_id in torch.nonzero(self._running & (self._length > 0)).flatten().tolist():
+            self._end_episode(env_id, policy_lost(str(error)), self._latest)
 
     def _agreed_instruction(self) -> str | None:
         """Return what every episode is told: what the job says or the policy insists on; None if each has its own."""
@@ -203,7 +216,7 @@ class _Loop:
             action = checked_action(policy.get_action(environment, copied(observation)), environment, self._running)
             policy_finished = checked_finished(policy.finished(), environment)
         with self._measure(Phase.SIMULATE):
-            step = environment.step(action)
+            step = self._latest = environment.step(action)
         transition = Transition(running=self._running.clone(), observation=observation, action=action, step=step)
         with self._measure(Phase.RECORD):
             for observer in self._observers:

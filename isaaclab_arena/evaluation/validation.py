@@ -192,7 +192,8 @@ class _Resolver:
                 options["num_envs"] = num_rows
             config = _keyed("policy_config_dict", lambda: read_options(config_class, options, owner=owner))
             devices = {key: options[key] for key in ("policy_device_id", "policy_device") if key in options}
-            _keyed("policy_config_dict", lambda: resolve_policy_device(**devices))
+            if policy_class.uses_own_device:
+                _keyed("policy_config_dict", lambda: resolve_policy_device(**devices))
             _keyed("policy_config_dict", lambda: policy_class.check_options(config))
         return policy_class, options
 

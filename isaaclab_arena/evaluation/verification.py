@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from isaaclab_arena.errors import ArenaError
-from isaaclab_arena.evaluation.endings import OUT_OF_TIME
+from isaaclab_arena.evaluation.endings import BROKEN_OFF
 from isaaclab_arena.evaluation.episode_comparison import Difference, first_difference, result_difference
 from isaaclab_arena.evaluation.surroundings import named_differences
 from isaaclab_arena.evaluation.verification_plan import plan_sample
@@ -69,14 +69,14 @@ class VerifiedEpisode:
 
 
 def episodes_to_draw_from(output_directory: Path, plan: RunPlan) -> dict[str, list[int]]:
-    """Return the finished episodes of each job; those that ran out of wall time are left out, for nothing repeats that.
+    """Return the finished episodes of each job; those that were broken off are left out, for nothing repeats that.
 
     Args:
         output_directory: The run's folder.
         plan: What it set out to do.
     """
     return {
-        job.name: [row.episode_index for row in _rows(output_directory, job.name) if row.termination != OUT_OF_TIME]
+        job.name: [row.episode_index for row in _rows(output_directory, job.name) if row.termination not in BROKEN_OFF]
         for job in plan.jobs
     }
 

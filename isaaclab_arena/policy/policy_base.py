@@ -39,6 +39,8 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
             ``--deterministic`` a policy that does not say so is always asked on a batch of one size.
         serves_any_num_envs: Whether one object can serve environments of any ``num_envs``, one after the other,
             whatever its option of that name says. Consecutive jobs that differ only there then share it.
+        uses_own_device: Whether its options ``policy_device`` and ``policy_device_id`` name a device of this machine,
+            which is then checked before anything runs. A policy that only asks a server may take them and not care.
     """
 
     name: ClassVar[str] = ""
@@ -46,6 +48,7 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
     reproducible: bool = False
     batch_invariant: ClassVar[bool] = False
     serves_any_num_envs: ClassVar[bool] = False
+    uses_own_device: ClassVar[bool] = True
 
     def __init__(self, config: PolicyCfgT | None = None) -> None:
         self.config = config

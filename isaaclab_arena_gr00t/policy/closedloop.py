@@ -133,7 +133,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         """
         check_args(config)
         try:
-            cls.check_settings(cls.settings_of(config))
+            cls.check_settings(cls.settings_of(config), config)
         except ConfigError as error:
             # A job file names the YAML file, so that is the key there, and the message says where in it to look.
             file = config.policy_config_yaml_path
@@ -141,12 +141,17 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
             raise ConfigError([Problem(str(problem), key=YAML_OPTION) for problem in located]) from error
 
     @classmethod
-    def check_settings(cls, settings: Gr00tClosedloopPolicyConfig) -> None:
+    def check_settings(cls, settings: Gr00tClosedloopPolicyConfig, args: Any) -> None:
         """Refuse what the YAML file says, as far as that can be judged without the model and the environment.
+
+        Args:
+            settings: What the file says.
+            args: Options of the job, which come before it.
 
         Raises:
             ConfigError: With every problem.
         """
+        del args
         _joint_files(settings)
 
     def check_environment(self, env: Environment) -> None:

@@ -64,18 +64,22 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         super().check_options(config)
 
     @classmethod
-    def check_settings(cls, settings: Gr00tClosedloopPolicyConfig) -> None:
-        """Refuse what the YAML file says, where there is no such checkpoint or embodiment.
+    def check_settings(cls, settings: Gr00tClosedloopPolicyConfig, args: Any) -> None:
+        """Refuse what the YAML file says, where there is no such checkpoint, embodiment or device.
 
         Raises:
             ConfigError: With every problem.
         """
-        super().check_settings(settings)
+        super().check_settings(settings, args)
         problems = checkpoint_problems(settings.model_path)
-        try:
-            embodiment_tag(settings.embodiment_tag)
-        except ConfigError as error:
-            problems += error.problems
+        for check in (
+            lambda: embodiment_tag(settings.embodiment_tag),
+            lambda: _resolve_policy_device(args, settings.policy_device),
+        ):
+            try:
+                check()
+            except ConfigError as error:
+                problems += error.problems
         if problems:
             raise ConfigError(problems)
 
@@ -97,7 +101,8 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         try:
             model = Gr00tPolicy(embodiment_tag=tag, model_path=model_path, device=str(self.device))
         except (ValueError, KeyError, OSError) as error:
-            message = f"the model in '{model_path}' cannot be loaded: {type(error).__name__}: {error}"
+            why = f"{type(error).__name__}: {error}"
+            message = f"the model in '{model_path}' cannot be loaded for embodiment_tag {tag.name}: {why}"
             self._refuse_in_file([Problem(message, key="model_path")])
             raise
         logger.info("the model in %s runs on %s", model_path, self.device)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,7 +10,8 @@ from isaaclab_arena.errors import ConfigError, PolicyError, Problem
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
 from isaaclab_arena_gr00t.modality import Modality
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
-from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, ServerAddress
+from isaaclab_arena_gr00t.remote.address import address_problems, server_address
+from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
 from isaaclab_arena_gr00t.remote.gr00t_wire import RemoteModality
 
 _MODALITIES = ("video", "state", "action", "language")
@@ -25,8 +25,8 @@ class Gr00tRemoteClosedloopPolicyArgs(ClosedloopPolicyArgs):
         policy_device: Accepted for Isaac Lab Arena's job files; it is the server that has a device.
         remote_host: Machine of the server.
         remote_port: Its port.
-        remote_api_token: What it asks for. Everything in a job file is also in what a run records.
-        remote_api_token_file: File whose only line is that, which keeps it out of job files and recordings.
+        remote_api_token: Refused: a run writes its options into its output, where a token should not be.
+        remote_api_token_file: File whose only line is what the server asks for.
         timeout_s: How long an answer may take [s].
         wait_for_server_s: How long to wait for a server that is not there, at the start or later [s].
         scheduler: ``chunk``, which is what this policy does: a row whose chunk is used up gets the next at once.
@@ -46,7 +46,8 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
     """Asks a GR00T policy server, NVIDIA's or ``gr00t-server``, which several ranks and jobs can share.
 
     A server that is gone and does not come back fails the job, and so does one that answers with an error. Episodes
-    that had ended by then are kept; with ``--resume`` the others run when there is a server again.
+    that had ended by then are kept. Of a server that is gone those under way end as errors, which ``--retry_errors``
+    runs again; with ``--resume`` those that had not begun run when there is a server again.
 
     Args:
         config: Options of the job.
@@ -61,8 +62,10 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
     config_class: ClassVar[type | None] = Gr00tRemoteClosedloopPolicyArgs
     # A server puts the rows of several clients into one call, and then their last digits depend on each other.
     reproducible = False
+    uses_own_device: ClassVar[bool] = False
 
     def __init__(self, config: Gr00tRemoteClosedloopPolicyArgs) -> None:
+        self.check_options(config)
         super().__init__(config)
         self._connection: PolicyServerConnection | None = PolicyServerConnection(server_address(config))
         try:
@@ -83,8 +86,13 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
         Raises:
             ConfigError: With every problem.
         """
-        server_address(config)
-        super().check_options(config)
+        problems = [*_wrong_scheduler(config), *address_problems(config)]
+        try:
+            super().check_options(config)
+        except ConfigError as error:
+            problems += error.problems
+        if problems:
+            raise ConfigError(problems)
 
     def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
         """Ask the server; see `ClosedloopPolicy.query`.
@@ -132,54 +140,13 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
         if not all(isinstance(found.get(name), RemoteModality) for name in _MODALITIES):
             raise PolicyError(
                 f"the policy server does not say what its model takes and gives: {', '.join(_MODALITIES)} are due, "
-                f"it answered {answer!r:.200}"
+                f"it answered {answer!r:.200}; make sure that remote_host and remote_port name the right one"
             )
         return found
 
 
-def server_address(config: Gr00tRemoteClosedloopPolicyArgs) -> ServerAddress:
-    """Return where the server is, from the options of a job.
-
-    Raises:
-        ConfigError: With every option that cannot be.
-    """
-    problems = []
-    if config.scheduler != "chunk":
-        message = (
-            f"'{config.scheduler}' is not offered: it makes rows wait for one another; leave it out, or give 'chunk'"
-        )
-        problems.append(Problem(message, key="scheduler"))
-    if not 0 < config.remote_port < 65536:
-        problems.append(Problem(f"must be between 1 and 65535, got {config.remote_port}", key="remote_port"))
-    if not config.remote_host or not config.remote_host.isprintable() or " " in config.remote_host:
-        problems.append(Problem(f"must be the name of a machine, got {config.remote_host!r}", key="remote_host"))
-    problems += [
-        Problem(f"must be more than 0 s, got {seconds:g}", key=key)
-        for key, seconds in (("timeout_s", config.timeout_s), ("wait_for_server_s", config.wait_for_server_s))
-        if not 0 < seconds < float("inf")
-    ]
-    token, token_problems = read_token(config.remote_api_token, config.remote_api_token_file)
-    problems += token_problems
-    if problems:
-        raise ConfigError(problems)
-    return ServerAddress(
-        host=config.remote_host,
-        port=config.remote_port,
-        api_token=token,
-        timeout_s=config.timeout_s,
-        wait_for_server_s=config.wait_for_server_s,
-    )
-
-
-def read_token(token: str | None, file: str | None) -> tuple[str | None, list[Problem]]:
-    """Return what to show a server, and what is wrong with how it was given."""
-    key = "remote_api_token_file"
-    if file is None:
-        return token, []
-    if token is not None:
-        return None, [Problem("give this or remote_api_token, not both", key=key)]
-    try:
-        text = Path(file).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        return None, [Problem(f"cannot read '{file}': {error}", key=key)]
-    return (text, []) if text else (None, [Problem(f"'{file}' is empty", key=key)])
+def _wrong_scheduler(config: Gr00tRemoteClosedloopPolicyArgs) -> list[Problem]:
+    if config.scheduler == "chunk":
+        return []
+    message = f"'{config.scheduler}' is not offered: it makes rows wait for one another; leave it out, or give 'chunk'"
+    return [Problem(message, key="scheduler")]

@@ -13,8 +13,7 @@ from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
 from isaaclab_arena_gr00t.images import resized_with_padding
 from isaaclab_arena_gr00t.policy.action_chunking import ActionChunks
-from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import read_token
-from isaaclab_arena_gr00t.remote.connection import ServerAddress
+from isaaclab_arena_gr00t.remote.address import address_problems, server_address
 from isaaclab_arena_gr00t.remote.openpi import OpenpiConnection
 
 _CAMERAS = "camera_obs"
@@ -35,8 +34,8 @@ class OpenpiRemotePolicyCfg(PolicyCfg):
             the same.
         remote_host: Machine of the server.
         remote_port: Its port.
-        remote_api_token: Its key. Everything in a job file is also in what a run records.
-        remote_api_token_file: File whose only line is that, which keeps it out of job files and recordings.
+        remote_api_token: Refused: a run writes its options into its output, where a token should not be.
+        remote_api_token_file: File whose only line is the server's key.
         timeout_s: How long an answer may take [s]; the first one may have to wait for a compiler.
         wait_for_server_s: How long to wait for a server that is not there, at the start or later [s].
     """
@@ -76,11 +75,12 @@ class OpenpiRemotePolicy(PolicyBase[OpenpiRemotePolicyCfg]):
     batch_invariant: ClassVar[bool] = True
 
     def __init__(self, config: OpenpiRemotePolicyCfg) -> None:
+        self.check_options(config)
         super().__init__(config)
         self._options = config
         self._instructions: dict[int, str] = {}
         self._chunks: ActionChunks | None = None
-        self._connection = OpenpiConnection(_address(config))
+        self._connection = OpenpiConnection(server_address(config))
         self._connection.wait_until_ready()
 
     @property
@@ -95,7 +95,9 @@ class OpenpiRemotePolicy(PolicyBase[OpenpiRemotePolicyCfg]):
         Raises:
             ConfigError: With every problem.
         """
-        _address(config)
+        problems = [*_mistakes(config), *address_problems(config)]
+        if problems:
+            raise ConfigError(problems)
 
     def check_environment(self, env: Environment) -> None:
         """Refuse an environment that lacks a camera or an observation that the policy is shown.
@@ -204,30 +206,17 @@ class OpenpiRemotePolicy(PolicyBase[OpenpiRemotePolicyCfg]):
         return chunks.restarted(_rows(range(env.num_envs), env)) if all_active else chunks
 
 
-def _address(config: OpenpiRemotePolicyCfg) -> ServerAddress:
-    """Return where the server is; raises a ConfigError with every option that cannot be."""
-    problems = [
-        Problem(f"must be more than 0, got {getattr(config, key):g}", key=key)
-        for key in ("timeout_s", "wait_for_server_s", "action_chunk_length", "remote_port")
-        if not 0 < getattr(config, key) < float("inf")
-    ]
+def _mistakes(config: OpenpiRemotePolicyCfg) -> list[Problem]:
+    problems = []
+    if config.action_chunk_length < 1:
+        problems.append(Problem(f"must be at least 1, got {config.action_chunk_length}", key="action_chunk_length"))
     if not config.images and not config.states:
         problems.append(Problem("name what the policy is shown, here or in states", key="images"))
     if len(config.image_size) != 2 or min(config.image_size) < 1:
         problems.append(Problem(f"must be height and width, got {list(config.image_size)}", key="image_size"))
     if config.action_columns is not None and (not config.action_columns or min(config.action_columns) < 0):
         problems.append(Problem("must be numbers from 0", key="action_columns"))
-    token, token_problems = read_token(config.remote_api_token, config.remote_api_token_file)
-    problems += token_problems
-    if problems:
-        raise ConfigError(problems)
-    return ServerAddress(
-        host=config.remote_host,
-        port=config.remote_port,
-        api_token=token,
-        timeout_s=config.timeout_s,
-        wait_for_server_s=config.wait_for_server_s,
-    )
+    return problems
 
 
 def _rows(env_ids: Sequence[int], env: Environment) -> torch.Tensor:

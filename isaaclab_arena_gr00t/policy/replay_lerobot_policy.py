@@ -27,7 +27,8 @@ from isaaclab_arena_gr00t.replay_config import (
     replay_joint_files,
 )
 
-logger = logging.getLogger(__name__)
+# Below the program's own logger, so that it is in the log of the rank.
+logger = logging.getLogger("isaaclab_arena.gr00t")
 
 _RATE_TOLERANCE = 1e-3
 

@@ -3,17 +3,18 @@
 import logging
 import socket as sockets
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, Problem
+from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError, Problem
+from isaaclab_arena_gr00t.remote.address import KEY_FILE_OPTION, ServerAddress
 from isaaclab_arena_gr00t.remote.gr00t_wire import pack, unpack
 from isaaclab_arena_gr00t.remote.messages import DEFAULT_LIMITS, MessageError, MessageLimits
 
-_LOG = logging.getLogger(__name__)
+# Below the program's own logger, so that it is in the log of the rank.
+_LOG = logging.getLogger("isaaclab_arena.gr00t")
 
 _FIRST_ATTEMPT_S = 0.25
 _LONGEST_ATTEMPT_S = 10.0
@@ -29,30 +30,8 @@ _SHUTTING_DOWN = "the server is shutting down"
 """What the server that comes along answers to those who wait when it ends."""
 
 
-class ServerUnreachableError(ArenaError):
+class ServerUnreachableError(PolicyLostError):
     """A policy server that does not answer, or no longer. Who runs the program can mend it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServerAddress:
-    """A policy server, and how patient to be with it.
-
-    Attributes:
-        host: Its machine.
-        port: Its port.
-        api_token: What it asks for, None for nothing.
-        timeout_s: How long an answer may take [s].
-        wait_for_server_s: How long to wait for a server that is not there, at the start or later [s].
-    """
-
-    host: str = "localhost"
-    port: int = 5555
-    api_token: str | None = None
-    timeout_s: float = 30.0
-    wait_for_server_s: float = 60.0
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
 
 
 class PolicyServerConnection:
@@ -148,14 +127,15 @@ class PolicyServerConnection:
             message = unpack(answer, self._limits)
         except MessageError as error:
             raise PolicyError(
-                f"the policy server at {self.address} answered '{endpoint}' with something else: {error}"
+                f"the policy server at {self.address} answered '{endpoint}' with something else than a GR00T policy "
+                f"server does: {error}; make sure that remote_host and remote_port name the right one"
             ) from error
         if not isinstance(message, dict) or "error" not in message:
             return message
         if str(message["error"]).startswith("Unauthorized"):
-            raise ConfigError(
-                Problem(f"the policy server at {self.address} says: {message['error']}", key="remote_api_token")
-            )
+            what = "another token than the one given here" if self.address.api_token else "a token"
+            text = f"must name a file with the token of the policy server at {self.address}, which wants {what}"
+            raise ConfigError(Problem(f"{text}; it says: {message['error']}", key=KEY_FILE_OPTION))
         raise PolicyError(f"the policy server at {self.address} could not answer '{endpoint}': {message['error']}")
 
     def _is_leaving(self, answer: bytes) -> bool:

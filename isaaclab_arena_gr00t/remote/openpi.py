@@ -10,11 +10,13 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from websockets.sync.client import ClientConnection, connect
 
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem
-from isaaclab_arena_gr00t.remote.connection import ServerAddress, ServerUnreachableError
+from isaaclab_arena_gr00t.remote.address import KEY_FILE_OPTION, ServerAddress
+from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
 from isaaclab_arena_gr00t.remote.messages import DEFAULT_LIMITS, MessageError, MessageLimits
 from isaaclab_arena_gr00t.remote.openpi_wire import pack, unpack
 
-_LOG = logging.getLogger(__name__)
+# Below the program's own logger, so that it is in the log of the rank.
+_LOG = logging.getLogger("isaaclab_arena.gr00t")
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
@@ -117,7 +119,9 @@ class OpenpiConnection:
             raise ConfigError(Problem(f"'{self.address.host}' is no machine: {error}", key="remote_host")) from error
         except InvalidHandshake as error:
             if isinstance(error, InvalidStatus) and error.response.status_code in _UNAUTHORISED:
-                raise ConfigError(Problem(f"{self._uri} wants another key: {error}", key="remote_api_token")) from error
+                what = "another key than the one given here" if token else "a key"
+                text = f"must name a file with the key of the openpi policy server at {self._uri}, which wants {what}"
+                raise ConfigError(Problem(f"{text}; it says: {error}", key=KEY_FILE_OPTION)) from error
             raise _LostError(f"it refuses the connection ({error})") from error
         metadata = self._received(timeout_s)
         if not isinstance(metadata, Mapping):

@@ -141,9 +141,16 @@ def test_conditions_that_do_not_fit_are_refused(tmp_path):
         list(reenact(ScriptedEnvironment(1), [stranger]))
 
 
-def test_an_episode_that_ran_out_of_wall_time_need_not_do_so_again(tmp_path):
+@pytest.mark.parametrize(
+    ("termination", "error"),
+    [
+        ("episode_timeout", "the episode took longer than 1 s"),
+        ("policy_lost", "the policy was lost: no server answers"),
+    ],
+)
+def test_an_episode_that_was_broken_off_need_not_be_again(tmp_path, termination, error):
     (recorded,) = record(tmp_path, build("reach"), ShortPolicy(), 1)
-    late = {"outcome": "error", "termination": "episode_timeout", "error": "the episode took longer than 1 s"}
-    attributes = {name: value for name, value in recorded.attributes.items() if name != "success"}
-    timed_out = RecordedEpisode(episode_index=0, arrays=recorded.arrays, attributes={**attributes, **late}, env_args={})
-    assert differences(build("reach"), [timed_out]) == {0: None}
+    broken_off = {"outcome": "error", "termination": termination, "error": error}
+    attributes = {name: value for name, value in recorded.attributes.items() if name != "success"} | broken_off
+    episode = RecordedEpisode(episode_index=0, arrays=recorded.arrays, attributes=attributes, env_args={})
+    assert differences(build("reach"), [episode]) == {0: None}

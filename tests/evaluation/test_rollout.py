@@ -3,7 +3,7 @@ from itertools import count
 import pytest
 import torch
 
-from isaaclab_arena.errors import ArenaError, PolicyError
+from isaaclab_arena.errors import ArenaError, PolicyError, PolicyLostError
 from isaaclab_arena.evaluation.rollout import RolloutLimits, rollout
 from isaaclab_arena.evaluation.stopwatch import Phase, Stopwatch
 from isaaclab_arena.interfaces.episode import Episode, Outcome
@@ -163,6 +163,38 @@ def test_what_is_raised_between_two_steps_ends_the_rollout():
 
     with pytest.raises(ArenaError, match="out of time"):
         run(2, 10, stop_requested=too_late)
+
+
+class Lost(ShrugPolicy):
+    """Its server dies at the 15th question, when in two rows one episode is in its 15th step, the other in its 5th."""
+
+    def get_action(self, env, observation):
+        if self.num_calls == 14:
+            raise PolicyLostError("nobody answers")
+        return super().get_action(env, observation)
+
+
+def test_episodes_under_way_when_their_policy_is_lost_are_errors_of_the_length_they_had():
+    config, notebook = CoinConfig(success_rate=0.5), Notebook()
+    heads, tails = ([index for index in range(20) if toss(index) is wanted] for wanted in (True, False))
+    planned = [Episode(job="coins", episode_index=index, seed=0) for index in (heads[0], tails[0], heads[1])]
+    with pytest.raises(PolicyLostError, match="nobody answers"):
+        rollout(CoinEnvironment(config, 2), Lost(), planned, [notebook])
+    ended = [(record.outcome, record.success, record.length, record.termination) for record in notebook.records]
+    assert ended == [
+        (Outcome.SUCCESS, True, 10, "terminated"),
+        (Outcome.ERROR, None, 4, "policy_lost"),
+        (Outcome.ERROR, None, 14, "policy_lost"),
+    ]
+    assert [record.error for record in notebook.records[1:]] == ["the policy was lost: nobody answers"] * 2
+    assert [record.metrics["clock"] for record in notebook.records] == [10, 4, 14]
+
+
+def test_an_episode_that_has_not_made_a_step_when_its_policy_is_lost_was_not_tried():
+    config, notebook = CoinConfig(success_rate=1.0, success_step=14), Notebook()
+    with pytest.raises(PolicyLostError):
+        rollout(CoinEnvironment(config, 2), Lost(), episodes(4), [notebook])
+    assert [record.outcome for record in notebook.records] == [Outcome.SUCCESS] * 2
 
 
 def test_a_stop_request_ends_the_rollout_between_steps():

@@ -1,12 +1,16 @@
+from typing import ClassVar
+
 import pandas as pd
+import pytest
 
 from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.errors import PolicyLostError
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.run import execute
 from tests.evaluation.jobs import coin_job
-from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment
+from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
 
 CONTEXT = DistributedContext.from_environment(device="cpu", visible_gpus=0)
 
@@ -57,4 +61,38 @@ def test_errors_stay_as_they_are_until_they_are_asked_to_run_again(tmp_path, cap
 
     undisturbed = tmp_path / "undisturbed"
     assert run(coin_job(environment=CoinConfig()), undisturbed) == 0
+    assert came_out(tmp_path) == came_out(undisturbed)
+
+
+class Served(ShrugPolicy):
+    """Asks a server that dies at the 15th question, unless there is one again."""
+
+    server_dies: ClassVar[bool] = True
+
+    def get_action(self, env, observation):
+        if self.server_dies and self.num_calls == 14:
+            raise PolicyLostError("no server answers")
+        return super().get_action(env, observation)
+
+
+@pytest.mark.parametrize("assignment", ["round_robin", "dynamic"])
+def test_episodes_that_lost_their_policy_are_errors_and_run_again_when_that_is_asked_for(
+    tmp_path, monkeypatch, assignment
+):
+    served = coin_job(policy_class=Served, num_envs=2)
+    assert run(served, tmp_path, assignment=assignment) == 1
+    cut = table(tmp_path)
+    assert (cut["status"], cut["errors"]) == ("failed", 2)
+    assert cut["error"] == "PolicyLostError: no server answers"
+    assert cut["episodes"] + cut["missing"] == cut["planned"]
+
+    monkeypatch.setattr(Served, "server_dies", False)
+    assert run(served, tmp_path, assignment=assignment, resume="") == 0
+    rest = table(tmp_path)
+    assert (rest["status"], rest["episodes"], rest["errors"], rest["missing"]) == ("completed", 10, 2, 0)
+
+    assert run(served, tmp_path, assignment=assignment, resume="", retry_errors=True) == 0
+    assert (table(tmp_path)["errors"], table(tmp_path)["retried"]) == (0, 2)
+    undisturbed = tmp_path / "undisturbed"
+    assert run(served, undisturbed, assignment=assignment) == 0
     assert came_out(tmp_path) == came_out(undisturbed)

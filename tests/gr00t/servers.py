@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import zmq
 from gr00t.data.types import ModalityConfig
 from gr00t.policy.policy_server import PolicyServer
 
@@ -55,6 +56,33 @@ def serving(policy: Any, **options: Any) -> Iterator[PolicyServer]:
         server.stop()
         thread.join(timeout=10)
         assert not thread.is_alive()
+
+
+PONG = b"\x82\xa6status\xa2ok\xa7message\xb1Server is running"
+"""What a server answers to a ping."""
+
+
+@contextmanager
+def answering(*answers: bytes) -> Iterator[int]:
+    """Answer one request after the other as a REP socket, the last answer again and again; yield the port."""
+    stop = threading.Event()
+    with zmq.Context() as context, context.socket(zmq.REP) as socket:
+        port = socket.bind_to_random_port("tcp://127.0.0.1")
+
+        def answer() -> None:
+            left = list(answers)
+            while not stop.is_set():
+                if socket.poll(20):
+                    socket.recv()
+                    socket.send(left.pop(0) if len(left) > 1 else left[0])
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        try:
+            yield port
+        finally:
+            stop.set()
+            thread.join()
 
 
 _PROGRAM = """

@@ -4,15 +4,17 @@ import importlib
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation import policy_runner
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyArgs
 from isaaclab_arena_gr00t.policy import gr00t_closedloop_policy
@@ -43,6 +45,8 @@ EVERYTHING = {"policy_device_id": 3, "policy_device": "cuda:1", "yaml": "cpu"}
     [
         # LOCAL_RANK comes before everything.
         ("2", 4, EVERYTHING, "cuda:2"),
+        ("2", 4, {"policy_device": "cpu", "yaml": "cpu"}, "cuda:2"),
+        ("2", 4, {}, "cuda:2"),
         ("0", 4, EVERYTHING, "cuda:0"),
         ("2", 1, EVERYTHING, "cuda:0"),
         ("2", 0, EVERYTHING, "cpu"),
@@ -50,6 +54,8 @@ EVERYTHING = {"policy_device_id": 3, "policy_device": "cuda:1", "yaml": "cpu"}
         ("two", 4, EVERYTHING, "LOCAL_RANK='two' is not a whole number"),
         # Then the id, the device of the job, that of the YAML file, and what there is.
         (None, 4, EVERYTHING, "cuda:3"),
+        (None, 4, {"policy_device_id": 0, "policy_device": "cpu"}, "cuda:0"),
+        (None, 4, {"policy_device_id": 1, "yaml": "cpu"}, "cuda:1"),
         (None, 4, {"policy_device": "cuda:1", "yaml": "cpu"}, "cuda:1"),
         (None, 4, {"policy_device": "cpu", "yaml": "cuda:1"}, "cpu"),
         (None, 4, {"yaml": "cuda:2"}, "cuda:2"),
@@ -67,6 +73,10 @@ EVERYTHING = {"policy_device_id": 3, "policy_device": "cuda:1", "yaml": "cpu"}
         (None, 0, {"policy_device_id": 0}, "policy_device_id: 'cuda:0' does not exist; no CUDA device is visible"),
         (None, 0, {"policy_device": "cuda"}, "policy_device: 'cuda' does not exist; no CUDA device is visible"),
         (None, 0, {"yaml": "cuda:1"}, "policy_device: 'cuda:1' does not exist"),
+        (None, 2, {"yaml": "cuda:2"}, "policy_device: 'cuda:2' does not exist; this process can use cpu and cuda:0 to"),
+        (None, 2, {"policy_device": "cuda:2"}, "policy_device: 'cuda:2' does not exist; this process can use cpu and"),
+        (None, 2, {"policy_device_id": -1}, "policy_device_id: -1 is no GPU index; indices count from 0"),
+        ("2", 2, {}, "LOCAL_RANK is 2 but only 2 GPUs are visible"),
         (None, 2, {"policy_device": "gpu"}, "'gpu' is no device; use cpu, cuda or cuda:<index>"),
     ],
 )
@@ -99,47 +109,15 @@ def checkpoint(folder: Path, *names: str) -> None:
         (folder / name).write_text("{}")
 
 
-@pytest.mark.parametrize(
-    ("names", "changes", "message"),
-    [
-        (None, {}, "model_path: 'checkpoint' does not exist, neither beside this file nor in the working directory"),
-        (None, {"model_path": ""}, "model_path: is missing; the model's folder has to be named"),
-        (None, {"model_path": "a/b/c"}, "model_path: 'a/b/c' does not exist"),
-        (None, {"model_path": "jobs/checkpoint"}, "model_path: 'jobs/checkpoint' does not exist"),
-        ((), {}, "checkpoint' is no checkpoint: it has no config.json"),
-        (("config.json",), {}, "has no weights in a *.safetensors file"),
-        (
-            ("config.json", "pytorch_model.bin"),
-            {},
-            "has no weights in a *.safetensors file but pytorch_model.bin, and loading that could run code",
-        ),
-        (
-            ("config.json", "model.safetensors"),
-            {"embodiment_tag": "NEW_EMBODIMNT"},
-            "embodiment_tag: there is no embodiment 'NEW_EMBODIMNT'; did you mean 'NEW_EMBODIMENT'?",
-        ),
-        (("config.json", "model.safetensors"), {"action_horizon": 3}, "action_chunk_length: 5 steps of a chunk cannot"),
-    ],
-)
-def test_a_yaml_file_that_cannot_work_is_refused_before_anything_is_simulated(
-    tmp_path, monkeypatch, names, changes, message
-):
+@pytest.mark.parametrize("model_path", ["a/b/c", "jobs/checkpoint"])
+def test_a_path_that_can_be_no_name_on_the_hub_is_refused_where_there_is_nothing(tmp_path, monkeypatch, model_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "jobs").mkdir()
-    if names is not None:
-        checkpoint(tmp_path / "checkpoint", *names)
-    path = write_panda_yaml(tmp_path / "p.yaml", **changes)
+    path = write_panda_yaml(tmp_path / "p.yaml", model_path=model_path)
     [problem] = refusals(job(path))
     assert (problem.file, problem.job) == ("jobs.json", "a")
     assert problem.key == "policy_config_dict.policy_config_yaml_path"
-    assert problem.message.startswith(f"{path}: ")
-    assert message in problem.message
-
-
-def test_a_file_is_no_checkpoint(tmp_path):
-    (tmp_path / "checkpoint").write_text("")
-    [problem] = refusals(job(write_panda_yaml(tmp_path / "p.yaml")))
-    assert "is a file; name the folder that holds it" in problem.message
+    assert problem.message.startswith(f"{path}: model_path: '{model_path}' does not exist, neither beside this file")
 
 
 def test_a_name_on_the_hub_is_left_to_the_model_package(tmp_path):
@@ -168,6 +146,67 @@ def test_the_command_line_may_name_the_device(tmp_path, machine):
     assert resolved.policy_options["policy_device_id"] == 1
     with pytest.raises(ConfigError, match="policy_device: 'cuda:2' does not exist"):
         resolve_jobs([config], overrides={"policy_device": "cuda:2"})
+
+
+class Placed(Gr00tClosedloopPolicy):
+    """Says where its model would be, and has none: it stands still."""
+
+    places: ClassVar[list[str]] = []
+
+    def load_policy(self) -> Any:
+        self.places.append(str(self.device))
+
+    def check_environment(self, env: Environment) -> None: ...
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        return torch.zeros(env.num_envs, *env.action_spec.shape)
+
+
+PLACED = f"{__name__}.{Placed.__qualname__}"
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        (["--policy_device_id", "1"], "cuda:1"),
+        (["--policy_device", "cuda:1"], "cuda:1"),
+        (["--policy_device_id", "2", "--policy_device", "cpu"], "cuda:2"),
+        (["--policy_device", "cpu"], "cpu"),
+        ([], "cuda:3"),
+    ],
+)
+def test_the_device_can_be_typed_for_one_policy(tmp_path, machine, typed, expected):
+    machine(4, None)
+    Placed.places.clear()
+    yaml = write_panda_yaml(tmp_path / "p.yaml", model_path="owner/name", policy_device="cuda:3")
+    arguments = ["--policy_type", PLACED, "--num_steps", "1", "--device", "cpu", "--output_dir", str(tmp_path / "out")]
+    assert policy_runner.main([*arguments, *typed, "reach", "--policy_config_yaml_path", yaml]) == 0
+    assert Placed.places == [expected]
+
+
+@pytest.mark.parametrize(
+    ("local_rank", "expected"), [(None, ["cuda:3", "cuda:1", "cuda:2", "cpu"]), ("1", ["cuda:1"] * 4)]
+)
+def test_each_job_can_name_its_device_unless_a_launcher_has_given_the_rank_one(tmp_path, machine, local_rank, expected):
+    machine(4, local_rank)
+    yaml = write_panda_yaml(tmp_path / "p.yaml", model_path="owner/name", policy_device="cuda:3")
+    options: list[dict[str, Any]] = [{}, {"policy_device_id": 1}, {"policy_device": "cuda:2"}, {"policy_device": "cpu"}]
+    jobs = [
+        job(yaml, name=f"j{index}", policy_type=PLACED, policy_config_dict={"policy_config_yaml_path": yaml, **each})
+        for index, each in enumerate(options)
+    ]
+    Placed.places.clear()
+    for each in resolve_jobs(jobs):
+        each.build_policy()
+    assert Placed.places == expected
+
+
+def test_a_policy_behind_a_server_may_be_given_the_servers_device(tmp_path, machine):
+    machine(0, None)
+    yaml = write_panda_yaml(tmp_path / "p.yaml")
+    served = "isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy.Gr00tRemoteClosedloopPolicy"
+    options = {"policy_config_yaml_path": yaml, "policy_device": "cuda"}
+    assert resolve_jobs([job(yaml, policy_type=served, policy_config_dict=options)])
 
 
 def keys_of(tmp_path: Path, policy_type: str, *changes: dict[str, Any]) -> list[str]:

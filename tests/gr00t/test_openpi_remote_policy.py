@@ -4,12 +4,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
 
 from isaaclab_arena.errors import ConfigError, PolicyError
@@ -116,11 +118,13 @@ def test_the_server_is_shown_what_the_options_name_and_its_chunks_are_played():
     assert pi.keys == [None]
 
 
-def test_columns_of_the_answer_can_be_chosen():
+def test_columns_of_the_answer_can_be_chosen_and_the_key_is_shown(tmp_path):
     pi, environment = Pi(), LimbEnvironment(1)
     pi.columns = 8
+    key = tmp_path / "key"
+    key.write_text("secret\n")
     with talking(conversation(pi)) as port:
-        policy = policy_at(port, action_columns=(7, 6, 5, 4, 0), remote_api_token="secret")
+        policy = policy_at(port, action_columns=(7, 6, 5, 4, 0), remote_api_token_file=str(key))
         rollout(environment, policy, episodes(1), [])
         policy.close()
     assert torch.allclose(environment.actions[0][0], torch.tensor([10.7, 10.6, 10.5, 10.4, 10.0]))
@@ -189,6 +193,20 @@ def test_a_server_of_another_kind_is_refused(sent, says):
         policy_at(port)
 
 
+def test_a_server_that_wants_a_key_is_told_to_the_user():
+    def refuse(connection: ServerConnection, request: Request) -> Response:
+        del request
+        return connection.respond(HTTPStatus.UNAUTHORIZED, "no key\n")
+
+    with serve(conversation(Pi()), "127.0.0.1", 0, process_request=refuse) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        with pytest.raises(ConfigError, match=r"remote_api_token_file: must name a file .* wants a key; .*401"):
+            policy_at(server.socket.getsockname()[1])
+        server.shutdown()
+        thread.join()
+
+
 def test_actions_that_do_not_fit_are_named():
     for columns, options, says in (
         (7, {}, "has 7 numbers, the environment's 5"),
@@ -221,6 +239,7 @@ def test_an_environment_that_lacks_something_is_refused_before_the_first_step():
     [
         ({"timeout_s": 0.0}, "timeout_s"),
         ({"remote_port": 0}, "remote_port"),
+        ({"remote_api_token": "secret"}, "remote_api_token"),
         ({"action_chunk_length": 0}, "action_chunk_length"),
         ({"image_size": (0, 4)}, "image_size"),
         ({"action_columns": ()}, "action_columns"),

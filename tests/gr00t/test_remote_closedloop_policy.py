@@ -125,13 +125,7 @@ def test_actions_that_do_not_fit_are_named(tmp_path, action, says):
     [
         ({"scheduler": "synced_batch"}, "scheduler"),
         ({"remote_port": 0}, "remote_port"),
-        ({"remote_port": 70000}, "remote_port"),
-        ({"remote_host": ""}, "remote_host"),
-        ({"remote_host": "two words"}, "remote_host"),
-        ({"timeout_s": 0}, "timeout_s"),
-        ({"wait_for_server_s": float("inf")}, "wait_for_server_s"),
-        ({"remote_api_token_file": "no such file"}, "remote_api_token_file"),
-        ({"remote_api_token_file": "x", "remote_api_token": "y"}, "remote_api_token_file"),
+        ({"remote_api_token": "secret"}, "remote_api_token"),
         ({"remote_hots": "there"}, "remote_hots"),
     ],
 )
@@ -141,10 +135,10 @@ def test_an_option_that_cannot_be_is_named(tmp_path, options, key):
     assert [problem.key for problem in caught.value.problems] == [key]
 
 
-def test_the_token_can_stand_in_a_file(tmp_path):
+def test_the_token_is_read_from_a_file(tmp_path):
     token = tmp_path / "token"
     token.write_text("secret\n")
     with serving(NetworkPolicy(), api_token="secret") as server:
         remote_policy(write_policy_yaml(tmp_path), server.port, remote_api_token_file=str(token)).close()
-        with pytest.raises(ConfigError, match="Unauthorized"):
+        with pytest.raises(ConfigError, match=r"remote_api_token_file: must name a file .* Unauthorized"):
             remote_policy(write_policy_yaml(tmp_path), server.port)

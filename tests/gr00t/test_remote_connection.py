@@ -8,12 +8,12 @@ from contextlib import contextmanager
 
 import msgpack
 import pytest
-import zmq
 
 from isaaclab_arena.errors import ConfigError, PolicyError
-from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, ServerAddress, ServerUnreachableError
+from isaaclab_arena_gr00t.remote.address import ServerAddress
+from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, ServerUnreachableError
 from isaaclab_arena_gr00t.remote.messages import MessageLimits
-from tests.gr00t.servers import NetworkPolicy, ServerProcess, serving
+from tests.gr00t.servers import PONG, NetworkPolicy, ServerProcess, answering, serving
 
 
 @contextmanager
@@ -25,32 +25,6 @@ def connected(port: int, **options) -> Iterator[PolicyServerConnection]:
     finally:
         connection.close()
         connection.close()
-
-
-@contextmanager
-def answering(*answers: bytes) -> Iterator[int]:
-    """Answer one request after the other as a REP socket, the last answer again and again; yield the port."""
-    stop = threading.Event()
-    with zmq.Context() as context, context.socket(zmq.REP) as socket:
-        port = socket.bind_to_random_port("tcp://127.0.0.1")
-
-        def answer() -> None:
-            left = list(answers)
-            while not stop.is_set():
-                if socket.poll(20):
-                    socket.recv()
-                    socket.send(left.pop(0) if len(left) > 1 else left[0])
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        try:
-            yield port
-        finally:
-            stop.set()
-            thread.join()
-
-
-PONG = b"\x82\xa6status\xa2ok\xa7message\xb1Server is running"
 
 
 def test_a_server_that_is_there_answers():
@@ -167,7 +141,7 @@ def test_a_wrong_token_is_a_mistake_of_the_users():
         for token in (None, "wrong"):
             with connected(server.port, api_token=token) as connection, pytest.raises(ConfigError) as caught:
                 connection.wait_until_ready()
-            assert caught.value.problems[0].key == "remote_api_token"
+            assert caught.value.problems[0].key == "remote_api_token_file"
         with connected(server.port, api_token="secret") as connection:
             connection.wait_until_ready()
 

@@ -1,5 +1,6 @@
 """Jobs whose model is behind a server, through the program as a user starts it, also when the server dies."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ class Homesick:
         return {}
 
 
-def jobs(folder: Path, port: int) -> Path:
+def jobs(folder: Path, port: int, **options: str) -> Path:
     joints = str(CONFIGS / "panda_joints.yaml")
     yaml = write_yaml(
         folder / "panda.yaml",
@@ -62,7 +63,7 @@ def jobs(folder: Path, port: int) -> Path:
             "policy_joints_config_path": joints,
         },
     )
-    server = {"remote_host": "127.0.0.1", "remote_port": port, "timeout_s": 10.0, "wait_for_server_s": 0.5}
+    server = {"remote_host": "127.0.0.1", "remote_port": port, "timeout_s": 10.0, "wait_for_server_s": 0.5, **options}
     reach = {"arena_env_args": {"environment": "reach", "num_envs": 1}, "num_episodes": 3}
     served = {"policy_type": POLICY, "policy_config_dict": {"policy_config_yaml_path": yaml, **server}}
     return write_jobs(
@@ -75,23 +76,52 @@ def evaluate(path: Path, *options: str) -> int:
     return eval_runner.main(["--eval_jobs_config", str(path), "--device", "cpu", *options])
 
 
-def test_a_dead_server_fails_its_job_keeps_what_had_ended_and_the_run_can_go_on(tmp_path):
+def rows_by_name(output: Path) -> dict[str, dict[str, Any]]:
+    return {str(row["name"]): row for row in jobs_table(output).to_dict("records")}
+
+
+def test_a_dead_server_fails_its_job_in_time_and_the_run_can_go_on_when_it_is_back(tmp_path, capfd):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     policy = Homesick()
     with serving(policy) as server:
         path = jobs(tmp_path, server.port)
         assert evaluate(path, "--output_dir", str(whole)) == 0
     port, policy = server.port, Homesick(queries_left=policy.queries // 2)
+    started = time.monotonic()
     with serving(policy, port=port) as policy.server:
         assert evaluate(path, "--output_dir", str(cut)) == 1
-    rows = jobs_table(cut).set_index("name").to_dict("index")
-    assert (rows["served"]["status"], rows["served"]["episodes"]) == ("failed", 1)
-    assert f"no policy server answers at 127.0.0.1:{port}" in str(rows["served"]["error"])
-    assert (rows["other"]["status"], rows["other"]["episodes"]) == ("completed", 3)
+    assert time.monotonic() - started < 60
+    served = rows_by_name(cut)["served"]
+    # The first episode had ended, the second was under way, the third had not begun.
+    assert (served["status"], served["episodes"], served["errors"], served["missing"]) == ("failed", 2, 1, 1)
+    said = f"no policy server answers at 127.0.0.1:{port}"
+    assert said in str(served["error"])
+    assert said in capfd.readouterr().out
+    assert "waiting for it" in (cut / "logs" / "rank0.log").read_text()
+    lost = episodes_table(cut).set_index(["job", "episode_index"]).loc["served", 1]
+    assert (lost["outcome"], lost["termination"]) == ("error", "policy_lost")
+    assert str(lost["error"]).startswith(f"the policy was lost: {said}")
+    other = rows_by_name(cut)["other"]
+    assert (other["status"], other["episodes"]) == ("completed", 3)
 
     with serving(Homesick(), port=port):
-        assert evaluate(path, "--output_dir", str(cut), "--resume", str(cut)) == 0
-    rows = jobs_table(cut).set_index("name").to_dict("index")
-    assert (rows["served"]["status"], rows["served"]["episodes"]) == ("completed", 3)
-    assert rows["served"]["reproducible"] == "plan"
-    assert episodes_table(cut)["checksum"].tolist() == episodes_table(whole)["checksum"].tolist()
+        assert evaluate(path, "--resume", str(cut)) == 0
+    served = rows_by_name(cut)["served"]
+    assert (served["status"], served["episodes"], served["errors"]) == ("completed", 3, 1)
+    with serving(Homesick(), port=port):
+        assert evaluate(path, "--resume", str(cut), "--retry_errors") == 0
+    served = rows_by_name(cut)["served"]
+    assert (served["status"], served["episodes"], served["errors"], served["retried"]) == ("completed", 3, 0, 1)
+    assert served["reproducible"] == "plan"
+    assert episodes_table(cut).to_dict("records") == episodes_table(whole).to_dict("records")
+
+
+def test_a_token_gets_into_nothing_that_a_run_writes(tmp_path):
+    token = tmp_path / "token"
+    token.write_text("open sesame\n")
+    with serving(Homesick(), api_token="open sesame") as server:
+        path = jobs(tmp_path, server.port, remote_api_token_file=str(token))
+        assert evaluate(path, "--output_dir", str(tmp_path / "out")) == 0
+    written = [file for file in (tmp_path / "out").rglob("*") if file.is_file()]
+    assert tmp_path / "out" / "run.json" in written
+    assert not [file for file in written if b"sesame" in file.read_bytes()]

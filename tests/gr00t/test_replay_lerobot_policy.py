@@ -117,7 +117,7 @@ def test_another_rate_is_told(dataset, monkeypatch):
     lines = []
     handler = logging.Handler()
     monkeypatch.setattr(handler, "emit", lambda record: lines.append(record.getMessage()))
-    monkeypatch.setattr(logging.getLogger("isaaclab_arena_gr00t.policy.replay_lerobot_policy"), "handlers", [handler])
+    monkeypatch.setattr(logging.getLogger("isaaclab_arena.gr00t"), "handlers", [handler])
     environment = ScriptedEnvironment(1)
     replay(dataset).check_environment(environment)
     assert lines == []
