@@ -23,9 +23,10 @@ def readme_commands() -> list[str]:
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory) -> Path:
-    """A folder with the job files, in which the README's commands run one after the other."""
+    """A folder like the project's, in which the README's commands run one after the other."""
     directory = tmp_path_factory.mktemp("workspace")
-    (directory / "jobs").symlink_to(ROOT / "jobs")
+    for name in ("jobs", "models", "isaaclab_arena_gr00t"):
+        (directory / name).symlink_to(ROOT / name)
     return directory
 
 
