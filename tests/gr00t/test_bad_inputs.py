@@ -46,7 +46,7 @@ def file_with(path: Path, text: str = "{}") -> None:
 KNOWN_BEFOREHAND: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     # What the YAML file says instead, what the job says beside it, and what the user is told.
     "no model": ({"model_path": "empty/lift"}, {}, f"{PATH}: model_path: 'empty/lift' does not exist, neither"),
-    "no model of the job": ({}, {"model_path": "empty/lift"}, "dict.model_path: 'empty/lift' does not exist, and is lo"),
+    "no model of the job": ({}, {"model_path": "empty/lift"}, "dict.model_path: 'empty/lift' does not exist, and is"),
     "no model is named": ({"model_path": ""}, {}, f"{PATH}: model_path: is missing; the model's folder"),
     "a file for a model": ({"model_path": "p.yaml"}, {}, "model_path: 'p.yaml' is a file; name the folder that holds"),
     "no checkpoint": ({"model_path": "empty"}, {}, f"{PATH}: model_path: 'empty' is no checkpoint: it has no config"),

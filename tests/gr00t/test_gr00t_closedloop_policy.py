@@ -123,9 +123,11 @@ def test_a_path_that_can_be_no_name_on_the_hub_is_refused_where_there_is_nothing
 def test_the_jobs_model_comes_before_the_yaml_files(tmp_path):
     checkpoint(tmp_path / "mine", "config.json", "model.safetensors")
     yaml = write_panda_yaml(tmp_path / "p.yaml", model_path="not/here/either")
-    options = {"policy_config_yaml_path": yaml, "model_path": str(tmp_path / "mine")}
-    assert resolve_jobs([job(yaml, policy_config_dict=options)])
-    assert Gr00tClosedloopPolicy.settings_of(Gr00tClosedloopPolicyArgs(**options)).model_path == options["model_path"]
+    args = Gr00tClosedloopPolicyArgs(policy_config_yaml_path=yaml, model_path=str(tmp_path / "mine"))
+    assert Gr00tClosedloopPolicy.settings_of(args).model_path == args.model_path
+    assert resolve_jobs(
+        [job(yaml, policy_config_dict={"policy_config_yaml_path": yaml, "model_path": args.model_path})]
+    )
 
 
 def test_a_name_on_the_hub_is_left_to_the_model_package(tmp_path):
