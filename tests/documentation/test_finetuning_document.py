@@ -40,4 +40,4 @@ def test_the_models_that_come_along_solve_their_tasks(tmp_path):
     assert finished.returncode == 0, finished.stderr
     rates = jobs_table(tmp_path / "out").set_index("name")["success_rate"]
     assert set(rates.index) == {"lift", "place", "drawer", "colour"}
-    assert rates.min() >= 0.6
+    assert all(rates >= 0.6)
