@@ -2,6 +2,7 @@
 
 import copy
 import math
+import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -87,6 +88,8 @@ class Trainer:
         self._average = copy.deepcopy(self._model).eval().requires_grad_(requires_grad=False)
         self._wrapped = self._model
         if context.is_distributed:
+            # Of a dimension of size 1 any stride is right, and kernels of one pixel have two of them.
+            warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
             device_ids = [context.device] if context.device.type == "cuda" else None
             self._wrapped = DistributedDataParallel(self._model, device_ids=device_ids)
         self._optimizer = torch.optim.AdamW(_parameter_groups(self._model, settings), lr=settings.learning_rate)
