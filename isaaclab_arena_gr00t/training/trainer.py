@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from gr00t.model import Gr00tSmallProcessor
 from gr00t.model.modeling import Gr00tSmall
 from torch import nn
@@ -203,6 +204,15 @@ class Trainer:
         decay = min(self.settings.ema_decay, (1 + self.num_steps) / (10 + self.num_steps))
         for average, trained in zip(self._average.parameters(), self._model.parameters(), strict=True):
             average.lerp_(trained, 1 - decay)
+
+
+def any_rank(says_yes: bool) -> bool:  # noqa: FBT001  it is what is asked
+    """Return whether any rank says yes; every rank gets the same answer, at the same step."""
+    if not dist.is_initialized():
+        return says_yes
+    answer = torch.tensor(int(says_yes))
+    dist.all_reduce(answer, dist.ReduceOp.MAX)
+    return bool(answer)
 
 
 def learning_rate_at(step: int, settings: TrainingSettings) -> float:

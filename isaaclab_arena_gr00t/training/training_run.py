@@ -9,6 +9,8 @@ from typing import Any
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.interruption import Interruption, watch_for_interruption
+from isaaclab_arena.logs import log_file
 from isaaclab_arena.storage.recorded_steps import RecordedSteps
 from isaaclab_arena_gr00t.config import read_policy_config
 from isaaclab_arena_gr00t.data.sources import jobs_of
@@ -21,12 +23,16 @@ from isaaclab_arena_gr00t.training.checkpoints import (
     write_checkpoint,
     write_settings,
 )
-from isaaclab_arena_gr00t.training.demonstrations import DemonstrationSteps, find_demonstrations, split
+from isaaclab_arena_gr00t.training.demonstrations import (
+    DemonstrationSteps,
+    find_demonstrations,
+    split,
+)
 from isaaclab_arena_gr00t.training.evaluation import ClosedLoopEvaluation
 from isaaclab_arena_gr00t.training.new_model import based_on, interface_of, new_model, wire_recordings
 from isaaclab_arena_gr00t.training.options import FinetuneOptions
 from isaaclab_arena_gr00t.training.progress import Progress
-from isaaclab_arena_gr00t.training.trainer import Trainer
+from isaaclab_arena_gr00t.training.trainer import Trainer, any_rank
 
 _LOG = logging.getLogger("isaaclab_arena.gr00t")
 _INTERRUPTED = 128
@@ -92,33 +98,47 @@ class TrainingRun:
             )
 
     def execute(self) -> int:
-        """Train to the end, and return the exit code: 0, or 130 or 143 if an evaluation was interrupted."""
-        options, trainer = self._options, self._trainer
+        """Train to the end, and return the exit code: 0, or 130 or 143 if that was interrupted.
+
+        A signal stops all ranks after the same step, with a checkpoint to go on from.
+        """
+        context, folder = self._context, self._options.output_dir
         self._begin()
-        with Progress(
-            options.output_dir, is_writer=self._context.is_rank_zero, after_step=trainer.num_steps
-        ) as progress:
-            code = self._evaluate_if_left_out(progress)
-            since, steps, total = time.perf_counter(), 0, 0.0
-            while trainer.num_steps < options.max_steps and code == 0:
-                total += trainer.step()
-                steps += 1
-                is_last = trainer.num_steps == options.max_steps
-                if trainer.num_steps % options.log_every == 0 or is_last:
-                    now = time.perf_counter()
-                    progress.write(
-                        trainer.num_steps,
-                        loss=total / steps,
-                        learning_rate=trainer.learning_rate(),
-                        samples_per_s=steps * options.batch_size * self._context.world_size / (now - since),
-                    )
-                    since, steps, total = now, 0, 0.0
-                if trainer.num_steps % options.save_every == 0 or is_last:
-                    self._save(progress)
-                if options.is_evaluated_after(trainer.num_steps):
-                    code = self._evaluate(progress)
-                    since, steps, total = time.perf_counter(), 0, 0.0
-        return code
+        with (
+            log_file(folder / "logs" / f"rank{context.rank}.log", context.rank),
+            Progress(folder, is_writer=context.is_rank_zero, after_step=self._trainer.num_steps) as progress,
+            watch_for_interruption() as interruption,
+        ):
+            return self._evaluate_if_left_out(progress) or self._train(progress, interruption)
+
+    def _train(self, progress: Progress, interruption: Interruption) -> int:
+        options, trainer = self._options, self._trainer
+        since, steps, total = time.perf_counter(), 0, 0.0
+        while trainer.num_steps < options.max_steps:
+            total += trainer.step()
+            steps += 1
+            is_last = trainer.num_steps == options.max_steps
+            if trainer.num_steps % options.log_every == 0 or is_last:
+                now = time.perf_counter()
+                progress.write(
+                    trainer.num_steps,
+                    loss=total / steps,
+                    learning_rate=trainer.learning_rate(),
+                    samples_per_s=steps * options.batch_size * self._context.world_size / (now - since),
+                )
+                since, steps, total = now, 0, 0.0
+            if trainer.num_steps % options.save_every == 0 or is_last:
+                self._validate(progress)
+                self._save()
+            if options.is_evaluated_after(trainer.num_steps):
+                code = self._evaluate(progress)
+                if code != 0:
+                    return code
+                since, steps, total = time.perf_counter(), 0, 0.0
+            if any_rank(interruption.stop_requested()) and not is_last:
+                self._save()
+                return interruption.exit_code
+        return 0
 
     def _begin(self) -> None:
         """Write down what is asked for, or take up the newest checkpoint."""
@@ -131,12 +151,14 @@ class TrainingRun:
         elif self._context.is_rank_zero:
             write_settings(folder, self._asked)
 
-    def _save(self, progress: Progress) -> None:
+    def _validate(self, progress: Progress) -> None:
+        if self._context.is_rank_zero and len(self._validation):
+            progress.write(self._trainer.num_steps, validation_loss=self._trainer.validation_loss(self._validation))
+
+    def _save(self) -> None:
         if not self._context.is_rank_zero:
             return
         trainer = self._trainer
-        if len(self._validation):
-            progress.write(trainer.num_steps, validation_loss=trainer.validation_loss(self._validation))
         path = write_checkpoint(
             self._options.output_dir,
             trainer.average,

@@ -3,6 +3,8 @@
 import csv
 import json
 import shutil
+import signal
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -11,8 +13,9 @@ import torch
 from gr00t.model.checkpoint import load_processor
 from safetensors.torch import load_file
 
+from isaaclab_arena_gr00t.training.checkpoints import read_state
 from isaaclab_arena_gr00t.training.finetune import main
-from tests.end_to_end.launching import ROOT, command, jobs_table, patience_s, run, write_jobs
+from tests.end_to_end.launching import ROOT, command, jobs_table, patience_s, run, start, write_jobs
 from tests.gr00t.training.demonstrations import recording, write_config, write_recordings
 
 
@@ -159,3 +162,28 @@ def test_a_robot_that_the_base_model_does_not_know_is_added_to_it(folder, tmp_pa
     arguments = ("--max_steps", 1, "--base_model_path", base / "checkpoint-1", "--policy_config_yaml_path", other)
     assert main(typed(folder, tuned, *arguments)) == 0
     assert set(load_processor(tuned / "checkpoint-1").embodiments) == {"new_embodiment", "oxe_droid"}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_signal_stops_all_ranks_after_the_same_step_with_a_checkpoint(folder, tmp_path, ranks):
+    module = ["-m", "isaaclab_arena_gr00t.training.finetune"]
+    path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'submodules' / 'Isaac-GR00T'}"}
+    arguments = typed(folder, tmp_path / "out", "--max_steps", 100_000, "--save_every", 100_000)
+    progress = tmp_path / "out" / "progress.csv"
+    training = start(command(*arguments, ranks=ranks, module=module), tmp_path / "log.txt", extra=path)
+    try:
+        deadline = time.monotonic() + patience_s(120)
+        while not (progress.is_file() and ("3", "loss") in measures(tmp_path / "out")):
+            assert training.poll() is None, (tmp_path / "log.txt").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        training.send_signal(signal.SIGTERM)
+        code = training.wait(timeout=patience_s(60))
+    finally:
+        training.kill()
+    # A launcher that was told to stop has an exit code of its own.
+    assert code == (143 if ranks == 1 else 1)
+    [checkpoint] = (tmp_path / "out").glob("checkpoint-*")
+    made = int(checkpoint.name.partition("-")[2])
+    assert 3 <= made < 100_000
+    assert read_state(checkpoint)["num_steps"] == made
