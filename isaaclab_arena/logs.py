@@ -50,9 +50,20 @@ class _LogFile(logging.FileHandler):
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  the name is logging's
         error = sys.exc_info()[1]
-        if not isinstance(error, OSError):
+        if isinstance(error, OSError):
+            self._tell_once(error)
+        else:
             super().handleError(record)
-        elif not self._has_failed:
+
+    def close(self) -> None:
+        """Close the file. Some file systems write only now, and say only now that they cannot."""
+        try:
+            super().close()
+        except OSError as error:
+            self._tell_once(error)
+
+    def _tell_once(self, error: OSError) -> None:
+        if not self._has_failed:
             self._has_failed = True
             sys.stderr.write(f"cannot write {self.baseFilename}: {error.strerror}\n")
 

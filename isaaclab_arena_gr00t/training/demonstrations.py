@@ -114,7 +114,7 @@ def recorded_spaces(demonstration: Demonstration, steps: RecordedSteps) -> Recor
                 dtype = torch.uint8 if array.dtype == np.uint8 else torch.float32
                 groups[group][name.removeprefix(prefix)] = ArraySpec(shape=tuple(array.shape[1:]), dtype=dtype)
     if not groups[CAMERA_GROUP]:
-        message = f"{demonstration.file} holds no pictures; record with --enable_cameras --record_observations all"
+        message = f"{demonstration.file} holds no pictures; record with isaaclab-arena collect"
         raise ConfigError(Problem(message, key="--dataset"))
     action = steps.array(_place(demonstration, ACTIONS))
     return RecordedSpaces(observation_spec=groups, action_spec=ArraySpec(shape=tuple(action.shape[1:])))

@@ -73,7 +73,7 @@ def test_what_a_recording_lacks_is_said(tmp_path):
     arrays = {name: array for name, array in blind.arrays.items() if not name.startswith("camera_obs")}
     folder = write_recordings(tmp_path, type(blind)(**{**vars(blind), "arrays": arrays}))
     (demonstration,) = find_demonstrations(folder.glob("*.h5"))
-    with pytest.raises(ConfigError, match="holds no pictures; record with --enable_cameras"):
+    with pytest.raises(ConfigError, match="holds no pictures; record with isaaclab-arena collect"):
         recorded_spaces(demonstration, RecordedSteps())
 
 
