@@ -29,7 +29,7 @@ from isaaclab_arena_gr00t.training.demonstrations import (
     split,
 )
 from isaaclab_arena_gr00t.training.evaluation import ClosedLoopEvaluation
-from isaaclab_arena_gr00t.training.new_model import based_on, interface_of, new_model, wire_recordings
+from isaaclab_arena_gr00t.training.new_model import NewModel, based_on, interface_of, new_model, wire_recordings
 from isaaclab_arena_gr00t.training.options import FinetuneOptions
 from isaaclab_arena_gr00t.training.progress import Progress
 from isaaclab_arena_gr00t.training.trainer import Trainer, any_rank
@@ -74,16 +74,12 @@ class TrainingRun:
             DemonstrationSteps([found[index] for index in part], wiring, horizon=interface.horizon, steps=steps)
             for part in (chosen, held_out)
         )
-        if options.base_model_path is None:
-            made = new_model(data, found, interface, config, seed=options.seed)
-        else:
-            made = based_on(options.base_model_path, data, interface, config, seed=options.seed)
-        self._evaluation = None
-        if options.eval_jobs_config is not None:
-            self._evaluation = ClosedLoopEvaluation(
-                options.eval_jobs_config, output_directory=options.output_dir, ranks=ranks, device=options.device
-            )
-            self._evaluation.check(made.model, made.processor)
+        made = (
+            new_model(data, found, interface, config, seed=options.seed)
+            if options.base_model_path is None
+            else based_on(options.base_model_path, data, interface, config, seed=options.seed)
+        )
+        self._evaluation = _evaluation(options, ranks, made)
         self._processor = made.processor
         self._trainer = Trainer(
             made.model, made.processor, config.embodiment_tag, data, options.training_settings(), context
@@ -186,6 +182,17 @@ class TrainingRun:
             return evaluated.exit_code
         progress.write(num_steps, **{f"success_rate/{job}": rate for job, rate in evaluated.success_rates.items()})
         return 0
+
+
+def _evaluation(options: FinetuneOptions, ranks: Ranks, made: NewModel) -> ClosedLoopEvaluation | None:
+    """Return what evaluates checkpoints, where that is wanted and the jobs are right."""
+    if options.eval_jobs_config is None:
+        return None
+    evaluation = ClosedLoopEvaluation(
+        options.eval_jobs_config, output_directory=options.output_dir, ranks=ranks, device=options.device
+    )
+    evaluation.check(made.model, made.processor)
+    return evaluation
 
 
 def recordings_of(datasets: Sequence[str]) -> list[Path]:
