@@ -20,6 +20,9 @@ CRASHES = {
 }
 """Where a run dies before it is taken up: before which of the operations that begin so."""
 
+LEAST_FAULTS = dict.fromkeys(CRASHES, 10) | {"amid the tables": 8}
+"""How many operations a resume has at least. Tables that hold what they should are not written again."""
+
 
 @pytest.fixture(scope="module")
 def world(server, tmp_path_factory) -> World:
@@ -107,7 +110,7 @@ def test_a_run_goes_on_after_a_fault_at_any_operation(world, effect):
 @pytest.mark.parametrize("where", CRASHES)
 def test_a_resume_meets_a_fault_at_any_operation_and_can_be_resumed(world, where, effect):
     crash(world, where)
-    assert fault_in_resume(world, effect, every=1) >= 10
+    assert fault_in_resume(world, effect, every=1) >= LEAST_FAULTS[where]
 
 
 @pytest.mark.slow
