@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 
 @pytest.fixture(autouse=True)
@@ -18,3 +19,12 @@ def _logging_as_it_was() -> Iterator[None]:
     logger.handlers[:] = handlers
     logger.setLevel(level)
     logger.propagate = propagate
+
+
+@pytest.fixture
+def one_torch_thread() -> Iterator[None]:
+    """Let torch use one thread, as a rank does."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments after the program's name; those of this process where None.
 
     Returns:
-        0, 1 for what went wrong on the way, 2 for a mistake of the user's, 130 or 143 if an evaluation was interrupted.
+        0, 1 for what went wrong on the way, 2 for a mistake of the user's, 130 or 143 if it was interrupted.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     options = tyro.cli(

@@ -206,13 +206,13 @@ class Trainer:
             average.lerp_(trained, 1 - decay)
 
 
-def any_rank(says_yes: bool) -> bool:  # noqa: FBT001  it is what is asked
-    """Return whether any rank says yes; every rank gets the same answer, at the same step."""
+def highest_of_ranks(number: int) -> int:
+    """Return the largest of the ranks' numbers, the same on all of them; none goes on before all have come."""
     if not dist.is_initialized():
-        return says_yes
-    answer = torch.tensor(int(says_yes))
-    dist.all_reduce(answer, dist.ReduceOp.MAX)
-    return bool(answer)
+        return number
+    highest = torch.tensor(number)
+    dist.all_reduce(highest, dist.ReduceOp.MAX)
+    return int(highest)
 
 
 def learning_rate_at(step: int, settings: TrainingSettings) -> float:

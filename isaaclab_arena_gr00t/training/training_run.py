@@ -32,7 +32,7 @@ from isaaclab_arena_gr00t.training.evaluation import ClosedLoopEvaluation
 from isaaclab_arena_gr00t.training.new_model import NewModel, based_on, interface_of, new_model, wire_recordings
 from isaaclab_arena_gr00t.training.options import FinetuneOptions
 from isaaclab_arena_gr00t.training.progress import Progress
-from isaaclab_arena_gr00t.training.trainer import Trainer, any_rank
+from isaaclab_arena_gr00t.training.trainer import Trainer, highest_of_ranks
 
 _LOG = logging.getLogger("isaaclab_arena.gr00t")
 _INTERRUPTED = 128
@@ -131,9 +131,11 @@ class TrainingRun:
                 if code != 0:
                     return code
                 since, steps, total = time.perf_counter(), 0, 0.0
-            if any_rank(interruption.stop_requested()) and not is_last:
+            code = highest_of_ranks(interruption.exit_code)
+            if code != 0 and not is_last:
                 self._save()
-                return interruption.exit_code
+                # A launcher ends the others as soon as one rank has left.
+                return highest_of_ranks(code)
         return 0
 
     def _begin(self) -> None:
@@ -173,13 +175,14 @@ class TrainingRun:
         return 0 if self._evaluation.is_complete(num_steps) else self._evaluate(progress)
 
     def _evaluate(self, progress: Progress) -> int:
-        """Evaluate the newest checkpoint; return 0, or the exit code of an interruption."""
+        """Evaluate the newest checkpoint; return 0, or the exit code of an interruption, the same on all ranks."""
         if self._evaluation is None:
             return 0
         num_steps = self._trainer.num_steps
         evaluated = self._evaluation.run(checkpoint_directory(self._options.output_dir, num_steps), num_steps)
-        if evaluated.exit_code >= _INTERRUPTED:
-            return evaluated.exit_code
+        interrupted = highest_of_ranks(evaluated.exit_code if evaluated.exit_code >= _INTERRUPTED else 0)
+        if interrupted != 0:
+            return interrupted
         progress.write(num_steps, **{f"success_rate/{job}": rate for job, rate in evaluated.success_rates.items()})
         return 0
 

@@ -3,30 +3,22 @@
 import math
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-import torch
 
 from isaaclab_arena_gr00t.checkpoints import checkpoint_problems
 from isaaclab_arena_gr00t.config import read_policy_config
 from tests.benchmarks.loading import BENCHMARKS, load
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 @pytest.fixture(autouse=True)
 def beside_its_modules(monkeypatch) -> None:
     """Let the benchmark import its own modules, as it does when it is started as a program."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -13,15 +13,9 @@ from tests.environments.building import build
 from tests.fakes import CoinConfig, CoinEnvironment, Notebook, ShrugCfg, ShrugPolicy
 from tests.fakes_environment import ActionLog, ScriptedEnvironment, episodes
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 NUM_EPISODES = 24
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class MlpPolicy(PolicyBase[None]):

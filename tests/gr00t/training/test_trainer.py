@@ -12,13 +12,7 @@ from tests.gr00t.training.demonstrations import recording, write_config, write_r
 from tests.gr00t.training.models import SETTINGS, small_trainer
 from tests.gr00t.training.training_rank import NUM_STEPS, fingerprint
 
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 @pytest.fixture(scope="module")

@@ -100,7 +100,8 @@ def add_embodiment(
         seed: Of the new weights; torch's global generator is left as it was.
 
     Raises:
-        EmbodimentError: If the model knows another robot under this tag, or another number of action steps.
+        EmbodimentError: If the model knows another robot under this tag, or more action steps are wanted
+            than it predicts.
     """
     tag = EmbodimentTag.resolve(embodiment_tag).value
     known = {name: processor.embodiment(name) for name in processor.embodiments}
@@ -109,11 +110,9 @@ def add_embodiment(
         _refuse_another_robot(tag, known[tag], added)
         return model, processor
     capacity = _capacity([*known.values(), added])
-    if capacity["action_horizon"] != model.config.action_horizon or capacity["action_horizon"] != len(
-        added.modality_configs["action"].delta_indices
-    ):
-        steps = len(added.modality_configs["action"].delta_indices)
-        raise EmbodimentError(f"the model predicts {model.config.action_horizon} action steps, and {steps} are wanted")
+    longest, wanted = model.config.action_horizon, capacity["action_horizon"]
+    if wanted > longest:
+        raise EmbodimentError(f"the model predicts at most {longest} action steps, and {wanted} are wanted")
     config = copy.deepcopy(model.config)
     for name, size in {"num_embodiments": len(known) + 1, **capacity}.items():
         setattr(config, name, size)
