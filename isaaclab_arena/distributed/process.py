@@ -10,6 +10,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 from typing import NoReturn
 
 import torch
@@ -129,3 +130,13 @@ def leave_process(code: int) -> NoReturn:
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()
     os._exit(code)
+
+
+def leave_process_on_error() -> None:
+    """Make an error that nobody catches end this process as `leave_process` does, after its traceback."""
+
+    def leave(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        sys.__excepthook__(kind, error, trace)
+        leave_process(1)
+
+    sys.excepthook = leave

@@ -10,7 +10,12 @@ from collections.abc import Sequence
 import tyro
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.process import die_with_parent, leave_process, limit_threads
+from isaaclab_arena.distributed.process import (
+    die_with_parent,
+    leave_process,
+    leave_process_on_error,
+    limit_threads,
+)
 from isaaclab_arena.distributed.process_group import initialise
 from isaaclab_arena.evaluation.console import exit_code_of
 from isaaclab_arena_gr00t.training.options import FinetuneOptions
@@ -50,4 +55,5 @@ def _run(options: FinetuneOptions) -> int:
 
 
 if __name__ == "__main__":
+    leave_process_on_error()
     leave_process(main())

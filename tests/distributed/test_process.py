@@ -112,13 +112,23 @@ def test_one_thread_unless_told_otherwise():
         torch.set_num_threads(before)
 
 
-def test_a_process_that_leaves_has_said_everything_and_keeps_its_exit_code():
+def left_with_a_busy_thread(last_words: str) -> subprocess.CompletedProcess[str]:
     program = (
         "import sys, threading, time\n"
-        "from isaaclab_arena.distributed.process import leave_process\n"
+        "from isaaclab_arena.distributed.process import leave_process, leave_process_on_error\n"
         "threading.Thread(target=time.sleep, args=(60,)).start()\n"
-        "sys.stdout.write('the last word')\n"
-        "leave_process(3)\n"
+        f"{last_words}\n"
     )
-    left = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=False)
+
+
+def test_a_process_that_leaves_has_said_everything_and_keeps_its_exit_code():
+    left = left_with_a_busy_thread("sys.stdout.write('the last word'); leave_process(3)")
     assert (left.returncode, left.stdout, left.stderr) == (3, "the last word", "")
+
+
+def test_a_process_that_leaves_on_an_error_shows_where_it_was_and_waits_for_nobody():
+    left = left_with_a_busy_thread("leave_process_on_error(); [][0]")
+    assert left.returncode == 1
+    assert left.stderr.startswith("Traceback")
+    assert left.stderr.endswith("IndexError: list index out of range\n")
