@@ -23,7 +23,7 @@ $(INSTALLED): pyproject.toml constraints.txt submodules/Isaac-GR00T/pyproject.to
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable submodules/Isaac-GR00T
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,train,onnx]'
 	@touch $@
 
 eval: $(INSTALLED)

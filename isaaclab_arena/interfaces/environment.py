@@ -190,6 +190,22 @@ class Environment(ABC):
         del states
         return self.reset(env_ids, conditions)
 
+    def snapshot(self) -> Mapping[str, torch.Tensor] | None:
+        """Return everything that the future of all rows depends on, copied; None where there is no way to.
+
+        Training goes on from it exactly as if it had not stopped.
+        """
+        return None
+
+    def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor]) -> Observation:
+        """Put every row where it was when `snapshot` was taken, of this or of an equal environment.
+
+        Returns:
+            The observation of all rows, bit for bit the last one before the snapshot.
+        """
+        del snapshot
+        raise NotImplementedError(f"{type(self).__name__} takes no snapshots")
+
     def provenance(self) -> Mapping[str, str]:
         """Return what identifies the simulated world, for recordings: model hash, engine version."""
         return {}

@@ -1,0 +1,1 @@
+"""Networks of policies, rebuilt from checkpoints without the library that trained them."""

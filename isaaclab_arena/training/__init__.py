@@ -1,0 +1,1 @@
+"""Training on every rank, with the evaluation of the runner on the same ranks."""
