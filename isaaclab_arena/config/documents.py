@@ -47,6 +47,23 @@ def read_document(path: str | Path) -> Any:
     return document
 
 
+def read_value(text: str) -> Any:
+    """Return the value that a word of the command line stands for, read as YAML; a word that is no YAML is text.
+
+    Raises:
+        ConfigError: If it holds NaN or infinity, or is nested deeper than 64 levels.
+    """
+    try:
+        value = _parse_yaml(text)
+    except _RefusedError:
+        return text
+    try:
+        _check_values(value)
+    except _RefusedError as error:
+        raise ConfigError(str(error)) from error
+    return value
+
+
 class _RefusedError(ValueError):
     """The text is not what a document may be; the message says why."""
 
