@@ -17,13 +17,15 @@ from torch import nn
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.training.algorithms.grpo import GRPO
 from isaaclab_arena.training.algorithms.ppo import PPO
 from isaaclab_arena.training.config import TrainingConfig
 from isaaclab_arena.training.vec_env import TrainingEnvironment
 
 _LOG = logging.getLogger(__name__)
-_OWN_ALGORITHMS: Mapping[str, type] = {"PPO": PPO}
+_OWN_ALGORITHMS: Mapping[str, type] = {"PPO": PPO, "GRPO": GRPO}
 _CLASS_NAME = "class_name"
+_SETTINGS_CLASS = "settings_class"
 _MADE_HERE = {
     "algorithm": (
         "self",
@@ -69,7 +71,7 @@ def build_algorithm(config: TrainingConfig, environment: TrainingEnvironment, co
     """
     agent = config.agent
     algorithm_class = _class_of(agent.algorithm, "algorithm")
-    parameters = inspect.signature(algorithm_class.__init__).parameters
+    parameters = _taken_by(algorithm_class) or set()
     of_the_run = {"grad_sync_period": config.distributed.grad_sync_period, "max_iterations": agent.max_iterations}
     algorithm = {
         **agent.algorithm,
@@ -130,9 +132,10 @@ def _wrong_options(role: str, agent: Any) -> Iterator[Problem]:
     except ConfigError as error:
         yield from error.problems
         return
-    parameters = _parameters(found, role)
+    parameters = _taken_by(found)
     if parameters is None:
         return
+    parameters -= set(_MADE_HERE[role])
     hints = _hints(found)
     for name, value in options.items():
         if name == _CLASS_NAME:
@@ -144,8 +147,9 @@ def _wrong_options(role: str, agent: Any) -> Iterator[Problem]:
             yield Problem(f"must be {told}, got {value!r}", key=name)
 
 
-def _parameters(found: Callable[..., Any], role: str) -> set[str] | None:
+def _taken_by(found: Callable[..., Any]) -> set[str] | None:
     """Return the names of what a class takes, None where that cannot be told."""
+    found = getattr(found, _SETTINGS_CLASS, found)
     names: set[str] = set()
     classes = found.__mro__ if isinstance(found, type) else (found,)
     for each in classes:
@@ -155,12 +159,13 @@ def _parameters(found: Callable[..., Any], role: str) -> set[str] | None:
         parameters = inspect.signature(function).parameters.values()
         names |= {one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
         if not any(one.kind is one.VAR_KEYWORD for one in parameters):
-            return names - set(_MADE_HERE[role])
+            return names
     return None
 
 
 def _hints(found: Callable[..., Any]) -> dict[str, Any]:
     hints: dict[str, Any] = {}
+    found = getattr(found, _SETTINGS_CLASS, found)
     for each in reversed(found.__mro__ if isinstance(found, type) else ()):
         with contextlib.suppress(NameError, TypeError, AttributeError):
             hints |= typing.get_type_hints(each.__init__)
@@ -190,6 +195,13 @@ def _wrong_sizes(config: TrainingConfig) -> Iterator[Problem]:
             f"{parts} mini-batches, and {samples % parts} would never be learned from; use {below} or {above}",
             key="agent.algorithm.num_mini_batches",
         )
+
+    group_size = config.agent.algorithm.get("group_size", 1)
+    if isinstance(group_size, int) and (group_size < 1 or config.num_envs % group_size):
+        nearest = [number for number in range(2, config.num_envs + 1) if config.num_envs % number == 0]
+        shown = " or ".join(map(str, sorted(nearest, key=lambda number: abs(number - group_size))[:2]))
+        message = f"{config.num_envs} rows do not divide into groups of {group_size}; use {shown}"
+        yield Problem(message, key="agent.algorithm.group_size")
 
 
 def _check_groups(groups: Mapping[str, list[str]], observation: TensorDict) -> None:

@@ -1,14 +1,14 @@
 """rsl_rl's PPO, the same on any number of ranks: one batch of all ranks' samples, and rarer exchange where wanted."""
 
 from itertools import chain
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from rsl_rl.algorithms import PPO as RslRlPPO  # noqa: N811  an acronym, as rsl_rl has it
 from tensordict import TensorDict
-from torch import nn
 
 from isaaclab_arena.distributed.collectives import average_over_ranks_, sum_over_ranks
+from isaaclab_arena.training.algorithms.gradient_exchange import GradientExchange
 
 _EPSILON = 1e-8
 
@@ -21,10 +21,9 @@ class PPO(RslRlPPO):
 
     Args:
         args: As rsl_rl's.
-        grad_sync_period: Mini-batches between two exchanges among ranks. With 1, gradients are averaged for each. With
-            more, ranks go on by themselves in between, and at the boundary weights and optimiser are averaged too
-            (local SGD, arXiv:1805.09767). The last mini-batch of an update is always a boundary.
-        schedule: ``adaptive`` follows the KL divergence; ``fixed``; ``linear`` falls to zero at ``max_iterations``.
+        grad_sync_period: Mini-batches between two exchanges among ranks; see `GradientExchange`.
+        schedule: Of the learning rate: ``adaptive`` follows the KL divergence, ``fixed``, or ``linear``, which falls
+            to zero at ``max_iterations``.
         max_iterations: Length of the training, for ``linear``.
         kwargs: As rsl_rl's.
     """
@@ -33,15 +32,23 @@ class PPO(RslRlPPO):
         self,
         *args: Any,
         grad_sync_period: int = 1,
-        schedule: Literal["adaptive", "fixed", "linear"] = "adaptive",
+        schedule: str = "adaptive",
         max_iterations: int = 0,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, schedule=schedule, **kwargs)
-        self.grad_sync_period = grad_sync_period
         self._first_learning_rate = self.learning_rate
         self._max_iterations = max_iterations
-        self._mini_batches_done = 0
+        self._exchange = GradientExchange(
+            period=grad_sync_period, world_size=self.gpu_world_size, bucket_mb=self.grad_reduce_bucket_mb
+        )
+
+    def begin_iteration(self, iteration: int) -> None:
+        """Set the learning rate of an iteration, counted from 0, where it follows a schedule."""
+        if self.schedule == "linear":
+            self.learning_rate = falling_learning_rate(self._first_learning_rate, iteration, self._max_iterations)
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.learning_rate
 
     def compute_returns(self, obs: TensorDict) -> None:
         """Compute returns and advantages; the latter are normalised over all ranks' samples."""
@@ -53,47 +60,35 @@ class PPO(RslRlPPO):
         if not per_mini_batch:
             self.storage.advantages = normalised_over_ranks(self.storage.advantages)
 
-    def begin_iteration(self, iteration: int) -> None:
-        """Set the learning rate of an iteration, where it follows a schedule; counted from 0."""
-        if self.schedule == "linear" and self._max_iterations:
-            self.set_learning_rate(self._first_learning_rate * max(0.0, 1 - iteration / self._max_iterations))
-
-    def set_learning_rate(self, learning_rate: float) -> None:
-        """Use another learning rate from now on."""
-        self.learning_rate = learning_rate
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
-
     def update(self) -> dict[str, float]:
         """Learn from the stored samples, and return the mean losses of all ranks."""
-        self._mini_batches_done = 0
-        losses = super().update()
-        values = torch.tensor(list(losses.values()), dtype=torch.float64)
-        average_over_ranks_(values)
-        return dict(zip(losses, values.tolist(), strict=True))
+        self._exchange.begin_update(self.num_learning_epochs * self.num_mini_batches)
+        return mean_losses(super().update(), self.device)
 
     def reduce_parameters(self) -> None:
-        """Exchange gradients among ranks, where this mini-batch is a boundary; called after each backward pass."""
-        self._mini_batches_done += 1
-        is_last = self._mini_batches_done == self.num_learning_epochs * self.num_mini_batches
-        if self.grad_sync_period == 1:
-            super().reduce_parameters()
-        elif is_last or self._mini_batches_done % self.grad_sync_period == 0:
-            super().reduce_parameters()
-            self._average_state()
+        """Exchange gradients among ranks; rsl_rl calls it after each backward pass where there are several."""
+        parameters = [*chain(self.actor.parameters(), self.critic.parameters())]
+        if self.rnd:
+            parameters += self.rnd.parameters()
+        self._exchange.exchange(parameters, self.optimizer)
 
-    @torch.no_grad()
-    def _average_state(self) -> None:
-        """Average weights and the optimiser's moments, which have drifted apart since the last boundary."""
-        for parameter in self.trained_parameters():
-            average_over_ranks_(parameter.data)
-            for value in self.optimizer.state.get(parameter, {}).values():
-                if isinstance(value, torch.Tensor) and value.is_floating_point() and value.ndim:
-                    average_over_ranks_(value)
 
-    def trained_parameters(self) -> list[nn.Parameter]:
-        """Return what the optimiser changes, in its order."""
-        return list(chain(self.actor.parameters(), self.critic.parameters()))
+def falling_learning_rate(first: float, iteration: int, max_iterations: int) -> float:
+    """Return a learning rate that falls in equal steps, and would be zero after the last iteration.
+
+    Args:
+        first: That of the first iteration.
+        iteration: Counted from 0; the same number on all ranks, however many there are.
+        max_iterations: Length of the training.
+    """
+    return first * max(0.0, 1 - iteration / max(1, max_iterations))
+
+
+def mean_losses(losses: dict[str, float], device: str) -> dict[str, float]:
+    """Return the mean over ranks of this rank's losses."""
+    values = torch.tensor(list(losses.values()), dtype=torch.float64, device=device)
+    average_over_ranks_(values)
+    return dict(zip(losses, values.tolist(), strict=True))
 
 
 def normalised_over_ranks(advantages: torch.Tensor) -> torch.Tensor:
@@ -103,7 +98,8 @@ def normalised_over_ranks(advantages: torch.Tensor) -> torch.Tensor:
         advantages: This rank's. Any shape.
     """
     values = advantages.to(torch.float64)
-    count, total = sum_over_ranks(torch.stack((torch.full_like(values.sum(), values.numel()), values.sum())))
+    number = torch.full_like(values.sum(), values.numel())
+    count, total = sum_over_ranks(torch.stack((number, values.sum())))
     mean = total / count
     deviation = sum_over_ranks(((values - mean) ** 2).sum())
     # Unbiased, as torch's own standard deviation, with which rsl_rl normalises.
