@@ -16,6 +16,8 @@ ENVIRONMENTS = Registry(
         "sort_two": "isaaclab_arena.environments.tasks.sort_two:SORT_TWO",
         "push_to_goal": "isaaclab_arena.environments.tasks.push_to_goal:PUSH_TO_GOAL",
         "press_button": "isaaclab_arena.environments.tasks.press_button:PRESS_BUTTON",
+        "cartpole": "isaaclab_arena.environments.tasks.cartpole:CARTPOLE",
+        "velocity_go1": "isaaclab_arena.environments.tasks.velocity_go1:VELOCITY_GO1",
     },
     entry_point_group="isaaclab_arena.environments",
     schemes={
