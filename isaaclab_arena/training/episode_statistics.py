@@ -19,7 +19,8 @@ class EpisodeStatistics:
         mean_length: Mean number of control steps, NaN for none.
         success_rate: Share that succeeded, NaN for none, or where the environment measures no success.
         lost_rate: Share that was lost or broke down, NaN for none.
-        metrics: Means of the environment's further numbers at the end of an episode.
+        metrics: Means of the environment's further numbers at the end of an episode, those left out whose physics
+            broke down.
     """
 
     num_episodes: int
@@ -30,7 +31,7 @@ class EpisodeStatistics:
     metrics: dict[str, float]
 
 
-_FIXED = ("episodes", "return", "length", "measured", "success", "lost")
+_FIXED = ("episodes", "return", "length", "measured", "success", "lost", "sound")
 
 
 class EpisodeCounter:
@@ -45,7 +46,7 @@ class EpisodeCounter:
         metrics: Names of the further numbers.
         returns: Sum of rewards of the episode under way. Shape: (num_envs,), float64.
         lengths: Its control steps so far. Shape: (num_envs,), float64.
-        sums: What ended since `take`. Shape: (6 + number of metrics,), float64.
+        sums: What ended since `take`. Shape: (7 + number of metrics,), float64.
     """
 
     def __init__(self, *, num_envs: int, metrics: tuple[str, ...], device: torch.device) -> None:
@@ -62,16 +63,24 @@ class EpisodeCounter:
             ended: Rows whose episode is over. Shape: (num_envs,), bool.
             cut: Rows that were stopped in the middle of an episode, which counts for nothing. Shape: (num_envs,), bool.
         """
-        self.returns += step.reward
-        self.lengths += 1
-        over = ended.to(torch.float64)
-        success = torch.zeros_like(over) if step.success is None else (step.success & ended).to(torch.float64)
-        lost = (ended & (step.terminated | step.diverged)).to(torch.float64) - success
-        measured = torch.zeros_like(over) if step.success is None else over
-        rows = [over, self.returns * over, self.lengths * over, measured, success, lost]
         # A row that broke down may say anything, and nothing times zero is zero for what is no number.
-        rows += [torch.where(ended, step.metrics[name].to(torch.float64), 0.0) for name in self.metrics]
-        self.sums += torch.stack(rows).sum(dim=1)
+        self.returns += torch.where(step.diverged, 0.0, step.reward)
+        self.lengths += 1
+        sound = ended & ~step.diverged
+        success = torch.zeros_like(ended) if step.success is None else step.success & sound
+        lost = ended & (step.terminated | step.diverged) & ~success
+        measured = torch.zeros_like(ended) if step.success is None else ended
+        rows = [
+            ended,
+            torch.where(ended, self.returns, 0.0),
+            torch.where(ended, self.lengths, 0.0),
+            measured,
+            success,
+            lost,
+            sound,
+            *(torch.where(sound, step.metrics[name], 0.0) for name in self.metrics),
+        ]
+        self.sums += torch.stack([row.to(torch.float64) for row in rows]).sum(dim=1)
         begins = ended | cut
         self.returns[begins] = 0
         self.lengths[begins] = 0
@@ -85,14 +94,14 @@ class EpisodeCounter:
 
 def statistics_of(sums: torch.Tensor, metrics: tuple[str, ...]) -> EpisodeStatistics:
     """Return means from sums; see `EpisodeCounter.sums`."""
-    episodes, returns, length, measured, success, lost, *others = sums.tolist()
+    episodes, returns, length, measured, success, lost, sound, *others = sums.tolist()
     return EpisodeStatistics(
         num_episodes=round(episodes),
         mean_return=_mean(returns, episodes),
         mean_length=_mean(length, episodes),
         success_rate=_mean(success, measured),
         lost_rate=_mean(lost, episodes),
-        metrics={name: _mean(value, episodes) for name, value in zip(metrics, others, strict=True)},
+        metrics={name: _mean(value, sound) for name, value in zip(metrics, others, strict=True)},
     )
 
 

@@ -38,7 +38,9 @@ class TrainOptions:
     device: str | None = None
     """Where to simulate and learn: cpu, cuda or cuda:<index>. A GPU where there is one; each rank its own."""
     num_threads: int | None = None
-    """Threads of this rank, for physics and for torch. By default its share of the cores."""
+    """Physics threads of this rank. By default its share of the cores."""
+    torch_threads: int = 1
+    """Torch threads of this rank. More than one pays for large networks, on cores that nobody else uses."""
     distributed: bool = False
     """Accepted for other trainers' command lines; the launcher's variables say it."""
 
@@ -67,7 +69,7 @@ class TrainOptions:
         problems = []
         if self.num_envs is not None and self.num_envs_total is not None:
             problems.append(Problem("give either this or --num_envs", key="--num_envs_total"))
-        for name in ("num_envs", "num_envs_total", "num_threads"):
+        for name in ("num_envs", "num_envs_total", "num_threads", "torch_threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 problems.append(Problem(f"must be at least 1, got {value}", key=f"--{name}"))

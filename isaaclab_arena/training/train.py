@@ -61,7 +61,7 @@ def _run(arguments: tuple[str, ...]) -> int:
     if context.launched_by_torchrun:
         die_with_parent()
     num_threads = options.num_threads or default_num_threads(context.local_world_size)
-    limit_threads(num_threads)
+    limit_threads(options.torch_threads)
     with initialise(context, timeout_s=config.distributed.timeout_s) as ranks:
         return _train(options, config, ranks, num_threads=num_threads, command_line=(PROGRAM, *arguments))
 
