@@ -25,6 +25,7 @@ from isaaclab_arena.training.vec_env import TrainingEnvironment
 _LOG = logging.getLogger(__name__)
 _OWN_ALGORITHMS: Mapping[str, type] = {"PPO": PPO, "GRPO": GRPO}
 _CLASS_NAME = "class_name"
+_DISTRIBUTION = "distribution_cfg"
 _SETTINGS_CLASS = "settings_class"
 _MADE_HERE = {
     "algorithm": (
@@ -53,6 +54,11 @@ def check_agent(config: TrainingConfig) -> None:
     problems = []
     for role in _MADE_HERE:
         problems += [Problem(str(each.message), key=f"agent.{role}.{each.key}") for each in _wrong_options(role, agent)]
+    if not isinstance(agent.actor.get(_DISTRIBUTION), Mapping):
+        message = (
+            "a policy that learns draws its actions; give one, as {class_name: GaussianDistribution, init_std: 1.0}"
+        )
+        problems.append(Problem(message, key=f"agent.actor.{_DISTRIBUTION}"))
     problems += _wrong_sizes(config)
     if problems:
         raise ConfigError(problems)

@@ -184,8 +184,10 @@ class Learner:
     def _telling_of_nan(self) -> Iterator[None]:
         try:
             yield
-        except ValueError as error:
-            # rsl_rl's check, and torch's own of the parameters of a distribution.
+        except (ValueError, RuntimeError) as error:
+            # rsl_rl's check raises the one; torch the other, for a standard deviation that is negative or no number.
+            if isinstance(error, RuntimeError) and "normal expects" not in str(error):
+                raise
             raise self._diverged(str(error).partition("\n")[0]) from error
 
     def _refuse_nan(self, losses: Mapping[str, float]) -> None:

@@ -75,7 +75,7 @@ def test_a_file_with_code_in_it_is_not_loaded(tmp_path):
 def test_a_torn_file_is_told(tmp_path, content):
     path = tmp_path / "model_1.pt"
     path.write_bytes(content)
-    with pytest.raises((StorageError, ConfigError), match="model_1.pt"):
+    with pytest.raises((StorageError, ConfigError), match=r"model_1\.pt"):
         read_checkpoint(path)
 
 

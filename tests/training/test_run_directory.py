@@ -1,7 +1,7 @@
 import json
 import threading
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 
 import pytest
 
@@ -17,7 +17,7 @@ from isaaclab_arena.training.run_directory import (
     newest_run,
 )
 
-NOON = datetime(2026, 11, 21, 12, 0, 0)
+NOON = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 
 
 def test_two_runs_of_the_same_second_get_folders_of_their_own(tmp_path):
