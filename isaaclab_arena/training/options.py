@@ -1,5 +1,6 @@
 """The command line of training."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,6 +140,7 @@ def _with_empty_resume(arguments: Sequence[str]) -> list[str]:
     for position, argument in enumerate(arguments):
         completed.append(argument)
         following = arguments[position + 1] if position + 1 < len(arguments) else "-"
-        if argument == "--resume" and (following.startswith("-") or not Path(following).is_dir()):
+        is_folder = os.sep in following or Path(following).is_dir()
+        if argument == "--resume" and (following.startswith("-") or not is_folder):
             completed.append("")
     return completed

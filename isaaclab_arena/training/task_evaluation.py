@@ -6,7 +6,7 @@ from typing import Any
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.config.schema import JobsFile
 from isaaclab_arena.distributed.ranks import Ranks
-from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.training.closed_loop import ClosedLoopEvaluation
@@ -23,7 +23,10 @@ def environment_job(config: TrainingConfig) -> Job:
     """
     block = _block(config, num_envs=config.num_envs, policy_type="zero_action")
     block["variations"] = dict(config.variations)
-    (job,) = resolve_jobs(_read(block).jobs)
+    try:
+        (job,) = resolve_jobs(_read(block).jobs)
+    except ConfigError as error:
+        raise ConfigError([_in_words_of_training(problem) for problem in error.problems]) from error
     return job
 
 
@@ -66,7 +69,13 @@ def _block(config: TrainingConfig, *, num_envs: int, policy_type: str) -> dict[s
 
 
 def _read(block: dict[str, Any]) -> JobsFile:
-    try:
-        return read_jobs({"jobs": [block]}, source="training task")
-    except ConfigError as error:
-        raise ConfigError(error.problems) from error
+    return read_jobs({"jobs": [block]}, source="training task")
+
+
+def _in_words_of_training(problem: Problem) -> Problem:
+    key = problem.key or ""
+    for in_job, in_training in (("arena_env_args.environment", "environment"), ("arena_env_args", "env")):
+        if key == in_job or key.startswith(f"{in_job}."):
+            key = in_training + key.removeprefix(in_job)
+            break
+    return Problem(problem.message, key=key or None)

@@ -155,7 +155,7 @@ class TrainingEnvironment(VecEnv):
 
     def _flat(self, observation: Observation) -> TensorDict:
         vectors = {
-            group: flattened(observation[group], terms, num_envs=self.num_envs)
+            group: flattened(observation[group], terms, num_envs=self.num_envs, device=self.device)
             for group, terms in self.observation_terms.items()
         }
         return TensorDict(vectors, batch_size=[self.num_envs], device=self.device)

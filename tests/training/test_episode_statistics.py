@@ -15,7 +15,14 @@ def mask(*rows: int) -> torch.Tensor:
     return marked
 
 
-def step(reward: float = 1.0, *, terminated=NOBODY, success=NOBODY, diverged=NOBODY, metric: float = 0.0) -> Step:
+def step(
+    reward: float = 1.0,
+    *,
+    terminated: torch.Tensor = NOBODY,
+    success: torch.Tensor | None = NOBODY,
+    diverged: torch.Tensor = NOBODY,
+    metric: float = 0.0,
+) -> Step:
     return Step(
         observation={},
         reward=torch.full((3,), reward),

@@ -38,7 +38,7 @@ def test_a_row_that_ends_shows_the_next_episode_at_once():
     observation, *_ = run_until_an_episode_ends(training)
     second = Episode(job="training", episode_index=1, seed=3)
     start = environment.draw_conditions(second.conditions_generator())["point.start"]
-    assert observation["policy"][0].tolist() == pytest.approx(list(start))
+    assert observation["policy"][0].tolist() == pytest.approx(start)
     assert training.episode_length_buf.tolist() == [0]
 
 
