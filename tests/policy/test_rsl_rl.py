@@ -18,6 +18,8 @@ from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena.policy.rsl_rl import RslRlPolicy, RslRlPolicyCfg
 from tests.fakes import Notebook
 from tests.fakes_environment import ActionLog, ScriptedEnvironment, episodes
+from tests.models.test_agent_settings import MJLAB
+from tests.models.trainings import trained
 from tests.policy.checkpoints import expected_mean, write_checkpoint, write_torchscript
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -134,6 +136,22 @@ def test_the_single_group_of_mjlab_stands_for_the_policys(tmp_path):
     assert "observation_groups" in message
 
 
+def test_a_folder_of_mjlab_is_evaluated_as_it_lies_there(tmp_path):
+    """Its layout and configuration, with tensors that rsl_rl made."""
+    training = trained(tmp_path / "2026-01-31_12-00-00", num_observations=3, num_actions=3, obs_normalization=True)
+    folder = training.folder
+    (folder / "params" / "agent.yaml").write_text(MJLAB)
+    (folder / "params" / "env.yaml").write_text("sim: !!python/object:mjlab.sim.SimulationCfg {timestep: 0.005}\n")
+    saved = torch.load(training.checkpoint, weights_only=True)
+    torch.save({**saved, "infos": {"env_state": {"common_step_counter": 48}}}, folder / "model_50.pt")
+    policy = policy_of(folder)
+    policy.check_environment(ScriptedEnvironment(5))
+    observation = training.observation(5)
+    seen = {"policy": {"position": observation}}
+    expected = training.reference()(observation)
+    assert torch.equal(policy.get_action(ScriptedEnvironment(5), seen), expected)
+
+
 def test_a_term_that_is_not_there_is_named(tmp_path):
     checkpoint = write_checkpoint(tmp_path, observation_terms={"policy": ["position", "command", "phase"]})
     message = refused_environment(policy_of(checkpoint))
@@ -219,8 +237,8 @@ def test_an_exported_network_acts_without_a_configuration(tmp_path):
 def test_an_exported_network_is_scaled_as_its_training_says(tmp_path):
     write_checkpoint(tmp_path, action_scaling="within_bounds")
     policy = policy_of(write_torchscript(tmp_path / "exported" / "policy.pt", 3, 3))
-    action = policy.get_action(ScriptedEnvironment(2), {"policy": {"position": torch.full((2, 3), 100.0)}})
-    assert set(action.flatten().tolist()) <= {-1.0, 2.0}
+    action = policy.get_action(ScriptedEnvironment(2), {"policy": {"position": torch.tensor([[0.0] * 3, [9.0] * 3])}})
+    assert action.tolist() == [[0.5] * 3, [2.0] * 3]
 
 
 def test_options_that_cannot_work_are_refused_before_anything_runs(tmp_path):
