@@ -195,6 +195,7 @@ def _parse_yaml(text: str) -> Any:
 def _without_python_tags(text: str) -> str:
     """Return YAML whose values have no tags of Python's own any more."""
     try:
+        _check_yaml_depth(text)
         events = [_without_python_tag(event) for event in yaml.parse(text, Loader=yaml.CSafeLoader)]
         return yaml.emit(events, Dumper=yaml.CSafeDumper)
     except yaml.YAMLError as error:

@@ -88,6 +88,7 @@ class Actor(PolicyNetwork):
         self.num_outputs = self._layers[-1].weight.shape[0] // distribution.features_per_action
         self.knows_std = distribution.knows_std
 
+    @torch.no_grad()
     def answer(self, observation: torch.Tensor, memory: Memory) -> Answer:
         """Return the actions for a batch; see `PolicyNetwork.answer`."""
         return self.acted(self.normalized(observation), memory)

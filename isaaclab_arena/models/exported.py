@@ -47,11 +47,12 @@ class TorchScriptNetwork(PolicyNetwork):
             torch.zeros(num_layers, num_rows, size, device=self._device) for num_layers, _, size in self._shapes
         )
 
+    @torch.no_grad()
     def answer(self, observation: torch.Tensor, memory: Memory) -> Answer:
         """Return the outputs for a batch; see `PolicyNetwork.answer`."""
         for name, part in zip(self._names, memory, strict=True):
             setattr(self._module, name, part.clone())
-        # Otherwise its first calls would run as written and later ones optimised, with other last digits.
+        # The optimiser may fuse operations after the first calls, and later ones would have other last digits.
         with torch.jit.optimized_execution(False):  # noqa: FBT003  # pyright: ignore[reportPrivateImportUsage]
             mean = self._module(observation)
         if not isinstance(mean, torch.Tensor):

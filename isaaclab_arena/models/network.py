@@ -40,7 +40,7 @@ class PolicyNetwork(ABC):
 
     @abstractmethod
     def answer(self, observation: torch.Tensor, memory: Memory) -> Answer:
-        """Return the outputs for a batch.
+        """Return the outputs for a batch, without gradients: with them an LSTM takes a way to other last digits.
 
         Args:
             observation: On the network's device. Shape: (num_rows, num_inputs), float32.

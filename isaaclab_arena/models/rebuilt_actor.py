@@ -99,14 +99,14 @@ def _take_rnn(state: State) -> torch.nn.LSTM | torch.nn.GRU | None:
         raise ConfigError(f"has a recurrent part that is neither an LSTM nor a GRU; {EXPORT}")
     kind = _RNN_GATES[hidden.shape[0] // hidden.shape[1]]
     num_layers = sum(name.startswith("weight_hh_l") for name in tensors)
+    sizes = {"input_size": inputs.shape[1], "hidden_size": hidden.shape[1], "num_layers": num_layers}
     # Made without drawing weights: nothing here may use the process-wide generator.
-    rnn: Any = torch.nn.utils.skip_init(
-        kind, input_size=inputs.shape[1], hidden_size=hidden.shape[1], num_layers=num_layers, device=hidden.device
-    )
+    rnn = kind(**sizes, device="meta")
     try:
-        rnn.load_state_dict(tensors)
+        rnn.load_state_dict(tensors, assign=True)
     except RuntimeError as error:
         raise ConfigError(f"has an {kind.__name__} that is not one of rsl_rl's: {_reason(error)}; {EXPORT}") from error
+    rnn.flatten_parameters()
     return rnn.requires_grad_(requires_grad=False).eval()
 
 

@@ -40,6 +40,7 @@ class RecurrentActor(Actor):
         parts = 2 if isinstance(rnn, torch.nn.LSTM) else 1
         return tuple(torch.zeros(rnn.num_layers, num_rows, rnn.hidden_size, device=device) for _ in range(parts))
 
+    @torch.no_grad()
     def answer(self, observation: torch.Tensor, memory: Memory) -> Answer:
         """Return the actions for a batch, and what is remembered; see `PolicyNetwork.answer`."""
         sequence = self.normalized(observation).unsqueeze(0)

@@ -87,6 +87,8 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
         """Forget what was seen in the rows of episodes that begin, and take up their streams."""
+        if self._num_rows != env.num_envs:
+            self._memory = None
         super().start_episodes(env, starts)
         if self._stochastic:
             for start in starts:
@@ -108,8 +110,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         seen = self._inputs_of(env).flat(observation, env.num_envs).to(self.device)
         if self._memory is None or self._num_rows != env.num_envs:
             self._memory, self._num_rows = self._trained.network.new_memory(env.num_envs), env.num_envs
-        with torch.no_grad():
-            answer = self._trained.network.answer(seen, self._memory)
+        answer = self._trained.network.answer(seen, self._memory)
         self._memory = answer.memory
         output = answer.mean.to(env.device)
         if answer.std is not None and self._stochastic:
@@ -132,8 +133,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         """Return why the network cannot act, after asking it once about a row of zeros."""
         network = self._trained.network
         try:
-            with torch.no_grad():
-                answer = network.answer(torch.zeros(1, num_inputs, device=self.device), network.new_memory(1))
+            answer = network.answer(torch.zeros(1, num_inputs, device=self.device), network.new_memory(1))
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
