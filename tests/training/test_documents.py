@@ -63,14 +63,14 @@ def test_every_field_can_be_set_on_the_command_line():
         "agent.actor.hidden_dims=[32, 32]",
         "env.embodiment=so101",
         "evaluation.interval=0",
-        "variations.target.color.enabled=true",
+        "variations.light.color.enabled=true",
     )
     config = read({"environment": "reach"}, *words)
     assert config.agent.action_scaling is ActionScaling.WITHIN_BOUNDS
     assert config.agent.actor["hidden_dims"] == [32, 32]
     assert config.env == {"embodiment": "so101"}
     assert config.evaluation.interval == 0
-    assert config.variations == {"target": {"color": {"enabled": True}}}
+    assert config.variations == {"light": {"color": {"enabled": True}}}
 
 
 def test_a_path_that_might_mean_two_things_is_refused():
