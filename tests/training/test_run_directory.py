@@ -71,3 +71,13 @@ def test_the_newest_run_is_the_one_that_began_last(tmp_path):
 def test_there_has_to_be_a_run_to_go_on_with(tmp_path):
     with pytest.raises(ConfigError, match=r"--resume: there is no run in .*reach to go on with"):
         newest_run(tmp_path, "reach")
+
+
+def test_ranks_of_many_starts_one_after_the_other_never_meet_in_the_folder_of_another(tmp_path):
+    for number in range(50):
+        folder = new_run_directory(tmp_path, "reach", "", now=NOON)
+        launch = f"start {number}"
+        writer = threading.Thread(target=announce, args=(tmp_path, LatestRun(launch=launch, run_directory=folder)))
+        writer.start()
+        assert await_announcement(tmp_path, launch, timeout_s=10) == folder
+        writer.join()

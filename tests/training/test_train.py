@@ -12,7 +12,7 @@ import yaml
 from isaaclab_arena.training.checkpoints import checkpoints, read_checkpoint
 from isaaclab_arena.training.synchrony import named_digests
 from isaaclab_arena.training.train import main
-from tests.end_to_end.launching import ROOT, command, patience_s, run, start
+from tests.end_to_end.launching import ROOT, TORCHRUN, command, patience_s, run, start
 
 TRAIN = ["-m", "isaaclab_arena.training.train"]
 SMALL = (
@@ -87,6 +87,24 @@ def test_a_run_that_was_stopped_ends_with_the_bits_of_one_that_was_not(undisturb
     assert {key: value for key, value in told.items() if "Perf" not in key[1]} == {
         key: value for key, value in before.items() if "Perf" not in key[1]
     }
+
+
+def test_a_launcher_changes_nothing_for_a_single_process(undisturbed, tmp_path):
+    arguments = [
+        "cartpole",
+        "--log_root",
+        tmp_path / "logs",
+        "--num_envs",
+        8,
+        "--max_iterations",
+        2,
+        *SMALL,
+        *NOT_EVALUATED,
+    ]
+    launched = [*TORCHRUN, "--standalone", "--nproc_per_node=1", *TRAIN, *map(str, arguments)]
+    finished = run(launched, timeout_s=patience_s(120))
+    assert finished.returncode == 0, finished.stderr
+    assert learned(run_folder(tmp_path), 2) == learned(undisturbed, 2)
 
 
 def test_evaluation_gives_the_same_results_for_any_number_of_ranks(undisturbed, tmp_path):

@@ -9,11 +9,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from isaaclab_arena.distributed.collectives import gather_bytes_to_rank_zero
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.process import leave_process
 from isaaclab_arena.distributed.process_group import initialise
 from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.training.agent import learned_state
+from isaaclab_arena.training.checkpoints import packed, unpacked
 from isaaclab_arena.training.episode_statistics import EpisodeCounter
 from isaaclab_arena.training.learner import Learner
 from isaaclab_arena.training.synchrony import OutOfSyncError, check_synchrony, named_digests
@@ -109,6 +111,45 @@ def statistics_are_exact(context: DistributedContext) -> None:
     assert told.success_rate == 1.0
 
 
+def training_taken_up_again_is_undisturbed(context: DistributedContext) -> None:
+    undisturbed = small_learner(context=context)
+    for _ in range(2):
+        undisturbed.iterate()
+    learned = unpacked(packed({**undisturbed.algorithm.save(), "iter": undisturbed.iterations}))
+    states = gather_bytes_to_rank_zero(packed(undisturbed.rank_state()))
+    assert len(states) == (context.world_size if context.is_rank_zero else 0)
+    own = unpacked(packed(undisturbed.rank_state()))
+    undisturbed.iterate()
+    resumed = small_learner(context=context)
+    assert resumed.load(learned, own)
+    resumed.iterate()
+    assert named_digests(learned_state(resumed.algorithm)) == named_digests(learned_state(undisturbed.algorithm))
+    assert are_alike(resumed)
+
+
+def gradients_are_all_that_is_exchanged_for_a_mini_batch(context: DistributedContext) -> None:
+    learner = small_learner("agent.algorithm.schedule=fixed", context=context)
+    learner.iterate()
+    sent: list[int] = []
+    all_reduce = dist.all_reduce
+
+    def counted(tensor: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+        sent.append(tensor.numel())
+        return all_reduce(tensor, *arguments, **options)
+
+    dist.all_reduce = counted
+    try:
+        learner.algorithm.update()
+    finally:
+        dist.all_reduce = all_reduce
+    networks = (learner.algorithm.actor, learner.algorithm.critic)
+    weights = sum(parameter.numel() for network in networks for parameter in network.parameters())
+    num_mini_batches = learner.algorithm.num_learning_epochs * learner.algorithm.num_mini_batches
+    assert sent.count(weights) == num_mini_batches, "one message for each mini-batch"
+    # Beside them: count, mean and variance of each network's normaliser, and the losses.
+    assert len(sent) == num_mini_batches + 2 * 3 + 1
+
+
 def saves_one_update(context: DistributedContext, folder: Path) -> None:
     learner = algorithm(NUM_ENVS, context)
     learner.broadcast_parameters()
@@ -130,6 +171,8 @@ def main(folder: Path) -> None:
             lambda: ranks_drift_between_boundaries_and_meet_at_them(context),
             lambda: a_corrupted_rank_is_named(context),
             lambda: statistics_are_exact(context),
+            lambda: training_taken_up_again_is_undisturbed(context),
+            lambda: gradients_are_all_that_is_exchanged_for_a_mini_batch(context),
             lambda: saves_one_update(context, folder),
         ]
         for check in checks:
