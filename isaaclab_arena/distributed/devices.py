@@ -61,6 +61,12 @@ def gpu_variables(shown: str) -> dict[str, str]:
     return {_VISIBLE_DEVICES: shown}
 
 
+def describe_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the environment variables that decide about devices and threads, with ``none`` for those not set."""
+    names = (_VISIBLE_DEVICES, "MUJOCO_GL", "MUJOCO_EGL_DEVICE_ID", "OMP_NUM_THREADS")
+    return {name: repr(environ[name]) if name in environ else "none" for name in names}
+
+
 def menagerie_root(environ: Mapping[str, str] = os.environ) -> str | None:
     """Return where a checkout of MuJoCo Menagerie is, None if nobody says."""
     return environ.get("MENAGERIE_ROOT") or None
