@@ -74,7 +74,7 @@ def first_failure(ended: Mapping[int, int], records: Sequence[FailureRecord]) ->
     first = min(by_rank.values(), key=lambda record: record.recorded_ns, default=None)
     if first is not None:
         own = by_rank.get(0)
-        if own is not None and own.message == first.message:
+        if own is not None and first.is_expected and own.message == first.message:
             # All ranks find the same mistake, and rank 0 says it.
             first = own
         if first.rank in failed or _can_be_told_early(first, failed):

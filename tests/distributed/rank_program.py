@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,6 +74,16 @@ def _raise_while_others_wait(context: DistributedContext, folder: Path) -> int:
     return 0
 
 
+def _linger_after_failing(context: DistributedContext, folder: Path) -> int:
+    """Rank 1 fails, but something in it goes on; rank 0 works on."""
+    del folder
+    if context.rank == 1:
+        threading.Thread(target=time.sleep, args=(100,)).start()
+        raise ValueError("rank 1 stays all the same")
+    time.sleep(100)
+    return 0
+
+
 def _be_killed_while_others_wait(context: DistributedContext, folder: Path) -> int:
     del folder
     with initialise(context):
@@ -104,6 +115,7 @@ def _save_when_told(context: DistributedContext, folder: Path) -> int:
 _DEEDS = {
     "variables": _tell_variables,
     "raise": _raise_while_others_wait,
+    "linger": _linger_after_failing,
     "killed": _be_killed_while_others_wait,
     "mistake": _find_a_mistake,
     "save": _save_when_told,
