@@ -48,7 +48,13 @@ def _run(argv: Sequence[str]) -> int:
 def _tell_variables(context: DistributedContext, folder: Path) -> int:
     """Leave what this rank sees, its command line, and the children that it has."""
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-    seen = {"variables": dict(os.environ), "arguments": sys.argv[1:], "children": children, "parent": os.getppid()}
+    seen = {
+        "variables": dict(os.environ),
+        "arguments": sys.argv[1:],
+        "children": children,
+        "device": str(context.device),
+        "visible_gpus": context.visible_gpus,
+    }
     (folder / f"rank{context.rank}.json").write_text(json.dumps(seen))
     if context.is_rank_zero:
         (folder / "run").mkdir(exist_ok=True)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
 from isaaclab_arena.distributed import launch, rank_processes
 from isaaclab_arena.distributed.launch import launch_if_asked
@@ -116,6 +117,17 @@ def run_ranks(what: str, folder: Path, *options: str, **variables: str) -> subpr
     )
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_one_gpu_starts_nothing_and_is_the_only_one_seen(tmp_path):
+    line = [*PROGRAM, "--gpu-ids", "0", "variables", str(tmp_path)]
+    finished = subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
+    seen = json.loads((tmp_path / "rank0.json").read_text())
+    assert (seen["device"], seen["visible_gpus"], seen["children"]) == ("cuda:0", 1, [])
+    assert "RANK" not in seen["variables"]
+
+
 def test_each_rank_knows_who_it_is_and_what_it_says_is_in_its_file(tmp_path):
     finished = run_ranks("variables", tmp_path)
     assert finished.returncode == 0, finished.stderr
@@ -129,6 +141,7 @@ def test_each_rank_knows_who_it_is_and_what_it_says_is_in_its_file(tmp_path):
         assert variables["OMP_NUM_THREADS"] == "1"
         assert variables["MASTER_ADDR"] == "127.0.0.1"
         assert variables["TORCHELASTIC_RUN_ID"]
+        assert (each["device"], each["visible_gpus"]) == ("cpu", 0)
         assert each["arguments"] == ["variables", str(tmp_path)]
     assert seen[0]["variables"]["MASTER_PORT"] == seen[1]["variables"]["MASTER_PORT"]
     (log_directory,) = (tmp_path / "run" / "launcher").iterdir()
