@@ -126,7 +126,7 @@ def variables_of_rank(
         port: Where the launcher holds the store through which they meet.
         run_id: Names this launch.
         folder: Where the ranks leave words for the launcher; see `failure_file` and `run_directory_file`.
-        environ: The launcher's own variables. OMP_NUM_THREADS stays what the user made it, and is 1 otherwise.
+        environ: The launcher's own variables.
     """
     return {
         "RANK": str(rank),
@@ -144,10 +144,15 @@ def variables_of_rank(
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
-        "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", "1"),
+        **thread_variables(environ),
         _FAILURE_FILE: str(folder / f"rank{rank}.json"),
         _RUN_DIRECTORY_FILE: str(folder / "run_directory"),
     }
+
+
+def thread_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the environment variables by which ranks share the cores: as the user set them, else one thread each."""
+    return {"OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", "1")}
 
 
 def failure_file(environ: Mapping[str, str] = os.environ) -> Path | None:
