@@ -9,11 +9,13 @@ from typing import Any
 import tyro
 
 from isaaclab_arena.distributed.context import claimed_rank
+from isaaclab_arena.distributed.gpu_ids import joined_gpu_ids
+from isaaclab_arena.distributed.launch_options import LaunchOptions
 from isaaclab_arena.errors import ConfigError, Problem
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions:
+class TrainOptions(LaunchOptions):
     """Train a policy: TASK [options] [agent.learning_rate=3e-4 env.embodiment=panda ...]."""
 
     config: Path | None = None
@@ -103,7 +105,7 @@ def read_train_options(arguments: Sequence[str], *, program: str) -> tuple[Train
     options, rest = tyro.cli(
         TrainOptions,
         prog=program,
-        args=_with_empty_resume(arguments),
+        args=joined_gpu_ids(_with_empty_resume(arguments)),
         return_unknown_args=True,
         config=(tyro.conf.FlagCreatePairsOff,),
         use_underscores=True,

@@ -7,12 +7,14 @@ python -m torch.distributed.run --nproc_per_node=2 -m isaaclab_arena.training.tr
 import sys
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.distributed.process import die_with_parent, leave_process, leave_process_on_error, limit_threads
 from isaaclab_arena.distributed.process_group import initialise
 from isaaclab_arena.distributed.ranks import Ranks
@@ -38,6 +40,8 @@ from isaaclab_arena.training.run_directory import (
 )
 
 PROGRAM = "isaaclab_arena.training.train"
+LAUNCHER = "launcher"
+"""Folder in that of a run for what ranks write on their screens."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,6 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: tuple[str, ...]) -> int:
     options, task, words = read_train_options(arguments, program=f"python -m {PROGRAM}")
     options.check()
+    if options.gpu_ids is not None or options.nproc_per_node is not None:
+        options, launched = _launched(options, task, words, arguments)
+        if launched is not None:
+            return launched
     context = DistributedContext.from_environment(device=options.device)
     config = training_config(options, task, words, world_size=context.world_size)
     if context.launched_by_torchrun:
@@ -64,6 +72,23 @@ def _run(arguments: tuple[str, ...]) -> int:
     limit_threads(options.torch_threads)
     with initialise(context, timeout_s=config.distributed.timeout_s) as ranks:
         return _train(options, config, ranks, num_threads=num_threads, command_line=(PROGRAM, *arguments))
+
+
+def _launched(
+    options: TrainOptions, task: str | None, words: Sequence[str], arguments: tuple[str, ...]
+) -> tuple[TrainOptions, int | None]:
+    """Start the ranks that are asked for in a folder made for them; return the options with it, and the exit code."""
+    config = training_config(options, task, words, world_size=1)
+    if options.resume is not None:
+        run_directory = _run_to_resume(options, config.task)
+    elif options.run_directory is not None:
+        run_directory = options.run_directory
+    else:
+        run_directory = new_run_directory(options.log_root, config.experiment_name, config.agent.run_name)
+        options = replace(options, run_directory=run_directory)
+        arguments = (*arguments, "--run_directory", str(run_directory))
+    log_directory = run_directory / LAUNCHER
+    return options, launch_if_asked(options, module=PROGRAM, arguments=arguments, log_directory=log_directory)
 
 
 def _train(
@@ -157,7 +182,7 @@ def _own_run_directory(options: TrainOptions, config: TrainingConfig) -> Path:
     if options.run_directory is None:
         return new_run_directory(options.log_root, config.experiment_name, config.agent.run_name)
     folder = options.run_directory.absolute()
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and (not folder.is_dir() or any(path.name != LAUNCHER for path in folder.iterdir())):
         message = f"'{folder}' is not empty; go on with --resume, or name a new folder"
         raise ConfigError(Problem(message, key="--run_directory"))
     folder.mkdir(parents=True, exist_ok=True)

@@ -213,6 +213,24 @@ def test_a_signal_saves_first(tmp_path):
     assert last in checkpoints(folder), "the last iteration that was told is saved"
 
 
+def test_one_option_starts_ranks_that_give_what_torchrun_gives_and_a_failing_one_is_told(tmp_path):
+    words = ("--max_iterations", 2, *NOT_EVALUATED)
+    by_torchrun, by_option, failing = tmp_path / "torchrun", tmp_path / "option", tmp_path / "failing"
+    assert train(by_torchrun, *words, ranks=2).returncode == 0
+    finished = train(by_option, *words, "--nproc_per_node", 2)
+    assert finished.returncode == 0, finished.stderr
+    folder = run_folder(by_option)
+    assert learned(folder, 2) == learned(run_folder(by_torchrun), 2)
+    assert "iteration 2/2" in finished.stderr
+    assert {path.name for path in folder.glob("launcher/*/rank*.log")} == {"rank0.log", "rank1.log"}
+    finished = train(
+        failing, *words, "--nproc_per_node", 2, "agent.algorithm.class_name=tests.training.failing:Failing"
+    )
+    assert finished.returncode == 1
+    assert "[rank 1]" in finished.stderr
+    assert "LookupError: rank 1 cannot go on" in finished.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
