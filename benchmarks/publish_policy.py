@@ -119,7 +119,7 @@ def card(run: Run, title: str, name: str) -> str:
     agent, versions = settings["agent"], settings["versions"]
     num_ranks = settings["world_size"]
     env_steps = run.best * settings["num_envs"] * agent["num_steps_per_env"] * num_ranks
-    command = " ".join(word for word in settings["command_line"] if not word.startswith("--log_root"))
+    command = without_places(settings["command_line"])
     ranks = "one process" if num_ranks == 1 else f"{num_ranks} ranks"
     return "\n".join(
         [
@@ -129,7 +129,8 @@ def card(run: Run, title: str, name: str) -> str:
             "| --- | --- |",
             f"| environment | `{settings['environment']}`, options {settings['env'] or 'none'} |",
             f"| sees | {', '.join(f'`{term}`' for term in run.terms)} |",
-            f"| algorithm | {agent['algorithm']['class_name']}, seed {agent['seed']}, {settings['num_envs']} rows, {ranks} |",
+            f"| algorithm | {agent['algorithm']['class_name']}, seed {agent['seed']} |",
+            f"| rows | {settings['num_envs']}, {ranks} |",
             f"| networks | hidden layers of {agent['actor']['hidden_dims']} |",
             f"| experience | {env_steps / 1e6:.1f} million control steps, {run.best} iterations |",
             f"| time | {run.wall_s / 60:.0f} minutes for all iterations on a CPU that had other things to do too |",
@@ -141,14 +142,29 @@ def card(run: Run, title: str, name: str) -> str:
             "",
             "![Success and reward](curves.png)",
             "",
-            "[benchmarks/results/trained_policies.md](../../benchmarks/results/trained_policies.md) has its success in 200 episodes",
-            "that training never saw. `params/` holds every setting, `progress.csv` some of the measures. Evaluate it with",
+            "[benchmarks/results/trained_policies.md](../../benchmarks/results/trained_policies.md) has its success in 200",
+            "episodes that training never saw. `params/` holds every setting, `progress.csv` some of the measures.",
+            "Evaluate it with",
             "",
             f"    python -m isaaclab_arena.evaluation.policy_runner --policy_type rsl_rl --num_episodes 200 "
             f"{settings['environment']} --num_envs 50 --checkpoint_path models/{name}",
             "",
         ]
     )
+
+
+def without_places(words: Sequence[str]) -> str:
+    """Return a command line without the options that say where files go."""
+    kept: list[str] = []
+    is_value = False
+    for word in words:
+        if is_value:
+            is_value = False
+        elif word.partition("=")[0] in {"--log_root", "--run_directory"}:
+            is_value = "=" not in word
+        else:
+            kept.append(word)
+    return " ".join(kept)
 
 
 def publish(folder: Path, target: Path, options: Options) -> None:

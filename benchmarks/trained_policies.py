@@ -19,6 +19,9 @@ from isaaclab_arena.evaluation import eval_runner
 ROOT = Path(__file__).parents[1]
 JOBS = ROOT / "jobs" / "trained.json"
 RESULTS = Path(__file__).parent / "results" / "trained_policies.md"
+NOTES = """\
+The jobs of jobs/trained.json, seed 0, which neither training nor the evaluations during training have seen. What each \
+task calls success is in docs/machines.md and docs/task_catalog.md; how each policy was made is in its folder of models/."""
 WANTED = {"cartpole": 90, "reach": 90, "push-cube": 90, "velocity-go1": 80}
 """What each is to reach at least [%]; the others are told as they are."""
 
@@ -64,9 +67,7 @@ def main(options: Options) -> None:
         "",
         f"    python benchmarks/trained_policies.py --episodes {options.episodes}",
         "",
-        f"MuJoCo {mujoco.__version__}, torch {torch.__version__}, CPU. The jobs of jobs/trained.json, seed 0, which neither "
-        "training nor the evaluations during training have seen. What each task calls success is in its page of the "
-        "documentation; how each policy was made is in its folder of models/.",
+        f"MuJoCo {mujoco.__version__}, torch {torch.__version__}, CPU. {NOTES}",
         "",
         "| job | environment | successes | rate, Wilson 95 % | wanted | failure/timeout/error |",
         "|---|---|--:|---|---|---|",
