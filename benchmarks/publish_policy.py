@@ -16,7 +16,7 @@ import tyro
 import yaml
 
 mpl.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402  the backend that needs no screen is chosen before
+import matplotlib.pyplot as plt
 
 MEASURES = (
     "Train/mean_reward",
@@ -28,6 +28,7 @@ MEASURES = (
     "Perf/total_steps",
 )
 """What is kept of every iteration's measures, beside everything of evaluations."""
+EVALUATE = "python -m isaaclab_arena.evaluation.policy_runner --policy_type rsl_rl --num_episodes 200"
 SHOWN = ("isaaclab-arena-mujoco", "torch", "mujoco", "rsl-rl-lib")
 """Packages whose versions the card tells."""
 
@@ -142,12 +143,11 @@ def card(run: Run, title: str, name: str) -> str:
             "",
             "![Success and reward](curves.png)",
             "",
-            "[benchmarks/results/trained_policies.md](../../benchmarks/results/trained_policies.md) has its success in 200",
-            "episodes that training never saw. `params/` holds every setting, `progress.csv` some of the measures.",
+            "[Its success in 200 episodes](../../benchmarks/results/trained_policies.md) that training never saw;",
+            "`params/` holds every setting, `progress.csv` some of the measures.",
             "Evaluate it with",
             "",
-            f"    python -m isaaclab_arena.evaluation.policy_runner --policy_type rsl_rl --num_episodes 200 "
-            f"{settings['environment']} --num_envs 50 --checkpoint_path models/{name}",
+            f"    {EVALUATE} {settings['environment']} --num_envs 50 --checkpoint_path models/{name}",
             "",
         ]
     )

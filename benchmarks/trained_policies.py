@@ -20,8 +20,9 @@ ROOT = Path(__file__).parents[1]
 JOBS = ROOT / "jobs" / "trained.json"
 RESULTS = Path(__file__).parent / "results" / "trained_policies.md"
 NOTES = """\
-The jobs of jobs/trained.json, seed 0, which neither training nor the evaluations during training have seen. What each \
-task calls success is in docs/machines.md and docs/task_catalog.md; how each policy was made is in its folder of models/."""
+The jobs of jobs/trained.json, seed 0, which neither training nor the evaluations during training have seen. What \
+each task calls success is in docs/machines.md and docs/task_catalog.md; how each policy was made, in its folder of \
+models/."""
 WANTED = {"cartpole": 90, "reach": 90, "push-cube": 90, "velocity-go1": 80}
 """What each is to reach at least [%]; the others are told as they are."""
 
