@@ -120,7 +120,7 @@ def card(run: Run, title: str, name: str) -> str:
     agent, versions = settings["agent"], settings["versions"]
     num_ranks = settings["world_size"]
     env_steps = run.best * settings["num_envs"] * agent["num_steps_per_env"] * num_ranks
-    command = without_places(settings["command_line"])
+    command = without_places(settings["command_lines"][0].split())
     ranks = "one process" if num_ranks == 1 else f"{num_ranks} ranks"
     return "\n".join(
         [

@@ -10,7 +10,7 @@ from isaaclab_arena.evaluation.provenance import versions
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.training.config import TrainingConfig
 from isaaclab_arena.training.documents import document_of
-from isaaclab_arena.training.run_directory import SETTINGS
+from isaaclab_arena.training.run_directory import SETTINGS, settings_of
 
 SCHEMA_VERSION = 1
 _OWN = "isaaclab_arena"
@@ -31,7 +31,7 @@ def write_settings(
         config: What is asked for.
         observation_terms: Group to its terms in the order in which networks see them.
         world_size: Number of ranks.
-        command_line: What was typed.
+        command_line: What was typed; what was typed before, in a run that goes on, is kept.
 
     Raises:
         StorageError: If a file cannot be written.
@@ -43,13 +43,25 @@ def write_settings(
         "observation_terms": {group: list(terms) for group, terms in observation_terms.items()},
     }
     environment = {"environment": config.environment, "num_envs": config.num_envs, **document["env"]}
-    run = {**document, "world_size": world_size, "command_line": list(command_line), "versions": training_versions()}
+    run = {
+        **document,
+        "world_size": world_size,
+        "command_lines": [*_command_lines_before(run_directory), " ".join(command_line)],
+        "versions": training_versions(),
+    }
     for path, content in (
         (run_directory / "params" / "agent.yaml", agent),
         (run_directory / "params" / "env.yaml", environment),
         (run_directory / SETTINGS, run),
     ):
         write_text(path, yaml.safe_dump(content, sort_keys=False, width=120), overwrite=True)
+
+
+def _command_lines_before(run_directory: Path) -> list[str]:
+    if not (run_directory / SETTINGS).is_file():
+        return []
+    before = settings_of(run_directory).get("command_lines")
+    return [str(line) for line in before] if isinstance(before, list) else []
 
 
 def checkpoint_infos(config: TrainingConfig, *, iterations: int, env_steps: int, world_size: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ python -m isaaclab_arena.training.train velocity_go1 --num_envs 256 --max_iterat
 python -m torch.distributed.run --nproc_per_node=2 -m isaaclab_arena.training.train reach agent.learning_rate=3e-4
 """
 
+import importlib.util
 import sys
 import uuid
 from collections.abc import Sequence
@@ -94,6 +95,7 @@ def _launched(
 def _train(
     options: TrainOptions, config: TrainingConfig, ranks: Ranks, *, num_threads: int, command_line: tuple[str, ...]
 ) -> int:
+    _need_rsl_rl()
     # rsl_rl takes seconds to load, which a mistake on the command line should not cost.
     from isaaclab_arena.training.agent import check_agent  # noqa: PLC0415
     from isaaclab_arena.training.learner import Learner  # noqa: PLC0415
@@ -115,6 +117,11 @@ def _train(
         ).execute()
     finally:
         learner.close()
+
+
+def _need_rsl_rl() -> None:
+    if importlib.util.find_spec("rsl_rl") is None:
+        raise ConfigError("training needs rsl_rl, which is not installed: pip install 'isaaclab-arena-mujoco[train]'")
 
 
 def training_config(
@@ -157,7 +164,7 @@ def training_config(
     return read_training(document, task=task or str(document.get("environment")), source=source)
 
 
-_OF_THE_RUN = ("world_size", "command_line", "versions")
+_OF_THE_RUN = ("world_size", "command_lines", "versions")
 
 
 def shared_run_directory(options: TrainOptions, config: TrainingConfig, ranks: Ranks) -> Path:
@@ -167,12 +174,13 @@ def shared_run_directory(options: TrainOptions, config: TrainingConfig, ranks: R
         ConfigError: If it is the folder of something else.
         DistributedError: If the other ranks do not see what rank 0 has made.
     """
-    experiment = options.log_root / config.experiment_name
     launch = ranks.share_from_rank_zero("launch", uuid.uuid4().hex)
+    named = options.resume or options.run_directory
+    among = Path(named).absolute().parent if named else options.log_root / config.experiment_name
     if not ranks.context.is_rank_zero:
-        return await_announcement(experiment, launch, timeout_s=config.distributed.timeout_s)
+        return await_announcement(among, launch, timeout_s=config.distributed.timeout_s)
     run_directory = _own_run_directory(options, config)
-    announce(experiment, LatestRun(launch=launch, run_directory=run_directory))
+    announce(among, LatestRun(launch=launch, run_directory=run_directory))
     return run_directory
 
 

@@ -202,6 +202,8 @@ class TrainingRun:
 
     def _keep(self, evaluated: Evaluated, progress: Progress, *, evaluation_s: float) -> None:
         iterations = self._learner.iterations
+        if evaluated.exit_code != 0:
+            _LOG.warning("the evaluation did not complete; %s says why", self._folder / "evaluations")
         measures = {"Perf/evaluation_time": evaluation_s}
         told = []
         for name, job in evaluated.jobs.items():

@@ -83,6 +83,8 @@ def test_a_run_that_was_stopped_ends_with_the_bits_of_one_that_was_not(undisturb
     assert resumed.returncode == 0, resumed.stderr
     assert "going on from" in resumed.stderr
     assert learned(folder, 6) == learned(undisturbed, 6)
+    lines = yaml.safe_load((folder / "params" / "train.yaml").read_text())["command_lines"]
+    assert ["--resume" in line for line in lines] == [False, True]
     told, before = measures(folder), measures(undisturbed)
     assert {key: value for key, value in told.items() if "Perf" not in key[1]} == {
         key: value for key, value in before.items() if "Perf" not in key[1]
