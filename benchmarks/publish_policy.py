@@ -119,6 +119,7 @@ def card(run: Run, title: str, name: str) -> str:
     settings = run.settings
     agent, versions = settings["agent"], settings["versions"]
     num_ranks = settings["world_size"]
+    environment = " ".join([settings["environment"], *(f"--{key} {value}" for key, value in settings["env"].items())])
     env_steps = run.best * settings["num_envs"] * agent["num_steps_per_env"] * num_ranks
     command = without_places(settings["command_lines"][0].split())
     ranks = "one process" if num_ranks == 1 else f"{num_ranks} ranks"
@@ -128,7 +129,7 @@ def card(run: Run, title: str, name: str) -> str:
             "",
             "| | |",
             "| --- | --- |",
-            f"| environment | `{settings['environment']}`, options {settings['env'] or 'none'} |",
+            f"| environment | `{environment}` |",
             f"| sees | {', '.join(f'`{term}`' for term in run.terms)} |",
             f"| algorithm | {agent['algorithm']['class_name']}, seed {agent['seed']} |",
             f"| rows | {settings['num_envs']}, {ranks} |",
@@ -147,7 +148,7 @@ def card(run: Run, title: str, name: str) -> str:
             "`params/` holds every setting, `progress.csv` some of the measures.",
             "Evaluate it with",
             "",
-            f"    {EVALUATE} {settings['environment']} --num_envs 50 --checkpoint_path models/{name}",
+            f"    {EVALUATE} {environment} --num_envs 50 --checkpoint_path models/{name}",
             "",
         ]
     )

@@ -26,19 +26,20 @@ class Score:
 
     Attributes:
         success_rate: Share of evaluation episodes that succeeded; -1 where success is not measured.
-        mean_return: Mean sum of rewards of the evaluation episodes.
+        merit: What tells equals apart. Where success is measured, the mean reward of a control step, because success
+            may end an episode, and then the sooner, the smaller the sum; elsewhere the mean sum of rewards.
         iterations: Iterations done.
     """
 
     success_rate: float
-    mean_return: float
+    merit: float
     iterations: int
 
     def is_better_than(self, other: "Score | None") -> bool:
         """Whether this is better than another one, or than none."""
         if other is None:
             return True
-        return (self.success_rate, self.mean_return) > (other.success_rate, other.mean_return)
+        return (self.success_rate, self.merit) > (other.success_rate, other.merit)
 
 
 def model_path(folder: Path, iterations: int) -> Path:

@@ -32,11 +32,13 @@ class EvaluatedJob:
         episodes: Episodes that were judged.
         success_rate: Share of them that succeeded, None where success is not measured.
         mean_return: Mean sum of rewards, None for no episode.
+        mean_length: Mean number of control steps, None for no episode.
     """
 
     episodes: int
     success_rate: float | None
     mean_return: float | None
+    mean_length: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +163,10 @@ class ClosedLoopEvaluation:
         rows = json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))["jobs"]
         return {
             row["name"]: EvaluatedJob(
-                episodes=row["episodes"], success_rate=row["success_rate"], mean_return=row["mean_return"]
+                episodes=row["episodes"],
+                success_rate=row["success_rate"],
+                mean_return=row["mean_return"],
+                mean_length=row["mean_length"],
             )
             for row in rows
         }

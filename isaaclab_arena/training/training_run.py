@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from isaaclab_arena.training.checkpoints import (
     read_rank_state,
     write_checkpoint,
 )
-from isaaclab_arena.training.closed_loop import ClosedLoopEvaluation, Evaluated
+from isaaclab_arena.training.closed_loop import ClosedLoopEvaluation, Evaluated, EvaluatedJob
 from isaaclab_arena.training.config import TrainingConfig
 from isaaclab_arena.training.episode_statistics import EpisodeStatistics
 from isaaclab_arena.training.exporting import export_policy
@@ -215,15 +215,9 @@ class TrainingRun:
             if job.mean_return is not None:
                 measures[f"Eval/{name}/mean_return"] = job.mean_return
         progress.write(iterations, measures, told=f"iteration {iterations}, evaluated: {'; '.join(told) or 'nothing'}")
-        judged = [job for job in evaluated.jobs.values() if job.mean_return is not None]
-        if judged:
-            rates = [-1.0 if job.success_rate is None else job.success_rate for job in judged]
-            returns = [job.mean_return or 0.0 for job in judged]
-            score = Score(
-                success_rate=sum(rates) / len(rates), mean_return=sum(returns) / len(returns), iterations=iterations
-            )
-            if keep_best(self._folder, iterations, score):
-                _LOG.info("the best so far")
+        score = score_of(evaluated.jobs.values(), iterations)
+        if score is not None and keep_best(self._folder, iterations, score):
+            _LOG.info("the best so far")
 
     def _report(self, progress: Progress, done: Iteration) -> None:
         iterations, total = self._learner.iterations, self._config.agent.max_iterations
@@ -258,6 +252,21 @@ class TrainingRun:
             return
         for path in export_policy(self._learner.algorithm, self._folder):
             _LOG.info("wrote %s", path)
+
+
+def score_of(jobs: Iterable[EvaluatedJob], iterations: int) -> Score | None:
+    """Return how good a checkpoint is, None where no episode says.
+
+    Args:
+        jobs: What came of its evaluation; each counts alike.
+        iterations: Iterations done.
+    """
+    judged = [(job, job.mean_return, job.mean_length) for job in jobs if job.mean_return is not None]
+    if not judged:
+        return None
+    rates = [-1.0 if job.success_rate is None else job.success_rate for job, _, _ in judged]
+    merits = [total if job.success_rate is None or not length else total / length for job, total, length in judged]
+    return Score(success_rate=sum(rates) / len(rates), merit=sum(merits) / len(merits), iterations=iterations)
 
 
 class _Pace:

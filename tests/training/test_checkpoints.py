@@ -88,14 +88,14 @@ def test_another_kind_of_file_is_no_checkpoint(tmp_path):
 
 def test_the_best_checkpoint_outlives_newer_ones(tmp_path):
     write(tmp_path, 50, kept=1)
-    assert keep_best(tmp_path, 50, Score(success_rate=0.9, mean_return=1.0, iterations=50))
+    assert keep_best(tmp_path, 50, Score(success_rate=0.9, merit=1.0, iterations=50))
     write(tmp_path, 100, kept=1)
-    assert not keep_best(tmp_path, 100, Score(success_rate=0.8, mean_return=9.0, iterations=100))
+    assert not keep_best(tmp_path, 100, Score(success_rate=0.8, merit=9.0, iterations=100))
     assert read_checkpoint(tmp_path / BEST)["iter"] == 50
-    assert best_score(tmp_path) == Score(success_rate=0.9, mean_return=1.0, iterations=50)
+    assert best_score(tmp_path) == Score(success_rate=0.9, merit=1.0, iterations=50)
 
 
-def test_of_equal_success_the_better_return_is_best():
-    first = Score(success_rate=0.9, mean_return=1.0, iterations=1)
-    assert Score(success_rate=0.9, mean_return=1.5, iterations=2).is_better_than(first)
-    assert not Score(success_rate=0.9, mean_return=1.0, iterations=3).is_better_than(first)
+def test_of_equal_success_the_better_rewards_are_best():
+    first = Score(success_rate=0.9, merit=1.0, iterations=1)
+    assert Score(success_rate=0.9, merit=1.5, iterations=2).is_better_than(first)
+    assert not Score(success_rate=0.9, merit=1.0, iterations=3).is_better_than(first)
