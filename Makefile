@@ -13,7 +13,7 @@ help:
 	@echo "make test-slow  run the tests that take more than a minute"
 	@echo "make test-gpu   run the tests that need a CUDA device"
 	@echo "make check      ruff, pyright and import-linter"
-	@echo "make bench      throughput, recording, ranks, occupancy, merging, memory, GR00T; three quarters of an hour"
+	@echo "make bench      throughput, recording, ranks, training, occupancy, merging, memory, GR00T; nearly an hour"
 
 install: $(INSTALLED)
 
@@ -48,7 +48,8 @@ format: $(INSTALLED)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Each prints its table, and writes it into benchmarks/results where it says so. EnvPool takes part if it is installed.
+# Each prints its table, and writes it into benchmarks/results where it says so. EnvPool takes part if it is installed,
+# and mjlab with MJLAB_PYTHON=<python of its environment>, which benchmarks/training_throughput.py says how to make.
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/physics_throughput.py
 	$(BIN)/python benchmarks/startup_time.py
@@ -56,6 +57,10 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/ant_throughput.py
 	$(BIN)/python benchmarks/recording_overhead.py
 	$(BIN)/python benchmarks/two_ranks.py
+	$(BIN)/python benchmarks/training_throughput.py $(if $(MJLAB_PYTHON),--mjlab_python $(MJLAB_PYTHON))
+	$(BIN)/python benchmarks/training_ranks.py
+	$(BIN)/python benchmarks/training_exchange.py
+	$(BIN)/python benchmarks/training_evaluation.py
 	$(BIN)/python benchmarks/slot_occupancy.py
 	$(BIN)/python benchmarks/makespan.py
 	$(BIN)/python benchmarks/merge_speed.py
