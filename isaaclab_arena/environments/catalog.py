@@ -15,6 +15,7 @@ ENVIRONMENTS = Registry(
         "pick_by_colour": "isaaclab_arena.environments.tasks.pick_by_colour:PICK_BY_COLOUR",
         "sort_two": "isaaclab_arena.environments.tasks.sort_two:SORT_TWO",
         "push_to_goal": "isaaclab_arena.environments.tasks.push_to_goal:PUSH_TO_GOAL",
+        "push_cube": "isaaclab_arena.environments.tasks.push_cube:PUSH_CUBE",
         "press_button": "isaaclab_arena.environments.tasks.press_button:PRESS_BUTTON",
     },
     entry_point_group="isaaclab_arena.environments",

@@ -19,6 +19,22 @@ def horizontal_distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.sqrt(x * x + y * y)
 
 
+def behind(position: torch.Tensor, goal: torch.Tensor, gap: float) -> torch.Tensor:
+    """Return the points from which things have to be pushed to get to their goals, level with the things.
+
+    Args:
+        position: Where the things are [m]. Shape: (num_envs, 3).
+        goal: Where they should be, seen from above [m]. Shape: (num_envs, 3).
+        gap: Distance from a thing's centre to the point [m].
+
+    Returns:
+        Shape: (num_envs, 3).
+    """
+    way = (goal - position)[:, :2]
+    length = horizontal_distance(goal, position)[:, None].clamp(min=1e-6)
+    return torch.cat((position[:, :2] - way / length * gap, position[:, 2:]), dim=1)
+
+
 def upright(orientation: torch.Tensor) -> torch.Tensor:
     """Return whether a body's z axis points up, to about 18 degrees. Shape: (num_envs, 4) -> (num_envs,), bool."""
     _, x, y, _ = orientation.unbind(-1)

@@ -27,6 +27,7 @@ ALL_ENVIRONMENTS = (
     "pick_by_colour",
     "sort_two",
     "push_to_goal",
+    "push_cube",
     "press_button",
 )
 

@@ -1,0 +1,107 @@
+"""Push a cube to a marked place in any direction, a task that is made to be learned from states."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from isaaclab_arena.environments import terms
+from isaaclab_arena.environments.actions import ActionModeName
+from isaaclab_arena.environments.builder import TableEnvironmentBuilder
+from isaaclab_arena.environments.cameras import CameraOptions
+from isaaclab_arena.environments.embodiments.embodiment import Embodiment
+from isaaclab_arena.environments.embodiments.workspace import Workspace
+from isaaclab_arena.environments.objects import CUBE
+from isaaclab_arena.environments.observations import ObservationTerm, offset_term
+from isaaclab_arena.environments.tasks.grasping import OBJECT_BODY
+from isaaclab_arena.environments.tasks.push_to_goal import GOAL_BODY, HOLD_STEPS, PushToGoal
+from isaaclab_arena.environments.tasks.task import Judgement, draw_uniform
+from isaaclab_arena.sim.backend import Backend
+from isaaclab_arena.sim.robot import Robot
+
+TOLERANCE_M = 0.03
+NEAREST_GOAL_M = 0.10
+FARTHEST_GOAL_M = 0.18
+
+_LOW = (0.50, -0.10, -np.pi)
+_HIGH = (0.58, 0.10, np.pi)
+_BEHIND_M = 0.04
+_HAND_HALF_AT_M = 0.06
+_GOAL_HALF_AT_M = 0.06
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushCubeConfig(CameraOptions):
+    """Options of ``push_cube``.
+
+    Attributes:
+        embodiment: Registered name of the robot.
+        action_mode: What actions mean.
+    """
+
+    embodiment: str = "panda"
+    action_mode: ActionModeName = "ee_delta"
+
+
+class PushCube(PushToGoal):
+    """Solved when the cube's centre stays within 3 cm of the disc's, seen from above, for 0.25 s.
+
+    Lost when the cube falls off the table.
+    """
+
+    name = "push_cube"
+    time_limit_s = 7.0
+
+    def __init__(self, robot: Robot, workspace: Workspace) -> None:
+        super().__init__(robot, CUBE, workspace)
+        self.area = workspace.on_table(_LOW, _HIGH)
+
+    def draw_conditions(self, generator: np.random.Generator) -> dict[str, float | tuple[float, ...]]:
+        """Draw where the cube stands, and the disc 10 to 18 cm away from it in any direction."""
+        x, y, yaw = draw_uniform(generator, *self.area)
+        distance, direction = draw_uniform(generator, (NEAREST_GOAL_M, -np.pi), (FARTHEST_GOAL_M, np.pi))
+        return {
+            "cube.position": (x, y, self.thing.half_height),
+            "cube.yaw": yaw,
+            "goal.position": (x + distance * math.cos(direction), y + distance * math.sin(direction), 0.0),
+        }
+
+    def observation_terms(self) -> dict[str, ObservationTerm]:
+        """Return the cube's pose, the disc's place, and the ways from the hand to the cube and on to the disc."""
+        return {
+            **super().observation_terms(),
+            "eef_to_object": offset_term(
+                lambda backend: backend.body_position(OBJECT_BODY) - backend.site_position(self.robot.tcp_site)
+            ),
+            "object_to_goal": offset_term(
+                lambda backend: backend.body_position(GOAL_BODY) - backend.body_position(OBJECT_BODY)
+            ),
+        }
+
+    def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:
+        """Judge by the cube's way to the disc, and by the hand's to the side from which it has to push."""
+        position, goal = backend.body_position(OBJECT_BODY), backend.body_position(GOAL_BODY)
+        goal_distance = terms.horizontal_distance(position, goal)
+        on_goal = goal_distance < TOLERANCE_M
+        hand_distance = terms.distance(
+            backend.site_position(self.robot.tcp_site), terms.behind(position, goal, _BEHIND_M)
+        )
+        # Behind a cube that is where it should be there is no side to be on.
+        in_place = torch.where(on_goal, 1.0, terms.closeness(hand_distance, half_at=_HAND_HALF_AT_M))
+        self.held_steps = terms.count_while(on_goal, self.held_steps, running)
+        success = self.held_steps >= HOLD_STEPS
+        return Judgement(
+            reward=0.3 * in_place + 0.7 * terms.closeness(goal_distance, half_at=_GOAL_HALF_AT_M) + success,
+            success=success,
+            lost=terms.off_the_table(position),
+            metrics={"final_goal_distance_m": goal_distance},
+        )
+
+
+def _make_task(config: PushCubeConfig, embodiment: Embodiment) -> PushCube:
+    del config
+    return PushCube(embodiment.robot, embodiment.workspace)
+
+
+PUSH_CUBE = TableEnvironmentBuilder(config_class=PushCubeConfig, make_task=_make_task)
