@@ -41,6 +41,19 @@ def upright(orientation: torch.Tensor) -> torch.Tensor:
     return 1 - 2 * (x * x + y * y) > 0.95
 
 
+def tilt_from_down(orientation: torch.Tensor) -> torch.Tensor:
+    """Return how far a body's z axis is from pointing down: 0 if it does, 0.5 level, 1 if it points up.
+
+    Args:
+        orientation: Shape: (num_envs, 4).
+
+    Returns:
+        Half of one plus the cosine of the angle to the vertical. Shape: (num_envs,).
+    """
+    _, x, y, _ = orientation.unbind(-1)
+    return 1 - (x * x + y * y)
+
+
 def closeness(distance: torch.Tensor, half_at: float) -> torch.Tensor:
     """Return 1 at distance 0, 0.5 at ``half_at``, and a long tail that still has a slope far away.
 

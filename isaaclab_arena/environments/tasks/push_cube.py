@@ -29,6 +29,7 @@ _HIGH = (0.58, 0.10, np.pi)
 _BEHIND_M = 0.04
 _HAND_HALF_AT_M = 0.06
 _GOAL_HALF_AT_M = 0.06
+_TILT_HALF_AT = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,10 +90,15 @@ class PushCube(PushToGoal):
         )
         # Behind a cube that is where it should be there is no side to be on.
         in_place = torch.where(on_goal, 1.0, terms.closeness(hand_distance, half_at=_HAND_HALF_AT_M))
+        tilt = terms.tilt_from_down(backend.body_orientation(self.robot.hand_body))
+        pointing_down = terms.closeness(tilt, half_at=_TILT_HALF_AT)
         self.held_steps = terms.count_while(on_goal, self.held_steps, running)
         success = self.held_steps >= HOLD_STEPS
         return Judgement(
-            reward=0.3 * in_place + 0.7 * terms.closeness(goal_distance, half_at=_GOAL_HALF_AT_M) + success,
+            reward=0.2 * pointing_down
+            + 0.2 * in_place
+            + 0.6 * terms.closeness(goal_distance, half_at=_GOAL_HALF_AT_M)
+            + success,
             success=success,
             lost=terms.off_the_table(position),
             metrics={"final_goal_distance_m": goal_distance},
