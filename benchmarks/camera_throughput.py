@@ -19,8 +19,8 @@ import numpy as np
 import torch
 import tyro
 
-from isaaclab_arena.environments.arena_environment import ArenaEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments.table_environment import TableEnvironment
 from isaaclab_arena.interfaces.environment import VIEWPORT
 from isaaclab_arena.recording.video_file import VideoFile
 
@@ -75,7 +75,7 @@ def main(options: Options) -> None:
         options.output.write_text(text, encoding="utf-8")
 
 
-def build(num_envs: int, *, num_threads: int = 1, **arguments: Any) -> ArenaEnvironment:
+def build(num_envs: int, *, num_threads: int = 1, **arguments: Any) -> TableEnvironment:
     builder = ENVIRONMENTS.get("pick_and_place")
     config = builder.config_class(**arguments)
     environment = builder.build(config, num_envs=num_envs, device=torch.device("cpu"), num_threads=num_threads)
@@ -84,7 +84,7 @@ def build(num_envs: int, *, num_threads: int = 1, **arguments: Any) -> ArenaEnvi
     return environment
 
 
-def speed(environment: ArenaEnvironment, cameras: tuple[str, ...], rounds: int) -> Speed:
+def speed(environment: TableEnvironment, cameras: tuple[str, ...], rounds: int) -> Speed:
     """Render every row once per round, the first round not counted."""
     cpu_s, wall_s = [], []
     rows = torch.arange(environment.num_envs)

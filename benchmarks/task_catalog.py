@@ -13,9 +13,9 @@ import torch
 import tyro
 from PIL import Image
 
-from isaaclab_arena.environments.arena_environment import ArenaEnvironment
 from isaaclab_arena.environments.builder import TableEnvironmentBuilder
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments.table_environment import TableEnvironment
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.specs import ArraySpec
@@ -112,7 +112,7 @@ def page(name: str, builder: TableEnvironmentBuilder, measured: dict[str, list[s
     yield from ("", "[All tasks](../task_catalog.md)", "")
 
 
-def drawn(environment: ArenaEnvironment) -> list[str]:
+def drawn(environment: TableEnvironment) -> list[str]:
     """Return the names of what an episode starts from."""
     return list(environment.draw_conditions(Episode(job="docs", episode_index=0, seed=0).conditions_generator()))
 

@@ -1,39 +1,34 @@
-"""An environment made of a backend, a robot and a task."""
+"""An environment made of a backend and a task; what moves in it is a subclass's business."""
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.actions import ActionMode
 from isaaclab_arena.environments.cameras import EnvironmentCameras
-from isaaclab_arena.environments.observations import read_terms, robot_terms
+from isaaclab_arena.environments.observations import ObservationTerm, read_terms
 from isaaclab_arena.environments.state import StateReader
-from isaaclab_arena.environments.tasks.task import Task, draw_uniform, point
-from isaaclab_arena.environments.variations.varied_world import VariedWorld
+from isaaclab_arena.environments.tasks.task import Task
 from isaaclab_arena.interfaces.environment import Environment, Observation, StateTree, Step
-from isaaclab_arena.interfaces.episode import Conditions, Episode
+from isaaclab_arena.interfaces.episode import Conditions
+from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.backend import Backend, StartState
-from isaaclab_arena.sim.robot import Robot
-
-CONTROL_DT = 0.05
-ROBOT_CONDITION = "robot.joint_position"
-
-START_NOISE_RAD = 0.02
 
 _INTEGRATION_STATE = "integration_state"
 
 
 class ArenaEnvironment(Environment):
-    """A batch of rows of one task.
+    """A batch of rows of one task. A subclass says what actions do, `_controls`, and may add to how episodes start.
 
     Args:
-        backend: The simulation; its model holds the task's parts and the robot.
-        robot: The robot in it.
+        backend: The simulation; its model holds the task's parts and what moves.
         task: What is to be done.
-        action_mode: What actions mean.
+        action_spec: What an action looks like.
+        terms: What policies observe, by name.
+        state: Reads the state for recordings.
         cameras: What is rendered.
-        varied: What varies from episode to episode, None where nothing does.
+        control_dt: Time between two control steps [s].
         device: Where observations live and actions are expected, whatever device the physics runs on.
     """
 
@@ -43,49 +38,40 @@ class ArenaEnvironment(Environment):
         self,
         *,
         backend: Backend,
-        robot: Robot,
         task: Task,
-        action_mode: ActionMode,
+        action_spec: ArraySpec,
+        terms: Mapping[str, ObservationTerm],
+        state: StateReader,
         cameras: EnvironmentCameras,
+        control_dt: float,
         device: torch.device,
-        varied: VariedWorld | None = None,
     ) -> None:
         self.backend = backend
-        self.robot = robot
         self.task = task
-        self.action_mode = action_mode
         self.num_envs = backend.num_envs
         self.device = device
-        self.control_dt = CONTROL_DT
+        self.control_dt = control_dt
         self.task_description = task.instruction
-        self.max_episode_length = round(task.time_limit_s / CONTROL_DT)
-        self.action_spec = action_mode.spec
-        self._terms = {**robot_terms(robot, backend), **task.observation_terms()}
+        self.max_episode_length = round(task.time_limit_s / control_dt)
+        self.action_spec = action_spec
+        self._terms = dict(terms)
         self._cameras = cameras
-        self._varied = varied
         self.filmable = cameras.filmable
         self.observation_spec = {"policy": {name: term.spec for name, term in self._terms.items()}}
         if cameras.enabled:
             self.observation_spec["camera_obs"] = cameras.spec()
-        self._num_substeps = round(CONTROL_DT / backend.physics_dt)
+        self._num_substeps = round(control_dt / backend.physics_dt)
         self._running = torch.zeros(self.num_envs, dtype=torch.bool, device=backend.device)
         self._length = torch.zeros(self.num_envs, dtype=torch.int64, device=backend.device)
-        self._state = StateReader(backend, robot, task, {} if varied is None else varied.rigid_objects)
+        self._state = state
         self.task.attach(backend)
         self.backend.reset(torch.arange(self.num_envs, device=backend.device), [StartState()] * self.num_envs)
         if cameras.enabled:
             cameras.observe(range(self.num_envs))
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
-        """Draw the robot's joint positions, near its home, and where the task's things start."""
-        noise = (START_NOISE_RAD,) * len(self.robot.home)
-        offset = draw_uniform(generator, tuple(-value for value in noise), noise)
-        joints = tuple(home + shift for home, shift in zip(self.robot.home, offset, strict=True))
-        return {ROBOT_CONDITION: joints, **self.task.draw_conditions(generator)}
-
-    def vary_conditions(self, conditions: Conditions, episode: Episode) -> Conditions:
-        """Add what varies in the episode; see `Environment.vary_conditions`."""
-        return conditions if self._varied is None else self._varied.vary(conditions, episode)
+        """Draw where the task's things start."""
+        return self.task.draw_conditions(generator)
 
     def instruction(self, conditions: Conditions) -> str:
         """Return what the task asks for in an episode that starts from ``conditions``."""
@@ -100,8 +86,7 @@ class ArenaEnvironment(Environment):
     ) -> Observation:
         """Start recorded episodes again, from their whole integration state where it is given; see `Environment`."""
         env_ids = env_ids.to(self.backend.device)
-        if self._varied is not None:
-            self._varied.begin(env_ids, conditions)
+        self._begin(env_ids, conditions)
         self.backend.reset(env_ids, [self._start_state(condition) for condition in conditions])
         for env_id, state in zip(env_ids.tolist(), states, strict=True):
             if _INTEGRATION_STATE in state:
@@ -110,17 +95,15 @@ class ArenaEnvironment(Environment):
         self.task.begin(self.backend, env_ids)
         self._running[env_ids] = True
         self._length[env_ids] = 0
-        return self._observation(env_ids.tolist())
+        return self._observation(env_ids)
 
     def step(self, action: torch.Tensor) -> Step:
         """Advance every running row by one control step. Shape of ``action``: (num_envs, action_dim)."""
-        running = self._running.clone()
-        action = action.to(self.backend.device)
-        if self._varied is not None:
-            action = self._varied.executed(action, running)
-        controls = self.action_mode.controls(self.backend, action)
+        running = self._running
+        moved = running.nonzero()[:, 0]
+        controls = self._controls(action.to(self.backend.device), running)
         self.backend.ctrl.copy_(torch.where(running[:, None], controls, self.backend.ctrl))
-        self.backend.step(running.nonzero()[:, 0], self._num_substeps)
+        self.backend.step(moved, self._num_substeps)
         self._length += running
         diverged = running & self.backend.diverged
         sound = running & ~diverged
@@ -130,7 +113,7 @@ class ArenaEnvironment(Environment):
         truncated = sound & ~terminated & (self._length >= self.max_episode_length)
         self._running = sound & ~terminated & ~truncated
         return Step(
-            observation=self._observation(running.nonzero()[:, 0].tolist()),
+            observation=self._observation(moved),
             reward=torch.where(sound, judgement.reward, 0.0).to(self.device, torch.float32),
             terminated=terminated.to(self.device),
             truncated=truncated.to(self.device),
@@ -142,7 +125,7 @@ class ArenaEnvironment(Environment):
         )
 
     def state(self) -> StateTree:
-        """Return the state of the robot and of all the task's things; see `StateReader`."""
+        """Return the state of all that moves; see `StateReader`."""
         parts = torch.cat(tuple(self._state.parts), dim=1)
         return _on_device(self._state.tree(parts.cpu().numpy()), parts.device)
 
@@ -158,6 +141,23 @@ class ArenaEnvironment(Environment):
         """Return the row's whole integration state, from which `Backend.set_integration_state` continues."""
         return {_INTEGRATION_STATE: self.backend.integration_state(env_id)}
 
+    def snapshot(self) -> Mapping[str, torch.Tensor] | None:
+        """Return what the future of all rows depends on; None with cameras, whose last pictures are not kept."""
+        if self._cameras.enabled:
+            return None
+        kept = {name: tensor.clone() for name, tensor in self._memory().items()}
+        return {**kept, **{f"backend.{name}": tensor for name, tensor in self.backend.snapshot().items()}}
+
+    def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor]) -> Observation:
+        """Put every row where it was; see `Environment.restore_snapshot`."""
+        prefix = "backend."
+        self.backend.restore_snapshot(
+            {name.removeprefix(prefix): tensor for name, tensor in snapshot.items() if name.startswith(prefix)}
+        )
+        for name, tensor in self._memory().items():
+            tensor.copy_(snapshot[name])
+        return self._observation(torch.arange(self.num_envs, device=self.backend.device))
+
     def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> Mapping[str, np.ndarray]:
         """Return what cameras see of some rows now; see `Environment.film`."""
         return self._cameras.film(env_ids, cameras)
@@ -168,23 +168,13 @@ class ArenaEnvironment(Environment):
         return self._cameras.render_s
 
     def provenance(self) -> Mapping[str, str]:
-        """Return the model's hash, the engine, the embodiment and the action mode."""
-        return {
-            "model_sha256": self.backend.model_digest(),
-            "engine": self.backend.engine(),
-            "embodiment": self.robot.name,
-            "action_mode": self.action_mode.name,
-        }
+        """Return the model's hash and the engine."""
+        return {"model_sha256": self.backend.model_digest(), "engine": self.backend.engine()}
 
     @property
     def task_name(self) -> str:
         """Registered name of the task."""
         return self.task.name
-
-    @property
-    def action_mode_name(self) -> str:
-        """What actions mean."""
-        return self.action_mode.name
 
     @property
     def landmarks(self) -> Mapping[str, str]:
@@ -196,30 +186,39 @@ class ArenaEnvironment(Environment):
         """Lengths of the task's things [m]."""
         return self.task.sizes
 
-    def _observation(self, moved: Sequence[int]) -> Observation:
-        origin = None if self._varied is None else self._varied.base_shift
-        observation: Observation = {"policy": read_terms(self._terms, self.backend, self.device, origin)}
-        if self._cameras.enabled:
-            observation["camera_obs"] = self._cameras.observe(moved)
-        return observation if self._varied is None else self._varied.seen(observation, moved)
+    @abstractmethod
+    def _controls(self, action: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
+        """Return what actions ask of the actuators.
+
+        Args:
+            action: Shape: (num_envs, action_dim).
+            running: Rows that make the step; nothing may change for the others. Shape: (num_envs,), bool.
+
+        Returns:
+            Shape: (num_envs, nu).
+        """
+
+    def _begin(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
+        """Get rows ready for new episodes before the backend resets them; nothing by default. Shape: (n,), int64."""
 
     def _start_state(self, conditions: Conditions) -> StartState:
-        task = self.task.start_state(conditions)
-        robot = self.robot
-        joints = point(conditions[ROBOT_CONDITION])
-        arm = dict(zip(robot.arm_joints, joints, strict=True))
-        fingers = dict(zip(robot.finger_joints, robot.finger_open, strict=True))
-        gripper = {robot.gripper_actuator: robot.gripper_open} if robot.gripper_actuator else {}
-        held = dict(zip(robot.arm_actuators, joints, strict=True))
-        return StartState(
-            joint_positions={
-                **{joint: (value,) for joint, value in {**arm, **fingers}.items()},
-                **task.joint_positions,
-                **({} if self._varied is None else self._varied.joint_positions(conditions)),
-            },
-            controls={**held, **gripper, **task.controls},
-            mocap_positions=task.mocap_positions,
-        )
+        """Return what one row starts from; by default what the task says."""
+        return self.task.start_state(conditions)
+
+    def _observation(self, moved: torch.Tensor) -> Observation:
+        """Return what policies observe; ``moved`` are the rows that began or made a step. Shape: (n,), int64."""
+        observation: Observation = {"policy": read_terms(self._terms, self.backend, self.device, self._origin())}
+        if self._cameras.enabled:
+            observation["camera_obs"] = self._cameras.observe(moved.tolist())
+        return observation
+
+    def _origin(self) -> torch.Tensor | None:
+        """Return where policies see points from, None for the world's origin [m]. Shape: (num_envs, 3)."""
+        return None
+
+    def _memory(self) -> Mapping[str, torch.Tensor]:
+        own = {"running": self._running, "length": self._length}
+        return {**own, **{f"task.{name}": tensor for name, tensor in self.task.memory().items()}}
 
 
 def _on_device(tree: StateTree, device: torch.device) -> StateTree:

@@ -8,12 +8,12 @@ import mujoco
 import torch
 
 from isaaclab_arena.environments.actions import ACTION_MODES, make_action_mode
-from isaaclab_arena.environments.arena_environment import CONTROL_DT, START_NOISE_RAD, ArenaEnvironment
 from isaaclab_arena.environments.cameras import CameraOptions, EnvironmentCameras, check_camera_options
 from isaaclab_arena.environments.catalog import EMBODIMENTS, OBJECTS
 from isaaclab_arena.environments.embodiments.embodiment import Embodiment
 from isaaclab_arena.environments.embodiments.lookup import find_embodiment, refuse_out_of_reach, refuse_too_tall
 from isaaclab_arena.environments.summary import EnvironmentSummary, described_success
+from isaaclab_arena.environments.table_environment import CONTROL_DT, START_NOISE_RAD, TableEnvironment
 from isaaclab_arena.environments.tasks.task import Task
 from isaaclab_arena.environments.variations.catalogue import Scene, catalogue
 from isaaclab_arena.environments.variations.distractors import Distractors, distractor_kinds, most_distractors
@@ -110,7 +110,7 @@ class TableEnvironmentBuilder:
         device: torch.device,
         num_threads: int,
         variations: tuple[Variation, ...] = (),
-    ) -> ArenaEnvironment:
+    ) -> TableEnvironment:
         """Build the environment; see `VariableEnvironmentBuilder`.
 
         Raises:
@@ -136,7 +136,7 @@ class TableEnvironmentBuilder:
                 variations=variations,
                 distractors=distractors,
             )
-        return ArenaEnvironment(
+        return TableEnvironment(
             backend=backend,
             robot=embodiment.robot,
             task=task,

@@ -25,8 +25,21 @@ _MIN_SIZE, _MAX_SIZE = 16, 2048
 
 
 @dataclass(frozen=True, kw_only=True)
-class CameraOptions:
-    """Options of every environment that has cameras.
+class ViewportOptions:
+    """Options of every environment that a person may watch.
+
+    Attributes:
+        viewport_width: Columns of the viewport's videos.
+        viewport_height: Rows of the viewport's videos.
+    """
+
+    viewport_width: int = 320
+    viewport_height: int = 240
+
+
+@dataclass(frozen=True, kw_only=True)
+class CameraOptions(ViewportOptions):
+    """Options of every environment whose cameras policies may see.
 
     Attributes:
         enable_cameras: Whether policies observe the pictures, as group ``camera_obs``.
@@ -35,8 +48,6 @@ class CameraOptions:
         camera_size: Columns and rows at once, instead of both.
         camera_depth: Whether there is ``<camera>_depth`` beside ``<camera>_rgb``.
         camera_segmentation: Whether there is ``<camera>_segmentation``.
-        viewport_width: Columns of the viewport's videos.
-        viewport_height: Rows of the viewport's videos.
     """
 
     enable_cameras: bool = False
@@ -45,8 +56,6 @@ class CameraOptions:
     camera_size: int | None = None
     camera_depth: bool = False
     camera_segmentation: bool = False
-    viewport_width: int = 320
-    viewport_height: int = 240
 
     @property
     def resolution(self) -> tuple[int, int]:

@@ -17,6 +17,7 @@ ENVIRONMENTS = Registry(
         "push_to_goal": "isaaclab_arena.environments.tasks.push_to_goal:PUSH_TO_GOAL",
         "push_cube": "isaaclab_arena.environments.tasks.push_cube:PUSH_CUBE",
         "press_button": "isaaclab_arena.environments.tasks.press_button:PRESS_BUTTON",
+        "cartpole": "isaaclab_arena.environments.tasks.cartpole:CARTPOLE",
     },
     entry_point_group="isaaclab_arena.environments",
     schemes={

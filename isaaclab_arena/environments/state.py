@@ -1,50 +1,40 @@
 """The simulator's state in Isaac Lab's layout, for recordings."""
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.tasks.task import Task
+from isaaclab_arena.environments.tasks.task import ArticulatedAsset
 from isaaclab_arena.interfaces.environment import StateTree
 from isaaclab_arena.sim.backend import Backend
-from isaaclab_arena.sim.robot import Robot
 
 _Read: TypeAlias = Callable[[np.ndarray], dict[str, np.ndarray]]
-_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class StateReader:
-    """Reads positions and velocities of the robot and of all things.
+    """Reads positions and velocities of machines and loose things.
 
     ``articulation/<name>/{joint_position,joint_velocity,root_pose,root_velocity}`` and
     ``rigid_object/<name>/{root_pose,root_velocity}``. Shapes: (n, ...), in the backend's precision.
 
     Args:
         backend: The simulation.
-        robot: The robot in it.
-        task: The task.
-        more_objects: Loose objects that are not the task's: name to free joint.
+        articulations: Name in recordings to each thing with joints, the robot among them.
+        rigid_objects: Name in recordings to the free joint of each loose object.
 
     Attributes:
         parts: What the state is made of: `Backend`'s own tensors and views of them. Shape of each: (num_envs, n).
     """
 
-    def __init__(self, backend: Backend, robot: Robot, task: Task, more_objects: Mapping[str, str] = _NOTHING) -> None:
+    def __init__(
+        self, backend: Backend, articulations: Mapping[str, ArticulatedAsset], rigid_objects: Mapping[str, str]
+    ) -> None:
         self.parts: list[torch.Tensor] = [backend.qpos, backend.qvel]
         self._num_positions, self._width = backend.qpos.shape[1], backend.qpos.shape[1] + backend.qvel.shape[1]
-        self._articulations = {
-            "robot": self._articulation(backend, robot.base_body, (*robot.arm_joints, *robot.finger_joints)),
-            **{
-                name: self._articulation(backend, thing.root_body, thing.joints)
-                for name, thing in task.articulations.items()
-            },
-        }
-        self._rigid_objects = {
-            name: self._rigid_object(backend, joint) for name, joint in {**task.rigid_objects, **more_objects}.items()
-        }
+        self._articulations = {name: self._articulation(backend, thing) for name, thing in articulations.items()}
+        self._rigid_objects = {name: self._free(backend, joint) for name, joint in rigid_objects.items()}
 
     def tree(self, parts: np.ndarray) -> StateTree:
         """Return the state in Isaac Lab's layout; it shares memory with what it is made of.
@@ -57,24 +47,27 @@ class StateReader:
             "rigid_object": {name: read(parts) for name, read in self._rigid_objects.items()},
         }
 
-    def _articulation(self, backend: Backend, root_body: str, joints: Sequence[str]) -> _Read:
-        positions, dofs = (indices.cpu().numpy() for indices in backend.joint_indices(joints))
+    def _articulation(self, backend: Backend, thing: ArticulatedAsset) -> _Read:
+        positions, dofs = (indices.cpu().numpy() for indices in backend.joint_indices(thing.joints))
         dofs = dofs + self._num_positions
-        root = slice(self._width, self._width + 7)
-        self.parts += [backend.body_position(root_body), backend.body_orientation(root_body)]
-        self._width = root.stop
+        root = self._fixed_root(backend, thing) if thing.free_joint is None else self._free(backend, thing.free_joint)
 
         def read(parts: np.ndarray) -> dict[str, np.ndarray]:
-            return {
-                "joint_position": parts[:, positions],
-                "joint_velocity": parts[:, dofs],
-                "root_pose": parts[:, root],
-                "root_velocity": np.zeros_like(parts[:, root.start : root.stop - 1]),
-            }
+            return {"joint_position": parts[:, positions], "joint_velocity": parts[:, dofs], **root(parts)}
 
         return read
 
-    def _rigid_object(self, backend: Backend, joint: str) -> _Read:
+    def _fixed_root(self, backend: Backend, thing: ArticulatedAsset) -> _Read:
+        root = slice(self._width, self._width + 7)
+        self.parts += [backend.body_position(thing.root_body), backend.body_orientation(thing.root_body)]
+        self._width = root.stop
+
+        def read(parts: np.ndarray) -> dict[str, np.ndarray]:
+            return {"root_pose": parts[:, root], "root_velocity": np.zeros_like(parts[:, root.start : root.stop - 1])}
+
+        return read
+
+    def _free(self, backend: Backend, joint: str) -> _Read:
         position, dof = backend.names.joint_qpos[joint], backend.names.joint_dof[joint]
         first = self._num_positions + dof.start
 

@@ -136,6 +136,17 @@ class Backend(ABC):
             state: Shape: (state_size,).
         """
 
+    @abstractmethod
+    def snapshot(self) -> Mapping[str, torch.Tensor]:
+        """Return everything the future of all worlds depends on and everything that can be read of them, copied.
+
+        Shape of each: (num_envs, ...).
+        """
+
+    @abstractmethod
+    def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor]) -> None:
+        """Put all worlds where they were when `snapshot` was taken, of this backend or of one of the same model."""
+
     def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
         """Give the named worlds values of the model of their own, in place of those of an earlier call.
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import mujoco
 import numpy as np
@@ -118,6 +118,24 @@ class MujocoBackend(Backend):
         """Continue a world from an mjSTATE_INTEGRATION. Shape: (state_size,)."""
         self.batch.state[env_id] = state
         self._forward(np.array([env_id]))
+
+    def snapshot(self) -> Mapping[str, torch.Tensor]:
+        """Return all worlds' states and all that can be read of them; see `Backend.snapshot`."""
+        state = torch.from_numpy(self.batch.state.copy())
+        return {"state": state, "diverged": self.diverged.clone(), **{n: t.clone() for n, t in self._derived().items()}}
+
+    def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor]) -> None:
+        """Put all worlds where they were; see `Backend.restore_snapshot`."""
+        self.batch.state[:] = snapshot["state"].numpy()
+        self.diverged.copy_(snapshot["diverged"])
+        self._forward(np.flatnonzero(~self._diverged))
+        self._warnings_at_reset[:] = self._num_warnings
+        # A forward pass renews what contact sensors say, and they are to say what they said after the last step.
+        for name, tensor in self._derived().items():
+            tensor.copy_(snapshot[name])
+
+    def _derived(self) -> Mapping[str, torch.Tensor]:
+        return {"xpos": self.xpos, "xquat": self.xquat, "site_xpos": self.site_xpos, "sensordata": self.sensordata}
 
     def model_digest(self) -> str:
         """Return the SHA-256 of the compiled model."""

@@ -40,12 +40,14 @@ class CameraPose:
         position: Where it is [m].
         target: The point that it looks at, not straight above or below it [m].
         fovy_deg: Its vertical field of view.
+        follows: The body, at rest at the origin and not turned, that it moves along with, looking the same way.
     """
 
     name: str
     position: tuple[float, float, float]
     target: tuple[float, float, float]
     fovy_deg: float
+    follows: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,3 +150,13 @@ def _place_camera(spec: mujoco.MjSpec, pose: CameraPose) -> None:
     mujoco.mju_mat2Quat(quaternion, (axes / np.linalg.norm(axes, axis=0)).ravel())
     camera.pos, camera.quat, camera.fovy = pose.position, quaternion, pose.fovy_deg
     camera.alt.type = mujoco.mjtOrientation.mjORIENTATION_QUAT
+    if pose.follows is not None:
+        spec.delete(camera)
+        body = spec.body(pose.follows)
+        body.add_camera(
+            name=pose.name,
+            mode=mujoco.mjtCamLight.mjCAMLIGHT_TRACK,
+            pos=np.subtract(pose.position, body.pos),
+            quat=quaternion,
+            fovy=pose.fovy_deg,
+        )

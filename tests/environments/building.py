@@ -8,6 +8,8 @@ import torch
 
 from isaaclab_arena.environments.arena_environment import ArenaEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments.floor_environment import FloorEnvironment
+from isaaclab_arena.environments.table_environment import TableEnvironment
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
@@ -35,8 +37,15 @@ IN_SOME_ACTION_MODE = (*((name, "joint_position") for name in ALL_ENVIRONMENTS),
 """Every environment once, and the other action mode once, for tests that play whole episodes."""
 
 
-def build(name: str, *, num_envs: int = 1, num_threads: int = 1, **options: Any) -> ArenaEnvironment:
+def build(name: str, *, num_envs: int = 1, num_threads: int = 1, **options: Any) -> TableEnvironment:
     """Build a registered environment on the CPU."""
+    builder = ENVIRONMENTS.get(name)
+    config = builder.config_class(**options)
+    return builder.build(config, num_envs=num_envs, device=torch.device("cpu"), num_threads=num_threads)
+
+
+def build_on_the_floor(name: str, *, num_envs: int = 1, num_threads: int = 1, **options: Any) -> FloorEnvironment:
+    """Build a registered environment of a machine on the CPU."""
     builder = ENVIRONMENTS.get(name)
     config = builder.config_class(**options)
     return builder.build(config, num_envs=num_envs, device=torch.device("cpu"), num_threads=num_threads)
@@ -79,7 +88,7 @@ def steps_of(env: ArenaEnvironment, action: torch.Tensor, num_steps: int) -> lis
     return [env.step(action) for _ in range(num_steps)]
 
 
-def hold_still(env: ArenaEnvironment) -> torch.Tensor:
+def hold_still(env: TableEnvironment) -> torch.Tensor:
     """Return the action that keeps a joint-position arm where it is told to be, the gripper open."""
     arm = env.backend.ctrl[:, env.action_mode.arm_controls]
     return torch.cat((arm, torch.full((env.num_envs, 1), 0.08, dtype=arm.dtype)), dim=1).float()

@@ -2,27 +2,27 @@
 
 import torch
 
-from isaaclab_arena.environments.arena_environment import ArenaEnvironment
+from isaaclab_arena.environments.table_environment import TableEnvironment
 from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from tests.environments.building import episode
 
 
-def put(env: ArenaEnvironment, prefix: str, position: tuple[float, float, float]) -> None:
+def put(env: TableEnvironment, prefix: str, position: tuple[float, float, float]) -> None:
     """Put an object of row 0 somewhere, upright and at rest."""
     names = env.backend.names
     env.backend.qpos[0, names.joint_qpos[f"{prefix}/free"]] = torch.tensor([*position, 1, 0, 0, 0]).double()
     env.backend.qvel[0, names.joint_dof[f"{prefix}/free"]] = 0
 
 
-def turn_joint(env: ArenaEnvironment, joint: str, position: float) -> None:
+def turn_joint(env: TableEnvironment, joint: str, position: float) -> None:
     """Put a joint of row 0 somewhere, at rest."""
     env.backend.qpos[0, env.backend.names.joint_qpos[joint]] = position
     env.backend.qvel[0, env.backend.names.joint_dof[joint]] = 0
 
 
-def solve(env: ArenaEnvironment, index: int = 0, *, told: str | None = None) -> list[Step]:
+def solve(env: TableEnvironment, index: int = 0, *, told: str | None = None) -> list[Step]:
     """Play one episode with the scripted policy, telling it what the environment says or something else."""
     which = episode(index)
     conditions = env.draw_conditions(which.conditions_generator())

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.environments.arena_environment import ArenaEnvironment
+from isaaclab_arena.environments.table_environment import TableEnvironment
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.environment import VIEWPORT
 from isaaclab_arena.interfaces.specs import ArraySpec
@@ -14,11 +14,11 @@ from tests.environments.building import ALL_ENVIRONMENTS, build, hold_still, sta
 RGB = ("robot_head_cam_rgb", "wrist_cam_rgb")
 
 
-def seeing(name: str = "lift_object", *, num_envs: int = 1, **options) -> ArenaEnvironment:
+def seeing(name: str = "lift_object", *, num_envs: int = 1, **options) -> TableEnvironment:
     return build(name, num_envs=num_envs, enable_cameras=True, **{"camera_size": 32, **options})
 
 
-def mujoco_backend(env: ArenaEnvironment) -> MujocoBackend:
+def mujoco_backend(env: TableEnvironment) -> MujocoBackend:
     assert isinstance(env.backend, MujocoBackend)
     return env.backend
 
@@ -65,7 +65,7 @@ def test_a_row_looks_the_same_to_the_last_bit_on_any_number_of_threads():
     assert all(torch.equal(one[term], many[term]) for term in RGB)
 
 
-def pictures_after(env: ArenaEnvironment, num_steps: int) -> dict[str, torch.Tensor]:
+def pictures_after(env: TableEnvironment, num_steps: int) -> dict[str, torch.Tensor]:
     start(env)
     return steps_of(env, hold_still(env), num_steps)[-1].observation["camera_obs"]
 

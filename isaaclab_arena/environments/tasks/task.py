@@ -34,15 +34,17 @@ class Judgement:
 
 @dataclass(frozen=True, kw_only=True)
 class ArticulatedAsset:
-    """A thing with joints, other than the robot.
+    """A thing with joints.
 
     Attributes:
         root_body: The body that carries it.
-        joints: Its joints.
+        joints: Its joints, without a free one.
+        free_joint: The free joint of a root that moves, None for one that stands.
     """
 
     root_body: str
     joints: tuple[str, ...]
+    free_joint: str | None = None
 
 
 class Task(ABC):
@@ -110,6 +112,13 @@ class Task(ABC):
         """
         del backend
         self.held_steps[env_ids] = 0
+
+    def memory(self) -> Mapping[str, torch.Tensor]:
+        """Return all that it remembers of its rows, live: a snapshot keeps copies and writes them back in place.
+
+        By default these are all tensors among its attributes.
+        """
+        return {name: value for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
 
     @abstractmethod
     def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:

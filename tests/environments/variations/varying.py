@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from isaaclab_arena.environments.arena_environment import ArenaEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments.table_environment import TableEnvironment
 from isaaclab_arena.environments.variations.overrides import enabled_variations
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.variation import Variation
@@ -18,7 +18,7 @@ def catalogue_of(name: str, **options: Any) -> tuple[Variation, ...]:
     return builder.variations(builder.config_class(**options))
 
 
-def build_varied(name: str, overrides: dict[str, Any], *, num_envs: int = 1, **options: Any) -> ArenaEnvironment:
+def build_varied(name: str, overrides: dict[str, Any], *, num_envs: int = 1, **options: Any) -> TableEnvironment:
     """Build an environment with the variations that a job would turn on."""
     builder = ENVIRONMENTS.get(name)
     return builder.build(
@@ -40,19 +40,19 @@ def fixed(key: str, *values: Any) -> dict[str, Any]:
     return {key: {"enabled": True, "sampler_cfg": {"type": "sequential_choice", "choices": list(values)}}}
 
 
-def conditions_of(env: ArenaEnvironment, index: int, seed: int = 0) -> Conditions:
+def conditions_of(env: TableEnvironment, index: int, seed: int = 0) -> Conditions:
     numbered = episode(index, seed)
     return env.vary_conditions(env.draw_conditions(numbered.conditions_generator()), numbered)
 
 
-def begin(env: ArenaEnvironment) -> list[Conditions]:
+def begin(env: TableEnvironment) -> list[Conditions]:
     """Start episode r in row r, and return the conditions."""
     conditions = [conditions_of(env, row) for row in range(env.num_envs)]
     env.reset(torch.arange(env.num_envs), conditions)
     return conditions
 
 
-def simulation(env: ArenaEnvironment) -> MujocoBackend:
+def simulation(env: TableEnvironment) -> MujocoBackend:
     """Return the environment's simulation as what it is."""
     assert isinstance(env.backend, MujocoBackend)
     return env.backend

@@ -1,0 +1,80 @@
+"""How a registered environment of a machine on a floor is built."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from isaaclab_arena.environments.cameras import (
+    CameraOptions,
+    EnvironmentCameras,
+    ViewportOptions,
+    check_camera_options,
+)
+from isaaclab_arena.environments.floor_environment import FloorEnvironment
+from isaaclab_arena.environments.summary import EnvironmentSummary, described_success
+from isaaclab_arena.environments.tasks.floor_task import FloorTask
+from isaaclab_arena.errors import EnvironmentBuildError
+from isaaclab_arena.sim.mujoco_backend import MujocoBackend
+from isaaclab_arena.sim.scene import ScenePart, compose_scene
+
+FLOOR = "scenes/floor.xml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FloorEnvironmentBuilder:
+    """Builds one kind of environment on the floor.
+
+    Attributes:
+        config_class: Frozen dataclass made from `ViewportOptions`.
+        make_task: Makes the task from the options. It raises `ConfigError` for a combination that cannot work, and it
+            simulates nothing.
+    """
+
+    config_class: type[ViewportOptions]
+    make_task: Callable[[Any], FloorTask]
+
+    def check(self, config: Any) -> None:
+        """Refuse options that cannot work; see `EnvironmentBuilder`.
+
+        Raises:
+            ConfigError: With ``key`` set to the option at fault.
+        """
+        check_camera_options(_camera_options(config))
+        self.make_task(config)
+
+    def summary(self) -> EnvironmentSummary:
+        """Return what the environment is about, with its default options."""
+        task = self.make_task(self.config_class())
+        return EnvironmentSummary(
+            instruction=task.instruction,
+            success=described_success(task),
+            episode_length=round(task.time_limit_s / task.control_dt),
+            episode_s=task.time_limit_s,
+            embodiments=(task.machine.name,),
+        )
+
+    def build(self, config: Any, *, num_envs: int, device: torch.device, num_threads: int) -> FloorEnvironment:
+        """Build the environment; see `EnvironmentBuilder`.
+
+        Raises:
+            ConfigError: If the options cannot work.
+            EnvironmentBuildError: If the scene does not compile.
+        """
+        self.check(config)
+        task = self.make_task(config)
+        machine = task.machine
+        try:
+            robot = ScenePart(prefix="robot", asset=machine.asset)
+            model = compose_scene(FLOOR, (robot, *task.parts), task.contact_sensors, (machine.viewport,))
+        except ValueError as error:
+            raise EnvironmentBuildError(f"the scene of '{task.name}' does not compile: {error}") from error
+        backend = MujocoBackend(model, num_envs=num_envs, num_threads=num_threads)
+        device = torch.device(device)
+        cameras = EnvironmentCameras(backend, _camera_options(config), device, num_threads=num_threads)
+        return FloorEnvironment(backend=backend, task=task, cameras=cameras, device=device)
+
+
+def _camera_options(config: ViewportOptions) -> CameraOptions:
+    return CameraOptions(viewport_width=config.viewport_width, viewport_height=config.viewport_height)

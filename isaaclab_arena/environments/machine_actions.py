@@ -1,0 +1,41 @@
+"""What the actions of a machine mean to its actuators."""
+
+import torch
+
+from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.sim.backend import Backend
+from isaaclab_arena.sim.machine import Machine
+
+
+class MachineActions:
+    """Turns actions into controls and back.
+
+    Args:
+        machine: Whose actions.
+        backend: The simulation it stands in.
+
+    Attributes:
+        spec: What an action looks like.
+    """
+
+    def __init__(self, machine: Machine, backend: Backend) -> None:
+        names = tuple(actuator.rpartition("/")[2] for actuator in machine.actuators)
+        bound = (machine.action_bound,) * len(names)
+        low = tuple(-value for value in bound)
+        self.spec = ArraySpec(shape=(len(names),), low=low, high=bound, names=names)
+        self._bound = machine.action_bound
+        self._indices = torch.tensor([backend.names.actuators[name] for name in machine.actuators])
+        dtype = backend.ctrl.dtype
+        self._default = torch.tensor(machine.default_control, dtype=dtype, device=backend.device)
+        self._scale = torch.tensor(machine.action_scale, dtype=dtype, device=backend.device)
+
+    def controls(self, backend: Backend, action: torch.Tensor) -> torch.Tensor:
+        """Return the controls that actions ask for. Shapes: (num_envs, action_dim) -> (num_envs, nu)."""
+        controls = backend.ctrl.clone()
+        bounded = action.to(controls.dtype).clamp(-self._bound, self._bound)
+        controls[:, self._indices] = self._default + self._scale * bounded
+        return controls
+
+    def last(self, backend: Backend) -> torch.Tensor:
+        """Return the actions of which the controls are now the result, 0 after a reset. Shape: (num_envs, dim)."""
+        return (backend.ctrl[:, self._indices] - self._default) / self._scale

@@ -1,0 +1,156 @@
+"""Balance a pole on a cart, or swing it up first."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+
+from isaaclab_arena.environments import terms
+from isaaclab_arena.environments.cameras import ViewportOptions
+from isaaclab_arena.environments.floor_builder import FloorEnvironmentBuilder
+from isaaclab_arena.environments.observations import ObservationTerm, number_term
+from isaaclab_arena.environments.tasks.floor_task import FloorTask
+from isaaclab_arena.environments.tasks.task import Judgement, draw_uniform, number
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
+from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.sim.backend import Backend, StartState
+from isaaclab_arena.sim.machine import Machine
+from isaaclab_arena.sim.scene import CameraPose
+
+Start = Literal["upright", "hanging"]
+
+RAIL_M = 1.0
+UPRIGHT_COS = math.cos(0.2)
+FALLEN_COS = math.cos(0.8)
+HELD_S = 2.0
+
+_SLIDER, _HINGE, _POLE = "robot/slider", "robot/hinge", "robot/pole"
+
+CARTPOLE_MACHINE = Machine(
+    name="cartpole",
+    asset="robots/cartpole.xml",
+    root_body="robot/rail",
+    free_joint=None,
+    joints=(_SLIDER, _HINGE),
+    default_joint_position=(0.0, 0.0),
+    actuators=("robot/push",),
+    default_control=(0.0,),
+    action_scale=(20.0,),
+    action_bound=1.0,
+    viewport=CameraPose(name="viewport", position=(0.9, -3.6, 1.8), target=(0.0, 0.0, 1.15), fovy_deg=42.0),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CartpoleConfig(ViewportOptions):
+    """Options of ``cartpole``.
+
+    Attributes:
+        start: Whether the pole stands at the start and is to be balanced, or hangs and is to be swung up.
+    """
+
+    start: Start = "upright"
+
+
+class Cartpole(FloorTask):
+    """Solved when, at the time limit, pole and cart have been in place for the last 2 s, or all the time if they began so.
+
+    In place means that the pole is within 0.2 rad of upright and the cart within 1 m of the middle of its rail. Lost
+    when the cart is more than 1 m from the middle, or, with a pole that stood at the start, when it leans by 0.8 rad.
+    """
+
+    name = "cartpole"
+    machine = CARTPOLE_MACHINE
+    control_dt = 0.02
+    time_limit_s = 10.0
+
+    def __init__(self, start: Start) -> None:
+        self.starts_upright = start == "upright"
+        self.instruction = "balance the pole" if self.starts_upright else "swing the pole up and balance it"
+        self._episode_length = round(self.time_limit_s / self.control_dt)
+        self._held_steps = self._episode_length if self.starts_upright else round(HELD_S / self.control_dt)
+
+    def attach(self, backend: Backend) -> None:
+        """Make the counters, and room for how long each episode has been."""
+        super().attach(backend)
+        self._length = torch.zeros_like(self.held_steps)
+
+    def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
+        """Forget how long the episode has been. Shape: (n,), int64."""
+        super().begin(backend, env_ids)
+        self._length[env_ids] = 0
+
+    def draw_conditions(self, generator: np.random.Generator) -> Mapping[str, ConditionValue]:
+        """Draw where the cart is and how the pole stands or hangs, and how fast they are."""
+        position, lean, speed, rate = draw_uniform(generator, (-0.3, -0.1, -0.2, -0.2), (0.3, 0.1, 0.2, 0.2))
+        return {
+            "cart.position": position,
+            "pole.angle": lean if self.starts_upright else math.pi + lean,
+            "cart.velocity": speed,
+            "pole.angular_velocity": rate,
+        }
+
+    def start_state(self, conditions: Conditions) -> StartState:
+        """Return cart and pole in their places, moving."""
+        return StartState(
+            joint_positions={
+                _SLIDER: (number(conditions["cart.position"]),),
+                _HINGE: (number(conditions["pole.angle"]),),
+            },
+            joint_velocities={
+                _SLIDER: (number(conditions["cart.velocity"]),),
+                _HINGE: (number(conditions["pole.angular_velocity"]),),
+            },
+        )
+
+    def observation_terms(self) -> dict[str, ObservationTerm]:
+        """Return the cart's place and speed, and the pole's angle, as cosine and sine, and rate."""
+        return {
+            "cart_pos": number_term("x", "m", lambda backend: backend.joint_position(_SLIDER)),
+            "pole_angle": ObservationTerm(spec=ArraySpec(shape=(2,), names=("cos", "sin")), read=_cos_and_sin),
+            "cart_vel": number_term("x", "m/s", lambda backend: backend.joint_velocity(_SLIDER)),
+            "pole_vel": number_term("y", "rad/s", lambda backend: backend.joint_velocity(_HINGE)),
+        }
+
+    def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:
+        """Judge by the pole's angle and the cart's place."""
+        upright = _cos_and_sin(backend)[:, 0]
+        position = backend.joint_position(_SLIDER)[:, 0]
+        in_place = (upright > UPRIGHT_COS) & (position.abs() <= RAIL_M)
+        self.held_steps = terms.count_while(in_place, self.held_steps, running)
+        self._length = self._length + running
+        fallen = (upright < FALLEN_COS) & self.starts_upright
+        return Judgement(
+            reward=self.control_dt * self._reward(backend, upright, position),
+            success=(self._length >= self._episode_length) & (self.held_steps >= self._held_steps),
+            lost=(position.abs() > RAIL_M) | fallen,
+            metrics={"upright_s": self.held_steps * self.control_dt},
+        )
+
+    def _reward(self, backend: Backend, upright: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        """Return the product of upright, centred, at rest and gentle, which together are 1 when all is well."""
+        action = self.actions.last(backend)[:, 0]
+        centred = terms.closeness(position, half_at=1.0)
+        calm = terms.closeness(backend.joint_velocity(_HINGE)[:, 0], half_at=8.0)
+        gentle = 1 - 0.1 * action * action
+        return 0.5 * (1 + upright) * centred * calm * gentle
+
+
+def _cos_and_sin(backend: Backend) -> torch.Tensor:
+    """Return the pole's angle from upright as cosine and sine. Shape: (num_envs, 2)."""
+    w, _, y, _ = backend.body_orientation(_POLE).unbind(-1)
+    return torch.stack((1 - 2 * y * y, 2 * w * y), dim=-1)
+
+
+def _make_task(config: CartpoleConfig) -> Cartpole:
+    if config.start not in get_args(Start):
+        message = f"no start called '{config.start}'{did_you_mean(str(config.start), get_args(Start))}"
+        raise ConfigError(Problem(message, key="start"))
+    return Cartpole(config.start)
+
+
+CARTPOLE = FloorEnvironmentBuilder(config_class=CartpoleConfig, make_task=_make_task)

@@ -1,0 +1,27 @@
+"""What tasks of machines on a floor have in common."""
+
+from isaaclab_arena.environments.machine_actions import MachineActions
+from isaaclab_arena.environments.tasks.task import Task
+from isaaclab_arena.sim.backend import Backend
+from isaaclab_arena.sim.machine import Machine
+
+
+class FloorTask(Task):
+    """A task of a machine that stands or moves on a floor.
+
+    It says all that policies observe, and its start states begin from the machine's default posture.
+
+    Attributes:
+        machine: Whose task it is.
+        control_dt: Time between two control steps [s].
+        actions: Reads the last action back from the controls.
+    """
+
+    machine: Machine
+    control_dt: float
+    actions: MachineActions
+
+    def attach(self, backend: Backend) -> None:
+        """Make the counters for the rows of a simulation."""
+        super().attach(backend)
+        self.actions = MachineActions(self.machine, backend)
