@@ -16,6 +16,8 @@ ENVIRONMENTS = Registry(
         "sort_two": "isaaclab_arena.environments.tasks.sort_two:SORT_TWO",
         "push_to_goal": "isaaclab_arena.environments.tasks.push_to_goal:PUSH_TO_GOAL",
         "push_cube": "isaaclab_arena.environments.tasks.push_cube:PUSH_CUBE",
+        "walk_humanoid": "isaaclab_arena.environments.tasks.walk_humanoid:WALK_HUMANOID",
+        "track_motion": "isaaclab_arena.environments.tasks.track_motion:TRACK_MOTION",
         "press_button": "isaaclab_arena.environments.tasks.press_button:PRESS_BUTTON",
         "cartpole": "isaaclab_arena.environments.tasks.cartpole:CARTPOLE",
     },

@@ -1,5 +1,7 @@
 """What tasks of machines on a floor have in common."""
 
+import torch
+
 from isaaclab_arena.environments.machine_actions import MachineActions
 from isaaclab_arena.environments.tasks.task import Task
 from isaaclab_arena.sim.backend import Backend
@@ -25,3 +27,10 @@ class FloorTask(Task):
         """Make the counters for the rows of a simulation."""
         super().attach(backend)
         self.actions = MachineActions(self.machine, backend)
+
+    def centre(self) -> torch.Tensor | None:
+        """Return the controls that a zero action asks for now, None for the machine's default ones.
+
+        Shape: (num_envs, action_dim).
+        """
+        return None

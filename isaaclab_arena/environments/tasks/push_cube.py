@@ -27,7 +27,7 @@ FARTHEST_GOAL_M = 0.18
 _LOW = (0.50, -0.10, -np.pi)
 _HIGH = (0.58, 0.10, np.pi)
 _BEHIND_M = 0.04
-_HAND_HALF_AT_M = 0.06
+_HAND_HALF_AT_M = 0.05
 _GOAL_HALF_AT_M = 0.06
 _TILT_HALF_AT = 0.1
 
@@ -69,11 +69,11 @@ class PushCube(PushToGoal):
         }
 
     def observation_terms(self) -> dict[str, ObservationTerm]:
-        """Return the cube's pose, the disc's place, and the ways from the hand to the cube and on to the disc."""
+        """Return the cube's pose, the disc's place, and the ways from the hand behind the cube and on to the disc."""
         return {
             **super().observation_terms(),
-            "eef_to_object": offset_term(
-                lambda backend: backend.body_position(OBJECT_BODY) - backend.site_position(self.robot.tcp_site)
+            "eef_to_push_point": offset_term(
+                lambda backend: _push_point(backend) - backend.site_position(self.robot.tcp_site)
             ),
             "object_to_goal": offset_term(
                 lambda backend: backend.body_position(GOAL_BODY) - backend.body_position(OBJECT_BODY)
@@ -85,9 +85,7 @@ class PushCube(PushToGoal):
         position, goal = backend.body_position(OBJECT_BODY), backend.body_position(GOAL_BODY)
         goal_distance = terms.horizontal_distance(position, goal)
         on_goal = goal_distance < TOLERANCE_M
-        hand_distance = terms.distance(
-            backend.site_position(self.robot.tcp_site), terms.behind(position, goal, _BEHIND_M)
-        )
+        hand_distance = terms.distance(backend.site_position(self.robot.tcp_site), _push_point(backend))
         # Behind a cube that is where it should be there is no side to be on.
         in_place = torch.where(on_goal, 1.0, terms.closeness(hand_distance, half_at=_HAND_HALF_AT_M))
         tilt = terms.tilt_from_down(backend.body_orientation(self.robot.hand_body))
@@ -95,14 +93,19 @@ class PushCube(PushToGoal):
         self.held_steps = terms.count_while(on_goal, self.held_steps, running)
         success = self.held_steps >= HOLD_STEPS
         return Judgement(
-            reward=0.2 * pointing_down
-            + 0.2 * in_place
-            + 0.6 * terms.closeness(goal_distance, half_at=_GOAL_HALF_AT_M)
+            reward=0.1 * pointing_down
+            + 0.4 * in_place
+            + 0.5 * terms.closeness(goal_distance, half_at=_GOAL_HALF_AT_M)
             + success,
             success=success,
             lost=terms.off_the_table(position),
             metrics={"final_goal_distance_m": goal_distance},
         )
+
+
+def _push_point(backend: Backend) -> torch.Tensor:
+    """Return the points behind the cubes from which they have to be pushed [m]. Shape: (num_envs, 3)."""
+    return terms.behind(backend.body_position(OBJECT_BODY), backend.body_position(GOAL_BODY), _BEHIND_M)
 
 
 def _make_task(config: PushCubeConfig, embodiment: Embodiment) -> PushCube:
