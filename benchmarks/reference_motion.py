@@ -135,7 +135,7 @@ class Standing:
         mujoco.mj_jacBody(model, data, None, pelvis_turn, self.pelvis)
         lifted = np.zeros((1, model.nv))
         lifted[0, 2] = 1.0
-        errors += [self.middle + (0.0, mass_aside) - data.subtree_com[self.pelvis, :2]]
+        errors += [self.middle + np.array([0.0, mass_aside]) - data.subtree_com[self.pelvis, :2]]
         errors += [np.array([self.height + height - data.qpos[2]])]
         errors += [_rotation(data.xquat[self.pelvis], np.array([1.0, 0.0, 0.0, 0.0]))]
         return np.concatenate(errors), np.concatenate((*rows, mass[:2], lifted, pelvis_turn))

@@ -20,6 +20,7 @@ ENVIRONMENTS = Registry(
         "track_motion": "isaaclab_arena.environments.tasks.track_motion:TRACK_MOTION",
         "press_button": "isaaclab_arena.environments.tasks.press_button:PRESS_BUTTON",
         "cartpole": "isaaclab_arena.environments.tasks.cartpole:CARTPOLE",
+        "velocity_go1": "isaaclab_arena.environments.tasks.velocity_go1:VELOCITY_GO1",
     },
     entry_point_group="isaaclab_arena.environments",
     schemes={

@@ -1,24 +1,20 @@
 """The humanoid: its names, how it stands, and what tasks read of it. All shapes begin with (num_envs, ...)."""
 
-from collections.abc import Callable
-
 import torch
 
-from isaaclab_arena.environments import terms
+from isaaclab_arena.environments.locomotion_terms import total_square
+from isaaclab_arena.environments.machine_senses import sense_terms, vector_term
 from isaaclab_arena.environments.observations import ObservationTerm
 from isaaclab_arena.environments.tasks.floor_task import FloorTask
-from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.machine import Machine
-from isaaclab_arena.sim.rotation import rotate, rotate_inverse
+from isaaclab_arena.sim.rotation import rotate
 from isaaclab_arena.sim.scene import CameraPose
 
 STANDING_HEIGHT_M = 0.812
 PELVIS, ROOT = "robot/pelvis", "robot/root"
 FEET = ("robot/left_foot", "robot/right_foot")
 KEYPOINTS = ("robot/head", "robot/left_hand", "robot/right_hand", *FEET)
-
-_XYZ = ("x", "y", "z")
 
 # Joint, position in the default posture [rad], and how far an action of 1 moves its target [rad].
 _WAIST = (("waist_yaw", 0.0, 0.3), ("waist_roll", 0.0, 0.2), ("waist_pitch", 0.0, 0.3))
@@ -70,12 +66,11 @@ class HumanoidTask(FloorTask):
     control_dt = 0.02
 
     def attach(self, backend: Backend) -> None:
-        """Look up the joints, and make room for what is remembered of each row."""
+        """Make room for what is remembered of each row."""
         super().attach(backend)
-        self.positions, self.dofs = backend.joint_indices(HUMANOID.joints)
-        self.default = torch.tensor(HUMANOID.default_joint_position, dtype=backend.qpos.dtype, device=backend.device)
+        num_joints = len(HUMANOID.joints)
         self.previous_action = torch.zeros(
-            backend.num_envs, len(_JOINTS), dtype=backend.ctrl.dtype, device=backend.device
+            backend.num_envs, num_joints, dtype=backend.ctrl.dtype, device=backend.device
         )
 
     def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
@@ -86,12 +81,8 @@ class HumanoidTask(FloorTask):
     def observation_terms(self) -> dict[str, ObservationTerm]:
         """Return what it feels of itself: how the pelvis moves and leans, its joints, and its last action."""
         return {
-            "base_lin_vel": vector_term(_XYZ, "m/s", linear_velocity),
-            "base_ang_vel": vector_term(_XYZ, "rad/s", angular_velocity),
-            "projected_gravity": vector_term(_XYZ, None, gravity),
-            "joint_pos": vector_term(JOINTS, "rad", lambda backend: backend.qpos[:, self.positions] - self.default),
-            "joint_vel": vector_term(JOINTS, "rad/s", lambda backend: backend.qvel[:, self.dofs]),
-            "last_action": vector_term(JOINTS, None, self.last_action),
+            **sense_terms(HUMANOID, lambda: self.senses),
+            "last_action": vector_term(JOINTS, "", self.last_action),
         }
 
     def last_action(self, backend: Backend) -> torch.Tensor:
@@ -111,30 +102,12 @@ class HumanoidTask(FloorTask):
         action = self.last_action(backend)
         change = action - self.previous_action
         self.previous_action = torch.where(running[:, None], action, self.previous_action)
-        return terms.mean_square(change)
+        return mean_square(change)
 
 
-def vector_term(names: tuple[str, ...], unit: str | None, read: Callable[[Backend], torch.Tensor]) -> ObservationTerm:
-    """Return a term with one number per name. ``read`` returns shape (num_envs, len(names))."""
-    return ObservationTerm(spec=ArraySpec(shape=(len(names),), names=names, unit=unit), read=read)
-
-
-def linear_velocity(backend: Backend) -> torch.Tensor:
-    """Return the pelvis' velocity in its own frame [m/s]. Shape: (num_envs, 3)."""
-    return rotate_inverse(backend.body_orientation(PELVIS), backend.joint_velocity(ROOT)[:, :3])
-
-
-def angular_velocity(backend: Backend) -> torch.Tensor:
-    """Return the pelvis' angular velocity in its own frame [rad/s]. Shape: (num_envs, 3)."""
-    return backend.joint_velocity(ROOT)[:, 3:]
-
-
-def gravity(backend: Backend) -> torch.Tensor:
-    """Return which way is down in the pelvis' frame: (0, 0, -1) if it is upright. Shape: (num_envs, 3)."""
-    orientation = backend.body_orientation(PELVIS)
-    down = torch.zeros_like(orientation[:, :3])
-    down[:, 2] = -1.0
-    return rotate_inverse(orientation, down)
+def mean_square(values: torch.Tensor) -> torch.Tensor:
+    """Return the mean of squares over the last dimension. Shape: (num_envs, n) -> (num_envs,)."""
+    return total_square(values) / values.shape[-1]
 
 
 def heading(backend: Backend) -> torch.Tensor:

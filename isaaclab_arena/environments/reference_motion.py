@@ -30,7 +30,7 @@ class ReferenceMotion:
     Attributes:
         root_position: In the world [m]. Shape: (f, 3).
         root_orientation: Unit quaternions, w x y z. Shape: (f, 4).
-        root_velocity: As of a free joint: linear in the world [m/s], angular in the root's frame [rad/s]. Shape: (f, 6).
+        root_velocity: Linear in the world [m/s], then angular in its own frame [rad/s]. Shape: (f, 6).
         joint_position: In the machine's order [rad]. Shape: (f, k).
         joint_velocity: Likewise [rad/s]. Shape: (f, k).
         keypoints: Where sites of the machine are [m]. Shape: (f, p, 3).
@@ -120,7 +120,7 @@ def _check(table: np.ndarray, poses: MachinePoses, joints: Sequence[str], path: 
         raise _problem(path, "has a frame whose root_qw, root_qx, root_qy, root_qz is no unit quaternion")
     low, high = poses.joint_limits()
     beyond = np.maximum(low - table[:, 8:], table[:, 8:] - high)
-    frame, joint = np.unravel_index(beyond.argmax(), beyond.shape)
+    frame, joint = divmod(int(beyond.argmax()), len(joints))
     if beyond[frame, joint] > _LIMIT_TOLERANCE_RAD:
         span = f"{low[joint]:.2f} to {high[joint]:.2f} rad"
         value, at = table[frame, 8 + joint], times[frame]

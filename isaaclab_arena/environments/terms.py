@@ -54,15 +54,6 @@ def tilt_from_down(orientation: torch.Tensor) -> torch.Tensor:
     return 1 - (x * x + y * y)
 
 
-def mean_square(values: torch.Tensor) -> torch.Tensor:
-    """Return the mean of the squares of each row, summed left to right. Shape: (num_envs, n) -> (num_envs,)."""
-    squares = values * values
-    total = squares[:, 0]
-    for column in squares.unbind(dim=1)[1:]:
-        total = total + column
-    return total / values.shape[1]
-
-
 def closeness(distance: torch.Tensor, half_at: float) -> torch.Tensor:
     """Return 1 at distance 0, 0.5 at ``half_at``, and a long tail that still has a slope far away.
 

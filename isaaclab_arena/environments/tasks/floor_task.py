@@ -3,6 +3,7 @@
 import torch
 
 from isaaclab_arena.environments.machine_actions import MachineActions
+from isaaclab_arena.environments.machine_senses import MachineSenses
 from isaaclab_arena.environments.tasks.task import Task
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.machine import Machine
@@ -16,17 +17,20 @@ class FloorTask(Task):
     Attributes:
         machine: Whose task it is.
         control_dt: Time between two control steps [s].
-        actions: Reads the last action back from the controls.
+        actions: Reads the last action back from the controls; there once there is a simulation.
+        senses: Reads how the machine moves, if it has a free joint; there likewise.
     """
 
     machine: Machine
     control_dt: float
     actions: MachineActions
+    senses: MachineSenses
 
     def attach(self, backend: Backend) -> None:
         """Make the counters for the rows of a simulation."""
         super().attach(backend)
         self.actions = MachineActions(self.machine, backend)
+        self.senses = MachineSenses(self.machine, backend)
 
     def centre(self) -> torch.Tensor | None:
         """Return the controls that a zero action asks for now, None for the machine's default ones.

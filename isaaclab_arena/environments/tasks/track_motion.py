@@ -18,8 +18,9 @@ from isaaclab_arena.environments.humanoid import (
     PELVIS,
     ROOT,
     HumanoidTask,
-    vector_term,
+    mean_square,
 )
+from isaaclab_arena.environments.machine_senses import vector_term
 from isaaclab_arena.environments.observations import ObservationTerm, number_term
 from isaaclab_arena.environments.reference_motion import ReferenceMotion, read_motion
 from isaaclab_arena.environments.tasks.task import Judgement, draw_uniform, number, point
@@ -81,6 +82,7 @@ class TrackMotion(HumanoidTask):
         self._root_position = beside(self._motion.root_position)
         self._root_orientation = beside(self._motion.root_orientation)
         self._joint_position = beside(self._motion.joint_position)
+        self._joint_offset = beside(self._motion.joint_position - np.array(HUMANOID.default_joint_position))
         self._joint_velocity = beside(self._motion.joint_velocity)
         self._keypoints = beside(self._motion.keypoints)
         self._frame = torch.zeros_like(self.held_steps)
@@ -139,9 +141,7 @@ class TrackMotion(HumanoidTask):
         return {
             **super().observation_terms(),
             "motion_phase": number_term("share", "1", lambda _: (self._frame / self._last_frame)[:, None]),
-            "reference_joint_pos": vector_term(
-                JOINTS, "rad", lambda _: self._joint_position[self._next_frame()] - self.default
-            ),
+            "reference_joint_pos": vector_term(JOINTS, "rad", lambda _: self._joint_offset[self._next_frame()]),
             "reference_joint_vel": vector_term(JOINTS, "rad/s", lambda _: self._joint_velocity[self._next_frame()]),
             "reference_root_pos": vector_term(_XYZ, "m", self._root_offset),
             "reference_root_rot": vector_term(_XYZ, "rad", self._root_turn),
@@ -151,8 +151,8 @@ class TrackMotion(HumanoidTask):
         """Judge by how far joints, pelvis and keypoints are from the motion."""
         self._length = self._length + running
         self._frame = torch.where(running, self._next_frame(), self._frame)
-        missed = backend.qpos[:, self.positions] - self._joint_position[self._frame]
-        joint_error = torch.sqrt(terms.mean_square(missed))
+        missed = self.senses.joint_position() - self._joint_offset[self._frame]
+        joint_error = torch.sqrt(mean_square(missed))
         keypoint_error = self._keypoint_error(backend)
         self._keypoint_errors = self._keypoint_errors + torch.where(running, keypoint_error, 0.0)
         self._joint_errors = self._joint_errors + torch.where(running, joint_error, 0.0)
@@ -164,13 +164,13 @@ class TrackMotion(HumanoidTask):
         at_the_end = self._frame >= self._last_frame
         success = at_the_end & ~astray & (mean_error < LARGEST_KEYPOINT_ERROR_M)
         late = self._length < self._last_frame
-        velocity = backend.qvel[:, self.dofs] - self._joint_velocity[self._frame]
+        velocity = self.senses.joint_velocity() - self._joint_velocity[self._frame]
         reward = (
             1.0 * terms.closeness(joint_error, half_at=0.2)
             + 1.5 * terms.closeness(keypoint_error, half_at=0.08)
             + 0.5 * terms.closeness(turn, half_at=0.2)
             + 0.5 * terms.closeness(height, half_at=0.05)
-            + 0.3 * terms.closeness(torch.sqrt(terms.mean_square(velocity)), half_at=2.0)
+            + 0.3 * terms.closeness(torch.sqrt(mean_square(velocity)), half_at=2.0)
             - 0.5 * self.jerkiness(backend, running)
         )
         return Judgement(

@@ -17,11 +17,10 @@ from isaaclab_arena.environments.humanoid import (
     ROOT,
     STANDING_HEIGHT_M,
     HumanoidTask,
-    angular_velocity,
-    gravity,
     heading,
-    vector_term,
+    mean_square,
 )
+from isaaclab_arena.environments.machine_senses import vector_term
 from isaaclab_arena.environments.observations import ObservationTerm, number_term
 from isaaclab_arena.environments.tasks.task import Judgement, draw_uniform, number, point
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
@@ -110,15 +109,15 @@ class WalkHumanoid(HumanoidTask):
         return {
             **super().observation_terms(),
             "speed_command": number_term("x", "m/s", lambda _: self._speed[:, None]),
-            "heading_error": vector_term(("cos", "sin"), None, self._heading_error),
-            "gait_clock": vector_term(("cos", "sin"), None, lambda _: self._clock[self._gait_step()]),
+            "heading_error": vector_term(("cos", "sin"), "", self._heading_error),
+            "gait_clock": vector_term(("cos", "sin"), "", lambda _: self._clock[self._gait_step()]),
         }
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:
         """Judge by the way that it has come and by how it stands."""
         self._length = self._length + running
         distance = _along(backend.body_position(PELVIS)[:, :2] - self._start, self._ahead)
-        fallen = (backend.body_position(PELVIS)[:, 2] < LOWEST_M) | (gravity(backend)[:, 2] > _MOST_TILTED)
+        fallen = (backend.body_position(PELVIS)[:, 2] < LOWEST_M) | (self.senses.gravity()[:, 2] > _MOST_TILTED)
         asked = SHARE_OF_THE_WAY * self.time_limit_s * self._speed
         return Judgement(
             reward=self.control_dt * self._reward(backend, running),
@@ -133,14 +132,14 @@ class WalkHumanoid(HumanoidTask):
         forward, aside = _along(velocity, self._ahead), _across(velocity, self._ahead)
         miss = torch.sqrt((forward - self._speed) ** 2 + aside**2)
         cosine = self._heading_error(backend)[:, 0]
-        tilt = 1 + gravity(backend)[:, 2]
+        tilt = 1 + self.senses.gravity()[:, 2]
         height = backend.body_position(PELVIS)[:, 2] - STANDING_HEIGHT_M
-        spin = angular_velocity(backend)
+        spin = self.senses.angular_velocity()
         smooth = (
             0.5 * self.jerkiness(backend, running)
-            + 0.002 * terms.mean_square(backend.qvel[:, self.dofs])
-            + 0.05 * terms.mean_square(spin[:, :2])
-            + 0.2 * terms.mean_square(self._aside_joints(backend))
+            + 0.002 * mean_square(self.senses.joint_velocity())
+            + 0.05 * mean_square(spin[:, :2])
+            + 0.2 * mean_square(self.senses.joint_position()[:, _ASIDE])
         )
         return (
             2.0 * terms.closeness(miss, half_at=0.3)
@@ -162,10 +161,6 @@ class WalkHumanoid(HumanoidTask):
             touches = backend.touching(contact)
             reward = reward + 0.5 * torch.where(stands, touches.to(reward.dtype), torch.where(touches, 0.0, lifted))
         return reward
-
-    def _aside_joints(self, backend: Backend) -> torch.Tensor:
-        """Return how far the joints that walking ahead hardly needs are from where they rest [rad]."""
-        return (backend.qpos[:, self.positions] - self.default)[:, _ASIDE]
 
     def _gait_step(self) -> torch.Tensor:
         return self._length % self._gait_steps

@@ -1,0 +1,75 @@
+"""Reward terms of machines that walk: pure functions of tensors, one number per row, in elementwise arithmetic only."""
+
+import torch
+
+
+def total(values: torch.Tensor) -> torch.Tensor:
+    """Return the sum over the last dimension, left to right in every batch. Shape: (num_envs, n) -> (num_envs,)."""
+    first, *others = values.unbind(-1)
+    for value in others:
+        first = first + value
+    return first
+
+
+def total_square(values: torch.Tensor) -> torch.Tensor:
+    """Return the sum of squares over the last dimension. Shape: (num_envs, n) -> (num_envs,)."""
+    return total(values * values)
+
+
+def tracking(squared_error: torch.Tensor, width: float) -> torch.Tensor:
+    """Return 1 without an error, falling like ``exp(-squared_error / width**2)``, with a longer tail.
+
+    It is ``(1 + x / 4) ** -4``, whose slope at 0 and whose width are those of ``exp(-x)``, but which needs no
+    transcendental function.
+
+    Args:
+        squared_error: Shape: (num_envs,), not negative.
+        width: Error at which the term is 0.41, in the unit whose square the error has.
+    """
+    base = 1 + squared_error / (4 * width * width)
+    square = base * base
+    return 1 / (square * square)
+
+
+def low_passed(so_far: torch.Tensor, value: torch.Tensor, dt: float, time_constant: float) -> torch.Tensor:
+    """Return a value filtered by a first-order low pass. Shape: (num_envs, n).
+
+    Args:
+        so_far: The filtered value one step ago. Shape: (num_envs, n).
+        value: The value now. Shape: (num_envs, n).
+        dt: Time between the two [s].
+        time_constant: Of the filter [s], several times ``dt``.
+    """
+    return so_far + (dt / time_constant) * (value - so_far)
+
+
+def time_in_the_air(so_far: torch.Tensor, touching: torch.Tensor, dt: float) -> torch.Tensor:
+    """Return for how long each foot has been off the floor [s]. Shape: (num_envs, num_feet).
+
+    Args:
+        so_far: The same one step ago. Shape: (num_envs, num_feet).
+        touching: Whether it is on the floor now. Shape: (num_envs, num_feet), bool.
+        dt: Time between the two [s].
+    """
+    return torch.where(touching, 0.0, so_far + dt)
+
+
+def steps_made(air: torch.Tensor, touching: torch.Tensor, least_s: float) -> torch.Tensor:
+    """Return by how much the steps that end now were longer than a least time, negative for shorter ones [s].
+
+    Args:
+        air: For how long each foot had been off the floor one step ago [s]. Shape: (num_envs, num_feet).
+        touching: Whether it is on the floor now. Shape: (num_envs, num_feet), bool.
+        least_s: Time in the air from which on a step counts for it and not against it [s].
+    """
+    return total(torch.where(touching & (air > 0), air.clamp(max=2 * least_s) - least_s, 0.0))
+
+
+def slip(feet_velocity: torch.Tensor, touching: torch.Tensor) -> torch.Tensor:
+    """Return the squared speed of feet over the floor that they touch [m²/s²]. Shape: (num_envs,).
+
+    Args:
+        feet_velocity: Horizontal. Shape: (num_envs, num_feet, 2).
+        touching: Shape: (num_envs, num_feet), bool.
+    """
+    return total(torch.where(touching, total_square(feet_velocity), 0.0))
