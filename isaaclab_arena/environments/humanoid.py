@@ -2,7 +2,7 @@
 
 import torch
 
-from isaaclab_arena.environments.locomotion_terms import total_square
+from isaaclab_arena.environments.locomotion_terms import mean_square
 from isaaclab_arena.environments.machine_senses import sense_terms, vector_term
 from isaaclab_arena.environments.observations import ObservationTerm
 from isaaclab_arena.environments.tasks.floor_task import FloorTask
@@ -103,11 +103,6 @@ class HumanoidTask(FloorTask):
         change = action - self.previous_action
         self.previous_action = torch.where(running[:, None], action, self.previous_action)
         return mean_square(change)
-
-
-def mean_square(values: torch.Tensor) -> torch.Tensor:
-    """Return the mean of squares over the last dimension. Shape: (num_envs, n) -> (num_envs,)."""
-    return total_square(values) / values.shape[-1]
 
 
 def heading(backend: Backend) -> torch.Tensor:

@@ -12,6 +12,7 @@ from isaaclab_arena.environments.builder import TableEnvironmentBuilder
 from isaaclab_arena.environments.cameras import CameraOptions
 from isaaclab_arena.environments.embodiments.embodiment import Embodiment
 from isaaclab_arena.environments.embodiments.workspace import Workspace
+from isaaclab_arena.environments.locomotion_terms import mean_square
 from isaaclab_arena.environments.objects import CUBE
 from isaaclab_arena.environments.observations import ObservationTerm, offset_term
 from isaaclab_arena.environments.tasks.grasping import OBJECT_BODY
@@ -27,7 +28,8 @@ FARTHEST_GOAL_M = 0.18
 _LOW = (0.50, -0.10, -np.pi)
 _HIGH = (0.58, 0.10, np.pi)
 _BEHIND_M = 0.04
-_HAND_HALF_AT_M = 0.05
+_ABOVE_M = 0.01
+_HAND_HALF_AT_M = (0.1, 0.025)
 _GOAL_HALF_AT_M = 0.06
 _TILT_HALF_AT = 0.1
 
@@ -68,6 +70,12 @@ class PushCube(PushToGoal):
             "goal.position": (x + distance * math.cos(direction), y + distance * math.sin(direction), 0.0),
         }
 
+    def attach(self, backend: Backend) -> None:
+        """Make the counters, and look up the arm."""
+        super().attach(backend)
+        self._joints, _ = backend.joint_indices(self.robot.arm_joints)
+        self._held = torch.tensor([backend.names.actuators[name] for name in self.robot.arm_actuators])
+
     def observation_terms(self) -> dict[str, ObservationTerm]:
         """Return the cube's pose, the disc's place, and the ways from the hand behind the cube and on to the disc."""
         return {
@@ -80,14 +88,22 @@ class PushCube(PushToGoal):
             ),
         }
 
+    def _strain(self, backend: Backend) -> torch.Tensor:
+        """Return how far the arm's joints are from where they are told to be [rad]. Shape: (num_envs, num_joints).
+
+        A hand that presses on the table or on the cube gets stuck there, and this is how it shows.
+        """
+        return backend.ctrl[:, self._held] - backend.qpos[:, self._joints]
+
     def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:
         """Judge by the cube's way to the disc, and by the hand's to the side from which it has to push."""
         position, goal = backend.body_position(OBJECT_BODY), backend.body_position(GOAL_BODY)
         goal_distance = terms.horizontal_distance(position, goal)
         on_goal = goal_distance < TOLERANCE_M
         hand_distance = terms.distance(backend.site_position(self.robot.tcp_site), _push_point(backend))
+        near = sum(0.5 * terms.closeness(hand_distance, half_at=half_at) for half_at in _HAND_HALF_AT_M)
         # Behind a cube that is where it should be there is no side to be on.
-        in_place = torch.where(on_goal, 1.0, terms.closeness(hand_distance, half_at=_HAND_HALF_AT_M))
+        in_place = torch.where(on_goal, 1.0, near)
         tilt = terms.tilt_from_down(backend.body_orientation(self.robot.hand_body))
         pointing_down = terms.closeness(tilt, half_at=_TILT_HALF_AT)
         self.held_steps = terms.count_while(on_goal, self.held_steps, running)
@@ -96,7 +112,8 @@ class PushCube(PushToGoal):
             reward=0.1 * pointing_down
             + 0.4 * in_place
             + 0.5 * terms.closeness(goal_distance, half_at=_GOAL_HALF_AT_M)
-            + success,
+            + success
+            - 5.0 * mean_square(self._strain(backend)),
             success=success,
             lost=terms.off_the_table(position),
             metrics={"final_goal_distance_m": goal_distance},
@@ -105,7 +122,8 @@ class PushCube(PushToGoal):
 
 def _push_point(backend: Backend) -> torch.Tensor:
     """Return the points behind the cubes from which they have to be pushed [m]. Shape: (num_envs, 3)."""
-    return terms.behind(backend.body_position(OBJECT_BODY), backend.body_position(GOAL_BODY), _BEHIND_M)
+    point = terms.behind(backend.body_position(OBJECT_BODY), backend.body_position(GOAL_BODY), _BEHIND_M)
+    return point + point.new_tensor((0.0, 0.0, _ABOVE_M))
 
 
 def _make_task(config: PushCubeConfig, embodiment: Embodiment) -> PushCube:

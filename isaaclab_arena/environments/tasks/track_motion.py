@@ -18,8 +18,8 @@ from isaaclab_arena.environments.humanoid import (
     PELVIS,
     ROOT,
     HumanoidTask,
-    mean_square,
 )
+from isaaclab_arena.environments.locomotion_terms import mean_square
 from isaaclab_arena.environments.machine_senses import vector_term
 from isaaclab_arena.environments.observations import ObservationTerm, number_term
 from isaaclab_arena.environments.reference_motion import ReferenceMotion, read_motion

@@ -18,8 +18,8 @@ from isaaclab_arena.environments.humanoid import (
     STANDING_HEIGHT_M,
     HumanoidTask,
     heading,
-    mean_square,
 )
+from isaaclab_arena.environments.locomotion_terms import mean_square, slip
 from isaaclab_arena.environments.machine_senses import vector_term
 from isaaclab_arena.environments.observations import ObservationTerm, number_term
 from isaaclab_arena.environments.tasks.task import Judgement, draw_uniform, number, point
@@ -70,6 +70,7 @@ class WalkHumanoid(HumanoidTask):
         self._start = rows[:, None].repeat(1, 2)
         self._ahead = rows[:, None].repeat(1, 2)
         self._length = torch.zeros_like(self.held_steps)
+        self._feet = rows[:, None, None].repeat(1, len(FEET), 3)
         turns = [2 * math.pi * step / self._gait_steps for step in range(self._gait_steps)]
         hands = [(math.cos(turn), math.sin(turn)) for turn in turns]
         self._clock = torch.tensor(hands, dtype=rows.dtype, device=rows.device)
@@ -103,6 +104,7 @@ class WalkHumanoid(HumanoidTask):
         self._length[env_ids] = 0
         self._start[env_ids] = backend.body_position(PELVIS)[env_ids, :2]
         self._ahead[env_ids] = heading(backend)[env_ids]
+        self._feet[env_ids] = _feet(backend)[env_ids]
 
     def observation_terms(self) -> dict[str, ObservationTerm]:
         """Return what it feels of itself, what is asked, where it looks, and the clock that it walks by."""
@@ -119,8 +121,10 @@ class WalkHumanoid(HumanoidTask):
         distance = _along(backend.body_position(PELVIS)[:, :2] - self._start, self._ahead)
         fallen = (backend.body_position(PELVIS)[:, 2] < LOWEST_M) | (self.senses.gravity()[:, 2] > _MOST_TILTED)
         asked = SHARE_OF_THE_WAY * self.time_limit_s * self._speed
+        reward = self._reward(backend, running)
+        self._feet = torch.where(running[:, None, None], _feet(backend), self._feet)
         return Judgement(
-            reward=self.control_dt * self._reward(backend, running),
+            reward=self.control_dt * reward,
             success=(self._length >= self._episode_length) & ~fallen & (distance >= asked),
             lost=fallen,
             metrics={"distance_m": distance, "asked_distance_m": self.time_limit_s * self._speed},
@@ -146,7 +150,8 @@ class WalkHumanoid(HumanoidTask):
             + 0.5 * terms.closeness(1 - cosine, half_at=0.05)
             + 0.5 * terms.closeness(tilt, half_at=0.03)
             + 0.5 * terms.closeness(height, half_at=0.06)
-            + self._gait(backend)
+            + 2.0 * self._gait(backend)
+            - 0.3 * self._slip(backend)
             - smooth
         )
 
@@ -162,6 +167,12 @@ class WalkHumanoid(HumanoidTask):
             reward = reward + 0.5 * torch.where(stands, touches.to(reward.dtype), torch.where(touches, 0.0, lifted))
         return reward
 
+    def _slip(self, backend: Backend) -> torch.Tensor:
+        """Return the squared speed of the feet over the floor that they touch [m²/s²]. Shape: (num_envs,)."""
+        velocity = (_feet(backend) - self._feet)[:, :, :2] / self.control_dt
+        touching = torch.stack([backend.touching(contact) for contact in _CONTACTS], dim=-1)
+        return slip(velocity, touching)
+
     def _gait_step(self) -> torch.Tensor:
         return self._length % self._gait_steps
 
@@ -175,6 +186,11 @@ _ASIDE = [
     for index, joint in enumerate(HUMANOID.joints)
     if joint.endswith(("hip_yaw", "hip_roll", "waist_yaw", "waist_roll", "waist_pitch", "shoulder_roll", "elbow"))
 ]
+
+
+def _feet(backend: Backend) -> torch.Tensor:
+    """Return where the soles are [m]. Shape: (num_envs, 2, 3)."""
+    return torch.stack([backend.site_position(foot) for foot in FEET], dim=1)
 
 
 def _along(vector: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
