@@ -9,6 +9,7 @@ motion can be made by a machine that stands on its own feet, as long as it is sl
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import mujoco
@@ -68,7 +69,7 @@ def value_at(keys: Keys, time_s: float) -> float:
     """Return what key frames say at a time: between two of them a curve that begins and ends at rest."""
     if time_s <= keys[0][0]:
         return keys[0][1]
-    for (begin_s, begin), (end_s, end) in zip(keys, keys[1:], strict=False):
+    for (begin_s, begin), (end_s, end) in pairwise(keys):
         if time_s < end_s:
             share = (time_s - begin_s) / (end_s - begin_s)
             return begin + (end - begin) * share**3 * (10 - 15 * share + 6 * share**2)

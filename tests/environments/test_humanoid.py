@@ -2,8 +2,8 @@ import mujoco
 import torch
 
 from isaaclab_arena.environments.humanoid import HUMANOID, PELVIS, STANDING_HEIGHT_M
-from isaaclab_arena.sim.scene import ASSETS
-from tests.environments.building import build_on_the_floor, start
+from isaaclab_arena.sim.scene import ASSETS, ScenePart, compose_scene
+from tests.environments.building import build_on_the_floor, start, steps_of
 
 
 def model() -> mujoco.MjModel:
@@ -43,17 +43,13 @@ def test_the_default_posture_is_within_the_limits_and_so_is_what_actions_ask_of_
 def test_it_stands_by_itself_for_as_long_as_it_is_left_alone():
     env = build_on_the_floor("walk_humanoid", num_envs=2)
     start(env)
-    for _ in range(200):
-        step = env.step(torch.zeros(2, 21))
-    assert not step.terminated.any()
+    assert not any(step.terminated.any() for step in steps_of(env, torch.zeros(2, 21), 200))
     height = env.backend.body_position(PELVIS)[:, 2]
     assert ((height - STANDING_HEIGHT_M).abs() < 0.02).all()
 
 
 def test_it_touches_only_the_floor():
-    env = build_on_the_floor("walk_humanoid")
-    start(env)
-    humanoid = env.backend.model
+    humanoid = compose_scene("scenes/floor.xml", (ScenePart(prefix="robot", asset=HUMANOID.asset),))
     floor = humanoid.geom("floor").id
     robot = [geom for geom in range(humanoid.ngeom) if geom != floor]
     assert not any(humanoid.geom_contype[geom] for geom in robot)

@@ -3,6 +3,7 @@ import torch
 
 from isaaclab_arena.environments.floor_environment import FloorEnvironment
 from isaaclab_arena.environments.humanoid import HUMANOID, JOINTS, ROOT
+from isaaclab_arena.environments.tasks.task import number
 from isaaclab_arena.environments.tasks.track_motion import LARGEST_KEYPOINT_ERROR_M, TrackMotion
 from isaaclab_arena.interfaces.environment import Step
 from tests.environments.building import build_on_the_floor, episode, refusal, start
@@ -20,6 +21,10 @@ def started(begin_s: float = 0.0, **options) -> FloorEnvironment:
     conditions = {"motion.start_s": begin_s, "robot.joint_offset": (0.0,) * len(JOINTS)}
     env.reset(torch.tensor([0]), [conditions])
     return env
+
+
+def drawn_start(env: FloorEnvironment, index: int) -> float:
+    return number(env.draw_conditions(episode(index).conditions_generator())["motion.start_s"])
 
 
 def place(env: FloorEnvironment, frame: int, *, aside_m: float = 0.0) -> None:
@@ -93,10 +98,9 @@ def test_an_episode_that_begins_late_and_misses_the_motion_is_lost():
 
 def test_episodes_begin_with_the_motion_unless_they_may_begin_anywhere():
     env, anywhere = build_on_the_floor("track_motion"), build_on_the_floor("track_motion", start="anywhere")
-    draws = [env.draw_conditions(episode(index).conditions_generator())["motion.start_s"] for index in range(20)]
-    assert set(draws) == {0.0}
-    draws = [anywhere.draw_conditions(episode(index).conditions_generator())["motion.start_s"] for index in range(20)]
-    assert len(set(draws)) > 10
+    assert {drawn_start(env, index) for index in range(20)} == {0.0}
+    draws = {drawn_start(anywhere, index) for index in range(20)}
+    assert len(draws) > 10
     assert max(draws) < 6.0
 
 
@@ -144,6 +148,6 @@ def test_an_unknown_start_and_a_missing_motion_are_refused():
 def test_rows_start_at_their_own_place_in_the_motion():
     env = build_on_the_floor("track_motion", num_envs=3, start="anywhere")
     start(env)
-    begins = [env.draw_conditions(episode(row).conditions_generator())["motion.start_s"] for row in range(3)]
+    begins = [drawn_start(env, row) for row in range(3)]
     phases = env.step(torch.zeros(3, len(JOINTS))).observation["policy"]["motion_phase"][:, 0]
     assert phases.tolist() == pytest.approx([(begin + 0.02) / 6 for begin in begins], abs=1e-5)
