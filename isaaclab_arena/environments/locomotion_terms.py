@@ -48,26 +48,29 @@ def low_passed(so_far: torch.Tensor, value: torch.Tensor, dt: float, time_consta
     return so_far + (dt / time_constant) * (value - so_far)
 
 
-def time_in_the_air(so_far: torch.Tensor, touching: torch.Tensor, dt: float) -> torch.Tensor:
-    """Return for how long each foot has been off the floor [s]. Shape: (num_envs, num_feet).
+def relative_tracking(error: torch.Tensor, asked: torch.Tensor, slack: float) -> torch.Tensor:
+    """Return 1 without an error, falling to 0 in a straight line as the error reaches what is asked for plus a slack.
+
+    Doing nothing is worth next to nothing where much is asked for, and every bit of the way is worth the same.
 
     Args:
-        so_far: The same one step ago. Shape: (num_envs, num_feet).
-        touching: Whether it is on the floor now. Shape: (num_envs, num_feet), bool.
-        dt: Time between the two [s].
+        error: Shape: (num_envs,), not negative.
+        asked: Size of what is asked for, in the same unit. Shape: (num_envs,), not negative.
+        slack: Error at which the term is 0 where nothing is asked for, in the same unit.
     """
-    return torch.where(touching, 0.0, so_far + dt)
+    return (1 - error / (asked + slack)).clamp(min=0.0)
 
 
-def steps_made(air: torch.Tensor, touching: torch.Tensor, least_s: float) -> torch.Tensor:
-    """Return by how much the steps that end now were longer than a least time, negative for shorter ones [s].
+def clearance_tracking(clearance: torch.Tensor, wanted: torch.Tensor, width: float) -> torch.Tensor:
+    """Return how well feet keep to the heights of a gait, 1 if all of them do.
 
     Args:
-        air: For how long each foot had been off the floor one step ago [s]. Shape: (num_envs, num_feet).
-        touching: Whether it is on the floor now. Shape: (num_envs, num_feet), bool.
-        least_s: Time in the air from which on a step counts for it and not against it [s].
+        clearance: How high each foot is above the floor [m]. Shape: (num_envs, num_feet).
+        wanted: How high it is to be [m]. Shape: (num_envs, num_feet).
+        width: See `tracking` [m].
     """
-    return total(torch.where(touching & (air > 0), air.clamp(max=2 * least_s) - least_s, 0.0))
+    difference = clearance - wanted
+    return total(tracking(difference * difference, width)) / clearance.shape[-1]
 
 
 def slip(feet_velocity: torch.Tensor, touching: torch.Tensor) -> torch.Tensor:

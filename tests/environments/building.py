@@ -33,6 +33,9 @@ ALL_ENVIRONMENTS = (
     "press_button",
 )
 
+FLOOR_ENVIRONMENTS = ("cartpole", "velocity_go1")
+"""Those of machines that are not arms on a table."""
+
 IN_SOME_ACTION_MODE = (*((name, "joint_position") for name in ALL_ENVIRONMENTS), ("lift_object", "ee_delta"))
 """Every environment once, and the other action mode once, for tests that play whole episodes."""
 

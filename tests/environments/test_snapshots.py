@@ -3,7 +3,7 @@ import torch
 
 from isaaclab_arena.environments.arena_environment import ArenaEnvironment
 from isaaclab_arena.interfaces.environment import Observation, Step
-from tests.environments.building import build, build_on_the_floor, episode, start
+from tests.environments.building import FLOOR_ENVIRONMENTS, build, build_on_the_floor, episode, start
 from tests.environments.variations.varying import build_varied
 
 NUM_ENVS = 3
@@ -11,7 +11,7 @@ BEFORE, AFTER = 7, 9
 
 
 def built(name: str) -> ArenaEnvironment:
-    if name in ("cartpole", "velocity_go1"):
+    if name in FLOOR_ENVIRONMENTS:
         return build_on_the_floor(name, num_envs=NUM_ENVS)
     return build(name, num_envs=NUM_ENVS)
 
@@ -44,7 +44,7 @@ def tensors_of(step: Step) -> dict[str, torch.Tensor]:
     return {**flat(step.observation), "reward": step.reward, "diverged": step.diverged, **masks, **step.metrics}
 
 
-@pytest.mark.parametrize("name", ["reach", "push_to_goal", "close_drawer", "cartpole"])
+@pytest.mark.parametrize("name", ["reach", "push_to_goal", "close_drawer", *FLOOR_ENVIRONMENTS])
 def test_training_goes_on_from_a_snapshot_as_if_nothing_had_happened(name):
     env, other = built(name), built(name)
     actions = actions_of(env)

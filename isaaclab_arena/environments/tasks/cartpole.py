@@ -57,7 +57,7 @@ class CartpoleConfig(ViewportOptions):
 
 
 class Cartpole(FloorTask):
-    """Solved when, at the time limit, pole and cart have been in place for the last 2 s, or, if they began so, always.
+    """Solved when pole and cart have been in place for the last 2 s of the time, or, if they began so, for all of it.
 
     In place means that the pole is within 0.2 rad of upright and the cart within 1 m of the middle of its rail. Lost
     when the cart is more than 1 m from the middle, or, with a pole that stood at the start, when it leans by 0.8 rad.

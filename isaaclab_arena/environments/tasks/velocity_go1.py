@@ -1,12 +1,13 @@
 """Walk with a commanded velocity, on four legs."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from isaaclab_arena.environments import locomotion_terms
+from isaaclab_arena.environments import locomotion_terms as terms
 from isaaclab_arena.environments.cameras import ViewportOptions
 from isaaclab_arena.environments.floor_builder import FloorEnvironmentBuilder
 from isaaclab_arena.environments.locomotion_terms import total_square
@@ -34,7 +35,9 @@ _TRUNK_TOUCH = "trunk_touches_floor"
 _START_HEIGHT_M = 0.335
 _STANDING_HEIGHT_M = 0.31
 _JOINT_NOISE_RAD = 0.1
-_LEAST_STEP_S = 0.2
+_GAIT_STEPS = 20
+_SWING_HEIGHT_M = 0.07
+_FOOT_RADIUS_M = 0.022
 _TILTED = -0.5
 
 GO1 = Machine(
@@ -91,10 +94,11 @@ class VelocityGo1(FloorTask):
         self._command = torch.zeros(num_envs, 3, **like)
         self._velocity = torch.zeros(num_envs, 3, **like)
         self._action = torch.zeros(num_envs, len(GO1.actuators), **like)
-        self._air_s = torch.zeros(num_envs, len(_LEGS), **like)
         self._feet = torch.zeros(num_envs, len(_LEGS), 3, **like)
         self._error_sums = torch.zeros(num_envs, 2, **like)
         self._worst_errors = torch.zeros(num_envs, 2, **like)
+        phases = [2 * math.pi * step / _GAIT_STEPS for step in range(_GAIT_STEPS)]
+        self._clock = torch.tensor([(math.cos(phase), math.sin(phase)) for phase in phases], **like)
 
     def draw_conditions(self, generator: np.random.Generator) -> Mapping[str, ConditionValue]:
         """Draw how the robot stands and the velocity that it is told: forward, to the left [m/s], turn [rad/s]."""
@@ -113,10 +117,11 @@ class VelocityGo1(FloorTask):
         return StartState(joint_positions={"robot/free": pose, **{name: (value,) for name, value in joints}})
 
     def observation_terms(self) -> dict[str, ObservationTerm]:
-        """Return what the robot feels of itself, its last action, and what it is told."""
+        """Return what the robot feels of itself, its last action, a clock of its gait, and what it is told."""
         return {
             **sense_terms(GO1, lambda: self.senses),
             "last_action": last_action_term(GO1, lambda: self.actions),
+            "gait_clock": vector_term(("cos", "sin"), "", lambda _: self._gait_clock()),
             "velocity_command": vector_term(("vx", "vy", "turn"), "m/s, rad/s", lambda _: self._command),
         }
 
@@ -128,7 +133,7 @@ class VelocityGo1(FloorTask):
     def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
         """Forget the episode before. Shape: (n,), int64."""
         super().begin(backend, env_ids)
-        for kept in (self._length, self._velocity, self._action, self._air_s, self._error_sums, self._worst_errors):
+        for kept in (self._length, self._velocity, self._action, self._error_sums, self._worst_errors):
             kept[env_ids] = 0
         self._broke_bounds[env_ids] = False
         self._feet[env_ids] = self._feet_positions(backend)[env_ids]
@@ -153,10 +158,8 @@ class VelocityGo1(FloorTask):
 
     def _remember_step(self, backend: Backend, running: torch.Tensor) -> None:
         rows = running[:, None]
-        velocity = locomotion_terms.low_passed(self._velocity, self._planar_velocity(), self.control_dt, FILTER_S)
+        velocity = terms.low_passed(self._velocity, self._planar_velocity(), self.control_dt, FILTER_S)
         self._velocity = torch.where(rows, velocity, self._velocity)
-        air = locomotion_terms.time_in_the_air(self._air_s, self._touching(backend), self.control_dt)
-        self._air_s = torch.where(rows, air, self._air_s)
         self._action = torch.where(rows, self.actions.last(backend), self._action)
         self._feet = torch.where(rows[:, None], self._feet_positions(backend), self._feet)
         self._length = self._length + running
@@ -174,6 +177,16 @@ class VelocityGo1(FloorTask):
         """Return forward and sideward velocity [m/s] and turn [rad/s]. Shape: (num_envs, 3)."""
         return torch.cat((self.senses.linear_velocity()[:, :2], self.senses.angular_velocity()[:, 2:]), dim=-1)
 
+    def _gait_clock(self) -> torch.Tensor:
+        """Return where in its stride a robot is to be, as cosine and sine. Shape: (num_envs, 2)."""
+        return self._clock[self._length % _GAIT_STEPS]
+
+    def _wanted_clearance(self, *, told_to_move: torch.Tensor) -> torch.Tensor:
+        """Return how high feet are to be in a trot, in which diagonal pairs take turns [m]. Shape: (num_envs, 4)."""
+        lift = _SWING_HEIGHT_M * told_to_move * self._gait_clock()[:, 1]
+        one_pair, other_pair = lift.clamp(min=0.0), (-lift).clamp(min=0.0)
+        return torch.stack((one_pair, other_pair, other_pair, one_pair), dim=-1)
+
     def _touching(self, backend: Backend) -> torch.Tensor:
         return torch.stack([backend.touching(f"{leg}_touches_floor") for leg in _LEGS], dim=-1)
 
@@ -185,28 +198,26 @@ class VelocityGo1(FloorTask):
         senses, action = self.senses, self.actions.last(backend)
         linear, angular, gravity = senses.linear_velocity(), senses.angular_velocity(), senses.gravity()
         touching, feet = self._touching(backend), self._feet_positions(backend)
-        error = self._planar_velocity() - self._command
-        told_to_move = total_square(self._command) > 0.01
+        error, command = self._planar_velocity() - self._command, self._command
+        speed_error = torch.sqrt(total_square(error[:, :2]))
         height = backend.body_position(GO1.root_body)[:, 2] - _STANDING_HEIGHT_M
         joints = senses.joint_position()
-        clearance = (feet[:, :, 2] - 0.08).clamp(max=0.0) * 10
-        swing = torch.where(touching, 0.0, clearance * clearance)
+        wanted = self._wanted_clearance(told_to_move=total_square(command) > 0)
         return (
-            2.0 * locomotion_terms.tracking(total_square(error[:, :2]), width=0.4)
-            + 1.0 * locomotion_terms.tracking(error[:, 2] * error[:, 2], width=0.5)
-            + 0.5
+            1.0 * terms.tracking(speed_error * speed_error, width=0.25)
+            + 1.5 * terms.relative_tracking(speed_error, torch.sqrt(total_square(command[:, :2])), slack=0.2)
+            + 0.5 * terms.tracking(error[:, 2] * error[:, 2], width=0.3)
+            + 0.75 * terms.relative_tracking(error[:, 2].abs(), command[:, 2].abs(), slack=0.3)
+            + 1.5 * terms.clearance_tracking(feet[:, :, 2] - _FOOT_RADIUS_M, wanted, width=0.04)
             - 1.0 * linear[:, 2] * linear[:, 2]
             - 0.05 * total_square(angular[:, :2])
             - 2.0 * total_square(gravity[:, :2])
             - 20.0 * height * height
             - 0.01 * total_square(action - self._action)
             - 0.0005 * total_square(senses.joint_velocity())
-            - 0.1 * total_square(joints)
+            - 0.05 * total_square(joints)
             - 0.3 * total_square(joints[:, ::3])
-            + torch.where(told_to_move, 20.0 * locomotion_terms.steps_made(self._air_s, touching, _LEAST_STEP_S), 0.0)
-            - torch.where(told_to_move, 0.0, 0.5 * locomotion_terms.total((~touching).double()))
-            - 0.1 * locomotion_terms.slip((feet - self._feet)[:, :, :2] / self.control_dt, touching)
-            - 0.2 * locomotion_terms.total(swing)
+            - 0.1 * terms.slip((feet - self._feet)[:, :, :2] / self.control_dt, touching)
         )
 
 
