@@ -44,7 +44,7 @@ class WalkHumanoidConfig(ViewportOptions):
 
 
 class WalkHumanoid(HumanoidTask):
-    """Solved when, after 10 s, it stands and has come 70 % of the way that the asked speed makes, straight ahead.
+    """Solved when it has not fallen after 10 s and has come 70 % of the way that the asked speed makes, straight ahead.
 
     The speed is 0.6 to 1.0 m/s, and ahead is where the pelvis looked at the start. Lost when it falls: when the
     pelvis is lower than 0.5 m or leans by more than 60 degrees.
