@@ -20,6 +20,7 @@ from isaaclab_arena.environments.tasks.push_to_goal import GOAL_BODY, HOLD_STEPS
 from isaaclab_arena.environments.tasks.task import Judgement, draw_uniform
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.robot import Robot
+from isaaclab_arena.sim.rotation import norm
 
 TOLERANCE_M = 0.03
 NEAREST_GOAL_M = 0.10
@@ -29,6 +30,9 @@ _LOW = (0.50, -0.10, -np.pi)
 _HIGH = (0.58, 0.10, np.pi)
 _BEHIND_M = 0.04
 _ABOVE_M = 0.01
+_BESIDE_M = 0.02
+_RISE = 1.5
+_HIGHEST_M = 0.07
 _HAND_HALF_AT_M = (0.1, 0.025)
 _GOAL_HALF_AT_M = 0.06
 _TILT_HALF_AT = 0.1
@@ -80,13 +84,23 @@ class PushCube(PushToGoal):
         """Return the cube's pose, the disc's place, and the ways from the hand behind the cube and on to the disc."""
         return {
             **super().observation_terms(),
-            "eef_to_push_point": offset_term(
-                lambda backend: _push_point(backend) - backend.site_position(self.robot.tcp_site)
-            ),
+            "eef_to_push_point": offset_term(self._hand_to_push_point),
             "object_to_goal": offset_term(
                 lambda backend: backend.body_position(GOAL_BODY) - backend.body_position(OBJECT_BODY)
             ),
         }
+
+    def _hand_to_push_point(self, backend: Backend) -> torch.Tensor:
+        """Return the way to where the cube has to be pushed from, over the cube and not through it [m].
+
+        The farther the hand is from above that point, the higher the way leads. Shape: (num_envs, 3).
+        """
+        hand = backend.site_position(self.robot.tcp_site)
+        point = terms.behind(backend.body_position(OBJECT_BODY), backend.body_position(GOAL_BODY), _BEHIND_M)
+        aside = (terms.horizontal_distance(hand, point) - _BESIDE_M).clamp(min=0.0)
+        height = _ABOVE_M + (_RISE * aside).clamp(max=_HIGHEST_M)
+        zero = torch.zeros_like(height)
+        return point - hand + torch.stack((zero, zero, height), dim=-1)
 
     def _strain(self, backend: Backend) -> torch.Tensor:
         """Return how far the arm's joints are from where they are told to be [rad]. Shape: (num_envs, num_joints).
@@ -100,7 +114,7 @@ class PushCube(PushToGoal):
         position, goal = backend.body_position(OBJECT_BODY), backend.body_position(GOAL_BODY)
         goal_distance = terms.horizontal_distance(position, goal)
         on_goal = goal_distance < TOLERANCE_M
-        hand_distance = terms.distance(backend.site_position(self.robot.tcp_site), _push_point(backend))
+        hand_distance = norm(self._hand_to_push_point(backend))
         near = sum(0.5 * terms.closeness(hand_distance, half_at=half_at) for half_at in _HAND_HALF_AT_M)
         # Behind a cube that is where it should be there is no side to be on.
         in_place = torch.where(on_goal, 1.0, near)
@@ -118,12 +132,6 @@ class PushCube(PushToGoal):
             lost=terms.off_the_table(position),
             metrics={"final_goal_distance_m": goal_distance},
         )
-
-
-def _push_point(backend: Backend) -> torch.Tensor:
-    """Return the points behind the cubes from which they have to be pushed [m]. Shape: (num_envs, 3)."""
-    point = terms.behind(backend.body_position(OBJECT_BODY), backend.body_position(GOAL_BODY), _BEHIND_M)
-    return point + point.new_tensor((0.0, 0.0, _ABOVE_M))
 
 
 def _make_task(config: PushCubeConfig, embodiment: Embodiment) -> PushCube:
