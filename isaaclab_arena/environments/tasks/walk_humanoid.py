@@ -22,7 +22,7 @@ from isaaclab_arena.environments.humanoid import (
 from isaaclab_arena.environments.locomotion_terms import mean_square, slip
 from isaaclab_arena.environments.machine_senses import vector_term
 from isaaclab_arena.environments.observations import ObservationTerm, number_term
-from isaaclab_arena.environments.tasks.task import Judgement, draw_uniform, number, point
+from isaaclab_arena.environments.tasks.task import Judgement, draw_uniform, number, point, upright_pose
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
 from isaaclab_arena.sim.backend import Backend, StartState
 from isaaclab_arena.sim.scene import ContactSensor
@@ -85,11 +85,10 @@ class WalkHumanoid(HumanoidTask):
 
     def start_state(self, conditions: Conditions) -> StartState:
         """Return it standing at the origin."""
-        half = number(conditions["robot.yaw"]) / 2
         joints = zip(HUMANOID.joints, point(conditions["robot.joint_position"]), strict=True)
         return StartState(
             joint_positions={
-                ROOT: (0.0, 0.0, STANDING_HEIGHT_M + 0.01, math.cos(half), 0.0, 0.0, math.sin(half)),
+                ROOT: upright_pose((0.0, 0.0, STANDING_HEIGHT_M + 0.01), conditions["robot.yaw"]),
                 **{joint: (value,) for joint, value in joints},
             }
         )
