@@ -78,11 +78,11 @@ def test_the_reward_grows_as_the_cube_nears_the_disc():
     assert len(set(rewards)) == len(rewards)
 
 
-def test_the_way_to_the_push_point_leads_behind_the_cube():
+def test_the_way_to_the_push_point_leads_behind_the_cube_and_first_above_it():
     env = build("push_cube")
     policy = start(env)["policy"]
     hand_to_point, to_goal = policy["eef_to_push_point"][0], policy["object_to_goal"][0]
     point_to_cube = policy["object_pos"][0] - (policy["eef_pos"][0] + hand_to_point)
     along = torch.dot(point_to_cube[:2], to_goal[:2]) / to_goal[:2].norm()
-    assert along.item() == pytest.approx(0.04, abs=1e-4)
-    assert point_to_cube[2].item() == pytest.approx(-0.01, abs=1e-6)
+    assert along.item() == pytest.approx(0.025, abs=1e-4)
+    assert point_to_cube[2].item() == pytest.approx(-0.08, abs=1e-6)

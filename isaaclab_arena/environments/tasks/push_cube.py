@@ -28,13 +28,13 @@ FARTHEST_GOAL_M = 0.18
 
 _LOW = (0.50, -0.10, -np.pi)
 _HIGH = (0.58, 0.10, np.pi)
-_BEHIND_M = 0.04
+_BEHIND_M = 0.025
 _ABOVE_M = 0.01
 _BESIDE_M = 0.02
 _RISE = 1.5
 _HIGHEST_M = 0.07
 _HAND_HALF_AT_M = (0.1, 0.025)
-_GOAL_HALF_AT_M = 0.06
+_GOAL_HALF_AT_M = (0.1, 0.03)
 _TILT_HALF_AT = 0.1
 
 
@@ -115,9 +115,8 @@ class PushCube(PushToGoal):
         goal_distance = terms.horizontal_distance(position, goal)
         on_goal = goal_distance < TOLERANCE_M
         hand_distance = norm(self._hand_to_push_point(backend))
-        near = sum(0.5 * terms.closeness(hand_distance, half_at=half_at) for half_at in _HAND_HALF_AT_M)
         # Behind a cube that is where it should be there is no side to be on.
-        in_place = torch.where(on_goal, 1.0, near)
+        in_place = torch.where(on_goal, 1.0, _near(hand_distance, _HAND_HALF_AT_M))
         tilt = terms.tilt_from_down(backend.body_orientation(self.robot.hand_body))
         pointing_down = terms.closeness(tilt, half_at=_TILT_HALF_AT)
         self.held_steps = terms.count_while(on_goal, self.held_steps, running)
@@ -125,13 +124,19 @@ class PushCube(PushToGoal):
         return Judgement(
             reward=0.1 * pointing_down
             + 0.4 * in_place
-            + 0.5 * terms.closeness(goal_distance, half_at=_GOAL_HALF_AT_M)
+            + 0.5 * _near(goal_distance, _GOAL_HALF_AT_M)
             + success
             - 5.0 * mean_square(self._strain(backend)),
             success=success,
             lost=terms.off_the_table(position),
             metrics={"final_goal_distance_m": goal_distance},
         )
+
+
+def _near(distance: torch.Tensor, half_at: tuple[float, float]) -> torch.Tensor:
+    """Return the mean of a closeness that sees far and of one that sees well. Shape: (num_envs,) -> (num_envs,)."""
+    far, well = half_at
+    return 0.5 * (terms.closeness(distance, half_at=far) + terms.closeness(distance, half_at=well))
 
 
 def _make_task(config: PushCubeConfig, embodiment: Embodiment) -> PushCube:

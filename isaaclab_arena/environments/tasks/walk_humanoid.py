@@ -145,7 +145,7 @@ class WalkHumanoid(HumanoidTask):
             + 0.2 * mean_square(self.senses.joint_position()[:, _ASIDE])
         )
         return (
-            2.0 * terms.closeness(miss, half_at=0.3)
+            3.0 * terms.closeness(miss, half_at=0.25)
             + 0.5 * terms.closeness(1 - cosine, half_at=0.05)
             + 0.5 * terms.closeness(tilt, half_at=0.03)
             + 0.5 * terms.closeness(height, half_at=0.06)
