@@ -29,7 +29,8 @@ FARTHEST_GOAL_M = 0.18
 _LOW = (0.50, -0.10, -np.pi)
 _HIGH = (0.58, 0.10, np.pi)
 _BEHIND_M = 0.025
-_ABOVE_M = 0.01
+# A push above the middle of a cube that does not slide easily tips it over.
+_BELOW_M = 0.01
 _BESIDE_M = 0.02
 _RISE = 1.5
 _HIGHEST_M = 0.07
@@ -98,7 +99,7 @@ class PushCube(PushToGoal):
         hand = backend.site_position(self.robot.tcp_site)
         point = terms.behind(backend.body_position(OBJECT_BODY), backend.body_position(GOAL_BODY), _BEHIND_M)
         aside = (terms.horizontal_distance(hand, point) - _BESIDE_M).clamp(min=0.0)
-        height = _ABOVE_M + (_RISE * aside).clamp(max=_HIGHEST_M)
+        height = (_RISE * aside).clamp(max=_HIGHEST_M) - _BELOW_M
         zero = torch.zeros_like(height)
         return point - hand + torch.stack((zero, zero, height), dim=-1)
 
