@@ -19,20 +19,29 @@ def horizontal_distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.sqrt(x * x + y * y)
 
 
-def behind(position: torch.Tensor, goal: torch.Tensor, gap: float) -> torch.Tensor:
-    """Return the points from which things have to be pushed to get to their goals, level with the things.
+def push_point(
+    hand: torch.Tensor, position: torch.Tensor, goal: torch.Tensor, gap: tuple[float, float]
+) -> torch.Tensor:
+    """Return where hands have to be to push things to their goals, level with the things.
+
+    That is behind the thing, seen from the goal: anywhere on a short line for a hand that is behind it, and at the
+    far end of the line for one that is not, so that there is room to come down.
 
     Args:
+        hand: Where the hands are [m]. Shape: (num_envs, 3).
         position: Where the things are [m]. Shape: (num_envs, 3).
         goal: Where they should be, seen from above [m]. Shape: (num_envs, 3).
-        gap: Distance from a thing's centre to the point [m].
+        gap: Distances from a thing's centre to the near and the far end of the line [m].
 
     Returns:
         Shape: (num_envs, 3).
     """
-    way = (goal - position)[:, :2]
-    length = horizontal_distance(goal, position)[:, None].clamp(min=1e-6)
-    return torch.cat((position[:, :2] - way / length * gap, position[:, 2:]), dim=1)
+    near, far = gap
+    way = (goal - position)[:, :2] / horizontal_distance(goal, position)[:, None].clamp(min=1e-6)
+    offset = (hand - position)[:, :2]
+    back = -(offset[:, 0] * way[:, 0] + offset[:, 1] * way[:, 1])
+    distance = torch.where(back > 0.7 * near, back.clamp(near, far), far)
+    return torch.cat((position[:, :2] - way * distance[:, None], position[:, 2:]), dim=1)
 
 
 def upright(orientation: torch.Tensor) -> torch.Tensor:

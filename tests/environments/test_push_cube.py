@@ -78,11 +78,24 @@ def test_the_reward_grows_as_the_cube_nears_the_disc():
     assert len(set(rewards)) == len(rewards)
 
 
-def test_the_way_to_the_push_point_leads_behind_the_cube_and_first_above_it():
+def test_a_hand_that_is_not_behind_the_cube_is_led_above_the_place_from_which_it_can_come_down():
     env = build("push_cube")
     policy = start(env)["policy"]
-    hand_to_point, to_goal = policy["eef_to_push_point"][0], policy["object_to_goal"][0]
-    point_to_cube = policy["object_pos"][0] - (policy["eef_pos"][0] + hand_to_point)
-    along = torch.dot(point_to_cube[:2], to_goal[:2]) / to_goal[:2].norm()
-    assert along.item() == pytest.approx(0.025, abs=1e-4)
-    assert point_to_cube[2].item() == pytest.approx(-0.06, abs=1e-6)
+    x, y, _ = policy["eef_pos"][0].tolist()
+    put(env, "object", (x, y, 0.025))
+    policy = env.step(stay(env)).observation["policy"]
+    to_goal = policy["object_to_goal"][0, :2]
+    cube_to_point = policy["eef_pos"][0] + policy["eef_to_push_point"][0] - policy["object_pos"][0]
+    assert (-torch.dot(cube_to_point[:2], to_goal) / to_goal.norm()).item() == pytest.approx(0.065, abs=1e-4)
+    assert cube_to_point[2].item() == pytest.approx(0.08, abs=1e-3)
+
+
+def test_a_closed_gripper_is_worth_more_than_an_open_one():
+    rewards = []
+    for width in (0.08, 0.0):
+        env = build("push_cube")
+        start(env)
+        action = stay(env)
+        action[:, -1] = width
+        rewards.append(env.step(action).reward.item())
+    assert rewards[1] - rewards[0] == pytest.approx(0.1, abs=0.02)

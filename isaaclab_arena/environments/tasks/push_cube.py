@@ -28,12 +28,12 @@ FARTHEST_GOAL_M = 0.18
 
 _LOW = (0.50, -0.10, -np.pi)
 _HIGH = (0.58, 0.10, np.pi)
-_BEHIND_M = 0.025
+_BEHIND_M = (0.03, 0.065)
 # A push above the middle of a cube that does not slide easily tips it over.
 _BELOW_M = 0.01
 _BESIDE_M = 0.02
-_RISE = 1.5
-_HIGHEST_M = 0.07
+_RISE = 4.0
+_HIGHEST_M = 0.09
 _HAND_HALF_AT_M = (0.1, 0.025)
 _GOAL_HALF_AT_M = (0.1, 0.03)
 _TILT_HALF_AT = 0.1
@@ -96,12 +96,20 @@ class PushCube(PushToGoal):
 
         The farther the hand is from above that point, the higher the way leads. Shape: (num_envs, 3).
         """
-        hand = backend.site_position(self.robot.tcp_site)
-        point = terms.behind(backend.body_position(OBJECT_BODY), backend.body_position(GOAL_BODY), _BEHIND_M)
+        hand, cube = backend.site_position(self.robot.tcp_site), backend.body_position(OBJECT_BODY)
+        point = terms.push_point(hand, cube, backend.body_position(GOAL_BODY), _BEHIND_M)
         aside = (terms.horizontal_distance(hand, point) - _BESIDE_M).clamp(min=0.0)
         height = (_RISE * aside).clamp(max=_HIGHEST_M) - _BELOW_M
         zero = torch.zeros_like(height)
         return point - hand + torch.stack((zero, zero, height), dim=-1)
+
+    def _closed(self, backend: Backend) -> torch.Tensor:
+        """Return 1 for a gripper that is told to be closed, 0 for one that is to be open. Shape: (num_envs,)."""
+        robot = self.robot
+        if robot.gripper_actuator is None:
+            return torch.ones_like(backend.ctrl[:, 0])
+        control = backend.ctrl[:, backend.names.actuators[robot.gripper_actuator]]
+        return terms.progress(control, start=robot.gripper_open, goal=robot.gripper_closed)
 
     def _strain(self, backend: Backend) -> torch.Tensor:
         """Return how far the arm's joints are from where they are told to be [rad]. Shape: (num_envs, num_joints).
@@ -124,7 +132,8 @@ class PushCube(PushToGoal):
         success = self.held_steps >= HOLD_STEPS
         return Judgement(
             reward=0.1 * pointing_down
-            + 0.4 * in_place
+            + 0.1 * self._closed(backend)
+            + 0.3 * in_place
             + 0.5 * _near(goal_distance, _GOAL_HALF_AT_M)
             + success
             - 5.0 * mean_square(self._strain(backend)),
