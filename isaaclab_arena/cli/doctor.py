@@ -4,6 +4,7 @@ import os
 import platform
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,17 +13,28 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.cuda.nccl
 import torch.distributed as dist
 import tyro
 
+from isaaclab_arena.cli.egl_devices import describe_egl_devices
+from isaaclab_arena.cli.rank_views import gather_views, show_views, usable_cores
 from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.devices import describe_variables
+from isaaclab_arena.distributed.gpu_ids import joined_gpu_ids
+from isaaclab_arena.distributed.launch import launch_if_asked
+from isaaclab_arena.distributed.launch_options import LaunchOptions
+from isaaclab_arena.distributed.process import die_with_parent
+from isaaclab_arena.distributed.process_group import initialise
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.errors import ArenaError, ConfigError
+from isaaclab_arena.evaluation.console import exit_code_of, show_results
 from isaaclab_arena.storage.compressed_image import check_compression
 from isaaclab_arena.storage.recorded_episode import Compression
 
+MODULE = "isaaclab_arena.cli.doctor"
 _DISTRIBUTION = "isaaclab-arena-mujoco"
-_OPTIONAL = ("warp-lang", "hdf5plugin", "transformers", "tensorboard")
+_OPTIONAL = ("warp-lang", "hdf5plugin", "transformers", "rsl-rl-lib", "tensordict", "tensorboard", "torchrunx")
 _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(?P<specifiers>[^;]*)")
 _MIN_FREE_GIB = 1.0
 
@@ -45,17 +57,41 @@ class Finding:
 
     def __str__(self) -> str:
         mark = "[ok]" if self.present else "[!!]" if self.required else "[--]"
-        return f"{mark} {self.subject:<18} {self.text}"
+        return f"{mark} {self.subject:<20} {self.text}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class DoctorOptions:
-    """Show versions, processors, GPUs, ranks and file formats, and try the physics; exit code 1 where a part fails."""
+class DoctorOptions(LaunchOptions):
+    """Show versions, processors, GPUs, ranks and file formats, and try the physics; exit code 1 where a part fails.
+
+    Among several ranks, under torchrun or with --gpu_ids or --nproc_per_node, show what each of them sees.
+    """
 
 
 def main(argv: Sequence[str]) -> int:
-    """Look at this machine and show what was found."""
-    tyro.cli(DoctorOptions, args=argv, prog="isaaclab-arena doctor")
+    """Look at this machine, on every rank, and show on rank 0 what was found."""
+    options = tyro.cli(DoctorOptions, args=joined_gpu_ids(argv), prog="isaaclab-arena doctor", use_underscores=True)
+    launched = launch_if_asked(options, module=MODULE, arguments=argv)
+    if launched is not None:
+        return launched
+    try:
+        context = DistributedContext.from_environment()
+    except ConfigError:
+        return _show_findings()
+    if not context.is_distributed:
+        return _show_findings()
+    if context.launched_by_torchrun:
+        die_with_parent()
+    with initialise(context) as ranks:
+        views = gather_views(ranks)
+        if not context.is_rank_zero:
+            return 0
+        code = _show_findings()
+    show_results(lambda console: show_views(views, console))
+    return code
+
+
+def _show_findings() -> int:
     broken = 0
     for finding in examine():
         print(finding, flush=True)
@@ -70,6 +106,8 @@ def examine() -> Iterator[Finding]:
     yield from _packages()
     yield _processors()
     yield from _gpus()
+    yield _tried("egl", describe_egl_devices, required=False)
+    yield from _variables()
     yield from _process_groups()
     yield _tried("ranks", _ranks)
     yield from _compressions()
@@ -120,8 +158,12 @@ def _numbers(version: str) -> list[int]:
 
 
 def _processors() -> Finding:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return Finding(subject="processors", text=f"{os.cpu_count()} cores, {usable} of them for this process")
+    return Finding(subject="processors", text=f"{os.cpu_count()} cores, {usable_cores()} of them for this process")
+
+
+def _variables() -> Iterator[Finding]:
+    for name, value in describe_variables().items():
+        yield Finding(subject=name, text=value)
 
 
 def _gpus() -> Iterator[Finding]:
@@ -131,7 +173,8 @@ def _gpus() -> Iterator[Finding]:
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
         memory_gib = properties.total_memory / 2**30
-        yield Finding(subject=f"gpu cuda:{index}", text=f"{properties.name}, {memory_gib:.0f} GiB")
+        text = f"{properties.name}, {memory_gib:.0f} GiB, GPU-{properties.uuid}"
+        yield Finding(subject=f"gpu cuda:{index}", text=text)
 
 
 def _process_groups() -> Iterator[Finding]:
@@ -139,7 +182,8 @@ def _process_groups() -> Iterator[Finding]:
         yield Finding(subject="torch.distributed", text="not built into this torch; one process only", present=False)
         return
     nccl = dist.is_nccl_available()
-    yield Finding(subject="nccl", text="available" if nccl else "not available; ranks use gloo", present=nccl)
+    text = ".".join(map(str, torch.cuda.nccl.version())) if nccl else "not available; ranks use gloo"
+    yield Finding(subject="nccl", text=text, present=nccl)
     yield _tried("gloo", _reduce_alone, required=False)
 
 
@@ -158,7 +202,7 @@ def _reduce_alone() -> str:
 def _ranks() -> str:
     context = DistributedContext.from_environment()
     if not context.is_distributed:
-        return f"one process, on {context.device}"
+        return f"one process, on {context.device} ({context.device_reason})"
     return f"rank {context.rank} of {context.world_size}, on {context.device} ({context.device_reason})"
 
 
@@ -196,3 +240,7 @@ def _tried(subject: str, attempt: Callable[[], str], *, required: bool = True) -
         return Finding(subject=subject, text=attempt(), required=required)
     except (ArenaError, ImportError, OSError, RuntimeError, ValueError) as error:
         return Finding(subject=subject, text=str(error).partition("\n")[0], present=False, required=required)
+
+
+if __name__ == "__main__":
+    raise SystemExit(exit_code_of(lambda: main(sys.argv[1:])))

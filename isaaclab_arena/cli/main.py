@@ -24,6 +24,9 @@ _COMMANDS = {
     "evaluate": _Command(
         entry="isaaclab_arena.evaluation.eval_runner:main", summary="run the jobs of a job file, show the merged table"
     ),
+    "train": _Command(
+        entry="isaaclab_arena.training.train:main", summary="train a policy, and evaluate it while it learns"
+    ),
     "collect": _Command(entry="isaaclab_arena.cli.collect:main", summary="record demonstrations of an expert"),
     "merge": _Command(entry="isaaclab_arena.cli.merge:main", summary="build the table of a run again from its files"),
     "replay": _Command(

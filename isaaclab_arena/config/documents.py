@@ -15,8 +15,10 @@ MAX_FILE_BYTES = 64 * 2**20
 MAX_DEPTH = 64
 MAX_VALUES = 2_000_000
 
+_PYTHON_TAG = "tag:yaml.org,2002:python/"
 
-def read_document(path: str | Path) -> Any:
+
+def read_document(path: str | Path, *, python_tags: bool = False) -> Any:
     """Return what a JSON or YAML file holds: dicts with string keys, lists, strings, numbers, booleans and None.
 
     The suffix decides between JSON (``.json``) and YAML (``.yaml``, ``.yml``); with any other suffix JSON is tried
@@ -24,6 +26,9 @@ def read_document(path: str | Path) -> Any:
 
     Args:
         path: The file.
+        python_tags: Whether YAML may hold tags of Python's own, such as ``!!python/tuple``, as programs in Python write
+            them. Nothing is imported or built for them: what has such a tag is read as if it had none, and
+            ``!!python/name:package.Class ''`` as the text ``package.Class``.
 
     Raises:
         ConfigError: If the file cannot be read, is not well formed, has a key twice, holds NaN or infinity, or is
@@ -38,13 +43,30 @@ def read_document(path: str | Path) -> Any:
         if suffix == ".json":
             document = _parse_json(text)
         elif suffix in {".yaml", ".yml"}:
-            document = _parse_yaml(text)
+            document = _parse_yaml(_without_python_tags(text) if python_tags else text)
         else:
             document = _parse_either(text)
         _check_values(document)
     except _RefusedError as error:
         raise ConfigError(Problem(str(error), file=file)) from error
     return document
+
+
+def read_value(text: str) -> Any:
+    """Return the value that a word of the command line stands for, read as YAML; a word that is no YAML is text.
+
+    Raises:
+        ConfigError: If it holds NaN or infinity, or is nested deeper than 64 levels.
+    """
+    try:
+        value = _parse_yaml(text)
+    except _RefusedError:
+        return text
+    try:
+        _check_values(value)
+    except _RefusedError as error:
+        raise ConfigError(str(error)) from error
+    return value
 
 
 class _RefusedError(ValueError):
@@ -168,6 +190,27 @@ def _parse_yaml(text: str) -> Any:
         raise
     except ValueError as error:
         raise _RefusedError(f"not valid YAML: {error}") from error
+
+
+def _without_python_tags(text: str) -> str:
+    """Return YAML whose values have no tags of Python's own any more."""
+    try:
+        _check_yaml_depth(text)
+        events = [_without_python_tag(event) for event in yaml.parse(text, Loader=yaml.CSafeLoader)]
+        return yaml.emit(events, Dumper=yaml.CSafeDumper)
+    except yaml.YAMLError as error:
+        raise _RefusedError(f"not valid YAML: {_yaml_hint(error)}") from error
+
+
+def _without_python_tag(event: Any) -> Any:
+    tag = getattr(event, "tag", None) or ""
+    if not tag.startswith(_PYTHON_TAG):
+        return event
+    if isinstance(event, yaml.ScalarEvent):
+        _, _, name = tag.partition(":python/")[2].partition(":")
+        return yaml.ScalarEvent(event.anchor, None, (False, True), event.value or name, style='"')
+    event.tag, event.implicit = None, True
+    return event
 
 
 def _check_yaml_depth(text: str) -> None:

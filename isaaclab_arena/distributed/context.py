@@ -1,8 +1,9 @@
 """Who this process is among the ranks, as the launcher's environment variables say."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Self
 
 import torch
@@ -12,6 +13,10 @@ from isaaclab_arena.errors import ConfigError
 
 _REQUIRED = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 _SHOWN = (*_REQUIRED, "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_FAILURE_FILE = "TORCHELASTIC_ERROR_FILE"
+_RUN_DIRECTORY_FILE = "ISAACLAB_ARENA_RUN_DIRECTORY_FILE"
+_TORCHRUNX_LOG_DIR = "TORCHRUNX_LOG_DIR"
+_LOG_DIRECTORIES = ("ISAACLAB_ARENA_LAUNCHER_LOG_DIR", _TORCHRUNX_LOG_DIR)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +102,77 @@ def claimed_rank(environ: Mapping[str, str] = os.environ) -> int:
     """Return RANK as it stands, 0 where it is missing or malformed: who speaks before anything has been checked."""
     text = environ.get("RANK", "0")
     return int(text) if text.isdecimal() else 0
+
+
+def is_a_rank(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether something has started this process as one of several ranks, or as the only one of them."""
+    return "RANK" in environ or "LOCAL_RANK" in environ
+
+
+def variables_of_rank(
+    rank: int,
+    *,
+    world_size: int,
+    port: int,
+    run_id: str,
+    folder: Path,
+    environ: Mapping[str, str] = os.environ,
+) -> dict[str, str]:
+    """Return the environment variables of one of several ranks on this machine, as torchrun would set them.
+
+    Args:
+        rank: Which one.
+        world_size: How many there are, all on this machine.
+        port: Where the launcher holds the store through which they meet.
+        run_id: Names this launch.
+        folder: Where the ranks leave words for the launcher; see `failure_file` and `run_directory_file`.
+        environ: The launcher's own variables.
+    """
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "GROUP_RANK": "0",
+        "ROLE_RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RUN_ID": run_id,
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        **thread_variables(environ),
+        _FAILURE_FILE: str(folder / f"rank{rank}.json"),
+        _RUN_DIRECTORY_FILE: str(folder / "run_directory"),
+    }
+
+
+def thread_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the environment variables by which ranks share the cores: as the user set them, else one thread each."""
+    return {"OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", "1")}
+
+
+def failure_file(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Return where this rank's launcher looks for the reason of a failure, None if nobody does."""
+    return Path(environ[_FAILURE_FILE]) if environ.get(_FAILURE_FILE) else None
+
+
+def run_directory_file(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Return where this rank's launcher looks for the name of the run's folder, None if nobody does."""
+    return Path(environ[_RUN_DIRECTORY_FILE]) if environ.get(_RUN_DIRECTORY_FILE) else None
+
+
+def launcher_log_variable(environ: Mapping[str, str] = os.environ) -> tuple[str, str] | None:
+    """Return the environment variable that says where a launcher's logs go, and its value; None if none is set."""
+    return next(((name, environ[name]) for name in _LOG_DIRECTORIES if name in environ), None)
+
+
+def set_torchrunx_log_directory(directory: str, environ: MutableMapping[str, str] = os.environ) -> None:
+    """Tell torchrunx, in this process, where its logs go; an empty text for nowhere."""
+    environ[_TORCHRUNX_LOG_DIR] = directory
 
 
 def _read_ranks(environ: Mapping[str, str]) -> tuple[int, int, int, int]:

@@ -9,6 +9,7 @@ import torch
 
 from isaaclab_arena.errors import ConfigError, Problem
 
+_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 _CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 _REPEATABLE_WORKSPACES = (":4096:8", ":16:8")
 _DEVICE_PATTERN = re.compile(r"cpu|cuda(?::(0|[1-9][0-9]{0,3}))?", re.ASCII)
@@ -30,6 +31,40 @@ class DeviceChoice:
 def visible_gpu_count() -> int:
     """Return how many GPUs this process can use; it does not touch any of them."""
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def selectable_gpu_count() -> int:
+    """Return how many GPUs this process sees, without starting CUDA, so that `narrow_gpus` can still choose among them.
+
+    The driver reads CUDA_VISIBLE_DEVICES once, when CUDA starts; torch counts through NVML as long as it can.
+    """
+    return torch.cuda.device_count()
+
+
+def visible_devices(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return the value of CUDA_VISIBLE_DEVICES, None if it is not set."""
+    return environ.get(_VISIBLE_DEVICES)
+
+
+def narrow_gpus(shown: str, environ: MutableMapping[str, str] = os.environ) -> None:
+    """Let this process see these GPUs only. Call it before anything starts CUDA.
+
+    Args:
+        shown: The value of CUDA_VISIBLE_DEVICES; empty for none.
+        environ: Environment variables.
+    """
+    environ.update(gpu_variables(shown))
+
+
+def gpu_variables(shown: str) -> dict[str, str]:
+    """Return the environment variables with which a process sees these GPUs only; see `narrow_gpus`."""
+    return {_VISIBLE_DEVICES: shown}
+
+
+def describe_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the environment variables that decide about devices and threads, with ``none`` for those not set."""
+    names = (_VISIBLE_DEVICES, "MUJOCO_GL", "MUJOCO_EGL_DEVICE_ID", "OMP_NUM_THREADS")
+    return {name: repr(environ[name]) if name in environ else "none" for name in names}
 
 
 def menagerie_root(environ: Mapping[str, str] = os.environ) -> str | None:
@@ -205,5 +240,5 @@ def _what_exists(visible_gpus: int, environ: Mapping[str, str]) -> str:
         exists = f"this process can use cpu and {gpus}"
     else:
         exists = "no CUDA device is visible here, use cpu"
-    mask = environ.get("CUDA_VISIBLE_DEVICES")
+    mask = environ.get(_VISIBLE_DEVICES)
     return exists if mask is None else f"{exists} (CUDA_VISIBLE_DEVICES is {mask!r})"

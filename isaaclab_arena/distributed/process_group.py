@@ -76,6 +76,13 @@ def choose_backend(gpus: Sequence[str]) -> tuple[str, str]:
     return "cpu:gloo,cuda:nccl", "every rank has a GPU of its own"
 
 
+def gpu_name(device: torch.device) -> str:
+    """Return what `choose_backend` wants to know of a rank's device: the GPU's unique name, or why there is none."""
+    if device.type != "cuda":
+        return _NO_GPU
+    return str(torch.cuda.get_device_properties(device).uuid) if dist.is_nccl_available() else _NO_NCCL
+
+
 def _join(context: DistributedContext, timeout_s: float) -> Ranks:
     if dist.is_initialized():
         return _ranks_of_existing_group(context, timeout_s)
@@ -88,7 +95,7 @@ def _join(context: DistributedContext, timeout_s: float) -> Ranks:
         found, _, _ = next(rendezvous("env://", context.rank, context.world_size, timeout=timeout))
         store = PrefixStore(f"isaaclab_arena/attempt_{context.attempt}", found)
         ranks = Ranks(context, backend=None, store=store, timeout_s=timeout_s)
-        ranks.backend, reason = choose_backend(ranks.gather("GPU", _gpu_name(context.device)))
+        ranks.backend, reason = choose_backend(ranks.gather("GPU", gpu_name(context.device)))
         dist.init_process_group(
             ranks.backend,
             store=PrefixStore("process_group", store),
@@ -147,12 +154,6 @@ def _leave() -> None:
     leaving.join(_LEAVE_TIMEOUT_S)
     if leaving.is_alive():
         _LOG.warning("left the process group without waiting for the other ranks")
-
-
-def _gpu_name(device: torch.device) -> str:
-    if device.type != "cuda":
-        return _NO_GPU
-    return str(torch.cuda.get_device_properties(device).uuid) if dist.is_nccl_available() else _NO_NCCL
 
 
 def _describe(ranks: Ranks) -> str:

@@ -21,6 +21,9 @@ _INTEGRATION_STATE = "integration_state"
 class ArenaEnvironment(Environment):
     """A batch of rows of one task. A subclass says what actions do, `_controls`, and may add to how episodes start.
 
+    What it remembers of its rows are ordinary tensors without gradients, in whatever mode it is called: tensors made in
+    torch's inference mode could not be changed outside of it.
+
     Args:
         backend: The simulation; its model holds the task's parts and what moves.
         task: What is to be done.
@@ -81,6 +84,8 @@ class ArenaEnvironment(Environment):
         """Start new episodes in the named rows. Shape of ``env_ids``: (n,)."""
         return self.restore(env_ids, conditions, [{}] * len(conditions))
 
+    @torch.inference_mode(mode=False)
+    @torch.no_grad()
     def restore(
         self, env_ids: torch.Tensor, conditions: Sequence[Conditions], states: Sequence[Mapping[str, np.ndarray]]
     ) -> Observation:
@@ -97,6 +102,8 @@ class ArenaEnvironment(Environment):
         self._length[env_ids] = 0
         return self._observation(env_ids)
 
+    @torch.inference_mode(mode=False)
+    @torch.no_grad()
     def step(self, action: torch.Tensor) -> Step:
         """Advance every running row by one control step. Shape of ``action``: (num_envs, action_dim)."""
         running = self._running
@@ -148,6 +155,8 @@ class ArenaEnvironment(Environment):
         kept = {name: tensor.clone() for name, tensor in self._memory().items()}
         return {**kept, **{f"backend.{name}": tensor for name, tensor in self.backend.snapshot().items()}}
 
+    @torch.inference_mode(mode=False)
+    @torch.no_grad()
     def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor]) -> Observation:
         """Put every row where it was; see `Environment.restore_snapshot`."""
         prefix = "backend."

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from rich.console import Console
 
 from isaaclab_arena.distributed.context import DistributedContext, claimed_rank
+from isaaclab_arena.distributed.launcher_messages import failures_recorded
 from isaaclab_arena.distributed.ranks import PeerStoppedError
 from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.logs import plain_text, set_up_console_logging
@@ -60,7 +61,8 @@ def exit_code_of(run: Callable[[], int]) -> int:
             stream.reconfigure(errors="backslashreplace")
     set_up_console_logging(claimed_rank())
     try:
-        return run()
+        with failures_recorded():
+            return run()
     except PeerStoppedError as error:
         _LOG.debug("%s", error)
         return 1

@@ -1,6 +1,7 @@
 """Run a file of evaluation jobs, on one process or as one of many ranks.
 
 python -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs.json
+python -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs.json --gpu_ids all
 python -m torch.distributed.run --nproc_per_node=4 -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs.json
 """
 
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.evaluation.condition_sets import agreed_hash
 from isaaclab_arena.evaluation.console import exit_code_of
 from isaaclab_arena.evaluation.options import RunOptions, read_command_line, refuse_unknown
@@ -45,6 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str]) -> int:
     options, unknown = read_command_line(EvalOptions, arguments, program=PROGRAM)
     refuse_unknown(unknown, options)
+    launched = launch_if_asked(options, module=PROGRAM, arguments=arguments)
+    if launched is not None:
+        return launched
     options.check()
     context = DistributedContext.from_environment(device=options.device)
     jobs_file = load_jobs_file(options.eval_jobs_config, options.job_defaults())

@@ -12,6 +12,8 @@ from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.distributed.assignment import ASSIGNMENTS, DYNAMIC
 from isaaclab_arena.distributed.context import claimed_rank
 from isaaclab_arena.distributed.devices import resolve_policy_device
+from isaaclab_arena.distributed.gpu_ids import joined_gpu_ids
+from isaaclab_arena.distributed.launch_options import LaunchOptions
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.recording.video_options import VideoOptions
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
@@ -29,7 +31,7 @@ _ALIASES = {"experiment_config": "eval_jobs_config", "experiment_output_director
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions:
+class RunOptions(LaunchOptions):
     """Options of a run, whatever it evaluates."""
 
     device: str | None = None
@@ -200,13 +202,13 @@ def read_command_line(
         The options, and the arguments that belong to none of them, in order.
 
     Raises:
-        ConfigError: If an Arena option was given that this version does not have.
+        ConfigError: If an Arena option was given that this version does not have, or ``--gpu_ids`` without any.
         SystemExit: With 2 for a malformed option, with 0 after ``--help``.
     """
     return tyro.cli(
         options_class,
         prog=program,
-        args=[_translated(argument) for argument in _with_folder_to_resume(arguments)],
+        args=[_translated(argument) for argument in joined_gpu_ids(_with_folder_to_resume(arguments))],
         return_unknown_args=True,
         config=(tyro.conf.FlagCreatePairsOff,),
         use_underscores=True,

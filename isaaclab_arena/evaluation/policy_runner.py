@@ -17,6 +17,7 @@ from typing import Any
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.config.tokens import parse_tokens
 from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.condition_sets import agreed_hash
 from isaaclab_arena.evaluation.console import exit_code_of
@@ -62,6 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     options, rest = read_command_line(PolicyOptions, arguments, program=PROGRAM)
+    launched = launch_if_asked(options, module=PROGRAM, arguments=arguments)
+    if launched is not None:
+        return launched
     options.check()
     context = DistributedContext.from_environment(device=options.device)
     jobs_file = read_jobs({"jobs": [job_block(options, rest)]}, source=_SOURCE, defaults=options.job_defaults())

@@ -4,6 +4,7 @@ import os
 import platform
 import socket
 import subprocess
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -25,10 +26,14 @@ _PACKAGES = (
 _GIT_TIMEOUT_S = 5.0
 
 
-def versions() -> dict[str, str]:
-    """Return the version of Python and of each package that can influence a result; absent ones are left out."""
+def versions(more: Sequence[str] = ()) -> dict[str, str]:
+    """Return the version of Python and of each package that can influence a result; absent ones are left out.
+
+    Args:
+        more: Further packages.
+    """
     found = {"python": platform.python_version()}
-    for package in _PACKAGES:
+    for package in (*_PACKAGES, *more):
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

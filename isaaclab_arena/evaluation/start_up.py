@@ -9,6 +9,7 @@ from pathlib import Path
 
 from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.launcher_messages import announce_run_directory
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import provenance
@@ -57,6 +58,7 @@ def start_run(request: RunRequest, context: DistributedContext, ranks: Ranks) ->
         if context.is_rank_zero:
             path, attempt, lock = _begin(request, context, devices)
             folder, number = str(path), _NOTHING_TO_DO if attempt is None else str(attempt.number)
+            announce_run_directory(path)
     path = Path(ranks.share_from_rank_zero("output_directory", folder))
     number = ranks.share_from_rank_zero("attempt", number)
     ranks.check_shared(path)

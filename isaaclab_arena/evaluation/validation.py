@@ -191,6 +191,8 @@ class _Resolver:
             if "num_envs" in known:
                 options["num_envs"] = num_rows
             config = _keyed("policy_config_dict", lambda: read_options(config_class, options, owner=owner))
+            if not self._may_import:
+                _keyed("policy_config_dict", lambda: _refuse(policy_class.foreign_code(config)))
             devices = {key: options[key] for key in ("policy_device_id", "policy_device") if key in options}
             if policy_class.uses_own_device:
                 _keyed("policy_config_dict", lambda: resolve_policy_device(**devices))
@@ -214,7 +216,10 @@ def _has_no_length(conditions: JobConditions, policy_class: type[PolicyBase]) ->
 
 
 def _refuse_foreign_code(builder: EnvironmentBuilder, config: Any) -> None:
-    found = builder.foreign_code(config) if isinstance(builder, CodeLoadingBuilder) else ()
+    _refuse(builder.foreign_code(config) if isinstance(builder, CodeLoadingBuilder) else ())
+
+
+def _refuse(found: Sequence[Problem]) -> None:
     why = "only what is registered may be loaded here (--no_import; to replay a recording, see --allow_import)"
     if found:
         raise ConfigError([dataclasses.replace(problem, message=f"{problem.message}; {why}") for problem in found])

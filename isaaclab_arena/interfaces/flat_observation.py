@@ -13,13 +13,16 @@ def flat_size(terms: Mapping[str, ArraySpec]) -> int:
     return sum(prod(spec.shape) for spec in terms.values())
 
 
-def flattened(group: Mapping[str, torch.Tensor], terms: Sequence[str], *, num_envs: int) -> torch.Tensor:
+def flattened(
+    group: Mapping[str, torch.Tensor], terms: Sequence[str], *, num_envs: int, device: torch.device | str = "cpu"
+) -> torch.Tensor:
     """Return terms of an observation group side by side.
 
     Args:
         group: Term to its value. Shape of each: (num_envs, ...).
         terms: Which ones, in this order; none gives a vector without numbers.
         num_envs: Number of rows.
+        device: Where a vector without numbers lives; others live where their terms do.
 
     Returns:
         Shape: (num_envs, sum of sizes), float32.
@@ -28,4 +31,4 @@ def flattened(group: Mapping[str, torch.Tensor], terms: Sequence[str], *, num_en
         KeyError: If the group lacks a term.
     """
     parts = [group[name].reshape(num_envs, -1).to(torch.float32) for name in terms]
-    return torch.cat(parts, dim=1) if parts else torch.zeros(num_envs, 0)
+    return torch.cat(parts, dim=1) if parts else torch.zeros(num_envs, 0, device=device)

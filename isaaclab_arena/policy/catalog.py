@@ -14,6 +14,7 @@ POLICIES = Registry(
         "random_action": "isaaclab_arena.policy.random_action:RandomActionPolicy",
         "metaworld_expert": "isaaclab_arena.policy.metaworld_expert:MetaWorldExpertPolicy",
         "replay": "isaaclab_arena.policy.replay:ReplayPolicy",
+        "rsl_rl": "isaaclab_arena.policy.rsl_rl:RslRlPolicy",
         "scripted": "isaaclab_arena.policy.scripted:ScriptedPolicy",
     },
     entry_point_group="isaaclab_arena.policies",

@@ -91,6 +91,16 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
             ConfigError: With ``key`` set to the option at fault.
         """
 
+    @classmethod
+    def foreign_code(cls, config: Any) -> Sequence[Problem]:
+        """Return one problem per option that names a program which would run in this process; none by default.
+
+        Args:
+            config: An instance of ``config_class``. Nothing is run to answer.
+        """
+        del config
+        return ()
+
     def check_environment(self, env: Environment) -> None:
         """Refuse an environment that the policy cannot act in; called when both are built, before the first step.
 

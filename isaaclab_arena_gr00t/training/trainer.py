@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from gr00t.model import Gr00tSmallProcessor
 from gr00t.model.modeling import Gr00tSmall
 from torch import nn
@@ -204,15 +203,6 @@ class Trainer:
         decay = min(self.settings.ema_decay, (1 + self.num_steps) / (10 + self.num_steps))
         for average, trained in zip(self._average.parameters(), self._model.parameters(), strict=True):
             average.lerp_(trained, 1 - decay)
-
-
-def highest_of_ranks(number: int) -> int:
-    """Return the largest of the ranks' numbers, the same on all of them; none goes on before all have come."""
-    if not dist.is_initialized():
-        return number
-    highest = torch.tensor(number)
-    dist.all_reduce(highest, dist.ReduceOp.MAX)
-    return int(highest)
 
 
 def learning_rate_at(step: int, settings: TrainingSettings) -> float:

@@ -6,12 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gr00t.model.checkpoint import save_checkpoint
+
+from isaaclab_arena.config.loading import load_jobs_file
+from isaaclab_arena.distributed.collectives import highest_of_ranks
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.interruption import Interruption, watch_for_interruption
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.storage.recorded_steps import RecordedSteps
+from isaaclab_arena.training.closed_loop import ClosedLoopEvaluation
+from isaaclab_arena.training.progress import Progress, tensorboard
 from isaaclab_arena_gr00t.config import read_policy_config
 from isaaclab_arena_gr00t.data.sources import jobs_of
 from isaaclab_arena_gr00t.joint_files import read_joint_files
@@ -28,11 +34,9 @@ from isaaclab_arena_gr00t.training.demonstrations import (
     find_demonstrations,
     split,
 )
-from isaaclab_arena_gr00t.training.evaluation import ClosedLoopEvaluation
 from isaaclab_arena_gr00t.training.new_model import NewModel, based_on, interface_of, new_model, wire_recordings
 from isaaclab_arena_gr00t.training.options import FinetuneOptions
-from isaaclab_arena_gr00t.training.progress import Progress
-from isaaclab_arena_gr00t.training.trainer import Trainer, highest_of_ranks
+from isaaclab_arena_gr00t.training.trainer import Trainer
 
 _LOG = logging.getLogger("isaaclab_arena.gr00t")
 _INTERRUPTED = 128
@@ -100,9 +104,11 @@ class TrainingRun:
         """
         context, folder = self._context, self._options.output_dir
         self._begin()
+        after_step = self._trainer.num_steps
+        board = tensorboard(folder / "tensorboard", after_step=after_step) if context.is_rank_zero else None
         with (
             log_file(folder / "logs" / f"rank{context.rank}.log", context.rank),
-            Progress(folder, is_writer=context.is_rank_zero, after_step=self._trainer.num_steps) as progress,
+            Progress(folder, is_writer=context.is_rank_zero, after_step=after_step, writer=board) as progress,
             watch_for_interruption() as interruption,
         ):
             return self._evaluate_if_left_out(progress) or self._train(progress, interruption)
@@ -116,12 +122,12 @@ class TrainingRun:
             is_last = trainer.num_steps == options.max_steps
             if trainer.num_steps % options.log_every == 0 or is_last:
                 now = time.perf_counter()
-                progress.write(
-                    trainer.num_steps,
-                    loss=total / steps,
-                    learning_rate=trainer.learning_rate(),
-                    samples_per_s=steps * options.batch_size * self._context.world_size / (now - since),
-                )
+                measures = {
+                    "loss": total / steps,
+                    "learning_rate": trainer.learning_rate(),
+                    "samples_per_s": steps * options.batch_size * self._context.world_size / (now - since),
+                }
+                progress.write(trainer.num_steps, measures)
                 since, steps, total = now, 0, 0.0
             if trainer.num_steps % options.save_every == 0 or is_last:
                 self._validate(progress)
@@ -151,7 +157,8 @@ class TrainingRun:
 
     def _validate(self, progress: Progress) -> None:
         if self._context.is_rank_zero and len(self._validation):
-            progress.write(self._trainer.num_steps, validation_loss=self._trainer.validation_loss(self._validation))
+            measures = {"validation_loss": self._trainer.validation_loss(self._validation)}
+            progress.write(self._trainer.num_steps, measures)
 
     def _save(self) -> None:
         if not self._context.is_rank_zero:
@@ -183,7 +190,7 @@ class TrainingRun:
         interrupted = highest_of_ranks(evaluated.exit_code if evaluated.exit_code >= _INTERRUPTED else 0)
         if interrupted != 0:
             return interrupted
-        progress.write(num_steps, **{f"success_rate/{job}": rate for job, rate in evaluated.success_rates.items()})
+        progress.write(num_steps, {f"success_rate/{job}": rate for job, rate in evaluated.success_rates.items()})
         return 0
 
 
@@ -192,9 +199,19 @@ def _evaluation(options: FinetuneOptions, ranks: Ranks, made: NewModel) -> Close
     if options.eval_jobs_config is None:
         return None
     evaluation = ClosedLoopEvaluation(
-        options.eval_jobs_config, output_directory=options.output_dir, ranks=ranks, device=options.device
+        load_jobs_file(options.eval_jobs_config),
+        checkpoint_option="model_path",
+        policy_type="gr00t_closedloop",
+        output_directory=options.output_dir,
+        ranks=ranks,
+        device=options.device,
     )
-    evaluation.check(made.model, made.processor)
+
+    def save_untrained(folder: Path) -> Path:
+        save_checkpoint(folder, made.model, made.processor)
+        return folder
+
+    evaluation.check(save_untrained)
     return evaluation
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from isaaclab_arena.cli.doctor import examine, package_finding
 from isaaclab_arena.cli.main import main
+from tests.end_to_end.launching import command, run
 
 
 def test_this_machine_can_run_evaluations(capsys):
@@ -42,3 +43,15 @@ def test_a_missing_extra_is_marked_but_not_as_broken():
     finding = package_finding("no-such-package", "", required=False)
 
     assert str(finding).startswith("[--] no-such-package")
+
+
+def test_every_rank_is_a_line_of_one_table():
+    finished = run(command("doctor", ranks=2, module=["-m", "isaaclab_arena.cli"]), extra={"MUJOCO_GL": "egl"})
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.count("everything that is needed works") == 1
+    _, _, table = finished.stdout.partition("everything that is needed works\n")
+    heading, *lines, verdict = table.splitlines()
+    assert heading.split()[:5] == ["rank", "local", "rank", "host", "device"]
+    assert [line.split()[:2] for line in lines if line[0].isdigit()] == [["0", "0"], ["1", "1"]]
+    assert "'egl'" in table
+    assert verdict.startswith("2 ranks talk over ")

@@ -89,3 +89,18 @@ def test_without_a_telling_suffix_both_formats_are_read(tmp_path, content, expec
 def test_without_a_telling_suffix_a_brace_means_json(tmp_path):
     with pytest.raises(ConfigError, match="not valid JSON"):
         read_document(write(tmp_path, "jobs", '{"a": 1,}'))
+
+
+def test_tags_of_pythons_own_are_passed_over_where_that_is_asked_for(tmp_path):
+    text = "a: !!python/tuple [1, 2]\nb: &b !!python/name:torch.nn.ELU ''\nc: *b\nd: !!python/object:x.Y {e: no}\n"
+    path = write(tmp_path, "a.yaml", text)
+    expected = {"a": [1, 2], "b": "torch.nn.ELU", "c": "torch.nn.ELU", "d": {"e": "no"}}
+    assert read_document(path, python_tags=True) == expected
+    with pytest.raises(ConfigError, match="not valid YAML"):
+        read_document(path)
+
+
+@pytest.mark.parametrize("text", ["- " * 100_000 + "1", "a: !mine 3\n", "a: [1\n", "a: 1\na: 2\n"])
+def test_nothing_else_is_let_pass_with_them(tmp_path, text):
+    with pytest.raises(ConfigError):
+        read_document(write(tmp_path, "a.yaml", text), python_tags=True)

@@ -109,6 +109,27 @@ def test_a_nan_action_is_an_error_of_its_row_alone(name):
     assert not env.step(torch.zeros(env.action_space.shape)).diverged.any()
 
 
+@ALL
+def test_an_environment_stepped_in_inference_mode_goes_on_outside_of_it(name):
+    env = build_on_the_floor(name, num_envs=2)
+    with torch.inference_mode():
+        start(env)
+        step = env.step(torch.zeros(env.action_space.shape))
+    snapshot = env.snapshot()
+    assert snapshot is not None
+    assert not step.reward.is_inference()
+    env.step(torch.zeros(env.action_space.shape, requires_grad=True))
+    start(env, [1])
+    with torch.inference_mode():
+        env.restore_snapshot(snapshot)
+    start(env)
+    assert (
+        not env.step(torch.zeros(env.action_space.shape))
+        .observation["policy"][next(iter(leaf_specs(env)))]
+        .requires_grad
+    )
+
+
 def test_the_state_of_a_walking_machine_moves_with_it():
     env = build_on_the_floor("velocity_go1", num_envs=2)
     start(env)

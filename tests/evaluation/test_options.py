@@ -59,3 +59,17 @@ def test_one_folder_may_be_named_in_two_ways(tmp_path, monkeypatch):
 def test_options_that_cannot_be_meant_are_refused(arguments, message):
     with pytest.raises(ConfigError, match=message):
         read(*arguments)[0].check()
+
+
+def test_gpus_may_be_listed_as_arena_and_mjlab_users_type_them():
+    for spelling in (("--gpu-ids", "0", "1"), ("--gpu_ids=0 1",), ("--gpu_ids", "0", "1")):
+        options, rest = read(*spelling, "--seed", "3")
+        assert (options.gpu_ids, options.seed, rest) == ("0 1", 3, [])
+    assert read("--gpu-ids", "None")[0].gpu_ids == "none"
+    assert read("--gpu-ids", "")[0].gpu_ids == ""
+    assert read()[0].gpu_ids is None
+
+
+def test_an_environments_name_may_follow_the_gpus():
+    options, rest = read("--gpu-ids", "0", "1", "lift_object")
+    assert (options.gpu_ids, rest) == ("0 1", ["lift_object"])

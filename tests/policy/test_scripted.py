@@ -57,7 +57,7 @@ def test_one_policy_serves_environments_of_different_sizes_in_turn():
 
 
 def test_an_environment_without_a_simulation_is_refused():
-    with pytest.raises(PolicyError, match="looks into the simulation, and CoinEnvironment shows none"):
+    with pytest.raises(PolicyError, match="drives an arm in a simulation, and CoinEnvironment shows none"):
         ScriptedPolicy().get_action(CoinEnvironment(CoinConfig(), 2), {})
 
 

@@ -99,7 +99,7 @@ class _Player:
 
     def __init__(self, env: Environment, *, speed: float) -> None:
         if not isinstance(env, Simulated):
-            raise PolicyError(f"the scripted policy looks into the simulation, and {type(env).__name__} shows none")
+            raise PolicyError(f"the scripted policy drives an arm in a simulation, and {type(env).__name__} shows none")
         if env.task_name not in SCRIPTS:
             raise PolicyError(
                 f"the scripted policy has no plan for '{env.task_name}'{did_you_mean(env.task_name, SCRIPTS)}"

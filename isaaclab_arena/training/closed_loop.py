@@ -3,14 +3,12 @@
 import json
 import logging
 import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from gr00t.model import Gr00tSmallProcessor
-from gr00t.model.checkpoint import save_checkpoint
-from gr00t.model.modeling import Gr00tSmall
-
-from isaaclab_arena.config.loading import JobsFile, load_jobs_file
+from isaaclab_arena.config.schema import JobsFile
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.condition_sets import agreed_hash
@@ -22,8 +20,25 @@ from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.results.freshness import TABLE as RESULTS_FILE
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 
-_LOG = logging.getLogger("isaaclab_arena.gr00t")
+_LOG = logging.getLogger(__name__)
 _FOLDER = "evaluations"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatedJob:
+    """What came of one job of an evaluation.
+
+    Attributes:
+        episodes: Episodes that were judged.
+        success_rate: Share of them that succeeded, None where success is not measured.
+        mean_return: Mean sum of rewards, None for no episode.
+        mean_length: Mean number of control steps, None for no episode.
+    """
+
+    episodes: int
+    success_rate: float | None
+    mean_return: float | None
+    mean_length: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,50 +47,67 @@ class Evaluated:
 
     Attributes:
         exit_code: As the runner's command would return it.
-        success_rates: Job to share of its episodes that succeeded, as far as there are any.
+        jobs: Job to what came of it, on rank 0; empty on the others, or if the run came to nothing.
     """
 
     exit_code: int
-    success_rates: dict[str, float]
+    jobs: dict[str, EvaluatedJob]
+
+    @property
+    def success_rates(self) -> dict[str, float]:
+        """Job to its success rate, where that is measured."""
+        return {name: job.success_rate for name, job in self.jobs.items() if job.success_rate is not None}
 
 
 class ClosedLoopEvaluation:
-    """Evaluates checkpoints of a training run with the jobs of a file.
+    """Evaluates checkpoints of a training run with the same jobs each time.
 
     Args:
-        jobs_file: The file; policies of it that have the option ``model_path`` get the checkpoint.
+        jobs_file: The jobs; policies that have the option ``checkpoint_option`` get the checkpoint.
+        checkpoint_option: ``checkpoint_path`` of the policy ``rsl_rl``, ``model_path`` of ``gr00t_closedloop``.
+        policy_type: A policy that has it, for messages.
         output_directory: Folder of the training run.
         ranks: All ranks of the training run.
         device: Where to simulate, None for the rank's own choice.
-
-    Raises:
-        ConfigError: If the file is wrong.
+        options: Further options of the runner.
     """
 
-    def __init__(self, jobs_file: Path, *, output_directory: Path, ranks: Ranks, device: str | None) -> None:
-        self._jobs_file: JobsFile = load_jobs_file(jobs_file)
+    def __init__(
+        self,
+        jobs_file: JobsFile,
+        *,
+        checkpoint_option: str,
+        policy_type: str,
+        output_directory: Path,
+        ranks: Ranks,
+        device: str | None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._jobs_file = jobs_file
+        self._checkpoint_option = checkpoint_option
+        self._policy_type = policy_type
         self._output_directory = output_directory
         self._ranks = ranks
-        self._device = device
+        self._options = {"device": device, "no_dataset": True, **(options or {})}
+        self._num_runs = 0
 
-    def check(self, model: Gr00tSmall, processor: Gr00tSmallProcessor) -> None:
+    def check(self, save_checkpoint: Callable[[Path], Path]) -> None:
         """Refuse jobs that could not be evaluated, before hours of training. Every rank calls it, and rank 0 looks.
+
+        Args:
+            save_checkpoint: Saves a checkpoint of the untrained policy in a folder, and returns its path.
 
         Raises:
             ConfigError: On rank 0, with every problem of the jobs, or if none of them takes the checkpoint.
             PeerStoppedError: On the other ranks, if rank 0 found something wrong.
         """
         if self._ranks.context.is_rank_zero:
-            self._check(model, processor)
+            with tempfile.TemporaryDirectory(prefix="untrained_policy_") as folder:
+                jobs = self._jobs(save_checkpoint(Path(folder)))
+            if not any(self._checkpoint_option in job.policy_options for job in jobs):
+                message = f"no job's policy takes a checkpoint; use policy_type {self._policy_type}"
+                raise ConfigError(Problem(message, file=self._jobs_file.path, key="--eval_jobs_config"))
         self._ranks.share_from_rank_zero("verdict on the jobs", "can be evaluated")
-
-    def _check(self, model: Gr00tSmall, processor: Gr00tSmallProcessor) -> None:
-        with tempfile.TemporaryDirectory(prefix="untrained_model_") as folder:
-            save_checkpoint(folder, model, processor)
-            jobs = self._jobs(Path(folder))
-        if not any("model_path" in job.policy_options for job in jobs):
-            message = "no job's policy takes a checkpoint; use policy_type gr00t_closedloop"
-            raise ConfigError(Problem(message, file=self._jobs_file.path, key="--eval_jobs_config"))
 
     def folder(self, num_steps: int) -> Path:
         """Return where the evaluation after so many steps lies."""
@@ -93,7 +125,8 @@ class ClosedLoopEvaluation:
             ArenaError: See `isaaclab_arena.evaluation.run.execute`.
         """
         folder = self.folder(num_steps)
-        ranks = self._ranks.within(f"evaluation after {num_steps} steps")
+        self._num_runs += 1
+        ranks = self._ranks.within(f"evaluation {self._num_runs} after {num_steps} steps")
         # Nobody may look for the checkpoint before it is there.
         ranks.share_from_rank_zero("checkpoint", str(checkpoint))
         is_begun = (folder / RUN_PLAN_FILE).is_file()
@@ -102,8 +135,7 @@ class ClosedLoopEvaluation:
             eval_jobs_config=self._jobs_file.path,
             output_dir=str(folder),
             resume=str(folder) if is_begun else None,
-            device=self._device,
-            no_dataset=True,
+            **self._options,
         )
         jobs = self._jobs(checkpoint)
         request = RunRequest(
@@ -115,13 +147,26 @@ class ClosedLoopEvaluation:
         )
         _LOG.info("evaluating %s", checkpoint)
         exit_code = execute_among(ranks, request)
-        return Evaluated(exit_code=exit_code, success_rates=self._success_rates(folder))
+        return Evaluated(exit_code=exit_code, jobs=self._results(folder))
 
     def _jobs(self, checkpoint: Path) -> tuple[Job, ...]:
-        return resolve_jobs(self._jobs_file.jobs, file=self._jobs_file.path, overrides={"model_path": str(checkpoint)})
+        return resolve_jobs(
+            self._jobs_file.jobs,
+            file=self._jobs_file.path,
+            overrides={self._checkpoint_option: str(checkpoint)},
+            policy_batch=self._options.get("policy_batch") if self._options.get("deterministic") else None,
+        )
 
-    def _success_rates(self, folder: Path) -> dict[str, float]:
+    def _results(self, folder: Path) -> dict[str, EvaluatedJob]:
         if not self._ranks.context.is_rank_zero or not (folder / RESULTS_FILE).is_file():
             return {}
         rows = json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))["jobs"]
-        return {row["name"]: row["success_rate"] for row in rows if row["success_rate"] is not None}
+        return {
+            row["name"]: EvaluatedJob(
+                episodes=row["episodes"],
+                success_rate=row["success_rate"],
+                mean_return=row["mean_return"],
+                mean_length=row["mean_length"],
+            )
+            for row in rows
+        }

@@ -1,15 +1,23 @@
-"""What a training run tells while it goes on: lines of the log, a CSV file, and TensorBoard where it is installed."""
+"""What a training run tells while it goes on: lines of the log, a CSV file, and a log writer such as TensorBoard."""
 
 import csv
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from isaaclab_arena.storage.atomic import write_text
 
-_LOG = logging.getLogger("isaaclab_arena.gr00t")
+_LOG = logging.getLogger(__name__)
 FILE = "progress.csv"
+
+
+class ScalarWriter(Protocol):
+    """Where measures go besides the CSV file; TensorBoard's writer is one, and so are rsl_rl's."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
+        """Write one measure."""
 
 
 class Progress:
@@ -18,37 +26,41 @@ class Progress:
     Args:
         output_directory: Folder of the training run.
         is_writer: Whether this rank writes; the others' calls do nothing.
-        after_step: Optimiser steps made before; what an interrupted run wrote of later ones is taken out.
+        after_step: Steps made before; what an interrupted run wrote of later ones is taken out.
+        writer: Where else measures go.
     """
 
-    def __init__(self, output_directory: Path, *, is_writer: bool, after_step: int = 0) -> None:
+    def __init__(
+        self, output_directory: Path, *, is_writer: bool, after_step: int = 0, writer: ScalarWriter | None = None
+    ) -> None:
         self._path = output_directory / FILE
         self._is_writer = is_writer
-        self._board = None
+        self._writer = writer
         if is_writer:
             _take_out_later(self._path, after_step)
-            self._board = _tensorboard(output_directory / "tensorboard", purge_step=after_step + 1)
 
-    def write(self, num_steps: int, **measures: float) -> None:
+    def write(self, num_steps: int, measures: Mapping[str, float], *, told: str | None = None) -> None:
         """Write some measures.
 
         Args:
-            num_steps: Optimiser steps made.
+            num_steps: Steps made.
             measures: Name to value.
+            told: What the log says of them; all of them by default.
         """
         if not (self._is_writer and measures):
             return
-        told = ", ".join(f"{name} {value:.4g}" for name, value in measures.items())
-        _LOG.info("step %d: %s", num_steps, told)
+        if told is None:
+            told = f"step {num_steps}: " + ", ".join(f"{name} {value:.4g}" for name, value in measures.items())
+        _LOG.info("%s", told)
         is_new = not self._path.exists()
         with self._path.open("a", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             if is_new:
                 writer.writerow(["step", "measure", "value"])
             writer.writerows([num_steps, name, f"{value:.8g}"] for name, value in measures.items())
-        if self._board is not None:
+        if self._writer is not None:
             for name, value in measures.items():
-                self._board.add_scalar(name, value, num_steps)
+                self._writer.add_scalar(name, value, num_steps)
 
     def __enter__(self) -> Self:
         return self
@@ -56,8 +68,10 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._board is not None:
-            self._board.close()
+        # TensorBoard's writer is closed, those of rsl_rl are stopped.
+        end = getattr(self._writer, "close", None) or getattr(self._writer, "stop", None)
+        if end is not None:
+            end()
 
 
 def _take_out_later(path: Path, after_step: int) -> None:
@@ -71,9 +85,15 @@ def _take_out_later(path: Path, after_step: int) -> None:
         write_text(path, "".join([head, *kept]), overwrite=True)
 
 
-def _tensorboard(folder: Path, *, purge_step: int):
+def tensorboard(folder: Path, *, after_step: int = 0) -> ScalarWriter | None:
+    """Return a writer of TensorBoard's files, None where that is not installed.
+
+    Args:
+        folder: Where the files go.
+        after_step: Steps made before; later ones in files that are there are not shown.
+    """
     try:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  optional package, slow to load
     except ImportError:
         return None
-    return SummaryWriter(str(folder), purge_step=purge_step)
+    return SummaryWriter(str(folder), purge_step=after_step + 1)

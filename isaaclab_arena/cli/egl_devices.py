@@ -1,0 +1,60 @@
+"""Which GPUs OpenGL can draw on without a display, through EGL, and which CUDA devices those are.
+
+EGL counts devices in an order of its own, so MUJOCO_EGL_DEVICE_ID is in general no CUDA index. Names and numbers are
+those of the extensions EGL_EXT_device_base, EGL_EXT_device_enumeration and EGL_NV_device_cuda.
+"""
+
+import ctypes
+
+_CUDA_DEVICE = 0x323A
+_LIBRARIES = ("libEGL.so.1", "libEGL.so")
+
+
+def describe_egl_devices() -> str:
+    """Return how many EGL devices there are, and their CUDA indices where the driver tells them.
+
+    Raises:
+        OSError: If there is no EGL, or it cannot list devices.
+    """
+    devices = _cuda_indices(_load_egl())
+    if not devices:
+        return "loads, devices: none"
+    named = ", ".join(
+        f"{number}: " + ("no CUDA" if index is None else f"cuda:{index}") for number, index in enumerate(devices)
+    )
+    return f"loads, {len(devices)} devices ({named})"
+
+
+def _load_egl() -> ctypes.CDLL:
+    for name in _LIBRARIES:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    raise OSError("cannot be loaded, devices: none; only a viewport video through OpenGL would need it")
+
+
+def _cuda_indices(egl: ctypes.CDLL) -> list[int | None]:
+    """Return for each EGL device its CUDA index, None where it has none."""
+    query_devices = _function(egl, "eglQueryDevicesEXT", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    if query_devices is None:
+        raise OSError("loads, but cannot list devices")
+    query_attribute = _function(egl, "eglQueryDeviceAttribEXT", ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
+    number = ctypes.c_int(0)
+    if not query_devices(0, None, ctypes.byref(number)) or number.value == 0:
+        return []
+    devices = (ctypes.c_void_p * number.value)()
+    query_devices(number.value, devices, ctypes.byref(number))
+    indices: list[int | None] = []
+    for device in devices[: number.value]:
+        index = ctypes.c_ssize_t(-1)
+        known = query_attribute is not None and query_attribute(device, _CUDA_DEVICE, ctypes.byref(index))
+        indices.append(index.value if known else None)
+    return indices
+
+
+def _function(egl: ctypes.CDLL, name: str, *argument_types: type):
+    find = egl.eglGetProcAddress
+    find.restype, find.argtypes = ctypes.c_void_p, [ctypes.c_char_p]
+    address = find(name.encode())
+    return ctypes.CFUNCTYPE(ctypes.c_uint, *argument_types)(address) if address else None

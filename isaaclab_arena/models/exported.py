@@ -1,0 +1,153 @@
+"""Networks that were exported as programs: TorchScript and ONNX files."""
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.models.network import Answer, Memory, PolicyNetwork
+
+_MEMORY_NAMES = ("hidden_state", "cell_state")
+_FIRST_WEIGHTS = ("rnn.weight_ih_l0", "mlp.0.weight", "actor.0.weight", "student.0.weight")
+_ROW_BY_ROW = 1
+
+
+class TorchScriptNetwork(PolicyNetwork):
+    """A TorchScript file, as rsl_rl, Isaac Lab and mjlab export it: one vector per row in, one out.
+
+    Those of recurrent networks keep what they remember in buffers for a single row; here each row has its own, put in
+    and taken out around every call.
+
+    Args:
+        path: The file. Loading it loads a program, which runs with the rights of who runs this one.
+        device: Where it is to run.
+
+    Raises:
+        ConfigError: If it cannot be loaded.
+    """
+
+    def __init__(self, path: Path, device: torch.device) -> None:
+        try:
+            self._module = torch.jit.load(str(path), map_location=device).eval()
+        except (RuntimeError, ValueError, OSError) as error:
+            raise ConfigError(Problem(f"cannot be loaded as TorchScript: {_reason(error)}", file=str(path))) from error
+        buffers = dict(self._module.named_buffers())
+        self._names = tuple(name for name in _MEMORY_NAMES if name in buffers)
+        self._shapes = [tuple(buffers[name].shape) for name in self._names]
+        self._device = device
+        parameters = dict(self._module.named_parameters())
+        first = next((parameters[name] for name in _FIRST_WEIGHTS if name in parameters), None)
+        self.num_inputs = None if first is None else first.shape[1]
+
+    def new_memory(self, num_rows: int) -> Memory:
+        """Return zeros for each part that the program remembers."""
+        return tuple(
+            torch.zeros(num_layers, num_rows, size, device=self._device) for num_layers, _, size in self._shapes
+        )
+
+    @torch.no_grad()
+    def answer(self, observation: torch.Tensor, memory: Memory) -> Answer:
+        """Return the outputs for a batch; see `PolicyNetwork.answer`."""
+        for name, part in zip(self._names, memory, strict=True):
+            setattr(self._module, name, part.clone())
+        # The optimiser may fuse operations after the first calls, and later ones would have other last digits.
+        with torch.jit.optimized_execution(False):  # noqa: FBT003  # pyright: ignore[reportPrivateImportUsage]
+            mean = self._module(observation)
+        if not isinstance(mean, torch.Tensor):
+            raise TypeError(f"it gives a {type(mean).__name__}, not one tensor")
+        return Answer(mean=mean, memory=tuple(getattr(self._module, name).clone() for name in self._names))
+
+
+class OnnxNetwork(PolicyNetwork):
+    """An ONNX file, as rsl_rl, Isaac Lab and mjlab export it; it runs on the CPU.
+
+    Most were exported for a batch of one row, and are asked row by row then. Those of recurrent networks take what they
+    remember as inputs ``h_in`` and ``c_in`` and give it back.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ConfigError: If onnxruntime is not installed, or the file cannot be loaded or wants other inputs.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._session = _onnx_session(path)
+        inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
+        _check_interface(inputs, outputs, path)
+        shape = inputs[0].shape
+        self._inputs = [each.name for each in inputs]
+        self._outputs = [each.name for each in outputs[: len(inputs)]]
+        self._sizes = [(each.shape[0], each.shape[2]) for each in inputs[1:]]
+        self._row_by_row = shape[0] == _ROW_BY_ROW
+        self.num_inputs = shape[1] if isinstance(shape[1], int) else None
+
+    def new_memory(self, num_rows: int) -> Memory:
+        """Return zeros for each part that the program remembers."""
+        return tuple(torch.zeros(num_layers, num_rows, size) for num_layers, size in self._sizes)
+
+    def answer(self, observation: torch.Tensor, memory: Memory) -> Answer:
+        """Return the outputs for a batch; see `PolicyNetwork.answer`."""
+        rows = observation.cpu()
+        if not self._row_by_row:
+            return self._asked(rows, memory)
+        answers = [
+            self._asked(rows[row : row + 1], tuple(part[:, row : row + 1] for part in memory))
+            for row in range(rows.shape[0])
+        ]
+        mean = torch.cat([each.mean for each in answers])
+        parts = zip(*(each.memory for each in answers), strict=True)
+        return Answer(mean=mean, memory=tuple(torch.cat(part, dim=1) for part in parts))
+
+    def _asked(self, observation: torch.Tensor, memory: Memory) -> Answer:
+        fed = [observation, *memory]
+        values = {name: part.contiguous().numpy() for name, part in zip(self._inputs, fed, strict=True)}
+        mean, *parts = self._session.run(self._outputs, values)
+        return Answer(mean=torch.from_numpy(mean), memory=tuple(map(torch.from_numpy, parts)))
+
+
+def _check_interface(inputs: list[Any], outputs: list[Any], path: Path) -> None:
+    """Refuse what does not map one vector per row, with or without a memory, to one."""
+    ranks = [len(each.shape) for each in inputs]
+    if ranks not in ([2], [2, 3], [2, 3, 3]) or len(outputs) < len(inputs):
+        wanted = ", ".join(f"{each.name} {each.shape}" for each in inputs) or "nothing"
+        message = (
+            f"takes {wanted} and gives {len(outputs)} tensors; it has to take one vector per row and, if it is "
+            "recurrent, its memory, and give as many back; write a policy of your own for others"
+        )
+        raise ConfigError(Problem(message, file=str(path)))
+    num_rows = inputs[0].shape[0]
+    if isinstance(num_rows, int) and num_rows != _ROW_BY_ROW:
+        raise ConfigError(Problem(f"is for a batch of {num_rows} rows; export it for a batch of 1", file=str(path)))
+
+
+def is_torchscript(path: Path) -> bool:
+    """Return whether a file holds a TorchScript program, which has code where a checkpoint has none."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.partition("/")[2].startswith(("code/", "constants.pkl")) for name in archive.namelist())
+    except (zipfile.BadZipFile, OSError):
+        return False
+
+
+def _onnx_session(path: Path) -> Any:
+    try:
+        import onnxruntime  # noqa: PLC0415  an optional package, and slow to load
+    except ImportError as error:
+        message = "needs the package onnxruntime; install it with: pip install isaaclab-arena-mujoco[onnx]"
+        raise ConfigError(Problem(message, file=str(path))) from error
+    options = onnxruntime.SessionOptions()
+    # One thread, so that a sum is always added up in the same order.
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        # onnxruntime has a dozen exceptions for a bad file, with no public base class but this one.
+        raise ConfigError(Problem(f"cannot be loaded as ONNX: {_reason(error)}", file=str(path))) from error
+
+
+def _reason(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

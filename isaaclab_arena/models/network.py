@@ -1,0 +1,63 @@
+"""What every network of a policy has in common: rows of numbers in, rows of numbers out, and a memory per row."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+
+Memory: TypeAlias = tuple[torch.Tensor, ...]
+"""What a network remembers; empty where it remembers nothing. Shape of each: (num_layers, num_rows, hidden_size)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a network says to a batch of observations.
+
+    Attributes:
+        mean: Its deterministic output. Shape: (num_rows, num_outputs).
+        memory: What it remembers from now on.
+        std: Standard deviation of each output where it is Gaussian, otherwise None. Shape: (num_rows, num_outputs).
+    """
+
+    mean: torch.Tensor
+    memory: Memory
+    std: torch.Tensor | None = None
+
+
+class PolicyNetwork(ABC):
+    """A network that only computes: what it remembers is handed in and out.
+
+    Attributes:
+        num_inputs: Numbers per row that it takes, None where only trying tells.
+        num_outputs: Numbers per row that it gives, likewise.
+        knows_std: Whether its answers have a standard deviation.
+    """
+
+    num_inputs: int | None = None
+    num_outputs: int | None = None
+    knows_std: bool = False
+
+    @abstractmethod
+    def answer(self, observation: torch.Tensor, memory: Memory) -> Answer:
+        """Return the outputs for a batch, without gradients: with them an LSTM takes a way to other last digits.
+
+        Args:
+            observation: On the network's device. Shape: (num_rows, num_inputs), float32.
+            memory: What `new_memory` or the last answer gave; it is not changed.
+        """
+
+    def new_memory(self, num_rows: int) -> Memory:
+        """Return the memory of rows that have seen nothing yet."""
+        del num_rows
+        return ()
+
+
+def forgotten(memory: Memory, rows: torch.Tensor) -> Memory:
+    """Return a memory in which some rows have seen nothing yet.
+
+    Args:
+        memory: It is not changed.
+        rows: Shape: (n,), int64.
+    """
+    return tuple(part.index_fill(1, rows.to(part.device), 0.0) for part in memory)

@@ -1,0 +1,118 @@
+"""rsl_rl's checkpoints, of version 2 to 5, read without rsl_rl."""
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias, TypeGuard
+
+import torch
+
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.models.actor import Actor
+from isaaclab_arena.models.agent_settings import AgentSettings, NetworkSettings
+from isaaclab_arena.models.rebuilt_actor import CLASSES, EXPORT, rebuilt_actor
+
+State: TypeAlias = dict[str, torch.Tensor]
+
+_STATE_KEYS = ("student_state_dict", "actor_state_dict", "model_state_dict")
+# What is left of the names of versions 2 to 4 when they have those of version 5.
+_RENAMED = {
+    "actor": {"actor.": "mlp.", "actor_obs_normalizer.": "obs_normalizer.", "memory_a.rnn.": "rnn.rnn."},
+    "student": {"student.": "mlp.", "student_obs_normalizer.": "obs_normalizer.", "memory_s.rnn.": "rnn.rnn."},
+}
+_STD = {"std": "distribution.std_param", "log_std": "distribution.log_std_param"}
+_OF_OTHERS = ("critic", "memory_c.", "teacher", "memory_t.")
+
+
+def load_actor(path: Path, settings: AgentSettings, device: torch.device) -> Actor:
+    """Return the actor of a checkpoint.
+
+    Args:
+        path: A file ``model_<iteration>.pt``.
+        settings: The configuration that it was trained with.
+        device: Where it is to run.
+
+    Raises:
+        ConfigError: If the file is no such checkpoint, or its network is of a kind that is not known here.
+    """
+    network = settings.network
+    _check_class(network, path)
+    state = actor_state(read_checkpoint(path), path)
+    moved = {name: tensor.to(device, torch.float32, copy=True) for name, tensor in state.items()}
+    try:
+        return rebuilt_actor(moved, network)
+    except ConfigError as error:
+        raise ConfigError([Problem(problem.message, file=str(path)) for problem in error.problems]) from error
+
+
+def read_checkpoint(path: Path) -> Mapping[str, Any]:
+    """Read a checkpoint, without running anything that it may hold.
+
+    Raises:
+        ConfigError: If it is none, or it holds more than tensors and plain values.
+    """
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, ValueError, EOFError, OSError, KeyError, IndexError, zipfile.BadZipFile) as error:
+        raise ConfigError(Problem(f"is no checkpoint: {_reason(error)}", file=str(path))) from error
+    except Exception as error:
+        # What the restricted unpickler raises has no public name: it is a class of the module that must not be used.
+        if type(error).__name__ != "UnpicklingError":
+            raise
+        message = (
+            "is no checkpoint, or holds more than tensors and plain values, which is not loaded: it could run code"
+        )
+        raise ConfigError(Problem(message, file=str(path))) from error
+    if not isinstance(checkpoint, Mapping):
+        message = f"is no checkpoint of rsl_rl but a {type(checkpoint).__name__}"
+        raise ConfigError(Problem(message, file=str(path)))
+    return checkpoint
+
+
+def actor_state(checkpoint: Mapping[str, Any], path: Path) -> State:
+    """Return the tensors of a checkpoint's actor, or of its student, under the names of rsl_rl 5.
+
+    Args:
+        checkpoint: What the file holds, as any version of rsl_rl from 2 on writes it.
+        path: The file, for messages.
+
+    Raises:
+        ConfigError: If there is no actor in it.
+    """
+    key = next((key for key in _STATE_KEYS if _is_state(checkpoint.get(key))), None)
+    if key is None:
+        keys = ", ".join(map(str, list(checkpoint)[:8])) or "nothing"
+        raise ConfigError(Problem(f"holds no {' or '.join(_STATE_KEYS)} of rsl_rl; it holds {keys}", file=str(path)))
+    state = _with_new_names(checkpoint[key]) if key == "model_state_dict" else dict(checkpoint[key])
+    # Version 2 kept the normaliser outside.
+    normalizer = checkpoint.get("obs_norm_state_dict")
+    if _is_state(normalizer):
+        state |= {f"obs_normalizer.{name}": value for name, value in normalizer.items()}
+    return {_STD.get(name, name): tensor for name, tensor in state.items()}
+
+
+def _is_state(value: Any) -> TypeGuard[Mapping[str, torch.Tensor]]:
+    return isinstance(value, Mapping) and all(isinstance(each, torch.Tensor) for each in value.values())
+
+
+def _with_new_names(state: Mapping[str, torch.Tensor]) -> State:
+    role = "student" if any(name.startswith("student.") for name in state) else "actor"
+    renamed = {}
+    for name, tensor in state.items():
+        if name.startswith(_OF_OTHERS):
+            continue
+        old = next((prefix for prefix in _RENAMED[role] if name.startswith(prefix)), None)
+        renamed[name if old is None else _RENAMED[role][old] + name.removeprefix(old)] = tensor
+    return renamed
+
+
+def _check_class(network: NetworkSettings, path: Path) -> None:
+    foreign = network.module and network.module.partition(".")[0] != "rsl_rl"
+    if foreign or network.class_name not in {"", *CLASSES}:
+        name = f"{network.module}.{network.class_name}" if network.module else network.class_name
+        message = f"is a network of the class '{name}'; known are {', '.join(CLASSES)}; {EXPORT}"
+        raise ConfigError(Problem(message, file=str(path)))
+
+
+def _reason(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

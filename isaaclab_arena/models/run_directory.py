@@ -1,0 +1,72 @@
+"""Which file of a training's folder is meant."""
+
+import re
+from pathlib import Path
+
+from isaaclab_arena.errors import ConfigError, Problem
+
+BEST = "best"
+LATEST = "latest"
+
+_BEST_FILE = "model_best.pt"
+_NUMBERED = re.compile(r"model_(\d+)\.pt")
+
+
+def checkpoint_file(path: str, choice: int | str | None) -> Path:
+    """Return the file that holds the network.
+
+    Args:
+        path: The file itself, or the folder of a training.
+        choice: Which of a folder's: ``best``, ``latest`` or an iteration; None for the best where there is one,
+            otherwise the latest.
+
+    Raises:
+        ConfigError: If there is no such file; ``key`` names the option at fault.
+    """
+    found = Path(path)
+    if found.is_file():
+        if choice is not None:
+            message = f"'{path}' is a file already; leave this out, or name its folder as checkpoint_path"
+            raise ConfigError(Problem(message, key="checkpoint"))
+        return found
+    if not found.is_dir():
+        message = f"'{path}' does not exist, and is looked for in the working directory"
+        raise ConfigError(Problem(message, key="checkpoint_path"))
+    return _chosen(found, choice)
+
+
+def _chosen(folder: Path, choice: int | str | None) -> Path:
+    numbered = {
+        int(match[1]): file for file in folder.iterdir() if (match := _NUMBERED.fullmatch(file.name)) is not None
+    }
+    best = folder / _BEST_FILE
+    if choice == BEST or (choice is None and best.is_file()):
+        if not best.is_file():
+            message = f"there is no {_BEST_FILE} in '{folder}'; its checkpoints are {_in_words(numbered)}"
+            raise ConfigError(Problem(message, key="checkpoint"))
+        return best
+    if choice in {None, LATEST}:
+        if not numbered:
+            raise ConfigError(Problem(f"'{folder}' {_without_checkpoints(folder)}", key="checkpoint_path"))
+        return numbered[max(numbered)]
+    if isinstance(choice, bool) or not str(choice).isdecimal():
+        message = f"must be {BEST}, {LATEST} or the number of an iteration, got {choice!r}"
+        raise ConfigError(Problem(message, key="checkpoint"))
+    if int(choice or 0) not in numbered:
+        message = f"there is no model_{choice}.pt in '{folder}'; its checkpoints are {_in_words(numbered)}"
+        raise ConfigError(Problem(message, key="checkpoint"))
+    return numbered[int(choice or 0)]
+
+
+def _without_checkpoints(folder: Path) -> str:
+    runs = sorted(run.name for run in folder.iterdir() if run.is_dir() and any(run.glob("model_*.pt")))
+    if runs:
+        return f"holds no model_<iteration>.pt but {len(runs)} trainings; name one of them, such as {runs[-1]}"
+    exported = sorted(file.name for file in folder.iterdir() if file.suffix in {".pt", ".onnx"})
+    if exported:
+        return f"holds no model_<iteration>.pt; name a file of it: {', '.join(exported)}"
+    return "holds no model_<iteration>.pt"
+
+
+def _in_words(numbered: dict[int, Path]) -> str:
+    return ", ".join(str(number) for number in sorted(numbered)) or "none"

@@ -1,0 +1,158 @@
+"""The policy that acts as an rsl_rl checkpoint does, or as a network that was exported from one."""
+
+import dataclasses
+import hashlib
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.interfaces.action_scaling import scaled_action
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.models.exported import is_torchscript
+from isaaclab_arena.models.network import Memory, forgotten
+from isaaclab_arena.models.run_directory import checkpoint_file
+from isaaclab_arena.policy.network_inputs import NetworkInputs, network_inputs
+from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.policy.trained_policy import FILE_KEY, RslRlPolicyCfg, load_trained, policy_device
+
+logger = logging.getLogger(__name__)
+
+
+class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
+    """Acts as a trained network does, without the library that trained it.
+
+    It takes the mean of what the network would draw from. With ``stochastic`` the noise of each row comes from its
+    episode's own stream. A recurrent network remembers each row for itself, from the start of its episode.
+
+    Args:
+        config: Options of the job.
+
+    Raises:
+        ConfigError: If there is no such file, its network is not known here, or there is no such device.
+    """
+
+    name: ClassVar[str] = "rsl_rl"
+    reproducible = True
+    config_class: ClassVar[type | None] = RslRlPolicyCfg
+
+    def __init__(self, config: RslRlPolicyCfg) -> None:
+        super().__init__(config)
+        self.device = policy_device(config)
+        self._trained = load_trained(config, self.device)
+        file = self._trained.file
+        logger.info("the network of %s (SHA-256 %s) runs on %s", file, _digest(file), self.device)
+        self._stochastic = config.stochastic
+        self._memory: Memory | None = None
+        self._num_rows = 0
+        self._generators: dict[int, np.random.Generator] = {}
+        self._inputs: tuple[Environment, NetworkInputs] | None = None
+
+    @classmethod
+    def check_options(cls, config: RslRlPolicyCfg) -> None:
+        """Refuse what the files already show to be wrong, before anything is simulated.
+
+        Raises:
+            ConfigError: With ``key`` set to the option at fault.
+        """
+        policy_device(config)
+        load_trained(config, torch.device("cpu"))
+
+    @classmethod
+    def foreign_code(cls, config: RslRlPolicyCfg) -> Sequence[Problem]:
+        """Return a problem if the file is a program: TorchScript can read and write files."""
+        path = checkpoint_file(config.checkpoint_path, config.checkpoint)
+        if not is_torchscript(path):
+            return ()
+        return (Problem(f"'{path}' is TorchScript, which is a program", key=FILE_KEY),)
+
+    def check_environment(self, env: Environment) -> None:
+        """Refuse an environment whose observations or actions are not those that the network was made for.
+
+        Raises:
+            ConfigError: With everything that does not fit.
+        """
+        inputs = self._inputs_of(env)
+        problems = inputs.problems(self._trained.network.num_inputs)
+        if not problems:
+            problems = self._wrong_answers(inputs.size, env.action_spec.shape)
+        if problems:
+            raise ConfigError([dataclasses.replace(problem, file=str(self._trained.file)) for problem in problems])
+        logger.info("%s is shown %s", self._trained.file, inputs)
+
+    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
+        """Forget what was seen in the rows of episodes that begin, and take up their streams."""
+        if self._num_rows != env.num_envs:
+            self._memory = None
+        super().start_episodes(env, starts)
+        if self._stochastic:
+            for start in starts:
+                self._generators[start.env_id] = start.episode.policy_generator()
+
+    def reset(self, env_ids: torch.Tensor | None = None) -> None:
+        """Forget what was seen in the named rows, None for all."""
+        if env_ids is None:
+            self._memory = None
+            self._generators.clear()
+            return
+        if self._memory is not None:
+            self._memory = forgotten(self._memory, env_ids)
+        for env_id in env_ids.tolist():
+            self._generators.pop(env_id, None)
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        """Return what the network does in every row. Shape: (num_envs, action_dim)."""
+        seen = self._inputs_of(env).flat(observation, env.num_envs).to(self.device)
+        if self._memory is None or self._num_rows != env.num_envs:
+            self._memory, self._num_rows = self._trained.network.new_memory(env.num_envs), env.num_envs
+        answer = self._trained.network.answer(seen, self._memory)
+        self._memory = answer.memory
+        output = answer.mean.to(env.device)
+        if answer.std is not None and self._stochastic:
+            output = output + answer.std.to(env.device) * self._noise(output)
+        trained = self._trained
+        return scaled_action(output, env.action_spec, trained.action_scaling, clip=trained.clip_actions)
+
+    def close(self) -> None:
+        """Let go of the environment and of what was remembered."""
+        self.reset()
+        self._inputs = None
+
+    def _inputs_of(self, env: Environment) -> NetworkInputs:
+        if self._inputs is None or self._inputs[0] is not env:
+            groups, terms = self._trained.observation_groups, self._trained.observation_terms
+            self._inputs = (env, network_inputs(env.observation_spec, groups, terms))
+        return self._inputs[1]
+
+    def _wrong_answers(self, num_inputs: int, action_shape: tuple[int, ...]) -> list[Problem]:
+        """Return why the network cannot act, after asking it once about a row of zeros."""
+        network = self._trained.network
+        try:
+            answer = network.answer(torch.zeros(1, num_inputs, device=self.device), network.new_memory(1))
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            # An exported program may raise whatever it likes; for a rebuilt network the sizes were compared before.
+            reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
+            message = f"the network cannot be asked about {num_inputs} numbers: {reason[0]}"
+            raise ConfigError(Problem(message, file=str(self._trained.file))) from error
+        if answer.mean.shape[1:] == action_shape:
+            return []
+        message = f"the network gives {answer.mean[0].numel()} actions, the environment takes {action_shape[0]}"
+        return [Problem(message)]
+
+    def _noise(self, output: torch.Tensor) -> torch.Tensor:
+        noise = np.zeros(output.shape, np.float32)
+        for row, generator in self._generators.items():
+            noise[row] = generator.standard_normal(output.shape[1], np.float32)
+        return torch.from_numpy(noise).to(output.device)
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,60 @@
+"""How ranks exchange what they have learned from their own samples."""
+
+from collections.abc import Sequence
+
+import torch
+from rsl_rl.utils import reduce_gradients_in_buckets
+from torch import nn
+
+from isaaclab_arena.distributed.collectives import average_over_ranks_
+
+
+class GradientExchange:
+    """Averages gradients over ranks, for each mini-batch or more rarely.
+
+    With a period of 1 all ranks make the same optimiser step on the mean of their gradients. With a longer one each
+    goes on by itself in between, and at a boundary weights and optimiser are averaged first (local SGD,
+    arXiv:1805.09767).
+    The last mini-batch of an update is always a boundary, so that all ranks act with the same policy.
+
+    Args:
+        period: Mini-batches between two exchanges.
+        world_size: Number of ranks.
+        bucket_mb: How much is sent at once, at most [MB].
+    """
+
+    def __init__(self, *, period: int, world_size: int, bucket_mb: float = 25.0) -> None:
+        self._period = period
+        self._world_size = world_size
+        self._bucket_mb = bucket_mb
+        self._left = 0
+        self._done = 0
+
+    def begin_update(self, num_mini_batches: int) -> None:
+        """Say how many mini-batches the update has that begins now."""
+        self._left = num_mini_batches
+        self._done = 0
+
+    def exchange(self, parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
+        """Average, where this mini-batch is a boundary; called between the backward pass and the optimiser's step.
+
+        Args:
+            parameters: Those whose gradients were just computed, in the same order on all ranks.
+            optimizer: Their optimiser.
+        """
+        self._left -= 1
+        self._done += 1
+        if self._left > 0 and self._done % self._period:
+            return
+        reduce_gradients_in_buckets(parameters, self._world_size, self._bucket_mb)
+        if self._period > 1:
+            _average_state(parameters, optimizer)
+
+
+@torch.no_grad()
+def _average_state(parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
+    for parameter in parameters:
+        average_over_ranks_(parameter.data)
+        for value in optimizer.state.get(parameter, {}).values():
+            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.ndim:
+                average_over_ranks_(value)

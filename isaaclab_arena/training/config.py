@@ -1,0 +1,139 @@
+"""What a training run is asked for: the environment, the agent, the ranks, and how it is evaluated meanwhile."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from isaaclab_arena.interfaces.action_scaling import ActionScaling
+
+
+def _network() -> dict[str, Any]:
+    return {"class_name": "MLPModel", "hidden_dims": [128, 128, 128], "activation": "elu", "obs_normalization": True}
+
+
+def _actor() -> dict[str, Any]:
+    return {**_network(), "distribution_cfg": {"class_name": "GaussianDistribution", "init_std": 1.0}}
+
+
+def _groups() -> dict[str, tuple[str, ...]]:
+    return {"actor": ("policy",), "critic": ("policy",)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentConfig:
+    """What learns, in rsl_rl's words; keys that rsl_rl has mean what they mean there.
+
+    Attributes:
+        experiment_name: Folder of the experiment's runs; the task's name by default.
+        run_name: What is added to the name of the run's folder.
+        seed: Seed of the run; each rank adds its number to it.
+        max_iterations: How often samples are taken and learned from.
+        num_steps_per_env: Control steps of a row in an iteration.
+        save_interval: Iterations between checkpoints.
+        init_at_random_ep_len: Whether rows begin as if in the middle of an episode, so that not all end at once.
+        action_scaling: How the network's output becomes an action.
+        clip_actions: Largest absolute output that counts, None for no limit.
+        check_for_nan: Whether to stop at the first number that is none.
+        torch_compile_mode: Mode of ``torch.compile`` for the networks, None for none.
+        logger: ``tensorboard``, ``none``, or a mapping with the ``class_name`` of one of rsl_rl's log writers.
+        obs_groups: Who sees which groups of observations: ``actor`` and ``critic``.
+        actor: Options of the policy's network, with its ``class_name``.
+        critic: Options of the value's network, likewise.
+        algorithm: Options of the algorithm, likewise.
+    """
+
+    experiment_name: str | None = None
+    run_name: str = ""
+    seed: int = 42
+    max_iterations: int = 300
+    num_steps_per_env: int = 24
+    save_interval: int = 50
+    init_at_random_ep_len: bool = True
+    action_scaling: ActionScaling = ActionScaling.AS_IS
+    clip_actions: float | None = None
+    check_for_nan: bool = True
+    torch_compile_mode: str | None = None
+    logger: str | dict[str, Any] = "tensorboard"
+    obs_groups: dict[str, tuple[str, ...]] = field(default_factory=_groups)
+    actor: dict[str, Any] = field(default_factory=_actor)
+    critic: dict[str, Any] = field(default_factory=_network)
+    algorithm: dict[str, Any] = field(default_factory=lambda: {"class_name": "PPO"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistributedConfig:
+    """How ranks work together.
+
+    Attributes:
+        grad_sync_period: Mini-batches between two exchanges of gradients.
+        check_sync_every: Iterations between two checks that all ranks hold the same weights, 0 for none.
+        timeout_s: How long a rank waits for another one [s].
+    """
+
+    grad_sync_period: int = 1
+    check_sync_every: int = 50
+    timeout_s: float = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """How the policy is evaluated while it learns, by the evaluation runner, on all ranks.
+
+    Attributes:
+        interval: Iterations between evaluations, 0 for none at all. There is one at the end too.
+        num_episodes: Episodes of each, always the same ones.
+        num_envs: Rows of a rank.
+        seed: Seed of their conditions, which training does not see.
+        video_episodes: How many of them are filmed.
+    """
+
+    interval: int = 100
+    num_episodes: int = 100
+    num_envs: int = 50
+    seed: int = 10_000
+    video_episodes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """Which checkpoints stay.
+
+    Attributes:
+        keep_last: How many, the newest ones, beside the best.
+        export: Whether the end of a run writes the policy as TorchScript and ONNX files too.
+    """
+
+    keep_last: int = 3
+    export: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """A whole training run.
+
+    Attributes:
+        task: Name of the training task.
+        environment: Registered name of the environment.
+        num_envs: Rows of each rank.
+        env: Options of the environment, as a job's ``arena_env_args`` has them.
+        variations: What varies from episode to episode, as a job's ``variations``.
+        agent: What learns.
+        distributed: How ranks work together.
+        evaluation: How it is evaluated.
+        checkpoints: Which checkpoints stay.
+    """
+
+    task: str
+    environment: str
+    num_envs: int = 256
+    env: Mapping[str, Any] = field(default_factory=dict)
+    variations: Mapping[str, Any] = field(default_factory=dict)
+    agent: AgentConfig = field(default_factory=AgentConfig)
+    distributed: DistributedConfig = field(default_factory=DistributedConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
+
+    @property
+    def experiment_name(self) -> str:
+        """Folder of the experiment's runs."""
+        return self.agent.experiment_name or self.task

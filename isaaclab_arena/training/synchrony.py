@@ -1,0 +1,91 @@
+"""Whether all ranks hold the same: every tensor of the networks and the optimiser, and the learning rate."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from isaaclab_arena.distributed.collectives import gather_from_ranks
+from isaaclab_arena.errors import ArenaError
+
+
+class OutOfSyncError(ArenaError):
+    """Ranks that have to hold the same weights do not; what they learn is worth nothing from here on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One tensor that is not the same everywhere.
+
+    Attributes:
+        tensor: Its name.
+        ranks: Ranks that hold something else than most.
+    """
+
+    tensor: str
+    ranks: tuple[int, ...]
+
+
+def check_synchrony(state: Mapping[str, Any]) -> None:
+    """Compare a state with those of the other ranks; every rank calls it and comes to the same verdict.
+
+    Args:
+        state: Nested mappings and lists of tensors and numbers; the same names on every rank.
+
+    Raises:
+        OutOfSyncError: If any tensor differs; the message names tensors and ranks.
+    """
+    digests = named_digests(state)
+    held = torch.stack(gather_from_ranks(torch.tensor(list(digests.values()), dtype=torch.int64)))
+    found = differences(list(digests), held)
+    if found:
+        told = "; ".join(f"{each.tensor} of rank {', '.join(map(str, each.ranks))}" for each in found[:5])
+        more = f"; and {len(found) - 5} more tensors" if len(found) > 5 else ""
+        raise OutOfSyncError(
+            f"the ranks have drifted apart: {told}{more} differ from the others; go on from the last checkpoint with "
+            "--resume, and look for code that changes weights on some ranks only"
+        )
+
+
+def named_digests(state: Mapping[str, Any]) -> dict[str, int]:
+    """Return a 63-bit digest of each tensor and number of a state, by its dotted name."""
+    return {name: _digest(value) for name, value in _leaves(state, ())}
+
+
+def differences(names: list[str], held: torch.Tensor) -> list[Difference]:
+    """Return the tensors that are not the same on all ranks, and who differs from most (the lower rank, in a tie).
+
+    Args:
+        names: Names of the tensors.
+        held: Their digests. Shape: (world_size, number of tensors), int64.
+    """
+    found = []
+    for column, name in enumerate(names):
+        digests = held[:, column].tolist()
+        common = max(dict.fromkeys(digests), key=digests.count)
+        ranks = tuple(rank for rank, digest in enumerate(digests) if digest != common)
+        if ranks:
+            found.append(Difference(tensor=name, ranks=ranks))
+    return found
+
+
+def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key in value:
+            yield from _leaves(value[key], (*path, str(key)))
+    elif isinstance(value, list | tuple):
+        for position, item in enumerate(value):
+            yield from _leaves(item, (*path, str(position)))
+    elif isinstance(value, torch.Tensor | int | float):
+        yield ".".join(path), value
+
+
+def _digest(value: torch.Tensor | float) -> int:
+    content = (
+        value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        if isinstance(value, torch.Tensor)
+        else repr(value).encode()
+    )
+    return int.from_bytes(hashlib.sha256(content).digest()[:8], "big") >> 1

@@ -1,0 +1,313 @@
+"""One rank's part of a training run, from the first sample to the last checkpoint; rank 0 alone writes."""
+
+import logging
+import math
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from isaaclab_arena.distributed.collectives import gather_bytes_to_rank_zero, highest_of_ranks
+from isaaclab_arena.distributed.ranks import Ranks
+from isaaclab_arena.evaluation.interruption import Interruption, watch_for_interruption
+from isaaclab_arena.logs import log_file
+from isaaclab_arena.training.agent import learned_state
+from isaaclab_arena.training.checkpoints import (
+    Score,
+    checkpoints,
+    keep_best,
+    model_path,
+    packed,
+    read_checkpoint,
+    read_rank_state,
+    write_checkpoint,
+)
+from isaaclab_arena.training.closed_loop import ClosedLoopEvaluation, Evaluated, EvaluatedJob
+from isaaclab_arena.training.config import TrainingConfig
+from isaaclab_arena.training.episode_statistics import EpisodeStatistics
+from isaaclab_arena.training.exporting import export_policy
+from isaaclab_arena.training.learner import Iteration, Learner
+from isaaclab_arena.training.logging_writer import scalar_writer
+from isaaclab_arena.training.progress import Progress
+from isaaclab_arena.training.settings_files import checkpoint_infos, env_steps_of, write_settings
+from isaaclab_arena.training.synchrony import check_synchrony
+
+_LOG = logging.getLogger(__name__)
+_INTERRUPTED = 128
+
+
+class TrainingRun:
+    """A training run as one rank lives it.
+
+    Args:
+        config: What is asked for.
+        run_directory: The run's folder, which exists and is the same for all ranks.
+        ranks: All ranks; their process group exists where there are several.
+        learner: This rank's learning.
+        evaluation: What evaluates checkpoints, None for nothing.
+        command_line: What was typed.
+        resume: Whether to go on from the newest checkpoint.
+    """
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        *,
+        run_directory: Path,
+        ranks: Ranks,
+        learner: Learner,
+        evaluation: ClosedLoopEvaluation | None,
+        command_line: tuple[str, ...],
+        resume: bool,
+    ) -> None:
+        self._config = config
+        self._folder = run_directory
+        self._context = ranks.context
+        self._learner = learner
+        self._evaluation = evaluation
+        self._command_line = command_line
+        self._resume = resume
+        self._env_steps = 0
+        self._pace = _Pace()
+
+    def execute(self) -> int:
+        """Train to the end, and return the exit code: 0, or 130 or 143 if that was interrupted.
+
+        A signal to any rank stops all of them after the same iteration, with a checkpoint to go on from.
+
+        Raises:
+            ArenaError: If training cannot go on; a checkpoint of the last iteration but one may be there.
+        """
+        context, learner = self._context, self._learner
+        with log_file(self._folder / "logs" / f"rank{context.rank}.log", context.rank):
+            self._begin()
+            writer = None
+            if context.is_rank_zero:
+                writer = scalar_writer(self._config, self._folder, after_step=learner.iterations)
+            with (
+                Progress(
+                    self._folder, is_writer=context.is_rank_zero, after_step=learner.iterations, writer=writer
+                ) as progress,
+                watch_for_interruption() as interruption,
+            ):
+                code = self._evaluate_if_left_out(progress) or self._train(progress, interruption)
+            if code == 0 and context.is_rank_zero:
+                self._finish()
+            return code
+
+    def _begin(self) -> None:
+        """Write down what is asked for, and take up the newest checkpoint where that is asked for."""
+        context, learner = self._context, self._learner
+        found = checkpoints(self._folder) if self._resume else {}
+        if found:
+            iterations, path = list(found.items())[-1]
+            learned = read_checkpoint(path)
+            state = read_rank_state(
+                self._folder, iterations=iterations, rank=context.rank, world_size=context.world_size
+            )
+            exactly = learner.load(learned, state)
+            self._env_steps = env_steps_of(learned) or iterations * learner.env_steps_per_iteration
+            _LOG.info("going on from %s", path)
+            if not exactly:
+                _LOG.warning("rows, ranks or random numbers are not those of the checkpoint: new episodes begin")
+        if context.is_rank_zero:
+            write_settings(
+                self._folder,
+                self._config,
+                observation_terms=learner.environment.observation_terms,
+                world_size=context.world_size,
+                command_line=self._command_line,
+            )
+            _LOG.info("writing to %s", self._folder)
+
+    def _train(self, progress: Progress, interruption: Interruption) -> int:
+        agent, learner = self._config.agent, self._learner
+        if learner.iterations == 0:
+            self._save()
+        while learner.iterations < agent.max_iterations:
+            done = learner.iterate()
+            self._env_steps += done.env_steps
+            self._report(progress, done)
+            is_last = learner.iterations == agent.max_iterations
+            self._check_synchrony(is_last=is_last)
+            is_evaluated = self._is_evaluated_after(learner.iterations)
+            if is_last or is_evaluated or learner.iterations % agent.save_interval == 0:
+                self._save()
+            code = self._evaluate(progress) if is_evaluated else 0
+            code = highest_of_ranks(code or interruption.exit_code)
+            if code != 0 and not (is_last and not is_evaluated):
+                return self._leave(code, saved=is_evaluated)
+        return 0
+
+    def _leave(self, code: int, *, saved: bool) -> int:
+        """Save before any rank leaves, because a launcher ends the others as soon as one has."""
+        if not saved:
+            self._save()
+        return highest_of_ranks(code)
+
+    def _check_synchrony(self, *, is_last: bool) -> None:
+        every = self._config.distributed.check_sync_every
+        if every and self._context.is_distributed and (is_last or self._learner.iterations % every == 0):
+            check_synchrony(learned_state(self._learner.algorithm))
+
+    def _save(self) -> None:
+        """Write a checkpoint; every rank calls it, because each of them has something to keep."""
+        learner, context = self._learner, self._context
+        states = gather_bytes_to_rank_zero(packed(learner.rank_state()))
+        if not context.is_rank_zero:
+            return
+        infos = checkpoint_infos(
+            self._config, iterations=learner.iterations, env_steps=self._env_steps, world_size=context.world_size
+        )
+        learned = {**learner.algorithm.save(), "iter": learner.iterations, "infos": infos}
+        path = write_checkpoint(
+            self._folder,
+            learned,
+            states,
+            iterations=learner.iterations,
+            kept=self._config.checkpoints.keep_last,
+        )
+        _LOG.debug("wrote %s", path)
+
+    def _is_evaluated_after(self, iterations: int) -> bool:
+        interval = self._config.evaluation.interval
+        if self._evaluation is None or iterations == 0:
+            return False
+        return iterations == self._config.agent.max_iterations or (interval > 0 and iterations % interval == 0)
+
+    def _evaluate_if_left_out(self, progress: Progress) -> int:
+        """Make the evaluation of the checkpoint that the run goes on from, if it was interrupted."""
+        iterations = self._learner.iterations
+        if self._evaluation is None or not self._is_evaluated_after(iterations):
+            return 0
+        # Before anything else, because the first evaluation writes the file that is asked for.
+        is_complete = bool(highest_of_ranks(int(self._evaluation.is_complete(iterations))))
+        return 0 if is_complete else highest_of_ranks(self._evaluate(progress))
+
+    def _evaluate(self, progress: Progress) -> int:
+        """Evaluate the newest checkpoint; return 0, or the exit code of an interruption, the same on all ranks."""
+        if self._evaluation is None:
+            return 0
+        began = time.perf_counter()
+        iterations = self._learner.iterations
+        with _as_in_every_evaluation():
+            evaluated = self._evaluation.run(model_path(self._folder, iterations), iterations)
+        interrupted = highest_of_ranks(evaluated.exit_code if evaluated.exit_code >= _INTERRUPTED else 0)
+        if interrupted == 0 and self._context.is_rank_zero:
+            self._keep(evaluated, progress, evaluation_s=time.perf_counter() - began)
+        self._pace.pause(time.perf_counter() - began)
+        return interrupted
+
+    def _keep(self, evaluated: Evaluated, progress: Progress, *, evaluation_s: float) -> None:
+        iterations = self._learner.iterations
+        if evaluated.exit_code != 0:
+            _LOG.warning("the evaluation did not complete; %s says why", self._folder / "evaluations")
+        measures = {"Perf/evaluation_time": evaluation_s}
+        told = []
+        for name, job in evaluated.jobs.items():
+            if job.success_rate is None:
+                told.append(f"{name}: success not measured")
+            else:
+                told.append(f"{name}: success {job.success_rate:.1%} of {job.episodes} episodes")
+                measures[f"Eval/{name}/success_rate"] = job.success_rate
+            if job.mean_return is not None:
+                measures[f"Eval/{name}/mean_return"] = job.mean_return
+        progress.write(iterations, measures, told=f"iteration {iterations}, evaluated: {'; '.join(told) or 'nothing'}")
+        score = score_of(evaluated.jobs.values(), iterations)
+        if score is not None and keep_best(self._folder, iterations, score):
+            _LOG.info("the best so far")
+
+    def _report(self, progress: Progress, done: Iteration) -> None:
+        iterations, total = self._learner.iterations, self._config.agent.max_iterations
+        seconds = done.collect_s + done.learn_s
+        episodes = done.episodes
+        measures = {
+            **{f"Loss/{name}": value for name, value in done.losses.items()},
+            "Loss/learning_rate": done.learning_rate,
+            "Policy/mean_std": done.action_std,
+            "Perf/total_fps": done.env_steps / seconds,
+            "Perf/collection_time": done.collect_s,
+            "Perf/learning_time": done.learn_s,
+            "Perf/total_steps": self._env_steps,
+            "Train/num_episodes": episodes.num_episodes,
+            "Train/mean_reward": episodes.mean_return,
+            "Train/mean_episode_length": episodes.mean_length,
+            "Train/success_rate": episodes.success_rate,
+            "Train/lost_rate": episodes.lost_rate,
+            **{f"Metrics/{name}": value for name, value in episodes.metrics.items()},
+        }
+        left_s = self._pace.left_s(total - iterations)
+        told = (
+            f"iteration {iterations}/{total}: {_told(episodes)}std {done.action_std:.2f}, lr {done.learning_rate:.1e}, "
+            f"{done.env_steps / seconds:,.0f} steps/s, {_clock(left_s)} left"
+        )
+        progress.write(
+            iterations, {name: value for name, value in measures.items() if not math.isnan(value)}, told=told
+        )
+
+    def _finish(self) -> None:
+        if not self._config.checkpoints.export:
+            return
+        for path in export_policy(self._learner.algorithm, self._folder):
+            _LOG.info("wrote %s", path)
+
+
+def score_of(jobs: Iterable[EvaluatedJob], iterations: int) -> Score | None:
+    """Return how good a checkpoint is, None where no episode says.
+
+    Args:
+        jobs: What came of its evaluation; each counts alike.
+        iterations: Iterations done.
+    """
+    judged = [(job, job.mean_return, job.mean_length) for job in jobs if job.mean_return is not None]
+    if not judged:
+        return None
+    rates = [-1.0 if job.success_rate is None else job.success_rate for job, _, _ in judged]
+    merits = [total if job.success_rate is None or not length else total / length for job, total, length in judged]
+    return Score(success_rate=sum(rates) / len(rates), merit=sum(merits) / len(merits), iterations=iterations)
+
+
+class _Pace:
+    """How fast iterations go, evaluations left out."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+        self._iterations = 0
+
+    def pause(self, seconds: float) -> None:
+        """Leave out time in which nothing was learned."""
+        self._began += seconds
+
+    def left_s(self, iterations: int) -> float:
+        """Count one more iteration, and return how long so many more will take [s]."""
+        self._iterations += 1
+        return (time.perf_counter() - self._began) / self._iterations * iterations
+
+
+@contextmanager
+def _as_in_every_evaluation() -> Iterator[None]:
+    """Evaluate alike on any number of ranks, and leave the random numbers of training as they were."""
+    threads = torch.get_num_threads()
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
+        # The last digits of a network's output depend on how many threads share the work.
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+
+
+def _told(episodes: EpisodeStatistics) -> str:
+    if not episodes.num_episodes:
+        return ""
+    success = "" if math.isnan(episodes.success_rate) else f"success {episodes.success_rate:.0%}, "
+    return f"reward {episodes.mean_return:.2f}, length {episodes.mean_length:.0f}, {success}"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,39 @@
+"""docs/training.md shows commands that work one after the other, and a file with every part of a configuration."""
+
+import yaml
+
+from isaaclab_arena.training.agent import check_agent
+from isaaclab_arena.training.documents import default_document, merged, read_training, task_document
+from isaaclab_arena.training.task_evaluation import environment_job
+from isaaclab_arena.training.tasks import TASKS
+from tests.documentation.reading import as_arguments, blocks
+from tests.end_to_end.launching import ROOT, jobs_table, patience_s, run
+
+DOCUMENT = (ROOT / "docs" / "training.md").read_text()
+
+
+def test_a_policy_is_trained_taken_up_again_and_evaluated(tmp_path):
+    lines = [line for block in blocks(DOCUMENT, "bash") for line in block.splitlines()]
+    # Training on two ranks has tests of its own, and takes three times as long.
+    lines = [line for line in lines if "torch.distributed.run" not in line]
+    assert len(lines) == 3
+    for line in lines:
+        finished = run(as_arguments(line), timeout_s=patience_s(120), directory=tmp_path)
+        assert finished.returncode == 0, finished.stderr
+    (evaluated,) = (tmp_path / "outputs").glob("20*")
+    assert jobs_table(evaluated)["episodes"].tolist() == [20]
+    assert (tmp_path / "outputs" / "cartpole" / "model_25.pt").is_file()
+
+
+def test_the_file_that_is_shown_is_right():
+    (block,) = blocks(DOCUMENT, "yaml")
+    document = yaml.safe_load(block)
+    base = merged(default_document(), task_document(document["task"]), document)
+    config = read_training(base, task=document["task"], source="docs/training.md")
+    check_agent(config)
+    assert environment_job(config).variations
+
+
+def test_every_task_is_listed():
+    shown = {line.split("`")[1] for line in DOCUMENT.splitlines() if line.startswith("| `")}
+    assert set(TASKS.names()) <= shown

@@ -1,0 +1,36 @@
+"""The runners starting their own ranks, compared with the same ranks under torchrun."""
+
+from pathlib import Path
+
+from tests.end_to_end.launching import command, run, same_tables, write_jobs
+
+JOBS = [
+    {"name": "reach", "arena_env_args": {"environment": "reach", "num_envs": 3}, "policy_type": "scripted"},
+    {"name": "random", "arena_env_args": {"environment": "reach", "num_envs": 2}, "policy_type": "random_action"},
+    {"name": "more", "arena_env_args": {"environment": "reach", "num_envs": 2}, "policy_type": "random_action"},
+]
+
+
+def test_ranks_give_the_same_tables_whoever_starts_them(tmp_path):
+    path = write_jobs(tmp_path / "jobs.json", [{**job, "num_episodes": 4} for job in JOBS])
+    base = tmp_path / "outputs"
+    under_torchrun = run(command("--eval_jobs_config", path, "--output_dir", tmp_path / "torchrun", ranks=2))
+    assert under_torchrun.returncode == 0, under_torchrun.stderr
+    by_itself = run(command("--eval_jobs_config", path, "--output_base_dir", base, "--nproc_per_node", 2))
+    assert by_itself.returncode == 0, by_itself.stderr
+    (output,) = base.iterdir()
+    assert same_tables(output, tmp_path / "torchrun")
+    assert by_itself.stdout.count("results in") == 1
+    assert f"results in {output}" in by_itself.stdout
+    (shown_by_rank_0,) = (output / "launcher").glob("*/rank0.log")
+    assert f"results in {output}" in shown_by_rank_0.read_text()
+
+
+def test_a_job_file_that_is_not_there_leaves_no_folder_and_one_message(tmp_path):
+    base = tmp_path / "outputs"
+    finished = run(
+        command("--eval_jobs_config", tmp_path / "gone.json", "--output_base_dir", base, "--nproc_per_node", 2)
+    )
+    assert finished.returncode == 2
+    assert finished.stderr.count("gone.json") == 1
+    assert not Path(base).exists()

@@ -1,0 +1,144 @@
+"""Networks that rsl_rl exported answer as the checkpoint does, each row with a memory of its own."""
+
+import builtins
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.models.exported import OnnxNetwork, TorchScriptNetwork, is_torchscript
+from isaaclab_arena.models.network import PolicyNetwork, forgotten
+from tests.models.trainings import NUM_ACTIONS, NUM_OBSERVATIONS, Training, trained
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+CPU = torch.device("cpu")
+RECURRENT = {"class_name": "RNNModel", "rnn_hidden_dim": 8, "rnn_num_layers": 2, "obs_normalization": True}
+KINDS = {
+    "normalised": {"obs_normalization": True},
+    "beta": {"distribution_cfg": {"class_name": "BetaDistribution"}},
+    "heteroscedastic": {"distribution_cfg": {"class_name": "HeteroscedasticGaussianDistribution"}},
+    "lstm": {**RECURRENT, "rnn_type": "lstm"},
+    "gru": {**RECURRENT, "rnn_type": "gru"},
+}
+
+
+def as_torchscript(training: Training) -> PolicyNetwork:
+    training.runner.export_policy_to_jit(str(training.folder / "exported"))
+    return TorchScriptNetwork(training.folder / "exported" / "policy.pt", CPU)
+
+
+def as_onnx(training: Training) -> PolicyNetwork:
+    """Export as mjlab does, which takes a fraction of the time of rsl_rl's own way."""
+    pytest.importorskip("onnxruntime")
+    model = training.runner.alg.get_policy().as_onnx(verbose=False).to("cpu").eval()
+    path = training.folder / f"{training.folder.name}.onnx"
+    names = {"input_names": model.input_names, "output_names": model.output_names}
+    torch.onnx.export(model, model.get_dummy_inputs(), str(path), opset_version=18, dynamo=False, **names)
+    return OnnxNetwork(path)
+
+
+def check_answers(network: PolicyNetwork, training: Training) -> None:
+    reference = training.reference()
+    memory = network.new_memory(5)
+    for step in range(4):
+        observation = training.observation(5, seed=step)
+        if step == 2:
+            memory = forgotten(memory, torch.tensor([0, 3]))
+            reference.policy.reset(torch.tensor([1, 0, 0, 1, 0]))
+        before = [part.clone() for part in memory]
+        answer = network.answer(observation, memory)
+        assert all(torch.equal(old, new) for old, new in zip(before, memory, strict=True))
+        memory = answer.memory
+        torch.testing.assert_close(answer.mean, reference(observation), rtol=0, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("export", [as_torchscript, as_onnx])
+def test_an_exported_network_answers_as_the_checkpoint_does(
+    tmp_path, kind: str, export: Callable[[Training], PolicyNetwork]
+):
+    training = trained(tmp_path, **KINDS[kind])
+    network = export(training)
+    assert network.num_inputs == NUM_OBSERVATIONS
+    check_answers(network, training)
+
+
+def test_the_onnx_file_of_rsl_rls_own_export_is_read(tmp_path):
+    pytest.importorskip("onnxruntime")
+    training = trained(tmp_path, obs_normalization=True)
+    training.runner.export_policy_to_onnx(str(tmp_path / "exported"))
+    check_answers(OnnxNetwork(tmp_path / "exported" / "policy.onnx"), training)
+
+
+def test_torchscript_is_told_from_a_checkpoint(tmp_path):
+    training = trained(tmp_path)
+    as_torchscript(training)
+    assert is_torchscript(tmp_path / "exported" / "policy.pt")
+    assert not is_torchscript(training.checkpoint)
+    (tmp_path / "text.pt").write_text("no archive")
+    assert not is_torchscript(tmp_path / "text.pt")
+
+
+def onnx_file(path: Path, model: torch.nn.Module, *examples: torch.Tensor) -> Path:
+    torch.onnx.export(model, examples, str(path), opset_version=18, dynamo=False)
+    return path
+
+
+class Sum(torch.nn.Module):
+    def forward(self, *parts: torch.Tensor) -> torch.Tensor:
+        return torch.stack(parts).sum(dim=0)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_an_onnx_file_that_wants_something_else_is_refused(tmp_path):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    two = onnx_file(tmp_path / "two.onnx", Sum(), torch.zeros(1, 4), torch.zeros(1, 4))
+    with pytest.raises(ConfigError, match="has to take one vector per row"):
+        OnnxNetwork(two)
+    rows = onnx_file(tmp_path / "rows.onnx", torch.nn.Linear(4, 2), torch.zeros(8, 4))
+    with pytest.raises(ConfigError, match="for a batch of 8 rows"):
+        OnnxNetwork(rows)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_an_onnx_file_for_any_number_of_rows_is_asked_once(tmp_path):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    linear = torch.nn.Linear(4, NUM_ACTIONS)
+    path = tmp_path / "any.onnx"
+    axes = {"obs": {0: "rows"}, "actions": {0: "rows"}}
+    torch.onnx.export(linear, (torch.zeros(1, 4),), str(path), input_names=["obs"], output_names=["actions"],
+                      dynamic_axes=axes, opset_version=18, dynamo=False)  # fmt: skip
+    observation = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    answer = OnnxNetwork(path).answer(observation, ())
+    torch.testing.assert_close(answer.mean, linear(observation).detach(), rtol=0, atol=1e-6)
+
+
+def test_files_that_are_none_are_refused(tmp_path):
+    pytest.importorskip("onnxruntime")
+    (tmp_path / "policy.onnx").write_text("no graph")
+    with pytest.raises(ConfigError, match="cannot be loaded as ONNX"):
+        OnnxNetwork(tmp_path / "policy.onnx")
+    (tmp_path / "policy.pt").write_text("no archive")
+    with pytest.raises(ConfigError, match="cannot be loaded as TorchScript"):
+        TorchScriptNetwork(tmp_path / "policy.pt", CPU)
+
+
+def test_without_onnxruntime_the_message_says_what_to_install(tmp_path, monkeypatch):
+    imported = builtins.__import__
+
+    def without(name, *arguments, **keywords):
+        if name == "onnxruntime":
+            raise ImportError(name)
+        return imported(name, *arguments, **keywords)
+
+    monkeypatch.delitem(sys.modules, "onnxruntime", raising=False)
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ConfigError, match=r"pip install isaaclab-arena-mujoco\[onnx\]"):
+        OnnxNetwork(tmp_path / "policy.onnx")

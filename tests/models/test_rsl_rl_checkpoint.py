@@ -1,0 +1,239 @@
+"""Networks of real checkpoints give the bits that rsl_rl itself gives."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.models.agent_settings import AgentSettings, read_agent_settings
+from isaaclab_arena.models.network import PolicyNetwork, forgotten
+from isaaclab_arena.models.rsl_rl_checkpoint import load_actor
+from tests.models.trainings import GAUSSIAN, NUM_ACTIONS, NUM_OBSERVATIONS, Training, trained
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+CPU = torch.device("cpu")
+LSTM = {"class_name": "RNNModel", "rnn_type": "lstm", "rnn_hidden_dim": 24, "rnn_num_layers": 2}
+GRU = {"class_name": "RNNModel", "rnn_type": "gru", "rnn_hidden_dim": 24, "rnn_num_layers": 1}
+KINDS = {
+    "plain": {},
+    "normalised": {"obs_normalization": True},
+    "log_std": {"distribution_cfg": {**GAUSSIAN, "std_type": "log"}, "activation": "tanh"},
+    "heteroscedastic": {"distribution_cfg": {"class_name": "HeteroscedasticGaussianDistribution", "init_std": 0.5}},
+    "heteroscedastic_log": {
+        "distribution_cfg": {"class_name": "HeteroscedasticGaussianDistribution", "std_type": "log"}
+    },
+    "beta": {"distribution_cfg": {"class_name": "BetaDistribution", "action_range": (-2.0, 0.5)}},
+    "lstm": {**LSTM, "obs_normalization": True},
+    "gru": {**GRU, "distribution_cfg": {"class_name": "BetaDistribution"}},
+}
+
+
+def load(training: Training) -> PolicyNetwork:
+    settings = read_agent_settings(training.folder / "params" / "agent.yaml")
+    return load_actor(training.checkpoint, settings, CPU)
+
+
+def refusal(path: Path, settings: AgentSettings | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_actor(path, settings or AgentSettings(actor={}), CPU)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_network_answers_with_the_bits_of_rsl_rl(tmp_path, kind):
+    training = trained(tmp_path, **KINDS[kind])
+    network, reference = load(training), training.reference()
+    assert (network.num_inputs, network.num_outputs) == (NUM_OBSERVATIONS, NUM_ACTIONS)
+    for num_rows in (1, 5, 64):
+        reference.policy.reset()
+        memory = network.new_memory(num_rows)
+        for step in range(4):
+            observation = training.observation(num_rows, seed=step)
+            answer = network.answer(observation, memory)
+            memory = answer.memory
+            assert torch.equal(answer.mean, reference(observation))
+
+
+@pytest.mark.parametrize(
+    "activation",
+    ["elu", "selu", "relu", "crelu", "lrelu", "tanh", "sigmoid", "softplus", "gelu", "swish", "mish", "identity"],
+)
+def test_every_activation_is_the_one_that_rsl_rl_means(tmp_path, activation):
+    training = trained(tmp_path, activation=activation)
+    observation = training.observation(16)
+    assert torch.equal(load(training).answer(observation, ()).mean, training.reference()(observation))
+
+
+@pytest.mark.parametrize("kind", [LSTM, GRU], ids=["lstm", "gru"])
+def test_a_row_that_starts_an_episode_has_forgotten_and_the_others_have_not(tmp_path, kind):
+    training = trained(tmp_path, **kind)
+    network, reference = load(training), training.reference()
+    observation = training.observation(4)
+    memory = network.answer(observation, network.new_memory(4)).memory
+    before = [part.clone() for part in memory]
+    reference(observation)
+    reference.policy.reset(torch.tensor([0, 1, 0, 1]))
+    anew = network.answer(observation, forgotten(memory, torch.tensor([1, 3]))).mean
+    assert torch.equal(anew, reference(observation))
+    first = network.answer(observation, network.new_memory(4)).mean
+    assert torch.equal(anew[1], first[1])
+    assert not torch.equal(anew[0], first[0])
+    assert all(torch.equal(old, new) for old, new in zip(before, memory, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["plain", "log_std", "heteroscedastic", "heteroscedastic_log"])
+def test_the_standard_deviation_is_that_of_rsl_rl(tmp_path, kind):
+    training = trained(tmp_path, **KINDS[kind])
+    network, policy = load(training), training.reference().policy
+    observation = training.observation(6)
+    policy.distribution.update(policy.mlp(observation))
+    answer = network.answer(observation, ())
+    assert network.knows_std
+    assert answer.std is not None
+    assert torch.equal(answer.std, policy.output_std.detach())
+
+
+def test_a_beta_has_no_standard_deviation_to_draw_with(tmp_path):
+    assert not load(trained(tmp_path, **KINDS["beta"])).knows_std
+
+
+def renamed(state: dict[str, torch.Tensor], names: dict[str, str]) -> dict[str, torch.Tensor]:
+    new = {}
+    for key, tensor in state.items():
+        old = next((name for name in names if key.startswith(name)), None)
+        new[key if old is None else names[old] + key.removeprefix(old)] = tensor
+    return new
+
+
+VERSION_3 = {"mlp.": "actor.", "obs_normalizer.": "actor_obs_normalizer.", "rnn.rnn.": "memory_a.rnn.",
+             "distribution.std_param": "std", "distribution.log_std_param": "log_std"}  # fmt: skip
+STUDENT_3 = {"mlp.": "student.", "obs_normalizer.": "student_obs_normalizer.", "rnn.rnn.": "memory_s.rnn.",
+             "distribution.std_param": "std"}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["normalised", "log_std", "heteroscedastic", "lstm"])
+@pytest.mark.parametrize("version", ["2", "3", "3_student", "4", "5_student"])
+def test_checkpoints_of_older_versions_and_of_students_are_read(tmp_path, kind, version):
+    training = trained(tmp_path, **KINDS[kind])
+    saved = torch.load(training.checkpoint, weights_only=True)
+    state = saved.pop("actor_state_dict")
+    critic = {f"critic.{name}": tensor for name, tensor in saved.pop("critic_state_dict").items()}
+    if version == "2":
+        normalizer = {k.partition(".")[2]: state.pop(k) for k in list(state) if k.startswith("obs_normalizer.")}
+        saved["model_state_dict"] = {**renamed(state, VERSION_3), **critic}
+        if normalizer:
+            saved["obs_norm_state_dict"] = normalizer
+    elif version == "3":
+        saved["model_state_dict"] = {**renamed(state, VERSION_3), **critic}
+    elif version == "3_student":
+        teacher = {f"teacher.{name.removeprefix('mlp.')}": tensor for name, tensor in state.items() if "mlp" in name}
+        saved["model_state_dict"] = {**renamed(state, STUDENT_3), **teacher}
+    elif version == "4":
+        saved["actor_state_dict"] = renamed(state, {"distribution.std_param": "std", "distribution.log": "log"})
+        saved["actor_state_dict"] = renamed(saved["actor_state_dict"], {"log_std_param": "log_std"})
+    else:
+        saved["student_state_dict"] = state
+    torch.save(saved, tmp_path / "model_2.pt")
+    recurrent = kind == "lstm"
+    block = {"activation": "tanh" if kind == "log_std" else "elu", "state_dependent_std": kind == "heteroscedastic"}
+    classes = {
+        "2": ("policy", "ActorCritic"),
+        "3": ("policy", "ActorCritic"),
+        "3_student": ("policy", "StudentTeacher"),
+        "4": ("actor", "RNNModel" if recurrent else "MLPModel"),
+        "5_student": ("student", "rsl_rl.models:MLPModel"),
+    }
+    key, class_name = classes[version]
+    block["class_name"] = class_name + ("Recurrent" if recurrent and key == "policy" else "")
+    settings = dataclasses.replace(AgentSettings(), **{key: block})
+    network = load_actor(tmp_path / "model_2.pt", settings, CPU)
+    observation = training.observation(7)
+    assert torch.equal(network.answer(observation, network.new_memory(7)).mean, training.reference()(observation))
+
+
+def test_building_a_network_leaves_the_global_generator_alone(tmp_path):
+    training = trained(tmp_path, **LSTM)
+    before = torch.get_rng_state()
+    load(training)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.fixture
+def checkpoint(tmp_path) -> tuple[Path, dict]:
+    """A checkpoint made by hand, and what it holds."""
+    tensors = {
+        "mlp.0.weight": torch.ones(4, 6), "mlp.0.bias": torch.zeros(4),
+        "mlp.2.weight": torch.ones(2, 4), "mlp.2.bias": torch.zeros(2),
+        "distribution.std_param": torch.ones(2),
+    }  # fmt: skip
+    return tmp_path / "model_0.pt", {"actor_state_dict": tensors, "iter": 0, "infos": None}
+
+
+def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
+    path = tmp_path / "model_0.pt"
+    path.write_bytes(b"")
+    assert "is no checkpoint" in refusal(path)
+    path.write_text("Version https://git-lfs.github.com/spec/v1")
+    assert "is no checkpoint" in refusal(path)
+    torch.save([1, 2], path)
+    assert "is no checkpoint of rsl_rl but a list" in refusal(path)
+    torch.save({"model": {}, "epoch": 3}, path)
+    assert "it holds model, epoch" in refusal(path)
+
+
+def test_a_checkpoint_that_would_run_code_is_not_loaded(tmp_path):
+    torch.save({"actor_state_dict": {}, "infos": Path("/")}, tmp_path / "model_0.pt")
+    assert "it could run code" in refusal(tmp_path / "model_0.pt")
+
+
+def test_a_cut_off_checkpoint_is_refused(checkpoint):
+    path, content = checkpoint
+    torch.save(content, path)
+    path.write_bytes(path.read_bytes()[:-700])
+    assert "is no checkpoint" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        ({"class_name": "CNNModel"}, "class 'CNNModel'"),
+        ({"class_name": "my_lab.networks:Wonder"}, "class 'my_lab.networks.Wonder'"),
+        ({"class_name": "my_lab.MLPModel"}, "class 'my_lab.MLPModel'"),
+        ({"activation": "snake"}, "no activation 'snake'"),
+        ({"distribution_cfg": {"class_name": "Cauchy"}}, "distribution 'Cauchy'"),
+        ({"distribution_cfg": {"class_name": "BetaDistribution", "action_range": "wide"}}, "no pair of numbers"),
+    ],
+)
+def test_a_network_of_another_kind_is_refused_by_name(checkpoint, block, message):
+    path, content = checkpoint
+    torch.save(content, path)
+    assert message in refusal(path, AgentSettings(actor=block))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"cnns.camera.0.weight": torch.ones(1)}, "parts that are not known here (cnns.camera.0.weight)"),
+        ({"mlp.2.weight": torch.ones(2, 5)}, "4 numbers meet 5"),
+        ({"obs_normalizer._mean": torch.ones(1, 9), "obs_normalizer._std": torch.ones(1, 9)}, "9 numbers meet 6"),
+        ({"mlp.3.weight": torch.ones(2, 2), "mlp.3.bias": torch.ones(2)}, "its linear layers are [0, 2, 3]"),
+        ({"rnn.rnn.weight_hh_l0": torch.ones(8, 4)}, "neither an LSTM nor a GRU"),
+        ({"obs_normalizer.scale": torch.ones(1)}, "not rsl_rl's EmpiricalNormalization"),
+    ],
+)
+def test_tensors_that_make_no_network_are_refused(checkpoint, changes, message):
+    path, content = checkpoint
+    content["actor_state_dict"] |= changes
+    torch.save(content, path)
+    assert message in refusal(path)
+
+
+def test_two_features_per_action_need_an_even_number(checkpoint):
+    path, content = checkpoint
+    content["actor_state_dict"] |= {"mlp.2.weight": torch.ones(3, 4), "mlp.2.bias": torch.ones(3)}
+    torch.save(content, path)
+    settings = AgentSettings(actor={"distribution_cfg": {"class_name": "BetaDistribution"}})
+    assert "cannot be two for each action" in refusal(path, settings)

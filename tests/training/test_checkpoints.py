@@ -1,0 +1,101 @@
+import pickle
+
+import pytest
+import torch
+
+from isaaclab_arena.errors import ConfigError, StorageError
+from isaaclab_arena.training.checkpoints import (
+    BEST,
+    Score,
+    best_score,
+    checkpoints,
+    keep_best,
+    packed,
+    read_checkpoint,
+    read_rank_state,
+    state_path,
+    write_checkpoint,
+)
+
+
+def learned(iterations: int) -> dict:
+    return {"actor_state_dict": {"weight": torch.tensor([float(iterations)])}, "iter": iterations, "infos": {}}
+
+
+def write(folder, iterations: int, *, kept: int = 2, ranks: int = 1):
+    states = [packed({"torch_rng": torch.full((3,), rank, dtype=torch.uint8)}) for rank in range(ranks)]
+    return write_checkpoint(folder, learned(iterations), states, iterations=iterations, kept=kept)
+
+
+def test_the_newest_checkpoints_stay_with_what_belongs_to_them(tmp_path):
+    for iterations in (0, 50, 100):
+        write(tmp_path, iterations)
+    assert list(checkpoints(tmp_path)) == [50, 100]
+    assert {path.name for path in tmp_path.iterdir()} == {"model_50.pt", "state_50.pt", "model_100.pt", "state_100.pt"}
+
+
+def test_a_checkpoint_says_with_which_iteration_to_go_on(tmp_path):
+    assert read_checkpoint(write(tmp_path, 7))["iter"] == 7
+
+
+def test_every_rank_finds_its_own_state(tmp_path):
+    write(tmp_path, 7, ranks=2)
+    states = [read_rank_state(tmp_path, iterations=7, rank=rank, world_size=2) for rank in range(2)]
+    assert [state["torch_rng"].tolist() for state in states if state] == [[0, 0, 0], [1, 1, 1]]
+
+
+def test_the_state_of_another_number_of_ranks_is_none(tmp_path):
+    write(tmp_path, 7, ranks=2)
+    assert read_rank_state(tmp_path, iterations=7, rank=0, world_size=3) is None
+    state_path(tmp_path, 7).unlink()
+    assert read_rank_state(tmp_path, iterations=7, rank=0, world_size=2) is None
+
+
+def test_a_crash_while_writing_leaves_the_checkpoint_before(tmp_path, monkeypatch):
+    write(tmp_path, 50)
+
+    def torn(content, path) -> None:
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", torn)
+    with pytest.raises(StorageError, match="No space left on device"):
+        write_checkpoint(tmp_path, learned(100), [], iterations=100, kept=2)
+    assert {path.name for path in tmp_path.iterdir()} == {"model_50.pt", "state_50.pt"}
+
+
+def test_a_file_with_code_in_it_is_not_loaded(tmp_path):
+    path = tmp_path / "model_1.pt"
+    torch.save({"actor_state_dict": {}, "iter": 1, "infos": pickle.PickleBuffer}, path)
+    with pytest.raises(ConfigError, match="holds code, and is not loaded"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 torn"])
+def test_a_torn_file_is_told(tmp_path, content):
+    path = tmp_path / "model_1.pt"
+    path.write_bytes(content)
+    with pytest.raises((StorageError, ConfigError), match=r"model_1\.pt"):
+        read_checkpoint(path)
+
+
+def test_another_kind_of_file_is_no_checkpoint(tmp_path):
+    path = tmp_path / "model_1.pt"
+    torch.save({"weights": torch.zeros(1)}, path)
+    with pytest.raises(ConfigError, match="is no checkpoint of rsl_rl: it has no actor_state_dict and no iter"):
+        read_checkpoint(path)
+
+
+def test_the_best_checkpoint_outlives_newer_ones(tmp_path):
+    write(tmp_path, 50, kept=1)
+    assert keep_best(tmp_path, 50, Score(success_rate=0.9, merit=1.0, iterations=50))
+    write(tmp_path, 100, kept=1)
+    assert not keep_best(tmp_path, 100, Score(success_rate=0.8, merit=9.0, iterations=100))
+    assert read_checkpoint(tmp_path / BEST)["iter"] == 50
+    assert best_score(tmp_path) == Score(success_rate=0.9, merit=1.0, iterations=50)
+
+
+def test_of_equal_success_the_better_rewards_are_best():
+    first = Score(success_rate=0.9, merit=1.0, iterations=1)
+    assert Score(success_rate=0.9, merit=1.5, iterations=2).is_better_than(first)
+    assert not Score(success_rate=0.9, merit=1.0, iterations=3).is_better_than(first)

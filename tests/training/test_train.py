@@ -1,0 +1,253 @@
+import csv
+import json
+import os
+import signal
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from isaaclab_arena.training.checkpoints import checkpoints, read_checkpoint
+from isaaclab_arena.training.synchrony import named_digests
+from isaaclab_arena.training.train import main
+from tests.end_to_end.launching import ROOT, TORCHRUN, command, patience_s, run, start
+
+TRAIN = ["-m", "isaaclab_arena.training.train"]
+SMALL = (
+    "agent.num_steps_per_env=16",
+    "agent.actor.hidden_dims=[16]",
+    "agent.critic.hidden_dims=[16]",
+    "checkpoints.export=false",
+)
+EVALUATED = ("evaluation.interval=2", "evaluation.num_episodes=5", "evaluation.num_envs=2")
+NOT_EVALUATED = ("evaluation.interval=0",)
+
+
+def train(tmp_path: Path, *words: object, ranks: int = 1, extra: dict[str, str] | None = None):
+    """Train cartpole in a folder."""
+    return run(
+        command(
+            "cartpole", "--log_root", tmp_path / "logs", "--num_envs", 8, *SMALL, *words, ranks=ranks, module=TRAIN
+        ),
+        timeout_s=patience_s(120),
+        extra=extra,
+    )
+
+
+def run_folder(tmp_path: Path) -> Path:
+    (folder,) = [path for path in (tmp_path / "logs" / "cartpole").iterdir() if path.is_dir()]
+    return folder
+
+
+def learned(folder: Path, iterations: int) -> dict[str, int]:
+    content = read_checkpoint(folder / f"model_{iterations}.pt")
+    return named_digests({name: value for name, value in content.items() if name != "infos"})
+
+
+def measures(folder: Path) -> dict[tuple[int, str], float]:
+    with (folder / "progress.csv").open() as file:
+        return {(int(row["step"]), row["measure"]): float(row["value"]) for row in csv.DictReader(file)}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> Path:
+    """A run of six iterations in one go."""
+    tmp_path = tmp_path_factory.mktemp("undisturbed")
+    finished = train(tmp_path, "--max_iterations", 6, "agent.save_interval=2", *EVALUATED)
+    assert finished.returncode == 0, finished.stderr
+    return run_folder(tmp_path)
+
+
+def test_a_run_leaves_checkpoints_settings_and_measures(undisturbed):
+    assert list(checkpoints(undisturbed)) == [2, 4, 6]
+    agent = yaml.safe_load((undisturbed / "params" / "agent.yaml").read_text())
+    assert agent["observation_terms"] == {"policy": ["cart_pos", "pole_angle", "cart_vel", "pole_vel"]}
+    assert yaml.safe_load((undisturbed / "params" / "env.yaml").read_text())["environment"] == "cartpole"
+    told = measures(undisturbed)
+    assert told[6, "Perf/total_steps"] == 6 * 8 * 16
+    assert {(step, name) for step, name in told if "success_rate" in name and name.startswith("Eval")} == {
+        (step, "Eval/cartpole/success_rate") for step in (2, 4, 6)
+    }
+    assert (undisturbed / "model_best.pt").is_file()
+    assert list(undisturbed.glob("events.out.tfevents.*"))
+
+
+def test_a_run_that_was_stopped_ends_with_the_bits_of_one_that_was_not(undisturbed, tmp_path):
+    assert train(tmp_path, "--max_iterations", 4, "agent.save_interval=2", *EVALUATED).returncode == 0
+    folder = run_folder(tmp_path)
+    resumed = run(
+        command("cartpole", "--resume", folder, "--max_iterations", 6, module=TRAIN), timeout_s=patience_s(120)
+    )
+    assert resumed.returncode == 0, resumed.stderr
+    assert "going on from" in resumed.stderr
+    assert learned(folder, 6) == learned(undisturbed, 6)
+    lines = yaml.safe_load((folder / "params" / "train.yaml").read_text())["command_lines"]
+    assert ["--resume" in line for line in lines] == [False, True]
+    told, before = measures(folder), measures(undisturbed)
+    assert {key: value for key, value in told.items() if "Perf" not in key[1]} == {
+        key: value for key, value in before.items() if "Perf" not in key[1]
+    }
+
+
+def test_a_launcher_changes_nothing_for_a_single_process(undisturbed, tmp_path):
+    arguments = [
+        "cartpole",
+        "--log_root",
+        tmp_path / "logs",
+        "--num_envs",
+        8,
+        "--max_iterations",
+        2,
+        *SMALL,
+        *NOT_EVALUATED,
+    ]
+    launched = [*TORCHRUN, "--standalone", "--nproc_per_node=1", *TRAIN, *map(str, arguments)]
+    finished = run(launched, timeout_s=patience_s(120))
+    assert finished.returncode == 0, finished.stderr
+    assert learned(run_folder(tmp_path), 2) == learned(undisturbed, 2)
+
+
+def test_evaluation_gives_the_same_results_for_any_number_of_ranks(undisturbed, tmp_path):
+    """Rank 0 of two starts from the same weights, and evaluates them before anything is learned."""
+    jobs = tmp_path / "jobs.json"
+    job = {
+        "name": "cartpole",
+        "arena_env_args": {"environment": "cartpole", "num_envs": 2},
+        "policy_type": "rsl_rl",
+        "policy_config_dict": {"checkpoint_path": str(undisturbed / "model_6.pt")},
+        "num_episodes": 5,
+        "seed": 10_000,
+    }
+    jobs.write_text(json.dumps({"jobs": [job]}))
+    tables = []
+    for ranks in (1, 2):
+        folder = tmp_path / f"ranks{ranks}"
+        arguments = [
+            "--eval_jobs_config",
+            jobs,
+            "--output_dir",
+            folder,
+            "--split_jobs",
+            "--deterministic",
+            "--policy_batch",
+            2,
+        ]
+        finished = run(command(*arguments, ranks=ranks), timeout_s=patience_s(120))
+        assert finished.returncode == 0, finished.stderr
+        tables.append(episodes(folder))
+    assert tables[0] == tables[1]
+    assert tables[0] == episodes(undisturbed / "evaluations" / "step-6")
+
+
+def episodes(folder: Path) -> list[tuple[str, ...]]:
+    """Return what decides of each episode of an evaluation."""
+    with (folder / "episodes.csv").open() as file:
+        return [(row["episode_index"], row["outcome"], row["length"], row["return"]) for row in csv.DictReader(file)]
+
+
+SPY = """
+import os, sys
+_LOG = os.open(os.environ["SPY_FILE"] + os.environ.get("RANK", "0"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+def _note(event, arguments):
+    if event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+        os.write(_LOG, (str(arguments[0]) + "\\n").encode())
+    elif event == "os.rename":
+        os.write(_LOG, (str(arguments[1]) + "\\n").encode())
+    elif event == "os.mkdir":
+        os.write(_LOG, (str(arguments[0]) + "/\\n").encode())
+sys.addaudithook(_note)
+"""
+
+
+def test_rank_zero_alone_writes_and_all_ranks_use_one_folder(tmp_path):
+    (tmp_path / "spy").mkdir()
+    (tmp_path / "spy" / "sitecustomize.py").write_text(textwrap.dedent(SPY))
+    spied = {"PYTHONPATH": f"{tmp_path / 'spy'}:{ROOT}", "SPY_FILE": str(tmp_path / "written_by_rank")}
+    words = ("agent.save_interval=1", "distributed.check_sync_every=1", "checkpoints.export=true", *NOT_EVALUATED)
+    finished = train(tmp_path, "--max_iterations", 2, *words, ranks=3, extra=spied)
+    assert finished.returncode == 0, finished.stderr
+    folder = run_folder(tmp_path)
+    written = [
+        {
+            Path(line).name
+            for line in (tmp_path / f"written_by_rank{rank}").read_text().splitlines()
+            if line.startswith(str(folder)) and not line.endswith("/")
+        }
+        for rank in range(3)
+    ]
+    assert {
+        "model_2.pt",
+        "state_2.pt",
+        "agent.yaml",
+        "train.yaml",
+        "progress.csv",
+        "policy.onnx",
+        "policy.pt",
+    } <= written[0]
+    assert written[1:] == [{"rank1.log"}, {"rank2.log"}]
+    assert measures(folder)[2, "Perf/total_steps"] == 2 * 3 * 8 * 16
+    assert read_checkpoint(folder / "model_2.pt")["infos"]["isaaclab_arena"]["world_size"] == 3
+
+
+def test_ranks_evaluate_together_and_rows_of_all_are_shared(tmp_path):
+    finished = train(tmp_path, "--max_iterations", 2, *EVALUATED, ranks=2)
+    assert finished.returncode == 0, finished.stderr
+    folder = run_folder(tmp_path)
+    results = json.loads((folder / "evaluations" / "step-2" / "results.json").read_text())
+    assert results["complete"]
+    assert results["jobs"][0]["episodes"] == 5
+    ranks = {path.name for path in (folder / "evaluations" / "step-2" / "cartpole").glob("episode_results_rank*.jsonl")}
+    assert len(ranks) == 2, "every rank ran a share"
+
+
+def test_a_signal_saves_first(tmp_path):
+    arguments = ["cartpole", "--log_root", tmp_path / "logs", "--num_envs", 8, "--max_iterations", 100_000]
+    process = start(command(*arguments, *SMALL, *NOT_EVALUATED, module=TRAIN), tmp_path / "log")
+    deadline = time.monotonic() + patience_s(60)
+    while "iteration 5/" not in (tmp_path / "log").read_text() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait(timeout=patience_s(30)) == 143, (tmp_path / "log").read_text()
+    folder = run_folder(tmp_path)
+    last = max(step for step, _ in measures(folder))
+    assert last in checkpoints(folder), "the last iteration that was told is saved"
+
+
+def test_one_option_starts_ranks_that_give_what_torchrun_gives_and_a_failing_one_is_told(tmp_path):
+    words = ("--max_iterations", 2, *NOT_EVALUATED)
+    by_torchrun, by_option, failing = tmp_path / "torchrun", tmp_path / "option", tmp_path / "failing"
+    assert train(by_torchrun, *words, ranks=2).returncode == 0
+    finished = train(by_option, *words, "--nproc_per_node", 2)
+    assert finished.returncode == 0, finished.stderr
+    folder = run_folder(by_option)
+    assert learned(folder, 2) == learned(run_folder(by_torchrun), 2)
+    assert "iteration 2/2" in finished.stderr
+    assert {path.name for path in folder.glob("launcher/*/rank*.log")} == {"rank0.log", "rank1.log"}
+    finished = train(
+        failing, *words, "--nproc_per_node", 2, "agent.algorithm.class_name=tests.training.failing:Failing"
+    )
+    assert finished.returncode == 1
+    assert "[rank 1]" in finished.stderr
+    assert "LookupError: rank 1 cannot go on" in finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["cartpol"], "no training task called 'cartpol'; did you mean 'cartpole'?"),
+        ([], "TASK: name a task (cartpole"),
+        (["cartpole", "env.start=sideways"], "env.start: \"sideways\" is none of 'upright' or 'hanging'"),
+        (["cartpole", "agent.learning_rat=1"], "agent.algorithm.learning_rat: PPO has no such option; did you mean"),
+        (["cartpole", "--resume", "/nowhere"], "'/nowhere' holds no training run"),
+        (["cartpole", "--config", "/nowhere.yaml"], "/nowhere.yaml: there is no such file"),
+        (["cartpole", "--device", "cuda"], "'cuda' does not exist"),
+        (["cartpole", "agent.logger=wandbb"], "agent.logger: 'wandbb' cannot be used"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(words, told, tmp_path, capsys):
+    assert main([*words, "--log_root", str(tmp_path / "logs")]) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
+    assert told in line
+    assert not list(tmp_path.glob("logs/*/*/model_*"))

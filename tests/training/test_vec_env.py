@@ -1,0 +1,93 @@
+import pytest
+import torch
+
+from isaaclab_arena.interfaces.action_scaling import ActionScaling
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.training.episode_starts import EpisodeStarts
+from isaaclab_arena.training.vec_env import TrainingEnvironment
+from tests.fakes_environment import ScriptedEnvironment
+
+
+def rows(environment: Environment, *, seed: int = 3, group_size: int = 1, **options) -> TrainingEnvironment:
+    starts = EpisodeStarts(environment, seed=seed, group_size=group_size)
+    return TrainingEnvironment(environment, starts, **{"scaling": ActionScaling.AS_IS, "cfg": {}, **options})
+
+
+def run_until_an_episode_ends(training: TrainingEnvironment):
+    for _ in range(20):
+        observation, rewards, dones, extras = training.step(torch.zeros(training.num_envs, training.num_actions))
+        if dones.any():
+            return observation, rewards, dones, extras
+    raise AssertionError("no episode ended")
+
+
+@pytest.mark.parametrize(
+    ("ending", "is_time_out"), [("success", True), ("timeout", True), ("failure", False), ("error", False)]
+)
+def test_only_what_is_lost_is_worth_nothing_from_then_on(ending, is_time_out):
+    training = rows(ScriptedEnvironment(4, endings=(ending,)))
+    _, _, dones, extras = run_until_an_episode_ends(training)
+    assert extras["time_outs"].equal(dones & is_time_out)
+
+
+def test_a_row_that_ends_shows_the_next_episode_at_once():
+    environment = ScriptedEnvironment(1, endings=("failure",))
+    training = rows(environment)
+    observation, *_ = run_until_an_episode_ends(training)
+    second = Episode(job="training", episode_index=1, seed=3)
+    start = environment.draw_conditions(second.conditions_generator())["point.start"]
+    assert observation["policy"][0].tolist() == pytest.approx(start)
+    assert training.episode_length_buf.tolist() == [0]
+
+
+def test_a_row_that_breaks_down_leaves_no_nan_behind():
+    training = rows(ScriptedEnvironment(3, endings=("error",)))
+    observation, *_ = run_until_an_episode_ends(training)
+    assert observation["policy"].isfinite().all()
+
+
+def test_rows_begin_as_if_in_the_middle_so_that_not_all_end_at_once():
+    training = rows(ScriptedEnvironment(2, endings=("timeout",)))
+    training.episode_length_buf[:] = torch.tensor([7, 0])
+    _, _, dones, extras = training.step(torch.zeros(2, 3))
+    assert dones.tolist() == [True, False]
+    assert extras["time_outs"].tolist() == [True, False]
+    assert training.counter.take().num_episodes == 0, "an episode that was cut short is none"
+
+
+def test_ranks_of_other_seeds_begin_other_episodes():
+    first, second = (rows(ScriptedEnvironment(2), seed=seed) for seed in (3, 4))
+    assert not first.get_observations()["policy"].equal(second.get_observations()["policy"])
+
+
+def test_the_rows_of_a_group_begin_alike_and_groups_do_not():
+    training = rows(ScriptedEnvironment(6), group_size=3)
+    seen = training.get_observations()["policy"]
+    assert seen[0].equal(seen[1])
+    assert seen[0].equal(seen[2])
+    assert not seen[0].equal(seen[3])
+
+
+def test_outputs_can_be_shares_of_the_actions_bounds():
+    environment = ScriptedEnvironment(1, endings=("timeout",))
+    training = rows(environment, scaling=ActionScaling.WITHIN_BOUNDS)
+    before = training.get_observations()["policy"].clone()
+    after, *_ = training.step(torch.tensor([[1.0, -5.0, 0.0]]))
+    assert (after["policy"] - before)[0].tolist() == pytest.approx([0.2, -0.1, 0.05], abs=1e-6)
+
+
+def test_a_group_without_terms_is_a_vector_without_numbers():
+    environment = ScriptedEnvironment(2)
+    environment.observation_spec = {"policy": {"position": ArraySpec(shape=(3,))}, "critic": {}}
+    observe = environment._observe
+    environment._observe = lambda: {**observe(), "critic": {}}
+    training = rows(environment)
+    assert training.get_observations()["critic"].shape == (2, 0)
+    observation, *_ = training.step(torch.zeros(2, 3))
+    assert observation["critic"].shape == (2, 0)
+
+
+def test_an_environment_that_takes_no_snapshots_says_so():
+    assert rows(ScriptedEnvironment(2)).snapshot() is None

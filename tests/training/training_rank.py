@@ -1,0 +1,186 @@
+"""One rank that learns with the others and looks whether all hold the same; see test_ranks."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from isaaclab_arena.distributed.collectives import gather_bytes_to_rank_zero
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.process import leave_process
+from isaaclab_arena.distributed.process_group import initialise
+from isaaclab_arena.interfaces.environment import Step
+from isaaclab_arena.training.agent import learned_state
+from isaaclab_arena.training.checkpoints import packed, unpacked
+from isaaclab_arena.training.episode_statistics import EpisodeCounter
+from isaaclab_arena.training.learner import Learner
+from isaaclab_arena.training.synchrony import OutOfSyncError, check_synchrony, named_digests
+from tests.training.learning import small_learner
+from tests.training.samples import NUM_ENVS, algorithm, show
+
+
+def of_all_ranks(value: Any) -> list[Any]:
+    """Return every rank's value."""
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, value)
+    return found
+
+
+def are_alike(learner: Learner) -> bool:
+    """Whether all ranks hold the same bits: networks with their normalisers, optimiser, learning rate."""
+    found = of_all_ranks(named_digests(learned_state(learner.algorithm)))
+    return all(each == found[0] for each in found)
+
+
+def stays_alike(context: DistributedContext, *words: str) -> None:
+    learner = small_learner(*words, context=context)
+    seen = of_all_ranks(learner.environment.get_observations()["policy"].tolist())
+    assert all(seen[0] != other for other in seen[1:]), "the ranks see the same episodes"
+    for _ in range(3):
+        done = learner.iterate()
+        assert are_alike(learner), f"the ranks differ after iteration {learner.iterations}"
+        assert len(set(map(repr, of_all_ranks(done.episodes)))) == 1
+        assert done.env_steps == context.world_size * 8 * 16, "steps are counted over all ranks"
+    check_synchrony(learned_state(learner.algorithm))
+
+
+def gradients_are_averaged(context: DistributedContext) -> None:
+    learner = small_learner(context=context)
+    learner.iterate()
+    parameters = list(learner.algorithm.actor.parameters())
+    for parameter in (*parameters, *learner.algorithm.critic.parameters()):
+        parameter.grad = torch.full_like(parameter, float(context.rank + 1))
+    learner.algorithm._exchange.begin_update(1)
+    learner.algorithm.reduce_parameters()
+    mean = sum(range(1, context.world_size + 1)) / context.world_size
+    assert all(torch.allclose(parameter.grad, torch.tensor(mean)) for parameter in parameters)
+
+
+def ranks_drift_between_boundaries_and_meet_at_them(context: DistributedContext) -> None:
+    words = ("distributed.grad_sync_period=3", "agent.algorithm.schedule=fixed", "agent.num_learning_epochs=2")
+    learner = small_learner(*words, context=context)
+    reduce_parameters, algorithm_ = learner.algorithm.reduce_parameters, learner.algorithm
+    alike: list[bool] = []
+
+    def watched() -> None:
+        weights = named_digests({"actor": dict(algorithm_.actor.named_parameters())})
+        alike.append(len(set(map(repr, of_all_ranks(weights)))) == 1)
+        reduce_parameters()
+
+    algorithm_.reduce_parameters = watched
+    learner.iterate()
+    # Before each of 8 mini-batches: alike at the start, and after the boundaries, which are the 3rd, the 6th, the 8th.
+    assert alike == [True, False, False, True, False, False, True, False], alike
+    assert are_alike(learner), "the ranks have not met at the end of the update"
+
+
+def a_corrupted_rank_is_named(context: DistributedContext) -> None:
+    learner = small_learner(context=context)
+    learner.iterate()
+    check_synchrony(learned_state(learner.algorithm))
+    if context.rank == 1:
+        learner.algorithm.actor.obs_normalizer._mean[0, 2] += 1e-6
+    with pytest.raises(OutOfSyncError, match=r"actor_state_dict\.obs_normalizer\._mean of rank 1 differ"):
+        check_synchrony(learned_state(learner.algorithm))
+
+
+def statistics_are_exact(context: DistributedContext) -> None:
+    counter = EpisodeCounter(num_envs=2, metrics=("way_m",), device=torch.device("cpu"))
+    nobody, everybody = torch.zeros(2, dtype=torch.bool), torch.ones(2, dtype=torch.bool)
+    # Rank 0 ends 2 episodes, rank 1 ends 4, and so on, with returns of 1, 2, 3.
+    for _ in range(context.rank + 1):
+        reward = torch.full((2,), float(context.rank + 1))
+        step = Step(
+            observation={},
+            reward=reward,
+            terminated=everybody,
+            truncated=nobody,
+            success=everybody,
+            diverged=nobody,
+            metrics={"way_m": reward},
+        )
+        counter.add(step, everybody, nobody)
+    told = counter.take()
+    counts = range(1, context.world_size + 1)
+    assert told.num_episodes == 2 * sum(counts)
+    assert told.mean_return == told.metrics["way_m"] == sum(count * count for count in counts) / sum(counts)
+    assert told.success_rate == 1.0
+
+
+def training_taken_up_again_is_undisturbed(context: DistributedContext) -> None:
+    undisturbed = small_learner(context=context)
+    for _ in range(2):
+        undisturbed.iterate()
+    learned = unpacked(packed({**undisturbed.algorithm.save(), "iter": undisturbed.iterations}))
+    states = gather_bytes_to_rank_zero(packed(undisturbed.rank_state()))
+    assert len(states) == (context.world_size if context.is_rank_zero else 0)
+    own = unpacked(packed(undisturbed.rank_state()))
+    undisturbed.iterate()
+    resumed = small_learner(context=context)
+    assert resumed.load(learned, own)
+    resumed.iterate()
+    assert named_digests(learned_state(resumed.algorithm)) == named_digests(learned_state(undisturbed.algorithm))
+    assert are_alike(resumed)
+
+
+def gradients_are_all_that_is_exchanged_for_a_mini_batch(context: DistributedContext) -> None:
+    learner = small_learner("agent.algorithm.schedule=fixed", context=context)
+    learner.iterate()
+    sent: list[int] = []
+    all_reduce = dist.all_reduce
+
+    def counted(tensor: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+        sent.append(tensor.numel())
+        return all_reduce(tensor, *arguments, **options)
+
+    dist.all_reduce = counted
+    try:
+        learner.algorithm.update()
+    finally:
+        dist.all_reduce = all_reduce
+    networks = (learner.algorithm.actor, learner.algorithm.critic)
+    weights = sum(parameter.numel() for network in networks for parameter in network.parameters())
+    num_mini_batches = learner.algorithm.num_learning_epochs * learner.algorithm.num_mini_batches
+    assert sent.count(weights) == num_mini_batches, "one message for each mini-batch"
+    # Beside them: count, mean and variance of each network's normaliser, and the losses.
+    assert len(sent) == num_mini_batches + 2 * 3 + 1
+
+
+def saves_one_update(context: DistributedContext, folder: Path) -> None:
+    learner = algorithm(NUM_ENVS, context)
+    learner.broadcast_parameters()
+    show(learner, [context.rank])
+    learner.update()
+    if context.is_rank_zero:
+        torch.save(learner.save(), folder / "update.pt")
+
+
+def main(folder: Path) -> None:
+    """Check everything; an AssertionError ends the rank."""
+    torch.set_num_threads(1)
+    context = DistributedContext.from_environment(device="cpu")
+    with initialise(context):
+        checks: list[Callable[[], None]] = [
+            lambda: stays_alike(context),
+            lambda: stays_alike(context, "agent.algorithm.class_name=GRPO", "agent.algorithm.group_size=4"),
+            lambda: gradients_are_averaged(context),
+            lambda: ranks_drift_between_boundaries_and_meet_at_them(context),
+            lambda: a_corrupted_rank_is_named(context),
+            lambda: statistics_are_exact(context),
+            lambda: training_taken_up_again_is_undisturbed(context),
+            lambda: gradients_are_all_that_is_exchanged_for_a_mini_batch(context),
+            lambda: saves_one_update(context, folder),
+        ]
+        for check in checks:
+            check()
+        if context.is_rank_zero:
+            sys.stdout.write(f"{len(checks)} checks held\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
+    leave_process(0)
