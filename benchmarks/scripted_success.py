@@ -33,6 +33,7 @@ TASKS: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("open_microwave", {}),
     ("press_button", {}),
     *(("push_to_goal", {"object": name}) for name in (*GRASPED, "plate", "bin")),
+    ("push_cube", {}),
     ("stack", {}),
     ("pick_by_colour", {}),
     ("sort_two", {}),

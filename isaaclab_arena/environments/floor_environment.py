@@ -26,6 +26,7 @@ class FloorEnvironment(ArenaEnvironment):
 
     def __init__(self, *, backend: Backend, task: FloorTask, cameras: EnvironmentCameras, device: torch.device) -> None:
         machine = task.machine
+        self._task = task
         self.machine = machine
         self._actions = MachineActions(machine, backend)
         moved = ArticulatedAsset(root_body=machine.root_body, joints=machine.joints, free_joint=machine.free_joint)
@@ -46,7 +47,7 @@ class FloorEnvironment(ArenaEnvironment):
 
     def _controls(self, action: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
         del running
-        return self._actions.controls(self.backend, action)
+        return self._actions.controls(self.backend, action, self._task.centre())
 
     def _start_state(self, conditions: Conditions) -> StartState:
         machine, task = self.machine, self.task.start_state(conditions)

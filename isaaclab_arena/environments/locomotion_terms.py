@@ -16,6 +16,11 @@ def total_square(values: torch.Tensor) -> torch.Tensor:
     return total(values * values)
 
 
+def mean_square(values: torch.Tensor) -> torch.Tensor:
+    """Return the mean of squares over the last dimension. Shape: (num_envs, n) -> (num_envs,)."""
+    return total_square(values) / values.shape[-1]
+
+
 def tracking(squared_error: torch.Tensor, width: float) -> torch.Tensor:
     """Return 1 without an error, falling like ``exp(-squared_error / width**2)``, with a longer tail.
 

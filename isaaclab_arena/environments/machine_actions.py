@@ -29,13 +29,22 @@ class MachineActions:
         self._default = torch.tensor(machine.default_control, dtype=dtype, device=backend.device)
         self._scale = torch.tensor(machine.action_scale, dtype=dtype, device=backend.device)
 
-    def controls(self, backend: Backend, action: torch.Tensor) -> torch.Tensor:
-        """Return the controls that actions ask for. Shapes: (num_envs, action_dim) -> (num_envs, nu)."""
+    def controls(self, backend: Backend, action: torch.Tensor, centre: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the controls that actions ask for.
+
+        Args:
+            backend: The simulation.
+            action: Shape: (num_envs, action_dim).
+            centre: What zero actions ask for, if not the machine's default. Shape: (num_envs, action_dim).
+
+        Returns:
+            Shape: (num_envs, nu).
+        """
         controls = backend.ctrl.clone()
         bounded = action.to(controls.dtype).clamp(-self._bound, self._bound)
-        controls[:, self._indices] = self._default + self._scale * bounded
+        controls[:, self._indices] = (self._default if centre is None else centre) + self._scale * bounded
         return controls
 
-    def last(self, backend: Backend) -> torch.Tensor:
-        """Return the actions of which the controls are now the result, 0 after a reset. Shape: (num_envs, dim)."""
-        return (backend.ctrl[:, self._indices] - self._default) / self._scale
+    def last(self, backend: Backend, centre: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the actions of which the controls are now the result, 0 after a reset. Shapes: as `controls`."""
+        return (backend.ctrl[:, self._indices] - (self._default if centre is None else centre)) / self._scale

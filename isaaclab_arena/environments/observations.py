@@ -33,6 +33,11 @@ def position_term(read: Callable[[Backend], torch.Tensor]) -> ObservationTerm:
     return ObservationTerm(spec=ArraySpec(shape=(3,), names=_XYZ, unit="m"), read=read, is_point=True)
 
 
+def offset_term(read: Callable[[Backend], torch.Tensor]) -> ObservationTerm:
+    """Return a term that is the way from one point to another [m], the same wherever the robot's base stands."""
+    return ObservationTerm(spec=ArraySpec(shape=(3,), names=_XYZ, unit="m"), read=read)
+
+
 def orientation_term(read: Callable[[Backend], torch.Tensor]) -> ObservationTerm:
     """Return a term that is a unit quaternion, w x y z."""
     return ObservationTerm(spec=ArraySpec(shape=(4,), names=_WXYZ), read=read)

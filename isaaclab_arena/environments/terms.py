@@ -19,10 +19,48 @@ def horizontal_distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.sqrt(x * x + y * y)
 
 
+def push_point(
+    hand: torch.Tensor, position: torch.Tensor, goal: torch.Tensor, gap: tuple[float, float]
+) -> torch.Tensor:
+    """Return where hands have to be to push things to their goals, level with the things.
+
+    That is behind the thing, seen from the goal: anywhere on a short line for a hand that is behind it, and at the
+    far end of the line for one that is not, so that there is room to come down.
+
+    Args:
+        hand: Where the hands are [m]. Shape: (num_envs, 3).
+        position: Where the things are [m]. Shape: (num_envs, 3).
+        goal: Where they should be, seen from above [m]. Shape: (num_envs, 3).
+        gap: Distances from a thing's centre to the near and the far end of the line [m].
+
+    Returns:
+        Shape: (num_envs, 3).
+    """
+    near, far = gap
+    way = (goal - position)[:, :2] / horizontal_distance(goal, position)[:, None].clamp(min=1e-6)
+    offset = (hand - position)[:, :2]
+    back = -(offset[:, 0] * way[:, 0] + offset[:, 1] * way[:, 1])
+    distance = torch.where(back > 0.7 * near, back.clamp(near, far), far)
+    return torch.cat((position[:, :2] - way * distance[:, None], position[:, 2:]), dim=1)
+
+
 def upright(orientation: torch.Tensor) -> torch.Tensor:
     """Return whether a body's z axis points up, to about 18 degrees. Shape: (num_envs, 4) -> (num_envs,), bool."""
     _, x, y, _ = orientation.unbind(-1)
     return 1 - 2 * (x * x + y * y) > 0.95
+
+
+def tilt_from_down(orientation: torch.Tensor) -> torch.Tensor:
+    """Return how far a body's z axis is from pointing down: 0 if it does, 0.5 level, 1 if it points up.
+
+    Args:
+        orientation: Shape: (num_envs, 4).
+
+    Returns:
+        Half of one plus the cosine of the angle to the vertical. Shape: (num_envs,).
+    """
+    _, x, y, _ = orientation.unbind(-1)
+    return 1 - (x * x + y * y)
 
 
 def closeness(distance: torch.Tensor, half_at: float) -> torch.Tensor:

@@ -29,10 +29,11 @@ ALL_ENVIRONMENTS = (
     "pick_by_colour",
     "sort_two",
     "push_to_goal",
+    "push_cube",
     "press_button",
 )
 
-FLOOR_ENVIRONMENTS = ("cartpole", "velocity_go1")
+FLOOR_ENVIRONMENTS = ("cartpole", "velocity_go1", "walk_humanoid", "track_motion")
 """Those of machines that are not arms on a table."""
 
 IN_SOME_ACTION_MODE = (*((name, "joint_position") for name in ALL_ENVIRONMENTS), ("lift_object", "ee_delta"))

@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from isaaclab_arena.environments import terms
@@ -30,3 +31,27 @@ def test_things_below_or_beside_the_table_are_off_it():
 def test_a_box_contains_what_lies_between_its_corners():
     points = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 0.2], [-0.2, 0.0, 0.0], [0.0, 0.11, 0.0]])
     assert terms.inside_box(points, (-0.1, -0.1, -0.1), (0.1, 0.1, 0.1)).tolist() == [True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("hand_x", "expected_x"),
+    [(-0.2, -0.06), (-0.05, -0.05), (-0.025, -0.03), (0.0, -0.06), (0.1, -0.06)],
+    ids=["far behind", "behind", "touching", "on it", "on the wrong side"],
+)
+def test_a_hand_pushes_from_behind(hand_x, expected_x):
+    hand = torch.tensor([[hand_x, 0.0, 0.3]])
+    point = terms.push_point(hand, torch.tensor([[0.0, 0.0, 0.02]]), torch.tensor([[0.5, 0.0, 0.0]]), (0.03, 0.06))
+    assert point[0].tolist() == pytest.approx([expected_x, 0.0, 0.02])
+
+
+def test_a_thing_that_is_at_its_goal_has_a_push_point_nonetheless():
+    place = torch.tensor([[0.1, 0.2, 0.02]])
+    assert torch.isfinite(terms.push_point(place, place, place, (0.03, 0.06))).all()
+
+
+@pytest.mark.parametrize(
+    ("quaternion", "tilt"),
+    [((0.0, 1.0, 0.0, 0.0), 0.0), ((1.0, 0.0, 0.0, 0.0), 1.0), ((0.5**0.5, 0.5**0.5, 0, 0), 0.5)],
+)
+def test_tilt_is_how_far_a_hand_is_from_pointing_down(quaternion, tilt):
+    assert terms.tilt_from_down(torch.tensor([quaternion])).item() == pytest.approx(tilt)

@@ -1,5 +1,7 @@
 """What tasks of machines on a floor have in common."""
 
+import torch
+
 from isaaclab_arena.environments.machine_actions import MachineActions
 from isaaclab_arena.environments.machine_senses import MachineSenses
 from isaaclab_arena.environments.tasks.task import Task
@@ -29,3 +31,10 @@ class FloorTask(Task):
         super().attach(backend)
         self.actions = MachineActions(self.machine, backend)
         self.senses = MachineSenses(self.machine, backend)
+
+    def centre(self) -> torch.Tensor | None:
+        """Return the controls that a zero action asks for now, None for the machine's default ones.
+
+        Shape: (num_envs, action_dim).
+        """
+        return None

@@ -25,8 +25,8 @@ from isaaclab_arena.sim.scene import ScenePart
 TOLERANCE_M = 0.03
 LIFTED_M = 0.03
 HOLD_STEPS = 5
+GOAL_BODY = "goal/body"
 
-_GOAL = "goal/body"
 _AT_REST_M_S = 0.03
 _ON_TABLE_M = 0.01
 _LOW = (0.42, -0.20, -np.pi)
@@ -67,7 +67,7 @@ class PushToGoal(Task):
         self.instruction = f"push the {thing.words} onto the yellow disc"
         self.parts = (object_part(thing), ScenePart(prefix="goal", asset="objects/disc.xml"))
         self.rigid_objects = {thing.name: OBJECT_JOINT}
-        self.landmarks = {"object": OBJECT_BODY, "goal": _GOAL}
+        self.landmarks = {"object": OBJECT_BODY, "goal": GOAL_BODY}
         self.sizes = thing.sizes()
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, float | tuple[float, ...]]:
@@ -85,19 +85,19 @@ class PushToGoal(Task):
         position, yaw = conditions[f"{self.thing.name}.position"], conditions[f"{self.thing.name}.yaw"]
         return StartState(
             joint_positions={OBJECT_JOINT: upright_pose(position, yaw)},
-            mocap_positions={_GOAL: point(conditions["goal.position"])},
+            mocap_positions={GOAL_BODY: point(conditions["goal.position"])},
         )
 
     def observation_terms(self) -> dict[str, ObservationTerm]:
         """Return the object's pose and the disc's place."""
         return {
             **body_pose_terms("object", OBJECT_BODY),
-            "goal_pos": position_term(lambda backend: backend.body_position(_GOAL)),
+            "goal_pos": position_term(lambda backend: backend.body_position(GOAL_BODY)),
         }
 
     def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:
         """Judge by where the object is on the table, how it stands, and its speed."""
-        position, goal = backend.body_position(OBJECT_BODY), backend.body_position(_GOAL)
+        position, goal = backend.body_position(OBJECT_BODY), backend.body_position(GOAL_BODY)
         tcp_distance = terms.distance(backend.site_position(self.robot.tcp_site), position)
         goal_distance = terms.horizontal_distance(position, goal)
         height = position[:, 2] - self.thing.half_height

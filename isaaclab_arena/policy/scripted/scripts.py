@@ -1,7 +1,7 @@
 """The plan for each task: phases of a motion, relative to things in the scene."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 Sizes: TypeAlias = Mapping[str, float]
@@ -209,6 +209,11 @@ def _push_to_goal(sizes: Sizes) -> Script:
     return Script(phases=phases, hand="across")
 
 
+def _push_cube(sizes: Sizes) -> Script:
+    # Pushes go in every direction, and a hand held across some of them would need more turn than a wrist has.
+    return replace(_push_to_goal(sizes), hand="down")
+
+
 def _press_button(sizes: Sizes) -> Script:
     beyond = -sizes["button_travel"] - 0.02
     phases = (
@@ -292,6 +297,7 @@ SCRIPTS: Mapping[str, Callable[[Sizes], Script]] = {
     "pick_by_colour": _pick_by_colour,
     "sort_two": _sort_two,
     "push_to_goal": _push_to_goal,
+    "push_cube": _push_cube,
     "press_button": _press_button,
 }
 """Name of a task to what makes its plan."""
