@@ -84,6 +84,16 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         if problems:
             raise ConfigError([dataclasses.replace(problem, file=str(self._trained.file)) for problem in problems])
         logger.info("%s is shown %s", self._trained.file, inputs)
+        trained_on = tuple(self._trained.observation_groups)
+        shown = tuple(group.name for group in inputs.groups)
+        if trained_on != shown:
+            logger.warning(
+                "%s was trained on group '%s', which is not here, and is shown '%s'; that both mean the same is "
+                "for you to know",
+                self._trained.file,
+                "', '".join(trained_on),
+                "', '".join(shown),
+            )
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
         """Forget what was seen in the rows of episodes that begin, and take up their streams."""
