@@ -15,14 +15,14 @@ from isaaclab_arena.environments.embodiments.workspace import Workspace
 from isaaclab_arena.environments.locomotion_terms import mean_square
 from isaaclab_arena.environments.objects import CUBE
 from isaaclab_arena.environments.observations import ObservationTerm, offset_term
-from isaaclab_arena.environments.tasks.grasping import OBJECT_BODY
+from isaaclab_arena.environments.tasks.grasping import OBJECT_BODY, OBJECT_JOINT
 from isaaclab_arena.environments.tasks.push_to_goal import GOAL_BODY, HOLD_STEPS, PushToGoal
 from isaaclab_arena.environments.tasks.task import Judgement, draw_uniform
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.robot import Robot
 from isaaclab_arena.sim.rotation import norm
 
-TOLERANCE_M = 0.03
+TOLERANCE_M = 0.04
 NEAREST_GOAL_M = 0.10
 FARTHEST_GOAL_M = 0.18
 
@@ -37,6 +37,7 @@ _HIGHEST_M = 0.09
 _HAND_HALF_AT_M = (0.1, 0.025)
 _GOAL_HALF_AT_M = (0.1, 0.03)
 _TILT_HALF_AT = 0.1
+_FAST_M_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +54,7 @@ class PushCubeConfig(CameraOptions):
 
 
 class PushCube(PushToGoal):
-    """Solved when the cube's centre stays within 3 cm of the disc's, seen from above, for 0.25 s.
+    """Solved when the cube's centre stays within 4 cm of the disc's, seen from above, for 0.25 s.
 
     Lost when the cube falls off the table.
     """
@@ -103,6 +104,13 @@ class PushCube(PushToGoal):
         zero = torch.zeros_like(height)
         return point - hand + torch.stack((zero, zero, height), dim=-1)
 
+    def _advance(self, backend: Backend, position: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
+        """Return how fast the cube comes nearer to the disc, 1 for at least 5 cm/s. Shape: (num_envs,)."""
+        way, velocity = goal - position, backend.free_velocity(OBJECT_JOINT)
+        length = terms.horizontal_distance(goal, position).clamp(min=1e-6)
+        speed = (way[:, 0] * velocity[:, 0] + way[:, 1] * velocity[:, 1]) / length
+        return torch.where(length < TOLERANCE_M, 0.0, (speed / _FAST_M_S).clamp(-1, 1))
+
     def _closed(self, backend: Backend) -> torch.Tensor:
         """Return 1 for a gripper that is told to be closed, 0 for one that is to be open. Shape: (num_envs,)."""
         robot = self.robot
@@ -135,6 +143,7 @@ class PushCube(PushToGoal):
             + 0.1 * self._closed(backend)
             + 0.3 * in_place
             + 0.5 * _near(goal_distance, _GOAL_HALF_AT_M)
+            + 0.3 * self._advance(backend, position, goal)
             + success
             - 5.0 * mean_square(self._strain(backend)),
             success=success,
