@@ -228,6 +228,8 @@ def test_the_instruction_names_the_object_and_users_may_read_arenas_attributes()
 
 
 def test_provenance_tells_worlds_apart():
-    digests = {build(name).provenance()["model_sha256"] for name in ALL_ENVIRONMENTS}
-    assert len(digests) == len(ALL_ENVIRONMENTS)
+    digests = {name: build(name).provenance()["model_sha256"] for name in ALL_ENVIRONMENTS}
+    # Two tasks of one world: a cube and a disc on the table.
+    assert digests.pop("push_cube") == digests["push_to_goal"]
+    assert len(set(digests.values())) == len(digests)
     assert build("reach", num_envs=3).provenance() == build("reach").provenance()
