@@ -60,7 +60,7 @@ class PushCube(PushToGoal):
     """
 
     name = "push_cube"
-    time_limit_s = 7.0
+    time_limit_s = 8.0
 
     def __init__(self, robot: Robot, workspace: Workspace) -> None:
         super().__init__(robot, CUBE, workspace)
