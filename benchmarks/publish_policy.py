@@ -173,8 +173,11 @@ def publish(folder: Path, target: Path, options: Options) -> None:
     run = read_run(folder)
     target.mkdir(parents=True, exist_ok=True)
     (target / "params").mkdir(exist_ok=True)
-    for name in ("agent.yaml", "env.yaml", "train.yaml"):
+    for name in ("agent.yaml", "env.yaml"):
         shutil.copyfile(folder / "params" / name, target / "params" / name)
+    lines = [without_places(line.split()) for line in run.settings["command_lines"]]
+    settings = yaml.safe_dump({**run.settings, "command_lines": lines}, sort_keys=False, width=120)
+    (target / "params" / "train.yaml").write_text(settings, encoding="utf-8")
     for old in target.glob("model_*.pt"):
         old.unlink()
     shutil.copyfile(folder / "model_best.pt", target / f"model_{run.best}.pt")

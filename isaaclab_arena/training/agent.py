@@ -24,6 +24,7 @@ from isaaclab_arena.training.vec_env import TrainingEnvironment
 
 _LOG = logging.getLogger(__name__)
 _OWN_ALGORITHMS: Mapping[str, type] = {"PPO": PPO, "GRPO": GRPO}
+_SCHEDULES = ("adaptive", "fixed", "linear")
 _CLASS_NAME = "class_name"
 _DISTRIBUTION = "distribution_cfg"
 _SETTINGS_CLASS = "settings_class"
@@ -59,7 +60,7 @@ def check_agent(config: TrainingConfig) -> None:
             "a policy that learns draws its actions; give one, as {class_name: GaussianDistribution, init_std: 1.0}"
         )
         problems.append(Problem(message, key=f"agent.actor.{_DISTRIBUTION}"))
-    problems += _wrong_sizes(config)
+    problems += [*_wrong_numbers(config), *_wrong_sizes(config)]
     if problems:
         raise ConfigError(problems)
 
@@ -98,8 +99,9 @@ def build_algorithm(config: TrainingConfig, environment: TrainingEnvironment, co
     with _quiet():
         try:
             return algorithm_class.construct_algorithm(observation, environment, settings, str(context.device))
-        except (TypeError, ValueError) as error:
-            raise ConfigError(Problem(f"the agent cannot be built: {error}", key="agent")) from error
+        except (TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+            message = f"the agent cannot be built: {str(error).partition(chr(10))[0]}"
+            raise ConfigError(Problem(message, key="agent")) from error
 
 
 def networks_of(algorithm: Any) -> dict[str, nn.Module]:
@@ -189,25 +191,70 @@ def _fits(hint: Any, value: Any) -> bool:
     return True
 
 
+def _wrong_numbers(config: TrainingConfig) -> Iterator[Problem]:
+    options = config.agent.algorithm
+    for name, (is_right, words) in _NUMBERS.items():
+        value = options.get(name)
+        if value is not None and not is_right(value):
+            yield Problem(f"must be {words}, got {value!r}", key=f"agent.algorithm.{name}")
+    schedule = options.get("schedule", _SCHEDULES[0])
+    if options[_CLASS_NAME] in _OWN_ALGORITHMS and schedule not in _SCHEDULES:
+        message = f"there is no '{schedule}'{did_you_mean(str(schedule), _SCHEDULES)}"
+        yield Problem(message, key="agent.algorithm.schedule")
+    for role in ("actor", "critic"):
+        sizes = getattr(config.agent, role).get("hidden_dims", [1])
+        if not isinstance(sizes, list | tuple) or not sizes or not all(_is_count(size) for size in sizes):
+            yield Problem(f"must be sizes of layers, at least one, got {sizes!r}", key=f"agent.{role}.hidden_dims")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_share(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 <= value <= 1
+
+
+_NUMBERS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "num_mini_batches": (_is_count, "a whole number from 1"),
+    "num_learning_epochs": (_is_count, "a whole number from 1"),
+    "group_size": (lambda value: _is_count(value) and value > 1, "a whole number from 2"),
+    "gamma": (_is_share, "from 0 to 1"),
+    "lam": (_is_share, "from 0 to 1"),
+}
+"""For numbers of an algorithm: what is right, and how to say so."""
+
+
 def _wrong_sizes(config: TrainingConfig) -> Iterator[Problem]:
-    samples = config.num_envs * config.agent.num_steps_per_env
     parts = config.agent.algorithm.get("num_mini_batches", 4)
-    if isinstance(parts, int) and parts > 0 and samples % parts:
+    rows, steps = config.num_envs, config.agent.num_steps_per_env
+    samples, what = rows * steps, f"{rows} rows x {steps} steps = {rows * steps} samples"
+    if any(_is_recurrent(getattr(config.agent, role)) for role in ("actor", "critic")):
+        # Memory goes through whole rows, so it is rows that rsl_rl divides.
+        samples, what = rows, f"{rows} rows of a recurrent policy"
+    if _is_count(parts) and samples % parts:
         nearest = [number for number in range(1, samples + 1) if samples % number == 0]
         below = max((number for number in nearest if number < parts), default=1)
         above = min((number for number in nearest if number > parts), default=below)
         yield Problem(
-            f"{config.num_envs} rows x {config.agent.num_steps_per_env} steps = {samples} samples do not divide into "
-            f"{parts} mini-batches, and {samples % parts} would never be learned from; use {below} or {above}",
+            f"{what} do not divide into {parts} mini-batches, and {samples % parts} would never be learned from; use "
+            f"{below} or {above}",
             key="agent.algorithm.num_mini_batches",
         )
-
-    group_size = config.agent.algorithm.get("group_size", 1)
-    if isinstance(group_size, int) and (group_size < 1 or config.num_envs % group_size):
-        nearest = [number for number in range(2, config.num_envs + 1) if config.num_envs % number == 0]
+    group_size = config.agent.algorithm.get("group_size", 0)
+    if _is_count(group_size) and rows % group_size:
+        nearest = [number for number in range(2, rows + 1) if rows % number == 0]
         shown = " or ".join(map(str, sorted(nearest, key=lambda number: abs(number - group_size))[:2]))
-        message = f"{config.num_envs} rows do not divide into groups of {group_size}; use {shown}"
-        yield Problem(message, key="agent.algorithm.group_size")
+        yield Problem(
+            f"{rows} rows do not divide into groups of {group_size}; use {shown}", key="agent.algorithm.group_size"
+        )
+
+
+def _is_recurrent(options: Mapping[str, Any]) -> bool:
+    try:
+        return bool(getattr(_class_of(options, "network"), "is_recurrent", False))
+    except ConfigError:
+        return False
 
 
 def _check_groups(groups: Mapping[str, list[str]], observation: TensorDict) -> None:

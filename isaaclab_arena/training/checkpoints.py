@@ -2,18 +2,22 @@
 
 import io
 import json
+import logging
 import re
 import shutil
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
 
-from isaaclab_arena.errors import ConfigError, Problem, StorageError
+from isaaclab_arena.errors import ArenaError, ConfigError, Problem, StorageError
 from isaaclab_arena.storage.atomic import storage_errors, write_text, written_in_place
 
+_LOG = logging.getLogger(__name__)
 BEST = "model_best.pt"
 _BEST_SCORE = "model_best.json"
 _MODEL = re.compile(r"model_(\d{1,12})\.pt")
@@ -103,14 +107,18 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def read_rank_state(folder: Path, *, iterations: int, rank: int, world_size: int) -> dict[str, Any] | None:
-    """Return what a rank goes on from, None where that was not kept or there was another number of ranks."""
+    """Return what a rank goes on from, None where that was not kept, is damaged, or is of another number of ranks."""
     path = state_path(folder, iterations)
     if not path.is_file():
         return None
-    states = _load(path)
-    if len(states) != world_size:
+    try:
+        states = _load(path)
+        if len(states) != world_size:
+            return None
+        return unpacked(states[str(rank)].numpy().tobytes())
+    except (ArenaError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+        _LOG.warning("%s is damaged (%s)", path, str(error).partition("\n")[0])
         return None
-    return unpacked(states[str(rank)].numpy().tobytes())
 
 
 def packed(state: Mapping[str, Any]) -> bytes:
@@ -158,12 +166,12 @@ def _save(content: Mapping[str, Any], path: Path) -> None:
 
 def _load(path: Path) -> Any:
     with storage_errors("read", path):
+        # torch's files are zip archives, and what is torn is none: their table of contents comes last.
+        if not zipfile.is_zipfile(path):
+            raise StorageError(f"cannot read {path}: it is torn, or no checkpoint")
         try:
             return torch.load(path, map_location="cpu", weights_only=True)
-        except (RuntimeError, EOFError, ValueError, KeyError, AttributeError) as error:
-            raise StorageError(f"cannot read {path}: {str(error).partition(chr(10))[0]}") from error
-        except Exception as error:
-            # UnpicklingError of torch's own restricted reader: the file holds more than tensors and plain values.
-            if type(error).__name__ != "UnpicklingError":
-                raise
+        except UnpicklingError as error:
             raise ConfigError(Problem("holds code, and is not loaded", file=str(path))) from error
+        except (RuntimeError, ValueError, KeyError, EOFError) as error:
+            raise StorageError(f"cannot read {path}: {str(error).partition(chr(10))[0]}") from error

@@ -85,6 +85,7 @@ class EvaluationConfig:
         num_envs: Rows of a rank.
         seed: Seed of their conditions, which training does not see.
         video_episodes: How many of them are filmed.
+        env: Options of the environment that are other than in training.
     """
 
     interval: int = 100
@@ -92,6 +93,7 @@ class EvaluationConfig:
     num_envs: int = 50
     seed: int = 10_000
     video_episodes: int = 0
+    env: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,11 @@ _SECTIONS = {
 }
 _CLASS_NAME = "class_name"
 _OPTIONS_OF_CLASSES = ("actor", "critic", "algorithm")
-_FREE = ("env", "variations")
+_FREE = (("env",), ("variations",), ("evaluation", "env"), *(("agent", role) for role in _OPTIONS_OF_CLASSES))
+"""Beginnings of paths behind which anything may stand.
+
+What an environment, a variation or a class can be told is checked where it is known.
+"""
 
 
 def default_document() -> dict[str, Any]:
@@ -47,16 +51,34 @@ def task_document(task: str) -> dict[str, Any]:
 def merged(*documents: Mapping[str, Any]) -> dict[str, Any]:
     """Return documents laid over each other, the last one on top.
 
-    Mappings are merged key by key, but for the options of another class, which replace those of the class before.
+    Mappings are merged key by key, but for the options of another class, which replace those of the class before. A
+    section without a word says nothing.
+
+    Raises:
+        ConfigError: If a section is no mapping.
     """
     result: dict[str, Any] = {}
     for document in documents:
-        for key, value in document.items():
-            below = result.get(key)
-            if isinstance(value, Mapping) and isinstance(below, Mapping) and not _is_another_class(below, value):
-                result[key] = merged(below, value)
-            else:
-                result[key] = merged(value) if isinstance(value, Mapping) else value
+        result = _laid_over(result, {key: value for key, value in document.items() if not _is_empty(key, value)})
+    return result
+
+
+def _is_empty(key: str, value: Any) -> bool:
+    if key in {*_SECTIONS, *(path[0] for path in _FREE)} and value is not None and not isinstance(value, Mapping):
+        raise ConfigError(Problem(f"must be a mapping, got {value!r}", key=key))
+    return key in _SECTIONS and value is None
+
+
+def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any], *, mixes_classes: bool = False) -> dict[str, Any]:
+    result = dict(below)
+    for key, value in above.items():
+        under = result.get(key)
+        if not isinstance(value, Mapping):
+            result[key] = value
+        elif not isinstance(under, Mapping) or (not mixes_classes and _is_another_class(under, value)):
+            result[key] = _laid_over({}, value)
+        else:
+            result[key] = _laid_over(under, value, mixes_classes=mixes_classes)
     return result
 
 
@@ -82,7 +104,9 @@ def overrides_document(words: Sequence[str], base: Mapping[str, Any]) -> dict[st
             problems.append(Problem(f"'{word}' is neither an option nor path=value, as agent.learning_rate=3e-4"))
             continue
         try:
-            document = merged(document, _nested(_whole_path(path, known), read_value(text)))
+            nested = _nested(_whole_path(path, known), read_value(text))
+            # The words belong together, in whatever order they stand.
+            document = _laid_over(document, nested, mixes_classes=True)
         except ConfigError as error:
             problems += [dataclasses.replace(problem, key=path) for problem in error.problems]
     if problems:
@@ -171,8 +195,7 @@ def _paths(document: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[
 def _whole_path(text: str, known: list[tuple[str, ...]]) -> tuple[str, ...]:
     first, *others = text.split(".")
     path = (first, *others)
-    # What an environment, a variation or a class can be told is checked where it is known.
-    if path in known or first in _FREE or path[:2] in {("agent", role) for role in _OPTIONS_OF_CLASSES}:
+    if path in known or any(path[: len(free)] == free for free in _FREE):
         return path
     inside = [each for each in known if len(each) > len(path) and each[0] == first and each[-1] == path[-1]]
     if len(inside) == 1 and len(path) > 1:

@@ -1,7 +1,5 @@
 """What training episodes start from: the environment's own draws, of streams that belong to the rank."""
 
-from collections.abc import Sequence
-
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 
@@ -14,32 +12,34 @@ class EpisodeStarts:
     Args:
         environment: Draws them.
         seed: Seed of the rank: that of the run plus the rank.
-        group_size: How many consecutive episodes start alike.
+        group_size: How many rows begin alike where all rows begin together.
 
     Attributes:
         group_size: As given; it may change before the next episodes begin.
-        num_started: Episodes that have begun.
+        num_drawn: Conditions drawn so far.
     """
 
     def __init__(self, environment: Environment, *, seed: int, group_size: int = 1) -> None:
         self._environment = environment
         self._seed = seed
         self.group_size = group_size
-        self.num_started = 0
+        self.num_drawn = 0
 
-    def next_conditions(self, count: int) -> Sequence[Conditions]:
-        """Return what the next episodes start from.
+    def next_conditions(self, count: int) -> list[Conditions]:
+        """Return what the next episodes start from, each differently."""
+        first, self.num_drawn = self.num_drawn, self.num_drawn + count
+        return [self._draw(index) for index in range(first, first + count)]
+
+    def next_groups(self, num_envs: int) -> list[Conditions]:
+        """Return what all rows start from, groups of consecutive rows alike.
 
         Args:
-            count: How many begin; a multiple of the group's size where groups start alike.
+            num_envs: Number of rows, a multiple of the group's size.
         """
-        first, self.num_started = self.num_started, self.num_started + count
-        drawn: list[Conditions] = []
-        for index in range(first, first + count):
-            if drawn and index % self.group_size:
-                drawn.append(drawn[-1])
-                continue
-            episode = Episode(job=_JOB, episode_index=index // self.group_size, seed=self._seed)
-            conditions = self._environment.draw_conditions(episode.conditions_generator())
-            drawn.append(self._environment.vary_conditions(conditions, episode))
-        return drawn
+        drawn = self.next_conditions(num_envs // self.group_size)
+        return [conditions for conditions in drawn for _ in range(self.group_size)]
+
+    def _draw(self, index: int) -> Conditions:
+        episode = Episode(job=_JOB, episode_index=index, seed=self._seed)
+        conditions = self._environment.draw_conditions(episode.conditions_generator())
+        return self._environment.vary_conditions(conditions, episode)

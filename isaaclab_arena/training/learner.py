@@ -1,5 +1,6 @@
 """One rank's learning: take samples, learn from them, and a state that it can go on from to the last bit."""
 
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,13 +11,18 @@ import torch
 from rsl_rl.utils import check_nan
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.training.agent import build_algorithm, networks_of, set_random_seed
 from isaaclab_arena.training.config import TrainingConfig
 from isaaclab_arena.training.episode_starts import EpisodeStarts
 from isaaclab_arena.training.episode_statistics import EpisodeStatistics
+from isaaclab_arena.training.settings_files import learning_rate_before
 from isaaclab_arena.training.task_evaluation import environment_job
 from isaaclab_arena.training.vec_env import TrainingEnvironment
+
+_LOG = logging.getLogger(__name__)
+_TOLD_OF_NAN = ("NaN values", "normal expects", "Expected parameter")
+"""How rsl_rl's check and torch's distributions tell of numbers that are none, or of a negative deviation."""
 
 
 class DivergedError(ArenaError):
@@ -79,8 +85,7 @@ class Learner:
         self._starts.group_size = getattr(self.algorithm, "group_size", 1)
         self._restarts = getattr(self.algorithm, "restarts_episodes", False)
         if config.agent.init_at_random_ep_len and not self._restarts:
-            lengths = self.environment.episode_length_buf
-            lengths.copy_(torch.randint_like(lengths, high=self.environment.max_episode_length))
+            self.environment.begin_in_the_middle()
         self.algorithm.train_mode()
         if context.is_distributed:
             self.algorithm.broadcast_parameters()
@@ -142,14 +147,24 @@ class Learner:
         Returns:
             Whether everything goes on exactly as it would have without a stop.
         """
-        self.algorithm.load(dict(learned), None, strict=True)
+        try:
+            self.algorithm.load(dict(learned), None, strict=True)
+        except (RuntimeError, ValueError, KeyError) as error:
+            what = str(error).partition("\n")[0]
+            raise ConfigError(
+                f"the checkpoint is of another algorithm or other networks than are asked for now ({what}); leave "
+                "agent.algorithm, agent.actor, agent.critic and the environment as they were"
+            ) from error
         self.iterations = int(learned["iter"])
-        self._starts.num_started += self.iterations * self._config.num_envs * self._config.agent.num_steps_per_env
+        # Episodes that have been seen shall not come again.
+        self._starts.num_drawn += self.iterations * self._config.num_envs * self._config.agent.num_steps_per_env
+        self._take_up_another_learning_rate(learned)
         if rank_state is None:
             return False
         rows = rank_state.get("environment")
-        if rows is not None and self._fits(rows):
-            self.environment.restore_snapshot(rows, metrics=tuple(rank_state["metrics"]))
+        if rows is None or not self._fits(rows):
+            return False
+        self.environment.restore_snapshot(rows, metrics=tuple(rank_state["metrics"]))
         for role, network in networks_of(self.algorithm).items():
             memory = rank_state["memory"].get(role)
             if memory is not None:
@@ -158,7 +173,17 @@ class Learner:
         torch.set_rng_state(rank_state["torch_rng"])
         if "cuda_rng" in rank_state and self._context.device.type == "cuda":
             torch.cuda.set_rng_state(rank_state["cuda_rng"], self._context.device)
-        return rows is not None and self._fits(rows)
+        return True
+
+    def _take_up_another_learning_rate(self, learned: Mapping[str, Any]) -> None:
+        """Use the learning rate that is asked for, where that is another one than the checkpoint began with."""
+        before, now = learning_rate_before(learned), self._config.agent.algorithm.get("learning_rate")
+        if before is None or now is None or now == before:
+            return
+        self.algorithm.learning_rate = now
+        for group in self.algorithm.optimizer.param_groups:
+            group["lr"] = now
+        _LOG.info("the learning rate goes on from %g", now)
 
     def close(self) -> None:
         """Release what the environment holds."""
@@ -185,8 +210,7 @@ class Learner:
         try:
             yield
         except (ValueError, RuntimeError) as error:
-            # rsl_rl's check raises the one; torch the other, for a standard deviation that is negative or no number.
-            if isinstance(error, RuntimeError) and "normal expects" not in str(error):
+            if not any(words in str(error) for words in _TOLD_OF_NAN):
                 raise
             raise self._diverged(str(error).partition("\n")[0]) from error
 

@@ -11,6 +11,7 @@ from isaaclab_arena.storage.atomic import write_text
 
 _LOG = logging.getLogger(__name__)
 FILE = "progress.csv"
+_COLUMNS = ("step", "measure", "value")
 
 
 class ScalarWriter(Protocol):
@@ -56,7 +57,7 @@ class Progress:
         with self._path.open("a", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             if is_new:
-                writer.writerow(["step", "measure", "value"])
+                writer.writerow(_COLUMNS)
             writer.writerows([num_steps, name, f"{value:.8g}"] for name, value in measures.items())
         if self._writer is not None:
             for name, value in measures.items():
@@ -77,12 +78,12 @@ class Progress:
 def _take_out_later(path: Path, after_step: int) -> None:
     if not path.is_file():
         return
-    head, *lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    # The last line may be torn.
-    whole = [line for line in lines if line.endswith("\n")]
-    kept = [line for line in whole if int(line.partition(",")[0]) <= after_step]
-    if len(kept) < len(lines):
-        write_text(path, "".join([head, *kept]), overwrite=True)
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)[1:]
+    # The last line may be torn, and others may be damaged.
+    whole = [(line, line.partition(",")[0]) for line in lines if line.endswith("\n")]
+    kept = [line for line, step in whole if step.isdecimal() and int(step) <= after_step]
+    if len(kept) < len(lines) or not lines:
+        write_text(path, "".join([",".join(_COLUMNS) + "\n", *kept]), overwrite=True)
 
 
 def tensorboard(folder: Path, *, after_step: int = 0) -> ScalarWriter | None:

@@ -93,7 +93,7 @@ def newest_run(log_root: Path, experiment: str) -> Path:
         ConfigError: If there is none.
     """
     folder = log_root / experiment
-    runs = sorted(path.parent.parent for path in folder.glob(f"*/{SETTINGS}"))
+    runs = sorted({path.parent for path in folder.glob("*/model_*.pt") if (path.parent / SETTINGS).is_file()})
     if not runs:
         raise ConfigError(Problem(f"there is no run in {folder} to go on with", key="--resume"))
     return runs[-1].absolute()
@@ -108,7 +108,10 @@ def settings_of(run_directory: Path) -> dict[str, object]:
     path = run_directory / SETTINGS
     if not path.is_file():
         raise ConfigError(Problem(f"'{run_directory}' holds no training run: there is no {SETTINGS}", key="--resume"))
-    return dict(read_document(path))
+    settings = read_document(path)
+    if not isinstance(settings, dict):
+        raise ConfigError(Problem("holds no settings of a training run", file=str(path)))
+    return settings
 
 
 def _read(path: Path) -> LatestRun | None:

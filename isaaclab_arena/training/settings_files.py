@@ -85,6 +85,14 @@ def env_steps_of(learned: Mapping[str, Any]) -> int | None:
     return int(own["env_steps"]) if isinstance(own, Mapping) and "env_steps" in own else None
 
 
+def learning_rate_before(learned: Mapping[str, Any]) -> float | None:
+    """Return the learning rate that a checkpoint's training was asked for, None where it does not say."""
+    found: Any = learned.get("infos")
+    for key in (_OWN, "config", "agent", "algorithm", "learning_rate"):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found if isinstance(found, float) else None
+
+
 def training_versions() -> dict[str, str]:
     """Return the versions of what can influence training."""
     return versions(more=("rsl-rl-lib", "tensordict"))

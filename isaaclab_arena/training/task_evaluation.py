@@ -30,6 +30,14 @@ def environment_job(config: TrainingConfig) -> Job:
     return job
 
 
+def evaluation_jobs(config: TrainingConfig) -> JobsFile:
+    """Return the job that checkpoints are evaluated with; it lacks only the checkpoint."""
+    evaluation = config.evaluation
+    block = _block(config, num_envs=evaluation.num_envs, policy_type=POLICY_TYPE)
+    block["arena_env_args"] |= evaluation.env
+    return _read(block | {"num_episodes": evaluation.num_episodes, "seed": evaluation.seed})
+
+
 def task_evaluation(
     config: TrainingConfig, *, output_directory: Path, ranks: Ranks, device: str | None
 ) -> ClosedLoopEvaluation:
@@ -39,11 +47,9 @@ def task_evaluation(
     of ranks.
     """
     evaluation = config.evaluation
-    block = _block(config, num_envs=evaluation.num_envs, policy_type=POLICY_TYPE)
-    block |= {"num_episodes": evaluation.num_episodes, "seed": evaluation.seed}
     films = evaluation.video_episodes > 0
     return ClosedLoopEvaluation(
-        _read(block),
+        evaluation_jobs(config),
         checkpoint_option="checkpoint_path",
         policy_type=POLICY_TYPE,
         output_directory=output_directory,

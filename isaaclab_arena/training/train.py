@@ -22,6 +22,9 @@ from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.console import exit_code_of
 from isaaclab_arena.sim.threads import default_num_threads
+from isaaclab_arena.storage.layout import LOCK_FILE
+from isaaclab_arena.storage.run_lock import RunLock
+from isaaclab_arena.training.checkpoints import checkpoints
 from isaaclab_arena.training.config import TrainingConfig
 from isaaclab_arena.training.documents import (
     default_document,
@@ -32,6 +35,7 @@ from isaaclab_arena.training.documents import (
 )
 from isaaclab_arena.training.options import TrainOptions, read_train_options, shard
 from isaaclab_arena.training.run_directory import (
+    LATEST,
     LatestRun,
     announce,
     await_announcement,
@@ -43,6 +47,8 @@ from isaaclab_arena.training.run_directory import (
 PROGRAM = "isaaclab_arena.training.train"
 LAUNCHER = "launcher"
 """Folder in that of a run for what ranks write on their screens."""
+_EARLY = (LAUNCHER, LOCK_FILE, LATEST)
+"""What may lie in a run's folder before the run begins."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -81,7 +87,7 @@ def _launched(
     """Start the ranks that are asked for in a folder made for them; return the options with it, and the exit code."""
     config = training_config(options, task, words, world_size=1)
     if options.resume is not None:
-        run_directory = _run_to_resume(options, config.task)
+        run_directory = _run_to_resume(options, config.task, words)
     elif options.run_directory is not None:
         run_directory = options.run_directory
     else:
@@ -105,8 +111,9 @@ def _train(
     ranks.agree("training", repr(config))
     learner = Learner(config, ranks.context, num_threads=num_threads)
     run_directory = shared_run_directory(options, config, ranks)
+    lock = RunLock(run_directory).hold_alone() if ranks.context.is_rank_zero else None
     try:
-        return TrainingRun(
+        run = TrainingRun(
             config,
             run_directory=run_directory,
             ranks=ranks,
@@ -114,9 +121,13 @@ def _train(
             evaluation=_evaluation(options, config, run_directory, ranks),
             command_line=command_line,
             resume=options.resume is not None,
-        ).execute()
+        )
+        run.check_evaluation()
+        return run.execute()
     finally:
         learner.close()
+        if lock is not None:
+            lock.release()
 
 
 def _need_rsl_rl() -> None:
@@ -141,7 +152,10 @@ def training_config(
     documents: list[dict[str, Any]] = []
     source = task or "command line"
     if options.resume is not None:
-        before = settings_of(_run_to_resume(options, task))
+        before = settings_of(_run_to_resume(options, task, words))
+        if task is not None and before.get("task") != task:
+            what = f"'{options.resume}' is a run of '{before.get('task')}', not of '{task}'; leave the task out"
+            raise ConfigError(Problem(what, key="--resume"))
         documents.append({key: value for key, value in before.items() if key not in _OF_THE_RUN})
         task = task or str(before.get("task"))
     elif task is not None:
@@ -175,8 +189,9 @@ def shared_run_directory(options: TrainOptions, config: TrainingConfig, ranks: R
         DistributedError: If the other ranks do not see what rank 0 has made.
     """
     launch = ranks.share_from_rank_zero("launch", uuid.uuid4().hex)
+    # A folder that was named is known to all, and what lies around it is not ours.
     named = options.resume or options.run_directory
-    among = Path(named).absolute().parent if named else options.log_root / config.experiment_name
+    among = Path(named).absolute() if named else options.log_root / config.experiment_name
     if not ranks.context.is_rank_zero:
         return await_announcement(among, launch, timeout_s=config.distributed.timeout_s)
     run_directory = _own_run_directory(options, config)
@@ -186,24 +201,29 @@ def shared_run_directory(options: TrainOptions, config: TrainingConfig, ranks: R
 
 def _own_run_directory(options: TrainOptions, config: TrainingConfig) -> Path:
     if options.resume is not None:
-        return _run_to_resume(options, config.task)
+        run_directory = _run_to_resume(options, config.task, (f"agent.experiment_name={config.experiment_name}",))
+        if not checkpoints(run_directory):
+            message = f"'{run_directory}' holds no checkpoint to go on from; begin a new run"
+            raise ConfigError(Problem(message, key="--resume"))
+        return run_directory
     if options.run_directory is None:
         return new_run_directory(options.log_root, config.experiment_name, config.agent.run_name)
     folder = options.run_directory.absolute()
-    if folder.exists() and (not folder.is_dir() or any(path.name != LAUNCHER for path in folder.iterdir())):
+    if folder.exists() and (not folder.is_dir() or any(path.name not in _EARLY for path in folder.iterdir())):
         message = f"'{folder}' is not empty; go on with --resume, or name a new folder"
         raise ConfigError(Problem(message, key="--run_directory"))
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def _run_to_resume(options: TrainOptions, task: str | None) -> Path:
+def _run_to_resume(options: TrainOptions, task: str | None, words: Sequence[str]) -> Path:
     named = options.resume or options.run_directory
     if named:
         return Path(named).absolute()
     if task is None:
         raise ConfigError(Problem("name the run's folder, or the task whose newest run is meant", key="--resume"))
-    return newest_run(options.log_root, task)
+    named = [value for path, _, value in (word.partition("=") for word in words) if path == "agent.experiment_name"]
+    return newest_run(options.log_root, named[-1] if named else task)
 
 
 def _evaluation(options: TrainOptions, config: TrainingConfig, run_directory: Path, ranks: Ranks) -> Any:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -72,6 +73,19 @@ class TrainingRun:
         self._env_steps = 0
         self._pace = _Pace()
 
+    def check_evaluation(self) -> None:
+        """Refuse jobs that could not be evaluated, before hours of training; every rank calls it.
+
+        Raises:
+            ConfigError: With every problem of the jobs.
+        """
+        if self._evaluation is not None:
+            self._evaluation.check(self._save_untrained)
+
+    def _save_untrained(self, folder: Path) -> Path:
+        self._write_settings(folder)
+        return write_checkpoint(folder, self._learned(), [], iterations=0, kept=1)
+
     def execute(self) -> int:
         """Train to the end, and return the exit code: 0, or 130 or 143 if that was interrupted.
 
@@ -113,14 +127,28 @@ class TrainingRun:
             if not exactly:
                 _LOG.warning("rows, ranks or random numbers are not those of the checkpoint: new episodes begin")
         if context.is_rank_zero:
-            write_settings(
-                self._folder,
-                self._config,
-                observation_terms=learner.environment.observation_terms,
-                world_size=context.world_size,
-                command_line=self._command_line,
-            )
+            self._write_settings(self._folder)
             _LOG.info("writing to %s", self._folder)
+
+    def _write_settings(self, folder: Path) -> None:
+        write_settings(
+            folder,
+            self._config,
+            observation_terms=self._learner.environment.observation_terms,
+            world_size=self._context.world_size,
+            command_line=self._command_line,
+        )
+
+    def _learned(self) -> dict[str, Any]:
+        """Return what a checkpoint holds."""
+        learner = self._learner
+        infos = checkpoint_infos(
+            self._config,
+            iterations=learner.iterations,
+            env_steps=self._env_steps,
+            world_size=self._context.world_size,
+        )
+        return {**learner.algorithm.save(), "iter": learner.iterations, "infos": infos}
 
     def _train(self, progress: Progress, interruption: Interruption) -> int:
         agent, learner = self._config.agent, self._learner
@@ -158,13 +186,9 @@ class TrainingRun:
         states = gather_bytes_to_rank_zero(packed(learner.rank_state()))
         if not context.is_rank_zero:
             return
-        infos = checkpoint_infos(
-            self._config, iterations=learner.iterations, env_steps=self._env_steps, world_size=context.world_size
-        )
-        learned = {**learner.algorithm.save(), "iter": learner.iterations, "infos": infos}
         path = write_checkpoint(
             self._folder,
-            learned,
+            self._learned(),
             states,
             iterations=learner.iterations,
             kept=self._config.checkpoints.keep_last,

@@ -14,7 +14,8 @@ from isaaclab_arena.training.episode_starts import EpisodeStarts
 from isaaclab_arena.training.episode_statistics import EpisodeCounter
 
 _CAMERAS = "camera_obs"
-_EPISODE_LENGTH, _NUM_STARTED = "training/episode_length", "training/num_started"
+_EPISODE_LENGTH, _BEGAN_LATE = "training/episode_length", "training/began_late"
+_NUM_DRAWN = "training/num_drawn"
 _RETURNS, _LENGTHS, _SUMS = "training/returns", "training/lengths", "training/sums"
 
 
@@ -57,6 +58,7 @@ class TrainingEnvironment(VecEnv):
             if group != _CAMERAS and isinstance(terms, Mapping)
         }
         self.episode_length_buf = torch.zeros(self.num_envs, dtype=torch.long, device=self.device)
+        self._began_late = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
         self._starts = starts
         self._scaling, self._clip = scaling, clip
         self._all_rows = torch.arange(self.num_envs, device=self.device)
@@ -92,12 +94,14 @@ class TrainingEnvironment(VecEnv):
             )
         self.episode_length_buf += 1
         over = step.terminated | step.truncated | step.diverged
-        # Rows that began in the middle of an episode, so that not all end at once, are cut by our own count.
+        # Rows that began as if in the middle of an episode are cut by our own count, and are no whole episodes.
         cut = ~over & (self.episode_length_buf >= self.max_episode_length)
         ended = over | cut
-        self.counter.add(step, over, cut)
+        self.counter.add(step, over & ~self._began_late, cut | (over & self._began_late))
+        self._began_late &= ~ended
         succeeded = torch.zeros_like(over) if step.success is None else step.success
-        time_outs = (cut | step.truncated | succeeded) & ~step.diverged
+        # An environment may call a row solved and let it go on.
+        time_outs = ended & (cut | step.truncated | succeeded) & ~step.diverged
         env_ids = ended.nonzero()[:, 0]
         observation = step.observation
         if env_ids.numel():
@@ -106,12 +110,17 @@ class TrainingEnvironment(VecEnv):
         self._observation = self._flat(observation)
         return self._observation, step.reward, ended, {"time_outs": time_outs}
 
+    def begin_in_the_middle(self) -> None:
+        """Let each row's first episode end as if it had begun some time ago, so that not all end at once."""
+        lengths = self.episode_length_buf
+        lengths.copy_(torch.randint_like(lengths, high=self.max_episode_length))
+        self._began_late = lengths > 0
+
     def restart(self) -> TensorDict:
-        """Start a new episode in every row, and return the observation."""
-        self._observation = self._flat(
-            self.environment.reset(self._all_rows, self._starts.next_conditions(self.num_envs))
-        )
+        """Start a new episode in every row, groups of rows alike, and return the observation."""
+        self._observation = self._flat(self.environment.reset(self._all_rows, self._starts.next_groups(self.num_envs)))
         self.episode_length_buf.zero_()
+        self._began_late.zero_()
         if self._counter is not None:
             self._counter.returns.zero_()
             self._counter.lengths.zero_()
@@ -129,7 +138,8 @@ class TrainingEnvironment(VecEnv):
             **snapshot,
             **{name: value.clone() for name, value in counted.items()},
             _EPISODE_LENGTH: self.episode_length_buf.clone(),
-            _NUM_STARTED: torch.tensor(self._starts.num_started),
+            _BEGAN_LATE: self._began_late.clone(),
+            _NUM_DRAWN: torch.tensor(self._starts.num_drawn),
         }
 
     def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor], *, metrics: tuple[str, ...]) -> None:
@@ -142,7 +152,8 @@ class TrainingEnvironment(VecEnv):
         own = {name: value for name, value in snapshot.items() if not name.startswith("training/")}
         self._observation = self._flat(self.environment.restore_snapshot(own))
         self.episode_length_buf.copy_(snapshot[_EPISODE_LENGTH])
-        self._starts.num_started = int(snapshot[_NUM_STARTED])
+        self._began_late.copy_(snapshot[_BEGAN_LATE])
+        self._starts.num_drawn = int(snapshot[_NUM_DRAWN])
         if _SUMS in snapshot:
             self._counter = EpisodeCounter(num_envs=self.num_envs, metrics=metrics, device=self.environment.device)
             self._counter.returns.copy_(snapshot[_RETURNS])

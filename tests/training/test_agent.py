@@ -37,6 +37,28 @@ def test_samples_that_would_never_be_learned_from_are_refused():
     )
 
 
+def test_a_recurrent_policy_divides_rows():
+    words = ("agent.actor.class_name=RNNModel", "agent.actor.distribution_cfg.class_name=GaussianDistribution")
+    (problem,) = problems("num_envs=6", *words)
+    assert "6 rows of a recurrent policy do not divide into 4 mini-batches, and 2 would never" in problem
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("agent.algorithm.num_mini_batches=-4", "num_mini_batches: must be a whole number from 1, got -4"),
+        ("agent.algorithm.num_mini_batches=0", "num_mini_batches: must be a whole number from 1, got 0"),
+        ("agent.algorithm.num_learning_epochs=0", "num_learning_epochs: must be a whole number from 1, got 0"),
+        ("agent.algorithm.schedule=adaptve", "schedule: there is no 'adaptve'; did you mean 'adaptive'?"),
+        ("agent.algorithm.gamma=2", "gamma: must be from 0 to 1, got 2"),
+        ("agent.actor.hidden_dims=[]", "hidden_dims: must be sizes of layers, at least one, got []"),
+        ("agent.critic.hidden_dims=[0]", "hidden_dims: must be sizes of layers, at least one, got [0]"),
+    ],
+)
+def test_numbers_with_which_nothing_would_be_learned_are_refused(word, told):
+    assert any(problem.endswith(told) for problem in problems(word))
+
+
 def test_groups_have_to_divide_the_rows():
     words = ("agent.algorithm.class_name=GRPO", "agent.algorithm.group_size=3")
     assert problems(*words) == ["agent.algorithm.group_size: 8 rows do not divide into groups of 3; use 2 or 4"]

@@ -51,6 +51,15 @@ def test_the_state_of_another_number_of_ranks_is_none(tmp_path):
     assert read_rank_state(tmp_path, iterations=7, rank=0, world_size=2) is None
 
 
+def test_a_damaged_state_is_as_good_as_none(tmp_path):
+    write(tmp_path, 7)
+    for content in ([1, 2], {"7": torch.zeros(3)}):
+        torch.save(content, state_path(tmp_path, 7))
+        assert read_rank_state(tmp_path, iterations=7, rank=0, world_size=1) is None
+    state_path(tmp_path, 7).write_bytes(b"torn")
+    assert read_rank_state(tmp_path, iterations=7, rank=0, world_size=1) is None
+
+
 def test_a_crash_while_writing_leaves_the_checkpoint_before(tmp_path, monkeypatch):
     write(tmp_path, 50)
 

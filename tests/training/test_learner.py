@@ -1,6 +1,9 @@
+import math
+
 import pytest
 import torch
 
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.training.agent import learned_state
 from isaaclab_arena.training.checkpoints import packed, unpacked
 from isaaclab_arena.training.learner import DivergedError, Learner
@@ -61,13 +64,35 @@ def test_without_its_state_a_rank_goes_on_with_new_episodes():
     second.iterate()
 
 
-def test_another_number_of_rows_goes_on_with_new_episodes():
+@pytest.mark.parametrize("words", [(), RECURRENT], ids=["ppo", "recurrent"])
+def test_another_number_of_rows_goes_on_with_new_episodes(words):
+    first = small_learner(*words)
+    first.iterate()
+    learned, state = saved(first)
+    second = small_learner("num_envs=16", *words)
+    assert not second.load(learned, state)
+    assert second.iterate().env_steps == 16 * 16
+
+
+def test_another_learning_rate_holds_from_where_training_goes_on():
+    words = ("agent.algorithm.schedule=fixed", "agent.algorithm.learning_rate=0.001")
+    first = small_learner(*words)
+    first.iterate()
+    learned, state = saved(first)
+    config = {"agent": {"algorithm": {"learning_rate": 0.001}}}
+    learned["infos"] = {"isaaclab_arena": {"config": config}}
+    second = small_learner(*words[:1], "agent.algorithm.learning_rate=0.0001")
+    second.load(learned, state)
+    assert second.iterate().learning_rate == 0.0001
+
+
+@pytest.mark.parametrize("word", ["agent.actor.hidden_dims=[8]", "agent.algorithm.class_name=GRPO"])
+def test_a_checkpoint_of_other_networks_is_refused_in_a_sentence(word):
     first = small_learner()
     first.iterate()
     learned, state = saved(first)
-    second = small_learner("num_envs=16")
-    assert not second.load(learned, state)
-    assert second.iterate().env_steps == 16 * 16
+    with pytest.raises(ConfigError, match="the checkpoint is of another algorithm or other networks"):
+        small_learner(word).load(learned, state)
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_one_does_not():
@@ -83,7 +108,8 @@ def test_the_same_seed_gives_the_same_bits_and_another_one_does_not():
 def test_ppo_learns_to_balance_a_pole():
     learner = small_learner("num_envs=32", "agent.algorithm.learning_rate=3e-3")
     lengths = [learner.iterate().episodes.mean_length for _ in range(20)]
-    assert max(lengths[-3:]) > 2 * lengths[1]
+    first = next(length for length in lengths if not math.isnan(length))
+    assert max(lengths[-3:]) > 2 * first
 
 
 def test_grpo_learns_to_balance_a_pole():

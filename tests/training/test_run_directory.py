@@ -64,7 +64,11 @@ def test_the_newest_run_is_the_one_that_began_last(tmp_path):
         settings = tmp_path / "reach" / stamp / SETTINGS
         settings.parent.mkdir(parents=True)
         settings.touch()
-    (tmp_path / "reach" / "2026-11-22_00-00-00").mkdir()
+        (tmp_path / "reach" / stamp / "model_0.pt").touch()
+    # One that failed before its first checkpoint.
+    failed = tmp_path / "reach" / "2026-11-22_00-00-00" / SETTINGS
+    failed.parent.mkdir(parents=True)
+    failed.touch()
     assert newest_run(tmp_path, "reach").name == "2026-11-21_09-00-00"
 
 

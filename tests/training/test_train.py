@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from isaaclab_arena.storage.run_lock import RunLock
 from isaaclab_arena.training.checkpoints import checkpoints, read_checkpoint
 from isaaclab_arena.training.synchrony import named_digests
 from isaaclab_arena.training.train import main
-from tests.end_to_end.launching import ROOT, TORCHRUN, command, patience_s, run, start
+from tests.end_to_end.launching import ROOT, TORCHRUN, command, patience_s, run, start, write_jobs
 
 TRAIN = ["-m", "isaaclab_arena.training.train"]
 SMALL = (
@@ -72,6 +73,16 @@ def test_a_run_leaves_checkpoints_settings_and_measures(undisturbed):
     }
     assert (undisturbed / "model_best.pt").is_file()
     assert list(undisturbed.glob("events.out.tfevents.*"))
+
+
+def test_a_run_that_is_under_way_is_left_alone(undisturbed, capsys):
+    lock = RunLock(undisturbed).hold_alone()
+    try:
+        assert main(["--resume", str(undisturbed), "--max_iterations", "7"]) == 2
+    finally:
+        lock.release()
+    assert "error" in capsys.readouterr().err
+    assert max(checkpoints(undisturbed)) == 6
 
 
 def test_a_run_that_was_stopped_ends_with_the_bits_of_one_that_was_not(undisturbed, tmp_path):
@@ -241,12 +252,21 @@ def test_one_option_starts_ranks_that_give_what_torchrun_gives_and_a_failing_one
         (["cartpole", "env.start=sideways"], "env.start: \"sideways\" is none of 'upright' or 'hanging'"),
         (["cartpole", "agent.learning_rat=1"], "agent.algorithm.learning_rat: PPO has no such option; did you mean"),
         (["cartpole", "--resume", "/nowhere"], "'/nowhere' holds no training run"),
+        (["cartpole", "--resume", "EMPTY"], "holds no checkpoint to go on from; begin a new run"),
+        (["reach", "--resume", "EMPTY"], "is a run of 'cartpole', not of 'reach'; leave the task out"),
+        (["cartpole", "--eval_jobs_config", "JOBS"], "no job's policy takes a checkpoint; use policy_type rsl_rl"),
         (["cartpole", "--config", "/nowhere.yaml"], "/nowhere.yaml: there is no such file"),
         (["cartpole", "--device", "cuda"], "'cuda' does not exist"),
         (["cartpole", "agent.logger=wandbb"], "agent.logger: 'wandbb' cannot be used"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(words, told, tmp_path, capsys):
+    jobs = {"name": "idle", "arena_env_args": {"environment": "cartpole"}, "policy_type": "zero_action", "num_steps": 1}
+    write_jobs(tmp_path / "JOBS", [jobs])
+    empty = tmp_path / "EMPTY" / "params" / "train.yaml"
+    empty.parent.mkdir(parents=True)
+    empty.write_text("task: cartpole\nenvironment: cartpole\n")
+    words = [str(tmp_path / word) if word in {"EMPTY", "JOBS"} else word for word in words]
     assert main([*words, "--log_root", str(tmp_path / "logs")]) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
     assert told in line

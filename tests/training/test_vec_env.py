@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 import torch
 
@@ -64,10 +66,36 @@ def test_ranks_of_other_seeds_begin_other_episodes():
 
 def test_the_rows_of_a_group_begin_alike_and_groups_do_not():
     training = rows(ScriptedEnvironment(6), group_size=3)
-    seen = training.get_observations()["policy"]
-    assert seen[0].equal(seen[1])
-    assert seen[0].equal(seen[2])
-    assert not seen[0].equal(seen[3])
+    for _ in range(3):
+        seen = training.restart()["policy"]
+        assert seen[0].equal(seen[1])
+        assert seen[0].equal(seen[2])
+        assert not seen[0].equal(seen[3])
+        # Episodes that end and begin in between, one by one, must not put the groups out of step.
+        run_until_an_episode_ends(training)
+
+
+def test_a_row_that_is_called_solved_and_goes_on_is_no_time_out():
+    environment = ScriptedEnvironment(3, endings=("timeout",))
+    step = environment.step
+    environment.step = lambda action: dataclasses.replace(step(action), success=torch.ones(3, dtype=torch.bool))
+    training = rows(environment)
+    for _ in range(8):
+        _, _, dones, extras = training.step(torch.zeros(3, 3))
+        assert extras["time_outs"].equal(dones)
+
+
+def test_an_episode_that_began_as_if_in_the_middle_counts_for_nothing_however_it_ends():
+    training = rows(ScriptedEnvironment(64, endings=("failure",)))
+    torch.manual_seed(0)
+    training.begin_in_the_middle()
+    late = int((training.episode_length_buf > 0).sum())
+    for _ in range(8):
+        training.step(torch.zeros(64, 3))
+    told = training.counter.take()
+    assert 0 < late < 64
+    assert told.mean_length >= 3
+    assert told.lost_rate == 1.0
 
 
 def test_outputs_can_be_shares_of_the_actions_bounds():
