@@ -106,6 +106,21 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return dict(content)
 
 
+def newest_readable(folder: Path) -> tuple[int, dict[str, Any]]:
+    """Return the newest checkpoint of a run that is whole, and the iterations it has done.
+
+    Raises:
+        StorageError: If none can be read.
+    """
+    found = checkpoints(folder)
+    for iterations, path in reversed(found.items()):
+        try:
+            return iterations, read_checkpoint(path)
+        except StorageError as error:
+            _LOG.warning("%s; an older one is taken, if there is one", error)
+    raise StorageError(f"none of the {len(found)} checkpoints in {folder} can be read")
+
+
 def read_rank_state(folder: Path, *, iterations: int, rank: int, world_size: int) -> dict[str, Any] | None:
     """Return what a rank goes on from, None where that was not kept, is damaged, or is of another number of ranks."""
     path = state_path(folder, iterations)

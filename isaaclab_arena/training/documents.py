@@ -25,7 +25,10 @@ _SECTIONS = {
 }
 _CLASS_NAME = "class_name"
 _OPTIONS_OF_CLASSES = ("actor", "critic", "algorithm")
-_FREE = (("env",), ("variations",), ("evaluation", "env"), *(("agent", role) for role in _OPTIONS_OF_CLASSES))
+_FREE = (
+    *(("env",), ("variations",), ("evaluation", "env")),
+    *(("agent", key) for key in (*_OPTIONS_OF_CLASSES, "obs_groups", "logger")),
+)
 """Beginnings of paths behind which anything may stand.
 
 What an environment, a variation or a class can be told is checked where it is known.

@@ -105,9 +105,11 @@ def _train(
     # rsl_rl takes seconds to load, which a mistake on the command line should not cost.
     from isaaclab_arena.training.agent import check_agent  # noqa: PLC0415
     from isaaclab_arena.training.learner import Learner  # noqa: PLC0415
+    from isaaclab_arena.training.logging_writer import check_logger  # noqa: PLC0415
     from isaaclab_arena.training.training_run import TrainingRun  # noqa: PLC0415
 
     check_agent(config)
+    check_logger(config)
     ranks.agree("training", repr(config))
     learner = Learner(config, ranks.context, num_threads=num_threads)
     run_directory = shared_run_directory(options, config, ranks)

@@ -17,11 +17,10 @@ from isaaclab_arena.logs import log_file
 from isaaclab_arena.training.agent import learned_state
 from isaaclab_arena.training.checkpoints import (
     Score,
-    checkpoints,
     keep_best,
     model_path,
+    newest_readable,
     packed,
-    read_checkpoint,
     read_rank_state,
     write_checkpoint,
 )
@@ -114,16 +113,14 @@ class TrainingRun:
     def _begin(self) -> None:
         """Write down what is asked for, and take up the newest checkpoint where that is asked for."""
         context, learner = self._context, self._learner
-        found = checkpoints(self._folder) if self._resume else {}
-        if found:
-            iterations, path = list(found.items())[-1]
-            learned = read_checkpoint(path)
+        if self._resume:
+            iterations, learned = newest_readable(self._folder)
             state = read_rank_state(
                 self._folder, iterations=iterations, rank=context.rank, world_size=context.world_size
             )
             exactly = learner.load(learned, state)
             self._env_steps = env_steps_of(learned) or iterations * learner.env_steps_per_iteration
-            _LOG.info("going on from %s", path)
+            _LOG.info("going on from %s", model_path(self._folder, iterations))
             if not exactly:
                 _LOG.warning("rows, ranks or random numbers are not those of the checkpoint: new episodes begin")
         if context.is_rank_zero:

@@ -116,6 +116,11 @@ class TrainingEnvironment(VecEnv):
         lengths.copy_(torch.randint_like(lengths, high=self.max_episode_length))
         self._began_late = lengths > 0
 
+    @property
+    def unwrapped(self) -> Environment:
+        """The rows themselves; rsl_rl's random network distillation asks them for their ``step_dt``."""
+        return self.environment
+
     def restart(self) -> TensorDict:
         """Start a new episode in every row, groups of rows alike, and return the observation."""
         self._observation = self._flat(self.environment.reset(self._all_rows, self._starts.next_groups(self.num_envs)))

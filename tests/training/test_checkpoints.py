@@ -10,6 +10,8 @@ from isaaclab_arena.training.checkpoints import (
     best_score,
     checkpoints,
     keep_best,
+    model_path,
+    newest_readable,
     packed,
     read_checkpoint,
     read_rank_state,
@@ -36,6 +38,16 @@ def test_the_newest_checkpoints_stay_with_what_belongs_to_them(tmp_path):
 
 def test_a_checkpoint_says_with_which_iteration_to_go_on(tmp_path):
     assert read_checkpoint(write(tmp_path, 7))["iter"] == 7
+
+
+def test_where_the_newest_checkpoint_is_torn_the_one_before_is_taken(tmp_path):
+    for iterations in (50, 100):
+        write(tmp_path, iterations)
+    model_path(tmp_path, 100).write_bytes(b"PK torn")
+    assert newest_readable(tmp_path)[0] == 50
+    model_path(tmp_path, 50).write_bytes(b"")
+    with pytest.raises(StorageError, match="none of the 2 checkpoints"):
+        newest_readable(tmp_path)
 
 
 def test_every_rank_finds_its_own_state(tmp_path):

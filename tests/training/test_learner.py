@@ -53,6 +53,12 @@ def test_training_that_is_taken_up_again_gives_the_bits_of_an_undisturbed_one(wo
     assert [each.episodes for each in told_later] == [each.episodes for each in told[3:]] or words == GRPO
 
 
+def test_curiosity_is_an_option_of_rsl_rl_that_works():
+    words = ("{weight: 1.0, num_outputs: 4, predictor_hidden_dims: [8], target_hidden_dims: [8]}",)
+    learner = small_learner(f"agent.algorithm.rnd_cfg={words[0]}", "agent.obs_groups.rnd_state=[policy]")
+    assert "rnd" in learner.iterate().losses
+
+
 def test_without_its_state_a_rank_goes_on_with_new_episodes():
     first = small_learner()
     first.iterate()
