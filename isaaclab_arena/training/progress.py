@@ -63,6 +63,13 @@ class Progress:
             for name, value in measures.items():
                 self._writer.add_scalar(name, value, num_steps)
 
+    def has(self, num_steps: int, measure: str) -> bool:
+        """Whether a measure has been written after so many steps."""
+        if not self._path.is_file():
+            return False
+        lines = self._path.read_text(encoding="utf-8").splitlines()
+        return any(line.startswith(f"{num_steps},{measure},") for line in lines)
+
     def __enter__(self) -> Self:
         return self
 

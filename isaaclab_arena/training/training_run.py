@@ -36,6 +36,7 @@ from isaaclab_arena.training.synchrony import check_synchrony
 
 _LOG = logging.getLogger(__name__)
 _INTERRUPTED = 128
+_EVALUATION_TIME = "Perf/evaluation_time"
 
 
 class TrainingRun:
@@ -205,7 +206,12 @@ class TrainingRun:
             return 0
         # Before anything else, because the first evaluation writes the file that is asked for.
         is_complete = bool(highest_of_ranks(int(self._evaluation.is_complete(iterations))))
-        return 0 if is_complete else highest_of_ranks(self._evaluate(progress))
+        if not is_complete:
+            return highest_of_ranks(self._evaluate(progress))
+        if self._context.is_rank_zero and not progress.has(iterations, _EVALUATION_TIME):
+            # It was complete when the run was stopped, and nobody had taken note of it yet.
+            self._keep(self._evaluation.results(iterations), progress, evaluation_s=0.0)
+        return 0
 
     def _evaluate(self, progress: Progress) -> int:
         """Evaluate the newest checkpoint; return 0, or the exit code of an interruption, the same on all ranks."""
@@ -225,7 +231,7 @@ class TrainingRun:
         iterations = self._learner.iterations
         if evaluated.exit_code != 0:
             _LOG.warning("the evaluation did not complete; %s says why", self._folder / "evaluations")
-        measures = {"Perf/evaluation_time": evaluation_s}
+        measures = {_EVALUATION_TIME: evaluation_s}
         told = []
         for name, job in evaluated.jobs.items():
             if job.success_rate is None:

@@ -75,6 +75,22 @@ def test_a_run_leaves_checkpoints_settings_and_measures(undisturbed):
     assert list(undisturbed.glob("events.out.tfevents.*"))
 
 
+def test_an_evaluation_that_nobody_took_note_of_is_made_up_for(tmp_path):
+    assert train(tmp_path, "--max_iterations", 2, *EVALUATED).returncode == 0
+    folder = run_folder(tmp_path)
+    before = {key: value for key, value in measures(folder).items() if key[1].startswith("Eval/")}
+    assert before
+    lines = (folder / "progress.csv").read_text().splitlines(keepends=True)
+    (folder / "progress.csv").write_text(
+        "".join(line for line in lines if "Eval/" not in line and "evaluation" not in line)
+    )
+    (folder / "model_best.pt").unlink()
+    (folder / "model_best.json").unlink()
+    assert main(["--resume", str(folder)]) == 0
+    assert {key: value for key, value in measures(folder).items() if key[1].startswith("Eval/")} == before
+    assert (folder / "model_best.pt").is_file()
+
+
 def test_a_run_that_is_under_way_is_left_alone(undisturbed, capsys):
     lock = RunLock(undisturbed).hold_alone()
     try:
