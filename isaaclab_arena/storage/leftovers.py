@@ -1,5 +1,6 @@
 """What dead processes leave in a run's folder that needs no judgement: temporary files, and episodes' own files."""
 
+import errno
 import os
 import re
 from collections import Counter, defaultdict
@@ -22,6 +23,7 @@ from isaaclab_arena.storage.layout import (
 from isaaclab_arena.storage.recordings import episode_files
 from isaaclab_arena.storage.run_plan import RunPlan
 
+_NOTHING_TO_DO = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 """Names that `atomic.temporary_path` and the ranks' status files give: ``.<name>.<host>.<pid>.tmp``, host or not."""
 
@@ -101,14 +103,18 @@ def consolidate_parts(job_directory: Path, job: str, parts: Mapping[str, Sequenc
 
 
 def remove_if_empty(folder: Path) -> None:
-    """Remove a folder that holds nothing.
+    """Remove a folder that holds nothing; one that holds something, or is not there, is left as it is.
 
     Raises:
         StorageError: If it cannot be removed.
     """
     with storage_errors("remove", folder):
-        if folder.is_dir() and not any(folder.iterdir()):
+        try:
             folder.rmdir()
+        except OSError as error:
+            # Another rank may have removed it, or written into it, since anybody last looked.
+            if error.errno not in _NOTHING_TO_DO:
+                raise
 
 
 def _temporary_files(folders: Sequence[Path]) -> Iterator[Path]:
