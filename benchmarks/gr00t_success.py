@@ -5,18 +5,14 @@ Usage: python benchmarks/gr00t_success.py [--episodes 200] [--output FILE]
 
 import dataclasses
 import json
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import mujoco
-import pandas as pd
-import torch
 import tyro
+from success_table import write_success_table
 
-from isaaclab_arena.evaluation import eval_runner
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopPolicy
@@ -75,41 +71,21 @@ def jobs(episodes: int) -> dict[str, Any]:
     return document
 
 
-def evaluate(options: Options, folder: Path) -> pd.DataFrame:
-    """Run the jobs, and return the table of results."""
-    file = folder / "jobs.json"
-    file.write_text(json.dumps(jobs(options.episodes)), encoding="utf-8")
-    arguments = ["--eval_jobs_config", str(file), "--output_dir", str(folder / "run"), "--no_dataset"]
-    if eval_runner.main([*arguments, "--device", "cpu"]) != 0:
-        raise SystemExit("the evaluation did not complete")
-    return pd.read_csv(folder / "run" / "results.csv")
-
-
-def line(row: Any) -> str:
-    """Return one row of the table."""
-    wanted = f"at most {HIGHEST_WITHOUT_WORDS} %" if row.name in WITHOUT_WORDS else f"at least {LOWEST} %"
-    rate = f"{100 * row.success_rate:.1f} % [{100 * row.success_low:.1f}, {100 * row.success_high:.1f}]"
-    others = f"{row.failures}/{row.timeouts}/{row.errors}"
-    return f"| {row.name} | {row.environment} | {row.successes}/{row.episodes} | {rate} | {wanted} | {others} |"
-
-
 def main(options: Options) -> None:
-    with tempfile.TemporaryDirectory(prefix="gr00t_success_") as folder:
-        table = evaluate(options, Path(folder))
-    lines = [
-        "# How often the models in this repository solve their tasks",
-        "",
-        f"    python benchmarks/gr00t_success.py --episodes {options.episodes}",
-        "",
-        f"MuJoCo {mujoco.__version__}, torch {torch.__version__}, CPU. {NOTES}",
-        "",
-        "| job | environment | successes | rate, Wilson 95 % | wanted | failure/timeout/error |",
-        "|---|---|--:|---|---|---|",
-        *(line(row) for row in table.itertuples(index=False, name="Row")),
-        "",
-    ]
-    options.output.write_text("\n".join(lines), encoding="utf-8")
-    print("\n".join(lines))
+    document = jobs(options.episodes)
+    write_success_table(
+        document,
+        options.output,
+        title="How often the models in this repository solve their tasks",
+        command=f"python benchmarks/gr00t_success.py --episodes {options.episodes}",
+        notes=NOTES,
+        wanted={
+            job["name"]: f"at most {HIGHEST_WITHOUT_WORDS} %"
+            if job["name"] in WITHOUT_WORDS
+            else f"at least {LOWEST} %"
+            for job in document["jobs"]
+        },
+    )
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from isaaclab_arena.training.agent import check_agent, networks_of
 from isaaclab_arena.training.config import TrainingConfig
 from isaaclab_arena.training.learner import Learner
 from isaaclab_arena.training.options import read_train_options
-from isaaclab_arena.training.train import training_config
+from isaaclab_arena.training.request import training_config
 
 PHYSICS_STEPS = "--physics_steps"
 PHYSICS_DT = 0.002

@@ -76,6 +76,11 @@ class ConfigError(ArenaError):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says, its name where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the nearest choice, or the choices where none is near.
 

@@ -27,7 +27,7 @@ from isaaclab_arena.distributed.launch_options import LaunchOptions
 from isaaclab_arena.distributed.process import die_with_parent
 from isaaclab_arena.distributed.process_group import initialise
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.errors import ArenaError, ConfigError
+from isaaclab_arena.errors import ArenaError, ConfigError, first_line
 from isaaclab_arena.evaluation.console import exit_code_of, show_results
 from isaaclab_arena.storage.compressed_image import check_compression
 from isaaclab_arena.storage.recorded_episode import Compression
@@ -239,7 +239,7 @@ def _tried(subject: str, attempt: Callable[[], str], *, required: bool = True) -
     try:
         return Finding(subject=subject, text=attempt(), required=required)
     except (ArenaError, ImportError, OSError, RuntimeError, ValueError) as error:
-        return Finding(subject=subject, text=str(error).partition("\n")[0], present=False, required=required)
+        return Finding(subject=subject, text=first_line(error), present=False, required=required)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError, Problem, first_line
 
 MAX_FILE_BYTES = 64 * 2**20
 MAX_DEPTH = 64
@@ -229,7 +229,7 @@ def _yaml_hint(error: yaml.YAMLError) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
-    return str(error).splitlines()[0]
+    return first_line(error)
 
 
 def _check_values(document: Any) -> None:

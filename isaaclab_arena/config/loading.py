@@ -17,7 +17,7 @@ from isaaclab_arena.config.job_fields import check_defaults
 from isaaclab_arena.config.job_list import Reading, TopLevel, checked_top_level
 from isaaclab_arena.config.messages import shown
 from isaaclab_arena.config.schema import TIME_LIMITS, JobConfig, JobDefaults, JobsFile
-from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.errors import ConfigError, first_line
 
 _INDEPENDENT_REFERENCE = re.compile(r"\$\{(?!job\b)[A-Za-z_][\w.\[\]]*\}")
 
@@ -90,8 +90,7 @@ class _Interpolation:
             try:
                 _set(resolved, path, self._value(source, path, text))
             except (OmegaConfBaseException, ValueError, KeyError, RecursionError) as error:
-                reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-                problems.append((_dotted(path), f"{shown(text)} cannot be resolved: {reason}"))
+                problems.append((_dotted(path), f"{shown(text)} cannot be resolved: {first_line(error)}"))
         return resolved, problems
 
     def _value(self, tree: dict[str, Any], path: tuple[str | int, ...], text: str) -> Any:

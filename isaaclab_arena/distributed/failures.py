@@ -11,6 +11,9 @@ from isaaclab_arena.logs import plain_text
 _TOLD_BY_ITSELF = frozenset({1, 2})
 """Exit codes of programs that have said on the screen what was wrong."""
 
+_STOPPING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1})
+"""Signals that programs end in good order for, with 128 + their number."""
+
 _ORDERLY = _TOLD_BY_ITSELF | {128 + signal.SIGINT, 128 + signal.SIGTERM}
 """Exit codes that a rank may also end with because of another one."""
 
@@ -52,6 +55,8 @@ class Failure:
             return "failed"
         if self.exit_code < 0:
             return f"was killed by {_signal_name(-self.exit_code)}"
+        if self.exit_code - 128 in _STOPPING:
+            return f"was stopped by {_signal_name(self.exit_code - 128)}"
         return f"failed with exit code {self.exit_code}"
 
 

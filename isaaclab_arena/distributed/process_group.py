@@ -20,7 +20,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import DistributedError, Ranks, network_failures
-from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.errors import ConfigError, first_line
 
 _LOG = logging.getLogger(__name__)
 _LOOK_INTERVAL_S = 1.0
@@ -55,7 +55,7 @@ def initialise(context: DistributedContext, *, timeout_s: float = 120.0) -> Iter
     try:
         yield ranks
     except Exception as error:
-        ranks.give_up(str(error).partition("\n")[0])
+        ranks.give_up(first_line(error))
         raise
     if joined_here:
         _leave()

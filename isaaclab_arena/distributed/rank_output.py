@@ -8,12 +8,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
-from itertools import count
 from pathlib import Path
 from typing import BinaryIO
 
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
+
+from isaaclab_arena.dated_folders import make_dated_folder
 
 _LOG = logging.getLogger(__name__)
 _CHUNK = 1 << 16
@@ -162,7 +162,9 @@ class RankOutput(LogsSpecs):
             return
         self._waits_for_directory = False
         try:
-            self.directory = _make_dated(place)
+            # Several launches may have the folder in common.
+            place.mkdir(parents=True, exist_ok=True)
+            self.directory = make_dated_folder(place)
             for rank, state in enumerate(self._ranks):
                 state.file = (self.directory / f"rank{rank}.log").open("wb", buffering=0)
                 self._write(state, bytes(state.early or b""))
@@ -179,20 +181,6 @@ class RankOutput(LogsSpecs):
         except OSError as error:
             _LOG.warning("cannot write %s: %s", state.file.name, error.strerror)
             state.file = None
-
-
-def _make_dated(place: Path) -> Path:
-    """Make a new folder with the present date in ``place``, which several launches may have in common."""
-    place.mkdir(parents=True, exist_ok=True)
-    stamp = datetime.now().astimezone().strftime("%Y-%m-%d_%H-%M-%S")
-    for attempt in count(1):
-        path = place / (stamp if attempt == 1 else f"{stamp}_{attempt}")
-        try:
-            path.mkdir()
-        except FileExistsError:
-            continue
-        return path
-    raise AssertionError("unreachable")
 
 
 def _screen(stream: object) -> BinaryIO | None:

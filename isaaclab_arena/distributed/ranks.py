@@ -15,7 +15,7 @@ from pathlib import Path
 from torch._C._distributed_c10d import Store
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.errors import ArenaError, ConfigError
+from isaaclab_arena.errors import ArenaError, ConfigError, first_line
 
 _LOG = logging.getLogger(__name__)
 _POLL_INTERVAL_S = 0.05
@@ -198,14 +198,14 @@ def network_failures(context: DistributedContext, timeout_s: float) -> Iterator[
     try:
         yield
     except RuntimeError as error:
-        first_line = str(error).partition("\n")[0].rstrip(".")
+        reason = first_line(error).rstrip(".")
         where = f"rank {context.rank} of {context.world_size} at {context.master_address}"
         if "EADDRINUSE" in str(error):
             raise DistributedError(
                 f"{where}: the port is taken; choose another with torchrun's --master-port, or MASTER_PORT"
             ) from error
         raise DistributedError(
-            f"{where} could not reach the other ranks within {timeout_s:g} s: {first_line}; check that "
+            f"{where} could not reach the other ranks within {timeout_s:g} s: {reason}; check that "
             f"{context.world_size} processes were started and that this address can be reached from their machines"
         ) from error
 

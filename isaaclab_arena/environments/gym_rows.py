@@ -12,7 +12,7 @@ import numpy as np
 from isaaclab_arena.environments.gym_worker import meta_world, registered
 from isaaclab_arena.environments.gym_worker.row import Row, RowStep
 from isaaclab_arena.environments.worker_process import RequestError, WorkerError, WorkerProcess
-from isaaclab_arena.errors import ArenaError, EnvironmentBuildError
+from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, first_line
 
 SOURCES: Mapping[str, ModuleType] = {"gym": registered, "metaworld": meta_world}
 """Where single environments come from: modules with `find` and `make`."""
@@ -234,7 +234,7 @@ class WorkerRows(Rows):
         details = error.traceback if isinstance(error, RequestError) else error
         _LOG.warning("'%s' failed in row %d: %s", self._source.name, index, details)
         self._workers.pop(index).close()
-        return RowFailure(reason=str(error).partition("\n")[0])
+        return RowFailure(reason=first_line(error))
 
     def _make(self, indices: Any) -> dict[str, Any]:
         source, options = self._source, self._options

@@ -2,10 +2,9 @@
 
 import os
 import re
-from datetime import datetime
-from itertools import count
 from pathlib import Path
 
+from isaaclab_arena.dated_folders import make_dated_folder
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.layout import LOCK_FILE, RUN_PLAN_FILE
@@ -30,15 +29,8 @@ def make_output_directory(*, output_dir: str | None, output_base_dir: str) -> Pa
         return path
     base = Path(output_base_dir).absolute()
     _make(base, option="--output_base_dir")
-    stamp = datetime.now().astimezone().strftime("%Y-%m-%d_%H-%M-%S")
-    for attempt in count(1):
-        path = base / (stamp if attempt == 1 else f"{stamp}_{attempt}")
-        try:
-            path.mkdir()
-        except FileExistsError:
-            continue
-        return path
-    raise AssertionError("unreachable")
+    with storage_errors("make a folder in", base):
+        return make_dated_folder(base)
 
 
 def holds_no_run(path: Path) -> bool:

@@ -18,28 +18,43 @@ class ActionScaling(StrEnum):
     WITHIN_BOUNDS = "within_bounds"
 
 
-def scaled_action(
-    output: torch.Tensor, spec: ArraySpec, scaling: ActionScaling, *, clip: float | None = None
-) -> torch.Tensor:
-    """Return the action that a network's output stands for.
+class ActionScaler:
+    """Turns a network's output into actions of one environment.
 
     Args:
-        output: Shape: (num_envs, action_dim).
         spec: The environment's actions.
         scaling: How they follow from the output.
         clip: Largest absolute value that counts of the output (rsl_rl's ``clip_actions``), None for no limit.
-
-    Returns:
-        Shape: (num_envs, action_dim).
+        device: Where the output is.
     """
-    if clip is not None:
-        output = output.clamp(-clip, clip)
-    if scaling is ActionScaling.AS_IS:
-        return output
-    unbounded = torch.full(spec.shape, torch.inf, dtype=output.dtype, device=output.device)
-    low = -unbounded if spec.low is None else torch.as_tensor(spec.low, dtype=output.dtype, device=output.device)
-    high = unbounded if spec.high is None else torch.as_tensor(spec.high, dtype=output.dtype, device=output.device)
-    bounded = torch.isfinite(low) & torch.isfinite(high)
-    low, high = torch.where(bounded, low, -1.0), torch.where(bounded, high, 1.0)
-    within = (low + high) / 2 + (high - low) / 2 * output.clamp(-1.0, 1.0)
-    return torch.where(bounded, within, output)
+
+    def __init__(
+        self, spec: ArraySpec, scaling: ActionScaling, *, clip: float | None = None, device: torch.device
+    ) -> None:
+        self._clip = clip
+        self._scales = scaling is ActionScaling.WITHIN_BOUNDS
+        low, high = (_bound(spec.low, -torch.inf, spec, device), _bound(spec.high, torch.inf, spec, device))
+        self._bounded = torch.isfinite(low) & torch.isfinite(high)
+        self._middle, self._half_range = (low + high) / 2, (high - low) / 2
+
+    def __call__(self, output: torch.Tensor) -> torch.Tensor:
+        """Return the action that a network's output stands for.
+
+        Args:
+            output: Shape: (num_envs, action_dim).
+
+        Returns:
+            Shape: (num_envs, action_dim).
+        """
+        if self._clip is not None:
+            output = output.clamp(-self._clip, self._clip)
+        if not self._scales:
+            return output
+        within = self._middle + self._half_range * output.clamp(-1.0, 1.0)
+        return torch.where(self._bounded, within, output)
+
+
+def _bound(values: tuple[float, ...] | None, without: float, spec: ArraySpec, device: torch.device) -> torch.Tensor:
+    if values is None:
+        return torch.full(spec.shape, without, device=device)
+    return torch.as_tensor(values, dtype=torch.float32, device=device)

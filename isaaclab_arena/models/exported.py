@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError, Problem, first_line
 from isaaclab_arena.models.network import Answer, Memory, PolicyNetwork
 
 _MEMORY_NAMES = ("hidden_state", "cell_state")
@@ -32,7 +32,9 @@ class TorchScriptNetwork(PolicyNetwork):
         try:
             self._module = torch.jit.load(str(path), map_location=device).eval()
         except (RuntimeError, ValueError, OSError) as error:
-            raise ConfigError(Problem(f"cannot be loaded as TorchScript: {_reason(error)}", file=str(path))) from error
+            raise ConfigError(
+                Problem(f"cannot be loaded as TorchScript: {first_line(error)}", file=str(path))
+            ) from error
         buffers = dict(self._module.named_buffers())
         self._names = tuple(name for name in _MEMORY_NAMES if name in buffers)
         self._shapes = [tuple(buffers[name].shape) for name in self._names]
@@ -146,8 +148,4 @@ def _onnx_session(path: Path) -> Any:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:
         # onnxruntime has a dozen exceptions for a bad file, with no public base class but this one.
-        raise ConfigError(Problem(f"cannot be loaded as ONNX: {_reason(error)}", file=str(path))) from error
-
-
-def _reason(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ConfigError(Problem(f"cannot be loaded as ONNX: {first_line(error)}", file=str(path))) from error

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from isaaclab_arena.errors import ConfigError, did_you_mean
+from isaaclab_arena.errors import ConfigError, did_you_mean, first_line
 from isaaclab_arena.models.action_distribution import (
     ActionDistribution,
     Beta,
@@ -105,7 +105,9 @@ def _take_rnn(state: State) -> torch.nn.LSTM | torch.nn.GRU | None:
     try:
         rnn.load_state_dict(tensors, assign=True)
     except RuntimeError as error:
-        raise ConfigError(f"has an {kind.__name__} that is not one of rsl_rl's: {_reason(error)}; {EXPORT}") from error
+        raise ConfigError(
+            f"has an {kind.__name__} that is not one of rsl_rl's: {first_line(error)}; {EXPORT}"
+        ) from error
     rnn.flatten_parameters()
     return rnn.requires_grad_(requires_grad=False).eval()
 
@@ -156,7 +158,3 @@ def _check_sizes(
     wrong = [f"{given} numbers meet {taken}" for given, taken in joints if given != taken]
     if wrong:
         raise ConfigError(f"has parts whose sizes do not fit: {', '.join(wrong)}; the file is damaged or mixed up")
-
-
-def _reason(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

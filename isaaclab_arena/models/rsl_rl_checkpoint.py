@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, TypeGuard
 
 import torch
 
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError, Problem, first_line
 from isaaclab_arena.models.actor import Actor
 from isaaclab_arena.models.agent_settings import AgentSettings, NetworkSettings
 from isaaclab_arena.models.rebuilt_actor import CLASSES, EXPORT, rebuilt_actor
@@ -54,7 +54,7 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, ValueError, EOFError, OSError, KeyError, IndexError, zipfile.BadZipFile) as error:
-        raise ConfigError(Problem(f"is no checkpoint: {_reason(error)}", file=str(path))) from error
+        raise ConfigError(Problem(f"is no checkpoint: {first_line(error)}", file=str(path))) from error
     except Exception as error:
         # What the restricted unpickler raises has no public name: it is a class of the module that must not be used.
         if type(error).__name__ != "UnpicklingError":
@@ -112,7 +112,3 @@ def _check_class(network: NetworkSettings, path: Path) -> None:
         name = f"{network.module}.{network.class_name}" if network.module else network.class_name
         message = f"is a network of the class '{name}'; known are {', '.join(CLASSES)}; {EXPORT}"
         raise ConfigError(Problem(message, file=str(path)))
-
-
-def _reason(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

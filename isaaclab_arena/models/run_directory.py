@@ -1,4 +1,4 @@
-"""Which file of a training's folder is meant."""
+"""The checkpoints in a training's folder: what they are called, and which of them is meant."""
 
 import re
 from pathlib import Path
@@ -7,9 +7,20 @@ from isaaclab_arena.errors import ConfigError, Problem
 
 BEST = "best"
 LATEST = "latest"
+BEST_FILE = "model_best.pt"
 
-_BEST_FILE = "model_best.pt"
-_NUMBERED = re.compile(r"model_(\d+)\.pt")
+_NUMBERED = re.compile(r"model_(\d{1,12})\.pt")
+
+
+def model_path(folder: Path, iterations: int) -> Path:
+    """Return the checkpoint after so many iterations. With that number rsl_rl's own ``load`` goes on right after it."""
+    return folder / f"model_{iterations}.pt"
+
+
+def numbered_checkpoints(folder: Path) -> dict[int, Path]:
+    """Return the checkpoints of a training by the iterations done, the newest last."""
+    found = {int(match[1]): path for path in folder.glob("model_*.pt") if (match := _NUMBERED.fullmatch(path.name))}
+    return {number: found[number] for number in sorted(found)}
 
 
 def checkpoint_file(path: str, choice: int | str | None) -> Path:
@@ -36,13 +47,11 @@ def checkpoint_file(path: str, choice: int | str | None) -> Path:
 
 
 def _chosen(folder: Path, choice: int | str | None) -> Path:
-    numbered = {
-        int(match[1]): file for file in folder.iterdir() if (match := _NUMBERED.fullmatch(file.name)) is not None
-    }
-    best = folder / _BEST_FILE
+    numbered = numbered_checkpoints(folder)
+    best = folder / BEST_FILE
     if choice == BEST or (choice is None and best.is_file()):
         if not best.is_file():
-            message = f"there is no {_BEST_FILE} in '{folder}'; its checkpoints are {_in_words(numbered)}"
+            message = f"there is no {BEST_FILE} in '{folder}'; its checkpoints are {_in_words(numbered)}"
             raise ConfigError(Problem(message, key="checkpoint"))
         return best
     if choice in {None, LATEST}:
@@ -69,4 +78,4 @@ def _without_checkpoints(folder: Path) -> str:
 
 
 def _in_words(numbered: dict[int, Path]) -> str:
-    return ", ".join(str(number) for number in sorted(numbered)) or "none"
+    return ", ".join(str(number) for number in numbered) or "none"

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from isaaclab_arena.errors import ConfigError, PolicyError, Problem, StorageError
+from isaaclab_arena.errors import ConfigError, PolicyError, Problem, StorageError, first_line
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
@@ -161,7 +161,8 @@ def _checked_device(name: str) -> torch.device:
     try:
         return torch.zeros(0, device=name).device
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
         raise ConfigError(
-            Problem(f"cannot use device '{name}': {reason}; leave it out to use the environment's", key="device")
+            Problem(
+                f"cannot use device '{name}': {first_line(error)}; leave it out to use the environment's", key="device"
+            )
         ) from error

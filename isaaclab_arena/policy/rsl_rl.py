@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.interfaces.action_scaling import scaled_action
+from isaaclab_arena.interfaces.action_scaling import ActionScaler
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.models.exported import is_torchscript
@@ -22,6 +22,21 @@ from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena.policy.trained_policy import FILE_KEY, RslRlPolicyCfg, load_trained, policy_device
 
 logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Meeting:
+    """What follows from a network and an environment together.
+
+    Attributes:
+        environment: The environment.
+        inputs: How the network sees it.
+        scaler: What the network's output means to it.
+    """
+
+    environment: Environment
+    inputs: NetworkInputs
+    scaler: ActionScaler
 
 
 class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
@@ -51,7 +66,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         self._memory: Memory | None = None
         self._num_rows = 0
         self._generators: dict[int, np.random.Generator] = {}
-        self._inputs: tuple[Environment, NetworkInputs] | None = None
+        self._meeting: _Meeting | None = None
 
     @classmethod
     def check_options(cls, config: RslRlPolicyCfg) -> None:
@@ -77,7 +92,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         Raises:
             ConfigError: With everything that does not fit.
         """
-        inputs = self._inputs_of(env)
+        inputs = self._meeting_with(env).inputs
         problems = inputs.problems(self._trained.network.num_inputs)
         if not problems:
             problems = self._wrong_answers(inputs.size, env.action_spec.shape)
@@ -117,7 +132,8 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
         """Return what the network does in every row. Shape: (num_envs, action_dim)."""
-        seen = self._inputs_of(env).flat(observation, env.num_envs).to(self.device)
+        meeting = self._meeting_with(env)
+        seen = meeting.inputs.flat(observation, env.num_envs).to(self.device)
         if self._memory is None or self._num_rows != env.num_envs:
             self._memory, self._num_rows = self._trained.network.new_memory(env.num_envs), env.num_envs
         answer = self._trained.network.answer(seen, self._memory)
@@ -125,19 +141,24 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         output = answer.mean.to(env.device)
         if answer.std is not None and self._stochastic:
             output = output + answer.std.to(env.device) * self._noise(output)
-        trained = self._trained
-        return scaled_action(output, env.action_spec, trained.action_scaling, clip=trained.clip_actions)
+        return meeting.scaler(output)
 
     def close(self) -> None:
         """Let go of the environment and of what was remembered."""
         self.reset()
-        self._inputs = None
+        self._meeting = None
 
-    def _inputs_of(self, env: Environment) -> NetworkInputs:
-        if self._inputs is None or self._inputs[0] is not env:
-            groups, terms = self._trained.observation_groups, self._trained.observation_terms
-            self._inputs = (env, network_inputs(env.observation_spec, groups, terms))
-        return self._inputs[1]
+    def _meeting_with(self, env: Environment) -> "_Meeting":
+        if self._meeting is None or self._meeting.environment is not env:
+            trained = self._trained
+            self._meeting = _Meeting(
+                environment=env,
+                inputs=network_inputs(env.observation_spec, trained.observation_groups, trained.observation_terms),
+                scaler=ActionScaler(
+                    env.action_spec, trained.action_scaling, clip=trained.clip_actions, device=env.device
+                ),
+            )
+        return self._meeting
 
     def _wrong_answers(self, num_inputs: int, action_shape: tuple[int, ...]) -> list[Problem]:
         """Return why the network cannot act, after asking it once about a row of zeros."""

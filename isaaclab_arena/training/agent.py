@@ -16,7 +16,7 @@ from tensordict import TensorDict
 from torch import nn
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, first_line
 from isaaclab_arena.training.algorithms.grpo import GRPO
 from isaaclab_arena.training.algorithms.ppo import PPO
 from isaaclab_arena.training.config import TrainingConfig
@@ -100,7 +100,7 @@ def build_algorithm(config: TrainingConfig, environment: TrainingEnvironment, co
         try:
             return algorithm_class.construct_algorithm(observation, environment, settings, str(context.device))
         except (TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
-            message = f"the agent cannot be built: {str(error).partition(chr(10))[0]}"
+            message = f"the agent cannot be built: {first_line(error)}"
             raise ConfigError(Problem(message, key="agent")) from error
 
 
@@ -129,7 +129,7 @@ def _class_of(options: Mapping[str, Any], role: str) -> Any:
         return resolve_callable(name)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         known = ", ".join(_OWN_ALGORITHMS) if role == "algorithm" else "MLPModel, RNNModel"
-        message = f"there is no '{name}' ({str(error).partition(chr(10))[0]}); use {known}, or module.path:Class"
+        message = f"there is no '{name}' ({first_line(error)}); use {known}, or module.path:Class"
         raise ConfigError(Problem(message, key=_CLASS_NAME)) from error
 
 

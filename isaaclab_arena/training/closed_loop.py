@@ -4,7 +4,7 @@ import json
 import logging
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +47,12 @@ class Evaluated:
 
     Attributes:
         exit_code: As the runner's command would return it.
+        config_hash: Hash of the jobs, the same for each evaluation of a training run.
         jobs: Job to what came of it, on rank 0; empty on the others, or if the run came to nothing.
     """
 
     exit_code: int
+    config_hash: str
     jobs: dict[str, EvaluatedJob]
 
     @property
@@ -147,11 +149,13 @@ class ClosedLoopEvaluation:
         )
         _LOG.info("evaluating %s", checkpoint)
         exit_code = execute_among(ranks, request)
-        return Evaluated(exit_code=exit_code, jobs=self.results(num_steps).jobs)
+        return replace(self.results(num_steps), exit_code=exit_code)
 
     def results(self, num_steps: int) -> Evaluated:
         """Return what came of an evaluation that has been made, on rank 0; see `Evaluated`."""
-        return Evaluated(exit_code=0, jobs=self._results(self.folder(num_steps)))
+        return Evaluated(
+            exit_code=0, config_hash=self._jobs_file.config_hash, jobs=self._results(self.folder(num_steps))
+        )
 
     def _jobs(self, checkpoint: Path) -> tuple[Job, ...]:
         return resolve_jobs(

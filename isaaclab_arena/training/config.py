@@ -86,6 +86,8 @@ class EvaluationConfig:
         seed: Seed of their conditions, which training does not see.
         video_episodes: How many of them are filmed.
         env: Options of the environment that are other than in training.
+        eval_jobs_config: Job file to evaluate with, instead of the task itself; its rsl_rl policies get the
+            checkpoint, and what is said above of episodes does not count.
     """
 
     interval: int = 100
@@ -94,6 +96,7 @@ class EvaluationConfig:
     seed: int = 10_000
     video_episodes: int = 0
     env: dict[str, Any] = field(default_factory=dict)
+    eval_jobs_config: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +120,7 @@ class TrainingConfig:
         task: Name of the training task.
         environment: Registered name of the environment.
         num_envs: Rows of each rank.
+        num_envs_total: Rows of all ranks together, which decide ``num_envs`` for any number of ranks; None for none.
         env: Options of the environment, as a job's ``arena_env_args`` has them.
         variations: What varies from episode to episode, as a job's ``variations``.
         agent: What learns.
@@ -128,6 +132,7 @@ class TrainingConfig:
     task: str
     environment: str
     num_envs: int = 256
+    num_envs_total: int | None = None
     env: Mapping[str, Any] = field(default_factory=dict)
     variations: Mapping[str, Any] = field(default_factory=dict)
     agent: AgentConfig = field(default_factory=AgentConfig)

@@ -161,6 +161,7 @@ def document_of(config: TrainingConfig) -> dict[str, Any]:
 def _mistakes(config: TrainingConfig) -> Iterator[Problem]:
     counts = {
         "num_envs": config.num_envs,
+        "num_envs_total": 1 if config.num_envs_total is None else config.num_envs_total,
         **{f"agent.{name}": getattr(config.agent, name) for name in ("num_steps_per_env", "save_interval")},
         "distributed.grad_sync_period": config.distributed.grad_sync_period,
         **{f"evaluation.{name}": getattr(config.evaluation, name) for name in ("num_episodes", "num_envs")},

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from isaaclab_arena.errors import first_line
 from isaaclab_arena.storage.atomic import written_in_place
 
 _LOG = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ def export_policy(algorithm: Any, run_directory: Path) -> list[Path]:
             with written_in_place(path, overwrite=True) as temporary:
                 write(policy, temporary)
         except (NotImplementedError, RuntimeError, ImportError, AttributeError) as error:
-            _LOG.warning("the policy is not exported as %s: %s", name, str(error).partition("\n")[0])
+            _LOG.warning("the policy is not exported as %s: %s", name, first_line(error))
         else:
             written.append(path)
     return written

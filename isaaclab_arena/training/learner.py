@@ -11,7 +11,8 @@ import torch
 from rsl_rl.utils import check_nan
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.errors import ArenaError, ConfigError
+from isaaclab_arena.errors import ArenaError, ConfigError, first_line
+from isaaclab_arena.interfaces.action_scaling import ActionScaler
 from isaaclab_arena.training.agent import build_algorithm, networks_of, set_random_seed
 from isaaclab_arena.training.config import TrainingConfig
 from isaaclab_arena.training.episode_starts import EpisodeStarts
@@ -76,8 +77,12 @@ class Learner:
         self.environment = TrainingEnvironment(
             rows,
             self._starts,
-            scaling=config.agent.action_scaling,
-            clip=config.agent.clip_actions,
+            scaler=ActionScaler(
+                rows.action_spec,
+                config.agent.action_scaling,
+                clip=config.agent.clip_actions,
+                device=rows.device,
+            ),
             cfg={"environment": config.environment, "num_envs": config.num_envs, **config.env},
         )
         set_random_seed(seed)
@@ -150,10 +155,10 @@ class Learner:
         try:
             self.algorithm.load(dict(learned), None, strict=True)
         except (RuntimeError, ValueError, KeyError) as error:
-            what = str(error).partition("\n")[0]
             raise ConfigError(
-                f"the checkpoint is of another algorithm or other networks than are asked for now ({what}); leave "
-                "agent.algorithm, agent.actor, agent.critic and the environment as they were"
+                "the checkpoint is of another algorithm or other networks than are asked for now "
+                f"({first_line(error)}); leave agent.algorithm, agent.actor, agent.critic and the environment as they "
+                "were"
             ) from error
         self.iterations = int(learned["iter"])
         # Episodes that have been seen shall not come again.
@@ -212,7 +217,7 @@ class Learner:
         except (ValueError, RuntimeError) as error:
             if not any(words in str(error) for words in _TOLD_OF_NAN):
                 raise
-            raise self._diverged(str(error).partition("\n")[0]) from error
+            raise self._diverged(first_line(error)) from error
 
     def _refuse_nan(self, losses: Mapping[str, float]) -> None:
         wrong = [name for name, value in losses.items() if value != value]  # noqa: PLR0124  NaN alone differs from itself

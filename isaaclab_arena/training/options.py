@@ -49,6 +49,7 @@ class TrainOptions(LaunchOptions):
 
     def overrides(self) -> dict[str, Any]:
         """Return what the options say as a document of a training run."""
+        rows = {"num_envs": self.num_envs, "num_envs_total": self.num_envs_total}
         agent = {
             name: value
             for name, value in (
@@ -58,9 +59,15 @@ class TrainOptions(LaunchOptions):
             )
             if value is not None
         }
+        # A number of rows for each rank makes that for all of them void, which a run that goes on may have.
+        is_void = {"num_envs_total": None} if self.num_envs is not None else {}
+        jobs = self.eval_jobs_config
         return {
-            **({} if self.num_envs is None else {"num_envs": self.num_envs}),
+            **{name: value for name, value in rows.items() if value is not None},
+            **is_void,
             **({"agent": agent} if agent else {}),
+            # Absolute, because the run may go on from another working directory.
+            **({} if jobs is None else {"evaluation": {"eval_jobs_config": str(jobs.absolute())}}),
         }
 
     def check(self) -> None:
@@ -119,21 +126,6 @@ def read_train_options(arguments: Sequence[str], *, program: str) -> tuple[Train
     if unknown:
         raise ConfigError(unknown)
     return options, tasks[0] if tasks else None, overrides
-
-
-def shard(num_envs_total: int, world_size: int) -> int:
-    """Return how many of all rows each rank has.
-
-    Raises:
-        ConfigError: If they do not divide; the message names the nearest numbers that do. Ranks with unequal numbers
-            of rows would weigh their samples unequally.
-    """
-    if num_envs_total % world_size == 0:
-        return num_envs_total // world_size
-    below = num_envs_total // world_size * world_size
-    nearest = [str(number) for number in (below, below + world_size) if number]
-    message = f"{num_envs_total} rows do not divide over {world_size} ranks; use {' or '.join(nearest)}"
-    raise ConfigError(Problem(message, key="--num_envs_total"))
 
 
 def _with_empty_resume(arguments: Sequence[str]) -> list[str]:

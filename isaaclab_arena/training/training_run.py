@@ -1,9 +1,8 @@
 """One rank's part of a training run, from the first sample to the last checkpoint; rank 0 alone writes."""
 
 import logging
-import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,29 +13,29 @@ from isaaclab_arena.distributed.collectives import gather_bytes_to_rank_zero, hi
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.evaluation.interruption import Interruption, watch_for_interruption
 from isaaclab_arena.logs import log_file
+from isaaclab_arena.models.run_directory import model_path
 from isaaclab_arena.training.agent import learned_state
-from isaaclab_arena.training.checkpoints import (
-    Score,
-    keep_best,
-    model_path,
-    newest_readable,
-    packed,
-    read_rank_state,
-    write_checkpoint,
-)
-from isaaclab_arena.training.closed_loop import ClosedLoopEvaluation, Evaluated, EvaluatedJob
+from isaaclab_arena.training.best_checkpoint import keep_best, score_of
+from isaaclab_arena.training.checkpoints import newest_readable, packed, read_rank_state, write_checkpoint
+from isaaclab_arena.training.closed_loop import ClosedLoopEvaluation, Evaluated
 from isaaclab_arena.training.config import TrainingConfig
-from isaaclab_arena.training.episode_statistics import EpisodeStatistics
 from isaaclab_arena.training.exporting import export_policy
 from isaaclab_arena.training.learner import Iteration, Learner
 from isaaclab_arena.training.logging_writer import scalar_writer
 from isaaclab_arena.training.progress import Progress
+from isaaclab_arena.training.reporting import (
+    EVALUATION_TIME,
+    Pace,
+    line_of_evaluation,
+    line_of_iteration,
+    measures_of_evaluation,
+    measures_of_iteration,
+)
 from isaaclab_arena.training.settings_files import checkpoint_infos, env_steps_of, write_settings
 from isaaclab_arena.training.synchrony import check_synchrony
 
 _LOG = logging.getLogger(__name__)
 _INTERRUPTED = 128
-_EVALUATION_TIME = "Perf/evaluation_time"
 
 
 class TrainingRun:
@@ -71,7 +70,7 @@ class TrainingRun:
         self._command_line = command_line
         self._resume = resume
         self._env_steps = 0
-        self._pace = _Pace()
+        self._pace = Pace()
 
     def check_evaluation(self) -> None:
         """Refuse jobs that could not be evaluated, before hours of training; every rank calls it.
@@ -208,7 +207,7 @@ class TrainingRun:
         is_complete = bool(highest_of_ranks(int(self._evaluation.is_complete(iterations))))
         if not is_complete:
             return highest_of_ranks(self._evaluate(progress))
-        if self._context.is_rank_zero and not progress.has(iterations, _EVALUATION_TIME):
+        if self._context.is_rank_zero and not progress.has(iterations, EVALUATION_TIME):
             # It was complete when the run was stopped, and nobody had taken note of it yet.
             self._keep(self._evaluation.results(iterations), progress, evaluation_s=0.0)
         return 0
@@ -231,47 +230,22 @@ class TrainingRun:
         iterations = self._learner.iterations
         if evaluated.exit_code != 0:
             _LOG.warning("the evaluation did not complete; %s says why", self._folder / "evaluations")
-        measures = {_EVALUATION_TIME: evaluation_s}
-        told = []
-        for name, job in evaluated.jobs.items():
-            if job.success_rate is None:
-                told.append(f"{name}: success not measured")
-            else:
-                told.append(f"{name}: success {job.success_rate:.1%} of {job.episodes} episodes")
-                measures[f"Eval/{name}/success_rate"] = job.success_rate
-            if job.mean_return is not None:
-                measures[f"Eval/{name}/mean_return"] = job.mean_return
-        progress.write(iterations, measures, told=f"iteration {iterations}, evaluated: {'; '.join(told) or 'nothing'}")
-        score = score_of(evaluated.jobs.values(), iterations)
-        if score is not None and keep_best(self._folder, iterations, score):
+        progress.write(
+            iterations,
+            measures_of_evaluation(evaluated.jobs, evaluation_s=evaluation_s),
+            told=line_of_evaluation(evaluated.jobs, iterations=iterations),
+        )
+        score = score_of(evaluated.jobs.values(), iterations, evaluation=evaluated.config_hash)
+        if score is not None and keep_best(self._folder, score):
             _LOG.info("the best so far")
 
     def _report(self, progress: Progress, done: Iteration) -> None:
         iterations, total = self._learner.iterations, self._config.agent.max_iterations
-        seconds = done.collect_s + done.learn_s
-        episodes = done.episodes
-        measures = {
-            **{f"Loss/{name}": value for name, value in done.losses.items()},
-            "Loss/learning_rate": done.learning_rate,
-            "Policy/mean_std": done.action_std,
-            "Perf/total_fps": done.env_steps / seconds,
-            "Perf/collection_time": done.collect_s,
-            "Perf/learning_time": done.learn_s,
-            "Perf/total_steps": self._env_steps,
-            "Train/num_episodes": episodes.num_episodes,
-            "Train/mean_reward": episodes.mean_return,
-            "Train/mean_episode_length": episodes.mean_length,
-            "Train/success_rate": episodes.success_rate,
-            "Train/lost_rate": episodes.lost_rate,
-            **{f"Metrics/{name}": value for name, value in episodes.metrics.items()},
-        }
         left_s = self._pace.left_s(total - iterations)
-        told = (
-            f"iteration {iterations}/{total}: {_told(episodes)}std {done.action_std:.2f}, lr {done.learning_rate:.1e}, "
-            f"{done.env_steps / seconds:,.0f} steps/s, {_clock(left_s)} left"
-        )
         progress.write(
-            iterations, {name: value for name, value in measures.items() if not math.isnan(value)}, told=told
+            iterations,
+            measures_of_iteration(done, env_steps=self._env_steps),
+            told=line_of_iteration(done, iterations=iterations, total=total, left_s=left_s),
         )
 
     def _finish(self) -> None:
@@ -279,38 +253,6 @@ class TrainingRun:
             return
         for path in export_policy(self._learner.algorithm, self._folder):
             _LOG.info("wrote %s", path)
-
-
-def score_of(jobs: Iterable[EvaluatedJob], iterations: int) -> Score | None:
-    """Return how good a checkpoint is, None where no episode says.
-
-    Args:
-        jobs: What came of its evaluation; each counts alike.
-        iterations: Iterations done.
-    """
-    judged = [(job, job.mean_return, job.mean_length) for job in jobs if job.mean_return is not None]
-    if not judged:
-        return None
-    rates = [-1.0 if job.success_rate is None else job.success_rate for job, _, _ in judged]
-    merits = [total if job.success_rate is None or not length else total / length for job, total, length in judged]
-    return Score(success_rate=sum(rates) / len(rates), merit=sum(merits) / len(merits), iterations=iterations)
-
-
-class _Pace:
-    """How fast iterations go, evaluations left out."""
-
-    def __init__(self) -> None:
-        self._began = time.perf_counter()
-        self._iterations = 0
-
-    def pause(self, seconds: float) -> None:
-        """Leave out time in which nothing was learned."""
-        self._began += seconds
-
-    def left_s(self, iterations: int) -> float:
-        """Count one more iteration, and return how long so many more will take [s]."""
-        self._iterations += 1
-        return (time.perf_counter() - self._began) / self._iterations * iterations
 
 
 @contextmanager
@@ -325,16 +267,3 @@ def _as_in_every_evaluation() -> Iterator[None]:
             yield
         finally:
             torch.set_num_threads(threads)
-
-
-def _told(episodes: EpisodeStatistics) -> str:
-    if not episodes.num_episodes:
-        return ""
-    success = "" if math.isnan(episodes.success_rate) else f"success {episodes.success_rate:.0%}, "
-    return f"reward {episodes.mean_return:.2f}, length {episodes.mean_length:.0f}, {success}"
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -7,7 +7,7 @@ import torch
 from rsl_rl.env import VecEnv
 from tensordict import TensorDict
 
-from isaaclab_arena.interfaces.action_scaling import ActionScaling, scaled_action
+from isaaclab_arena.interfaces.action_scaling import ActionScaler
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.flat_observation import flattened
 from isaaclab_arena.training.episode_starts import EpisodeStarts
@@ -29,8 +29,7 @@ class TrainingEnvironment(VecEnv):
     Args:
         environment: The rows.
         starts: What their episodes start from.
-        scaling: How a network's output becomes an action.
-        clip: Largest absolute output that counts, None for no limit.
+        scaler: Turns a network's output into an action.
         cfg: What rsl_rl's log writers are told of the environment.
 
     Attributes:
@@ -42,8 +41,7 @@ class TrainingEnvironment(VecEnv):
         environment: Environment,
         starts: EpisodeStarts,
         *,
-        scaling: ActionScaling,
-        clip: float | None = None,
+        scaler: ActionScaler,
         cfg: Mapping[str, Any],
     ) -> None:
         self.environment = environment
@@ -60,7 +58,7 @@ class TrainingEnvironment(VecEnv):
         self.episode_length_buf = torch.zeros(self.num_envs, dtype=torch.long, device=self.device)
         self._began_late = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
         self._starts = starts
-        self._scaling, self._clip = scaling, clip
+        self._scaler = scaler
         self._all_rows = torch.arange(self.num_envs, device=self.device)
         self._observation = self._flat(environment.reset(self._all_rows, starts.next_conditions(self.num_envs)))
         self._counter: EpisodeCounter | None = None
@@ -87,7 +85,7 @@ class TrainingEnvironment(VecEnv):
             both of shape (num_envs,); ``time_outs`` of the same shape.
         """
         environment = self.environment
-        step = environment.step(scaled_action(actions, environment.action_spec, self._scaling, clip=self._clip))
+        step = environment.step(self._scaler(actions))
         if self._counter is None:
             self._counter = EpisodeCounter(
                 num_envs=self.num_envs, metrics=tuple(step.metrics), device=environment.device

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.episode_ranges import as_ranges
-from isaaclab_arena.errors import ConfigError, PolicyError, Problem, StorageError
+from isaaclab_arena.errors import ConfigError, PolicyError, Problem, StorageError, first_line
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.policy.policy_base import PolicyBase
@@ -206,6 +206,5 @@ def _checked_device(name: str) -> torch.device:
     try:
         return torch.zeros(0, device=name).device
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        message = f"cannot use device '{name}': {reason}; leave it out to use the environment's"
+        message = f"cannot use device '{name}': {first_line(error)}; leave it out to use the environment's"
         raise ConfigError(Problem(message, key="device")) from error

@@ -53,6 +53,11 @@ def test_a_report_names_the_rank_and_shows_why_it_failed(tmp_path):
     )
 
 
+def test_a_rank_that_ended_in_good_order_after_a_signal_was_stopped_and_did_not_fail():
+    assert report_of({1: 143}, []) == "rank 1 of 2 was stopped by SIGTERM\n"
+    assert report_of({1: 137}, []) == "rank 1 of 2 failed with exit code 137\n"
+
+
 def test_a_report_on_a_rank_that_left_no_word_ends_with_its_last_lines():
     assert report_of({1: -11}, [], unseen_lines=["Fatal Python error"]) == (
         "rank 1 of 2 was killed by SIGSEGV\n[rank 1] Fatal Python error\n"

@@ -1,19 +1,15 @@
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
 
-from isaaclab_arena.errors import ConfigError, StorageError
+from isaaclab_arena.errors import ConfigError, DiskUnusableError, StorageError
+from isaaclab_arena.models.run_directory import model_path, numbered_checkpoints
 from isaaclab_arena.training.checkpoints import (
-    BEST,
-    Score,
-    best_score,
-    checkpoints,
-    keep_best,
-    model_path,
     newest_readable,
     packed,
-    read_checkpoint,
+    read_learned,
     read_rank_state,
     state_path,
     write_checkpoint,
@@ -32,12 +28,12 @@ def write(folder, iterations: int, *, kept: int = 2, ranks: int = 1):
 def test_the_newest_checkpoints_stay_with_what_belongs_to_them(tmp_path):
     for iterations in (0, 50, 100):
         write(tmp_path, iterations)
-    assert list(checkpoints(tmp_path)) == [50, 100]
+    assert list(numbered_checkpoints(tmp_path)) == [50, 100]
     assert {path.name for path in tmp_path.iterdir()} == {"model_50.pt", "state_50.pt", "model_100.pt", "state_100.pt"}
 
 
 def test_a_checkpoint_says_with_which_iteration_to_go_on(tmp_path):
-    assert read_checkpoint(write(tmp_path, 7))["iter"] == 7
+    assert read_learned(write(tmp_path, 7))["iter"] == 7
 
 
 def test_where_the_newest_checkpoint_is_torn_the_one_before_is_taken(tmp_path):
@@ -72,51 +68,36 @@ def test_a_damaged_state_is_as_good_as_none(tmp_path):
     assert read_rank_state(tmp_path, iterations=7, rank=0, world_size=1) is None
 
 
-def test_a_crash_while_writing_leaves_the_checkpoint_before(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_the_checkpoint_before_and_is_named(tmp_path, monkeypatch):
     write(tmp_path, 50)
 
-    def torn(content, path) -> None:
-        path.write_bytes(b"half")
+    def torn(path, content) -> None:
+        path.open("wb").write(content[:9])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(torch, "save", torn)
-    with pytest.raises(StorageError, match="No space left on device"):
-        write_checkpoint(tmp_path, learned(100), [], iterations=100, kept=2)
+    monkeypatch.setattr(Path, "write_bytes", torn)
+    with pytest.raises(DiskUnusableError, match=r"cannot write .*state_100\.pt: No space left on device"):
+        write(tmp_path, 100)
     assert {path.name for path in tmp_path.iterdir()} == {"model_50.pt", "state_50.pt"}
 
 
 def test_a_file_with_code_in_it_is_not_loaded(tmp_path):
     path = tmp_path / "model_1.pt"
     torch.save({"actor_state_dict": {}, "iter": 1, "infos": pickle.PickleBuffer}, path)
-    with pytest.raises(ConfigError, match="holds code, and is not loaded"):
-        read_checkpoint(path)
+    with pytest.raises(ConfigError, match="is not loaded: it could run code"):
+        read_learned(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 torn"])
 def test_a_torn_file_is_told(tmp_path, content):
     path = tmp_path / "model_1.pt"
     path.write_bytes(content)
-    with pytest.raises((StorageError, ConfigError), match=r"model_1\.pt"):
-        read_checkpoint(path)
+    with pytest.raises(ConfigError, match=r"model_1\.pt"):
+        read_learned(path)
 
 
 def test_another_kind_of_file_is_no_checkpoint(tmp_path):
     path = tmp_path / "model_1.pt"
     torch.save({"weights": torch.zeros(1)}, path)
     with pytest.raises(ConfigError, match="is no checkpoint of rsl_rl: it has no actor_state_dict and no iter"):
-        read_checkpoint(path)
-
-
-def test_the_best_checkpoint_outlives_newer_ones(tmp_path):
-    write(tmp_path, 50, kept=1)
-    assert keep_best(tmp_path, 50, Score(success_rate=0.9, merit=1.0, iterations=50))
-    write(tmp_path, 100, kept=1)
-    assert not keep_best(tmp_path, 100, Score(success_rate=0.8, merit=9.0, iterations=100))
-    assert read_checkpoint(tmp_path / BEST)["iter"] == 50
-    assert best_score(tmp_path) == Score(success_rate=0.9, merit=1.0, iterations=50)
-
-
-def test_of_equal_success_the_better_rewards_are_best():
-    first = Score(success_rate=0.9, merit=1.0, iterations=1)
-    assert Score(success_rate=0.9, merit=1.5, iterations=2).is_better_than(first)
-    assert not Score(success_rate=0.9, merit=1.0, iterations=3).is_better_than(first)
+        read_learned(path)

@@ -1,7 +1,7 @@
 import pytest
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.training.options import read_train_options, shard
+from isaaclab_arena.training.options import read_train_options
 
 
 def read(*arguments: str):
@@ -27,16 +27,6 @@ def test_an_unknown_option_is_refused():
 def test_one_task_at_a_time():
     with pytest.raises(ConfigError, match="TASK: one task is trained at a time, got reach cartpole"):
         read("reach", "cartpole")
-
-
-def test_rows_are_shared_evenly():
-    assert shard(64, 4) == 16
-
-
-@pytest.mark.parametrize(("total", "nearest"), [(10, "8 or 12"), (3, "4")])
-def test_rows_that_do_not_divide_are_refused_with_numbers_that_do(total, nearest):
-    with pytest.raises(ConfigError, match=f"--num_envs_total: {total} rows do not divide over 4 ranks; use {nearest}$"):
-        shard(total, 4)
 
 
 def test_options_that_contradict_each_other_are_refused(tmp_path):

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from isaaclab_arena.models.run_directory import numbered_checkpoints
 from isaaclab_arena.storage.run_lock import RunLock
-from isaaclab_arena.training.checkpoints import checkpoints, read_checkpoint
+from isaaclab_arena.training.checkpoints import read_learned
 from isaaclab_arena.training.synchrony import named_digests
 from isaaclab_arena.training.train import main
 from tests.end_to_end.launching import ROOT, TORCHRUN, command, patience_s, run, start, write_jobs
@@ -43,7 +44,7 @@ def run_folder(tmp_path: Path) -> Path:
 
 
 def learned(folder: Path, iterations: int) -> dict[str, int]:
-    content = read_checkpoint(folder / f"model_{iterations}.pt")
+    content = read_learned(folder / f"model_{iterations}.pt")
     return named_digests({name: value for name, value in content.items() if name != "infos"})
 
 
@@ -62,7 +63,7 @@ def undisturbed(tmp_path_factory) -> Path:
 
 
 def test_a_run_leaves_checkpoints_settings_and_measures(undisturbed):
-    assert list(checkpoints(undisturbed)) == [2, 4, 6]
+    assert list(numbered_checkpoints(undisturbed)) == [2, 4, 6]
     agent = yaml.safe_load((undisturbed / "params" / "agent.yaml").read_text())
     assert agent["observation_terms"] == {"policy": ["cart_pos", "pole_angle", "cart_vel", "pole_vel"]}
     assert yaml.safe_load((undisturbed / "params" / "env.yaml").read_text())["environment"] == "cartpole"
@@ -98,7 +99,7 @@ def test_a_run_that_is_under_way_is_left_alone(undisturbed, capsys):
     finally:
         lock.release()
     assert "error" in capsys.readouterr().err
-    assert max(checkpoints(undisturbed)) == 6
+    assert max(numbered_checkpoints(undisturbed)) == 6
 
 
 def test_a_run_that_was_stopped_ends_with_the_bits_of_one_that_was_not(undisturbed, tmp_path):
@@ -215,7 +216,7 @@ def test_rank_zero_alone_writes_and_all_ranks_use_one_folder(tmp_path):
     } <= written[0]
     assert written[1:] == [{"rank1.log"}, {"rank2.log"}]
     assert measures(folder)[2, "Perf/total_steps"] == 2 * 3 * 8 * 16
-    assert read_checkpoint(folder / "model_2.pt")["infos"]["isaaclab_arena"]["world_size"] == 3
+    assert read_learned(folder / "model_2.pt")["infos"]["isaaclab_arena"]["world_size"] == 3
 
 
 def test_ranks_evaluate_together_and_rows_of_all_are_shared(tmp_path):
@@ -239,7 +240,7 @@ def test_a_signal_saves_first(tmp_path):
     assert process.wait(timeout=patience_s(30)) == 143, (tmp_path / "log").read_text()
     folder = run_folder(tmp_path)
     last = max(step for step, _ in measures(folder))
-    assert last in checkpoints(folder), "the last iteration that was told is saved"
+    assert last in numbered_checkpoints(folder), "the last iteration that was told is saved"
 
 
 def test_one_option_starts_ranks_that_give_what_torchrun_gives_and_a_failing_one_is_told(tmp_path):
@@ -287,3 +288,9 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(words, told, tmp_pa
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
     assert told in line
     assert not list(tmp_path.glob("logs/*/*/model_*"))
+
+
+def test_a_launch_that_is_refused_leaves_no_folder(tmp_path, capsys):
+    assert main(["cartpole", "--gpu-ids", "999", "--log_root", str(tmp_path)]) == 2
+    assert "--gpu_ids" in capsys.readouterr().err
+    assert not list(tmp_path.glob("cartpole/*"))

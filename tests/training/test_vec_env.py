@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 import torch
 
-from isaaclab_arena.interfaces.action_scaling import ActionScaling
+from isaaclab_arena.interfaces.action_scaling import ActionScaler, ActionScaling
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.specs import ArraySpec
@@ -12,9 +12,17 @@ from isaaclab_arena.training.vec_env import TrainingEnvironment
 from tests.fakes_environment import ScriptedEnvironment
 
 
-def rows(environment: Environment, *, seed: int = 3, group_size: int = 1, **options) -> TrainingEnvironment:
+def rows(
+    environment: Environment,
+    *,
+    seed: int = 3,
+    group_size: int = 1,
+    scaling: ActionScaling = ActionScaling.AS_IS,
+    **options,
+) -> TrainingEnvironment:
     starts = EpisodeStarts(environment, seed=seed, group_size=group_size)
-    return TrainingEnvironment(environment, starts, **{"scaling": ActionScaling.AS_IS, "cfg": {}, **options})
+    scaler = ActionScaler(environment.action_spec, scaling, device=environment.device)
+    return TrainingEnvironment(environment, starts, **{"scaler": scaler, "cfg": {}, **options})
 
 
 def run_until_an_episode_ends(training: TrainingEnvironment):

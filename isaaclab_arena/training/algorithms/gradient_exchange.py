@@ -36,12 +36,12 @@ class GradientExchange:
         self._left = num_mini_batches
         self._done = 0
 
-    def exchange(self, parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
+    def exchange(self, parameters: Sequence[nn.Parameter], *optimizers: torch.optim.Optimizer) -> None:
         """Average, where this mini-batch is a boundary; called between the backward pass and the optimiser's step.
 
         Args:
             parameters: Those whose gradients were just computed, in the same order on all ranks.
-            optimizer: Their optimiser.
+            optimizers: Their optimisers.
         """
         self._left -= 1
         self._done += 1
@@ -50,11 +50,13 @@ class GradientExchange:
         if self._period == 1:
             reduce_gradients_in_buckets(parameters, self._world_size, self._bucket_mb)
         else:
-            _average_in_one_message(_what_has_drifted(parameters, optimizer))
+            _average_in_one_message(_what_has_drifted(parameters, optimizers))
 
 
-def _what_has_drifted(parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Return gradients, weights and the optimiser's moments, in the same order on all ranks."""
+def _what_has_drifted(
+    parameters: Sequence[nn.Parameter], optimizers: Sequence[torch.optim.Optimizer]
+) -> list[torch.Tensor]:
+    """Return gradients, weights and the optimisers' moments, in the same order on all ranks."""
     found: list[torch.Tensor] = []
     for parameter in parameters:
         if parameter.grad is not None:
@@ -62,6 +64,7 @@ def _what_has_drifted(parameters: Sequence[nn.Parameter], optimizer: torch.optim
         found.append(parameter.data)
         found += [
             value
+            for optimizer in optimizers
             for value in optimizer.state.get(parameter, {}).values()
             if isinstance(value, torch.Tensor) and value.is_floating_point() and value.ndim
         ]

@@ -68,9 +68,11 @@ class PPO(RslRlPPO):
     def reduce_parameters(self) -> None:
         """Exchange gradients among ranks; rsl_rl calls it after each backward pass where there are several."""
         parameters = [*chain(self.actor.parameters(), self.critic.parameters())]
+        optimizers = [self.optimizer]
         if self.rnd:
-            parameters += self.rnd.parameters()
-        self._exchange.exchange(parameters, self.optimizer)
+            parameters += self.rnd.predictor.parameters()
+            optimizers.append(self.rnd.optimizer)
+        self._exchange.exchange(parameters, *optimizers)
 
 
 def falling_learning_rate(first: float, iteration: int, max_iterations: int) -> float:
