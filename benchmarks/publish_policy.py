@@ -5,7 +5,7 @@ Usage: python benchmarks/publish_policy.py RUN_FOLDER models/NAME [--title "..."
 
 import csv
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ MEASURES = (
 EVALUATE = "python -m isaaclab_arena.evaluation.policy_runner --policy_type rsl_rl --num_episodes 200"
 SHOWN = ("isaaclab-arena-mujoco", "torch", "mujoco", "rsl-rl-lib")
 """Packages whose versions the card tells."""
+_PLACES = ("--log_root", "--run_directory")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,9 +120,8 @@ def card(run: Run, title: str, name: str) -> str:
     settings = run.settings
     agent, versions = settings["agent"], settings["versions"]
     num_ranks = settings["world_size"]
-    environment = " ".join([settings["environment"], *(f"--{key} {value}" for key, value in settings["env"].items())])
+    trained_in, evaluated_in = settings["env"], {**settings["env"], **settings["evaluation"]["env"]}
     env_steps = run.best * settings["num_envs"] * agent["num_steps_per_env"] * num_ranks
-    command = without_places(settings["command_lines"][0].split())
     ranks = "one process" if num_ranks == 1 else f"{num_ranks} ranks"
     return "\n".join(
         [
@@ -129,7 +129,7 @@ def card(run: Run, title: str, name: str) -> str:
             "",
             "| | |",
             "| --- | --- |",
-            f"| environment | `{environment}` |",
+            f"| environment | `{environment(settings, trained_in)}` |",
             f"| sees | {', '.join(f'`{term}`' for term in run.terms)} |",
             f"| algorithm | {agent['algorithm']['class_name']}, seed {agent['seed']} |",
             f"| rows | {settings['num_envs']}, {ranks} |",
@@ -140,7 +140,7 @@ def card(run: Run, title: str, name: str) -> str:
             "",
             "Made by",
             "",
-            f"    python -m {command}",
+            *(f"    python -m {without_places(line.split())}" for line in settings["command_lines"]),
             "",
             "![Success and reward](curves.png)",
             "",
@@ -148,23 +148,28 @@ def card(run: Run, title: str, name: str) -> str:
             "`params/` holds every setting, `progress.csv` some of the measures.",
             "Evaluate it with",
             "",
-            f"    {EVALUATE} {environment} --num_envs 50 --checkpoint_path models/{name}",
+            f"    {EVALUATE} {environment(settings, evaluated_in)} --num_envs 50 --checkpoint_path models/{name}",
             "",
         ]
     )
 
 
+def environment(settings: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """Return an environment and its options as words of a command line."""
+    return " ".join([settings["environment"], *(f"--{key} {value}" for key, value in options.items())])
+
+
 def without_places(words: Sequence[str]) -> str:
-    """Return a command line without the options that say where files go."""
+    """Return a command line without the options that say where files go; a run that goes on is ``RUN``."""
     kept: list[str] = []
-    is_value = False
+    before = ""
     for word in words:
-        if is_value:
-            is_value = False
-        elif word.partition("=")[0] in {"--log_root", "--run_directory"}:
-            is_value = "=" not in word
-        else:
+        option = word.partition("=")[0]
+        if before == "--resume":
+            kept.append("RUN")
+        elif option not in _PLACES and before not in _PLACES:
             kept.append(word)
+        before = word
     return " ".join(kept)
 
 
