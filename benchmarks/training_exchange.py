@@ -39,7 +39,7 @@ class Exchanged:
     Attributes:
         mini_batches: Mini-batches of all epochs.
         gradient_bytes: Size of the gradient of all networks.
-        gradient_calls: Collectives with exactly the gradient in them.
+        gradient_calls: Collectives with the gradient in them, alone or with weights and moments.
         calls: All collectives.
         sent_bytes: Bytes of all collectives.
     """
@@ -69,7 +69,7 @@ def exchanged(facts: Mapping[str, Any], answer: Mapping[str, Any], iterations: i
     return Exchanged(
         mini_batches=facts["num_learning_epochs"] * facts["num_mini_batches"],
         gradient_bytes=gradient_bytes,
-        gradient_calls=sum(number for size, number in calls if size == gradient_bytes) // iterations,
+        gradient_calls=sum(number for size, number in calls if size >= gradient_bytes) // iterations,
         calls=sum(number for _, number in calls) // iterations,
         sent_bytes=sum(size * number for size, number in calls) // iterations,
     )
@@ -136,8 +136,7 @@ Samples never leave their rank. Beside gradients, PPO's adaptive learning rate n
 tells the new rate, two numbers for each mini-batch; with `schedule=fixed` neither is sent. Once in an iteration there
 are sums for the normalisation of observations and of advantages, for losses, and for the statistics of episodes. With
 `grad_sync_period` above 1 a boundary averages weights and the optimiser's two moments besides the gradient, four times
-as much, so only a period above 4 saves bytes. It takes weights and moments tensor by tensor: more
-collectives, not fewer.
+as much in one message, so it saves messages, and bytes only above a period of 4.
 """
     output = options.output or RESULTS
     output.parent.mkdir(parents=True, exist_ok=True)
