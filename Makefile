@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install eval test test-slow test-gpu check format bench clean
+.PHONY: help install eval test test-slow test-gpu gpu-check check format bench clean
 
 help:
 	@echo "make eval       run jobs/quickstart.json on the CPU and show the table"
@@ -37,6 +37,10 @@ test-slow: $(INSTALLED)
 
 test-gpu: $(INSTALLED)
 	$(BIN)/python -m pytest -m gpu
+
+# Says so and does nothing where there is no GPU.
+gpu-check: $(INSTALLED)
+	$(BIN)/python benchmarks/gpu_check.py
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .

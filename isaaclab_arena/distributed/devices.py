@@ -72,6 +72,12 @@ def menagerie_root(environ: Mapping[str, str] = os.environ) -> str | None:
     return environ.get("MENAGERIE_ROOT") or None
 
 
+def gpu_address(device: torch.device) -> str:
+    """Return where a GPU sits on the machine's PCI bus, as ``nvidia-smi`` shows it: ``00000000:18:00``."""
+    properties = torch.cuda.get_device_properties(device)
+    return f"{properties.pci_domain_id:08X}:{properties.pci_bus_id:02X}:{properties.pci_device_id:02X}"
+
+
 def calculate_deterministically(environ: MutableMapping[str, str] = os.environ) -> None:
     """Have torch give the same bits whenever it makes the same operation on the same input on the same machine.
 

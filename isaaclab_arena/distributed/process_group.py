@@ -19,6 +19,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.devices import gpu_address
 from isaaclab_arena.distributed.ranks import DistributedError, Ranks, network_failures
 from isaaclab_arena.errors import ConfigError, first_line
 
@@ -158,4 +159,7 @@ def _leave() -> None:
 
 def _describe(ranks: Ranks) -> str:
     context = ranks.context
-    return f"rank {context.rank} of {context.world_size} runs on {context.device}: {context.device_reason}"
+    gpu = ""
+    if context.device.type == "cuda":
+        gpu = f" ({torch.cuda.get_device_name(context.device)} at PCI {gpu_address(context.device)})"
+    return f"rank {context.rank} of {context.world_size} runs on {context.device}{gpu}: {context.device_reason}"

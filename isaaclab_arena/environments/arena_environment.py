@@ -52,6 +52,7 @@ class ArenaEnvironment(Environment):
         self.backend = backend
         self.task = task
         self.num_envs = backend.num_envs
+        self.reproducible = backend.reproducible
         self.device = device
         self.control_dt = control_dt
         self.task_description = task.instruction

@@ -12,6 +12,7 @@ from isaaclab_arena.environments.cameras import CameraOptions, EnvironmentCamera
 from isaaclab_arena.environments.catalog import EMBODIMENTS, OBJECTS
 from isaaclab_arena.environments.embodiments.embodiment import Embodiment
 from isaaclab_arena.environments.embodiments.lookup import find_embodiment, refuse_out_of_reach, refuse_too_tall
+from isaaclab_arena.environments.simulation import backend_choice
 from isaaclab_arena.environments.summary import EnvironmentSummary, described_success
 from isaaclab_arena.environments.table_environment import CONTROL_DT, START_NOISE_RAD, TableEnvironment
 from isaaclab_arena.environments.tasks.task import Task
@@ -21,7 +22,7 @@ from isaaclab_arena.environments.variations.varied_world import VariedWorld
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem, did_you_mean
 from isaaclab_arena.interfaces.variation import Variation
 from isaaclab_arena.registry import Registry
-from isaaclab_arena.sim.mujoco_backend import MujocoBackend
+from isaaclab_arena.sim.backends import make_backend
 from isaaclab_arena.sim.scene import ScenePart, compose_scene
 
 _TABLE = "scenes/table.xml"
@@ -121,11 +122,15 @@ class TableEnvironmentBuilder:
         embodiment = find_embodiment(config.embodiment)
         task = self.make_task(config, embodiment)
         distractors = Distractors.ready(task, most_distractors(variations))
-        backend = MujocoBackend(
-            _compile(task, embodiment, distractors.parts()), num_envs=num_envs, num_threads=num_threads
+        device = torch.device(device)
+        backend = make_backend(
+            _compile(task, embodiment, distractors.parts()),
+            choice=backend_choice(config),
+            num_envs=num_envs,
+            device=device,
+            num_threads=num_threads,
         )
         action_mode = make_action_mode(config.action_mode, embodiment.robot, backend, CONTROL_DT)
-        device = torch.device(device)
         varied = None
         if variations:
             varied = VariedWorld(

@@ -1,18 +1,20 @@
 """The cameras of an environment: what they are called, how large their pictures are, and who gets to see them."""
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import mujoco
 import numpy as np
 import torch
 
+from isaaclab_arena.environments.simulation import SimulationOptions
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.environment import VIEWPORT
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena.sim.mujoco_backend import MujocoBackend
+from isaaclab_arena.sim.backend import Backend
 
 if TYPE_CHECKING:
     from isaaclab_arena.sim.cameras import Picture
@@ -25,7 +27,7 @@ _MIN_SIZE, _MAX_SIZE = 16, 2048
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViewportOptions:
+class ViewportOptions(SimulationOptions):
     """Options of every environment that a person may watch.
 
     Attributes:
@@ -95,9 +97,7 @@ class EnvironmentCameras:
         num_threads: Threads that render.
     """
 
-    def __init__(
-        self, backend: MujocoBackend, options: CameraOptions, device: torch.device, *, num_threads: int = 1
-    ) -> None:
+    def __init__(self, backend: Backend, options: CameraOptions, device: torch.device, *, num_threads: int = 1) -> None:
         self._backend = backend
         self._num_threads = num_threads
         self._options = options
@@ -141,7 +141,7 @@ class EnvironmentCameras:
         """
         studio = self._studio(HEAD_CAMERA)
         studio.render(env_ids)
-        return {name: torch.from_numpy(studio.pictures[name]).to(self._device, copy=True) for name in self.spec()}
+        return {name: studio.pictures[name].to(self._device, copy=True) for name in self.spec()}
 
     def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> dict[str, np.ndarray]:
         """Return what cameras see of the named rows as they are now, whether or not policies see it.
@@ -164,7 +164,7 @@ class EnvironmentCameras:
                 # What policies see has just been rendered for them.
                 if place == VIEWPORT or not self.enabled:
                     studio.render(env_ids)
-                pictures |= {name: studio.pictures[name][list(env_ids)] for name in wanted}
+                pictures |= {name: studio.pictures[name][list(env_ids)].cpu().numpy() for name in wanted}
         return pictures
 
     def _studio(self, place: str) -> "_Studio":
@@ -175,10 +175,9 @@ class EnvironmentCameras:
     def _policy_studio(self) -> "_Studio":
         options = self._options
         width, height = options.resolution
-        return _Studio(
-            self._backend,
+        return self._made_studio(
             self._observed,
-            num_threads=self._num_threads,
+            shadows=False,
             width=width,
             height=height,
             depth=options.enable_cameras and options.camera_depth,
@@ -187,64 +186,112 @@ class EnvironmentCameras:
 
     def _viewport_studio(self) -> "_Studio":
         width, height = self._options.viewport_width, self._options.viewport_height
-        return _Studio(
-            self._backend, self._viewport, num_threads=self._num_threads, width=width, height=height, shadows=True
-        )
+        return self._made_studio(self._viewport, shadows=True, width=width, height=height)
+
+    def _made_studio(self, names: Sequence[str], **wanted: Any) -> "_Studio":
+        if self._backend.renders:
+            return _BatchStudio(self._backend, names, **wanted)
+        return _ThreadStudio(self._backend, names, num_threads=self._num_threads, **wanted)
 
 
-class _Studio:
-    """One renderer, and the last picture of every row."""
+class _Studio(ABC):
+    """One renderer, and the last picture of every row.
+
+    Attributes:
+        pictures: Observation to the last pictures. Shape of each: (num_envs, height, width, channels).
+        render_s: Time spent on rendering so far [s].
+    """
 
     def __init__(
         self,
-        backend: MujocoBackend,
-        cameras: Sequence[str],
+        backend: Backend,
+        names: Sequence[str],
         *,
-        num_threads: int,
         width: int,
         height: int,
         depth: bool = False,
         segmentation: bool = False,
-        shadows: bool = False,
     ) -> None:
         # Warp takes seconds to load and is of no use to jobs without cameras.
-        from isaaclab_arena.sim.cameras import Camera, RayTracers  # noqa: PLC0415
+        from isaaclab_arena.sim.cameras import Camera  # noqa: PLC0415
 
         self._backend = backend
-        begin = time.perf_counter()
-        wanted = [
-            Camera(name=name, width=width, height=height, depth=depth, segmentation=segmentation) for name in cameras
+        self._cameras = [
+            Camera(name=name, width=width, height=height, depth=depth, segmentation=segmentation) for name in names
         ]
-        num_threads = min(num_threads, backend.num_envs)
-        self._tracers = RayTracers(backend.model, wanted, shadows=shadows, num_threads=num_threads)
-        shape = (backend.num_envs, height, width)
-        self.pictures: dict[str, np.ndarray] = {}
-        for name in cameras:
-            self.pictures[_rgb_term(name)] = np.zeros((*shape, 3), np.uint8)
+        shape, device = (backend.num_envs, height, width), backend.device
+        self.pictures: dict[str, torch.Tensor] = {}
+        for name in names:
+            self.pictures[_rgb_term(name)] = torch.zeros((*shape, 3), dtype=torch.uint8, device=device)
             if depth:
-                self.pictures[_term(name, "depth")] = np.zeros((*shape, 1), np.float32)
+                self.pictures[_term(name, "depth")] = torch.zeros((*shape, 1), device=device)
             if segmentation:
-                self.pictures[_term(name, "segmentation")] = np.full((*shape, 1), -1, np.int32)
-        self.render_s = time.perf_counter() - begin
+                seen = torch.full((*shape, 1), -1, dtype=torch.int32, device=device)
+                self.pictures[_term(name, "segmentation")] = seen
+        self.render_s = 0.0
 
     def render(self, env_ids: Sequence[int]) -> None:
         """Take new pictures of the named rows; a row whose physics broke down keeps its last ones."""
         begin = time.perf_counter()
+        self._render(env_ids)
+        self.render_s += time.perf_counter() - begin
+
+    @abstractmethod
+    def _render(self, env_ids: Sequence[int]) -> None:
+        """Take new pictures of rows."""
+
+
+class _ThreadStudio(_Studio):
+    """Renders worlds one by one, on threads."""
+
+    def __init__(
+        self, backend: Backend, names: Sequence[str], *, num_threads: int, shadows: bool, **wanted: Any
+    ) -> None:
+        from isaaclab_arena.sim.cameras import RayTracers  # noqa: PLC0415  see `_Studio`
+
+        begin = time.perf_counter()
+        super().__init__(backend, names, **wanted)
+        num_threads = min(num_threads, backend.num_envs)
+        self._tracers = RayTracers(backend.model, self._cameras, shadows=shadows, num_threads=num_threads)
+        self.render_s = time.perf_counter() - begin
+
+    def _render(self, env_ids: Sequence[int]) -> None:
         for env_id, pictures in self._tracers.render(env_ids, self._load).items():
             for name, picture in pictures.items():
                 self._keep(env_id, name, picture)
-        self.render_s += time.perf_counter() - begin
 
     def _load(self, env_id: int) -> tuple[mujoco.MjModel, mujoco.MjData] | None:
         model, data = self._backend.visible_world(env_id)
         return (model, data) if np.isfinite(data.qpos).all() else None
 
     def _keep(self, env_id: int, camera: str, picture: "Picture") -> None:
-        self.pictures[_rgb_term(camera)][env_id] = picture.rgb
+        self.pictures[_rgb_term(camera)][env_id] = torch.from_numpy(picture.rgb)
         if picture.depth is not None:
-            self.pictures[_term(camera, "depth")][env_id] = picture.depth
+            self.pictures[_term(camera, "depth")][env_id] = torch.from_numpy(picture.depth)
         if picture.segmentation is not None:
-            self.pictures[_term(camera, "segmentation")][env_id] = picture.segmentation
+            self.pictures[_term(camera, "segmentation")][env_id] = torch.from_numpy(picture.segmentation)
+
+
+class _BatchStudio(_Studio):
+    """Renders all worlds at once, where they live."""
+
+    def __init__(self, backend: Backend, names: Sequence[str], *, shadows: bool, **wanted: Any) -> None:
+        from isaaclab_arena.sim.batch_cameras import BatchCameras  # noqa: PLC0415  see `_Studio`
+        from isaaclab_arena.sim.warp_backend import WarpBackend  # noqa: PLC0415
+
+        begin = time.perf_counter()
+        super().__init__(backend, names, **wanted)
+        if not isinstance(backend, WarpBackend):
+            raise TypeError(f"'{backend.engine()}' does not render its worlds itself")
+        self._batch = BatchCameras(backend, self._cameras, shadows=shadows)
+        self.render_s = time.perf_counter() - begin
+
+    def _render(self, env_ids: Sequence[int]) -> None:
+        rows = torch.tensor(list(env_ids), device=self._backend.device)
+        rows = rows[~self._backend.diverged[rows]]
+        for camera, pictures in self._batch.render().items():
+            name, _, kind = camera.partition(":")
+            self.pictures[_term(name, kind) if kind else _rgb_term(name)][rows] = pictures[rows]
 
 
 def _term(camera: str, kind: str) -> str:

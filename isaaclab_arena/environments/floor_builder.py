@@ -13,10 +13,11 @@ from isaaclab_arena.environments.cameras import (
     check_camera_options,
 )
 from isaaclab_arena.environments.floor_environment import FloorEnvironment
+from isaaclab_arena.environments.simulation import backend_choice
 from isaaclab_arena.environments.summary import EnvironmentSummary, described_success
 from isaaclab_arena.environments.tasks.floor_task import FloorTask
 from isaaclab_arena.errors import EnvironmentBuildError
-from isaaclab_arena.sim.mujoco_backend import MujocoBackend
+from isaaclab_arena.sim.backends import make_backend
 from isaaclab_arena.sim.scene import ScenePart, compose_scene
 
 FLOOR = "scenes/floor.xml"
@@ -70,8 +71,10 @@ class FloorEnvironmentBuilder:
             model = compose_scene(FLOOR, (robot, *task.parts), task.contact_sensors, (machine.viewport,))
         except ValueError as error:
             raise EnvironmentBuildError(f"the scene of '{task.name}' does not compile: {error}") from error
-        backend = MujocoBackend(model, num_envs=num_envs, num_threads=num_threads)
         device = torch.device(device)
+        backend = make_backend(
+            model, choice=backend_choice(config), num_envs=num_envs, device=device, num_threads=num_threads
+        )
         cameras = EnvironmentCameras(backend, _camera_options(config), device, num_threads=num_threads)
         return FloorEnvironment(backend=backend, task=task, cameras=cameras, device=device)
 

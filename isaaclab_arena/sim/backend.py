@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import mujoco
 import numpy as np
 import torch
 
@@ -65,8 +66,11 @@ class Backend(ABC):
     ``ctrl``. Their values do not depend on ``num_envs`` or on the number of threads.
 
     Attributes:
+        model: The compiled model that the worlds share.
         num_envs: Number of worlds.
         device: Where the tensors live.
+        reproducible: Whether the same calls give the same bits again.
+        renders: Whether `isaaclab_arena.sim.batch_cameras` renders the worlds where they are.
         physics_dt: Time that one substep advances [s].
         names: Where named things are.
         qpos: Shape: (num_envs, nq).
@@ -80,8 +84,11 @@ class Backend(ABC):
             velocities, accelerations or controls, or a number that is not finite. Shape: (num_envs,), bool.
     """
 
+    model: mujoco.MjModel
     num_envs: int
     device: torch.device
+    reproducible: bool
+    renders: bool = False
     physics_dt: float
     names: ModelNames
     qpos: torch.Tensor
@@ -174,6 +181,10 @@ class Backend(ABC):
             EnvironmentBuildError: If the backend cannot.
         """
         raise EnvironmentBuildError(f"the backend '{self.engine()}' does not show its model's '{name}'")
+
+    @abstractmethod
+    def visible_world(self, env_id: int) -> tuple[mujoco.MjModel, mujoco.MjData]:
+        """Return a world's model and its state with current poses of everything visible; good until the next call."""
 
     @abstractmethod
     def model_digest(self) -> str:

@@ -1,17 +1,12 @@
 """Pictures of a world by MuJoCo-Warp's ray tracer: no OpenGL, no display, the same pixels on every machine of a kind.
 
-This is the only module that imports Warp, and importing it takes a second or more, so it is imported where cameras
-are on and nowhere else.
+Importing Warp takes a second or more, so this module is imported where cameras are on and nowhere else.
 """
 
-import fcntl
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
-from pathlib import Path
 from threading import Lock
 from typing import TypeAlias
 
@@ -20,8 +15,7 @@ import mujoco_warp
 import numpy as np
 import warp
 
-_LOG = logging.getLogger(__name__)
-_LOCK_FILE = "isaaclab_arena.lock"
+from isaaclab_arena.sim.warp_kernels import one_compiler_at_a_time
 
 # One kernel that knows all of these serves every scene; by default each mix of shapes would be compiled anew.
 _GEOM_TYPES = tuple(
@@ -88,6 +82,25 @@ class Picture:
     segmentation: np.ndarray | None = None
 
 
+def render_context(
+    model: mujoco.MjModel, cameras: Sequence[Camera], *, num_worlds: int, shadows: bool
+) -> mujoco_warp.RenderContext:
+    """Return what MuJoCo-Warp renders with, on Warp's current device, the same for every number of worlds."""
+    context = mujoco_warp.create_render_context(
+        model,
+        nworld=num_worlds,
+        cam_active=[camera.name for camera in cameras],
+        cam_res=[(camera.width, camera.height) for camera in cameras],
+        render_rgb=True,
+        render_depth=[camera.depth for camera in cameras],
+        render_seg=[camera.segmentation for camera in cameras],
+        use_shadows=shadows,
+        render_skybox=True,
+    )
+    context.geom_ray_types = tuple(sorted({*_GEOM_TYPES, *context.geom_ray_types}))
+    return context
+
+
 class RayTracer:
     """Renders one world at a time, so that its pictures cannot depend on the worlds beside it; for one thread.
 
@@ -100,22 +113,10 @@ class RayTracer:
     def __init__(self, model: mujoco.MjModel, cameras: Sequence[Camera], *, shadows: bool = False) -> None:
         self._cameras = tuple(cameras)
         self._geom_body = model.geom_bodyid.astype(np.int32)
-        warp.config.log_level = warp.LOG_ERROR
-        with _one_compiler_at_a_time(), warp.ScopedDevice("cpu"):
+        with one_compiler_at_a_time(), warp.ScopedDevice("cpu"):
             self._model = mujoco_warp.put_model(model)
             self._data = mujoco_warp.make_data(model, nworld=1)
-            self._context = mujoco_warp.create_render_context(
-                model,
-                nworld=1,
-                cam_active=[camera.name for camera in self._cameras],
-                cam_res=[(camera.width, camera.height) for camera in self._cameras],
-                render_rgb=True,
-                render_depth=[camera.depth for camera in self._cameras],
-                render_seg=[camera.segmentation for camera in self._cameras],
-                use_shadows=shadows,
-                render_skybox=True,
-            )
-            self._context.geom_ray_types = tuple(sorted({*_GEOM_TYPES, *self._context.geom_ray_types}))
+            self._context = render_context(model, self._cameras, num_worlds=1, shadows=shadows)
             # Arrays on the CPU are shared with NumPy: what is written here is what the tracer reads.
             self._poses = {name: getattr(self._data, name).numpy()[0] for name in _POSES}
             self._fields = {name: getattr(self._model, name).numpy() for name in VISIBLE_FIELDS}
@@ -213,19 +214,3 @@ class RayTracers:
                 tracer.place(*loaded)
             pictures.append((world, tracer.shoot()))
         return pictures
-
-
-@contextmanager
-def _one_compiler_at_a_time() -> Iterator[None]:
-    """Let one process of this machine compile Warp's kernels while the others wait and then take what it compiled."""
-    warp.init()
-    path = Path(str(warp.config.kernel_cache_dir)) / _LOCK_FILE
-    try:
-        lock = path.open("a")
-    except OSError as error:
-        _LOG.debug("no lock on Warp's kernels, so ranks may compile them several times: %s", error)
-        yield
-        return
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

@@ -1,6 +1,5 @@
 """CPU physics: MuJoCo's own batch of simulations, stepped on a thread pool."""
 
-import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
 
@@ -9,8 +8,9 @@ import numpy as np
 import torch
 from mujoco import batch as mujoco_batch
 
-from isaaclab_arena.sim.backend import Backend, ModelNames, StartState
+from isaaclab_arena.sim.backend import Backend, StartState
 from isaaclab_arena.sim.model_changes import ModelChange
+from isaaclab_arena.sim.model_names import model_names, model_sha256
 
 # Bad positions, velocities, accelerations and controls, which MuJoCo numbers in this order.
 _BAD_STATE_WARNINGS = slice(int(mujoco.mjtWarning.mjWARN_BADQPOS), int(mujoco.mjtWarning.mjWARN_BADCTRL) + 1)
@@ -26,6 +26,8 @@ class MujocoBackend(Backend):
         num_envs: Number of worlds.
         num_threads: Threads that share them.
     """
+
+    reproducible = True
 
     def __init__(self, model: mujoco.MjModel, *, num_envs: int, num_threads: int = 1) -> None:
         _stop_mujoco_writing_logs()
@@ -139,9 +141,7 @@ class MujocoBackend(Backend):
 
     def model_digest(self) -> str:
         """Return the SHA-256 of the compiled model."""
-        buffer = np.empty(mujoco.mj_sizeModel(self.model), np.uint8)
-        mujoco.mj_saveModel(self.model, None, buffer)
-        return hashlib.sha256(buffer.tobytes()).hexdigest()
+        return model_sha256(self.model)
 
     def engine(self) -> str:
         """Return MuJoCo's version."""
@@ -177,37 +177,9 @@ class MujocoBackend(Backend):
         self._diverged |= ~finite | (self._num_warnings != self._warnings_at_reset).any(axis=1)
 
 
-def model_names(model: mujoco.MjModel) -> ModelNames:
-    """Return where a compiled model keeps its named parts."""
-    free, ball = int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_BALL)
-    joint_qpos, joint_dof = {}, {}
-    for index in range(model.njnt):
-        name, kind = model.joint(index).name, int(model.jnt_type[index])
-        num_positions, num_dofs = {free: (7, 6), ball: (4, 3)}.get(kind, (1, 1))
-        joint_qpos[name] = _part(model.jnt_qposadr[index], num_positions)
-        joint_dof[name] = _part(model.jnt_dofadr[index], num_dofs)
-    bodies = {model.body(index).name: index for index in range(model.nbody)}
-    return ModelNames(
-        joint_qpos=joint_qpos,
-        joint_dof=joint_dof,
-        actuators={model.actuator(index).name: index for index in range(model.nu)},
-        bodies=bodies,
-        sites={model.site(index).name: index for index in range(model.nsite)},
-        sensors={
-            model.sensor(index).name: _part(model.sensor_adr[index], model.sensor_dim[index])
-            for index in range(model.nsensor)
-        },
-        mocap_bodies={name: int(model.body_mocapid[i]) for name, i in bodies.items() if model.body_mocapid[i] >= 0},
-    )
-
-
 def _stop_mujoco_writing_logs() -> None:
     # MuJoCo writes MUJOCO_LOG.TXT into the working directory and prints into the live display whenever a world breaks
     # down, which `diverged` reports already.
     config = mujoco.MjLogConfig.get()
     config.logto_file, config.logto_console = False, False
     config.set()
-
-
-def _part(start: int, size: int) -> slice:
-    return slice(int(start), int(start) + int(size))

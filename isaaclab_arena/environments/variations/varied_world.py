@@ -24,6 +24,7 @@ from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Episode
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.interfaces.variation import Variation
+from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.model_changes import (
     ModelChange,
     lit,
@@ -33,7 +34,6 @@ from isaaclab_arena.sim.model_changes import (
     shifted_body,
     slippery,
 )
-from isaaclab_arena.sim.mujoco_backend import MujocoBackend
 
 _NO_TURN = (0.0, 0.0, 0.0)
 
@@ -55,7 +55,7 @@ class VariedWorld:
     def __init__(
         self,
         *,
-        backend: MujocoBackend,
+        backend: Backend,
         base_body: str,
         task: Task,
         action_spec: ArraySpec,

@@ -1,0 +1,84 @@
+"""Which physics backend a batch of worlds gets: MuJoCo on CPU threads, or MuJoCo-Warp on the device."""
+
+import logging
+import time
+from typing import Literal, TypeAlias, get_args
+
+import mujoco
+import torch
+
+from isaaclab_arena.sim.backend import Backend
+from isaaclab_arena.sim.mujoco_backend import MujocoBackend
+
+_LOG = logging.getLogger(__name__)
+
+BackendChoice: TypeAlias = Literal["auto", "mujoco", "warp"]
+CHOICES: tuple[str, ...] = get_args(BackendChoice)
+
+_LAUNCH_S = 1e-3
+"""What a physics step of any number of worlds takes on a GPU at least, by its chain of small kernels [s]."""
+_PROBE_STEPS = 20
+
+
+def make_backend(
+    model: mujoco.MjModel, *, choice: BackendChoice, num_envs: int, device: torch.device, num_threads: int
+) -> Backend:
+    """Return worlds of a model, on the backend that is asked for or, with ``auto``, on the faster one.
+
+    Without a GPU ``auto`` is MuJoCo. With one, MuJoCo steps all worlds a few times; if that takes less than a GPU
+    needs to be told, it is MuJoCo, and otherwise MuJoCo-Warp is measured too.
+
+    Args:
+        model: The compiled model.
+        choice: What is asked for.
+        num_envs: Number of worlds.
+        device: The rank's device.
+        num_threads: Threads that MuJoCo may use.
+
+    Raises:
+        EnvironmentBuildError: If MuJoCo-Warp is asked for and cannot simulate the model.
+    """
+    if choice == "warp":
+        return _warp_backend(model, num_envs=num_envs, device=device)
+    on_cpu = MujocoBackend(model, num_envs=num_envs, num_threads=num_threads)
+    if choice == "mujoco" or device.type != "cuda":
+        return on_cpu
+    cpu_s = _step_s(on_cpu)
+    if cpu_s < _LAUNCH_S:
+        _LOG.info("backend mujoco: a step of %d worlds takes %.2g ms on the CPU", num_envs, 1e3 * cpu_s)
+        return MujocoBackend(model, num_envs=num_envs, num_threads=num_threads)
+    on_gpu = _warp_backend(model, num_envs=num_envs, device=device)
+    gpu_s = _step_s(on_gpu)
+    name = "warp" if gpu_s < cpu_s else "mujoco"
+    _LOG.info(
+        "backend %s: a step of %d worlds takes %.2g ms on the CPU, %.2g ms on %s",
+        name,
+        num_envs,
+        1e3 * cpu_s,
+        1e3 * gpu_s,
+        device,
+    )
+    # The worlds that were measured have moved, and new ones have not.
+    if name == "warp":
+        return _warp_backend(model, num_envs=num_envs, device=device)
+    return MujocoBackend(model, num_envs=num_envs, num_threads=num_threads)
+
+
+def _warp_backend(model: mujoco.MjModel, *, num_envs: int, device: torch.device) -> Backend:
+    # Warp takes seconds to load, and most jobs do without.
+    from isaaclab_arena.sim.warp_backend import WarpBackend  # noqa: PLC0415
+
+    return WarpBackend(
+        model, num_envs=num_envs, device=device, deterministic=torch.are_deterministic_algorithms_enabled()
+    )
+
+
+def _step_s(backend: Backend) -> float:
+    """Return how long a physics step of all worlds takes, from the model's default state [s]."""
+    all_worlds = torch.arange(backend.num_envs, device=backend.device)
+    backend.step(all_worlds, _PROBE_STEPS)
+    began = time.perf_counter()
+    backend.step(all_worlds, _PROBE_STEPS)
+    # A number that is read back has been computed.
+    backend.qpos.sum().item()
+    return (time.perf_counter() - began) / _PROBE_STEPS

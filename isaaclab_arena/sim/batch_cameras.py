@@ -1,0 +1,65 @@
+"""Pictures of all worlds of a `WarpBackend` at once: rendered where the worlds live, and left there as tensors."""
+
+from collections.abc import Mapping, Sequence
+
+import mujoco_warp
+import torch
+import warp
+
+from isaaclab_arena.sim.cameras import Camera, render_context
+from isaaclab_arena.sim.warp_backend import WarpBackend
+from isaaclab_arena.sim.warp_kernels import one_compiler_at_a_time
+
+_BYTES_PER_PIXEL = 4
+
+
+class BatchCameras:
+    """Renders every world with the ray tracer that `RayTracers` uses for worlds on the CPU.
+
+    Args:
+        backend: The worlds, whose own colours, lights and camera poses show.
+        cameras: Which cameras are rendered, and how.
+        shadows: Whether lights cast shadows.
+    """
+
+    def __init__(self, backend: WarpBackend, cameras: Sequence[Camera], *, shadows: bool = False) -> None:
+        self._backend = backend
+        self._cameras = tuple(cameras)
+        with one_compiler_at_a_time(), backend.warp_work():
+            self._context = render_context(backend.model, cameras, num_worlds=backend.num_envs, shadows=shadows)
+        self._geom_body = torch.tensor(backend.model.geom_bodyid, dtype=torch.int32, device=backend.device)
+        self._shoot()
+
+    def render(self) -> Mapping[str, torch.Tensor]:
+        """Render all worlds as they are.
+
+        Returns:
+            ``<camera>`` to colours, uint8, shape (num_envs, height, width, 3); and where they were asked for
+            ``<camera>:depth`` [m], float32, and ``<camera>:segmentation``, index of the body that is seen, -1 for none,
+            int32, both of shape (num_envs, height, width, 1). On the backend's device.
+        """
+        self._shoot()
+        context, num_envs = self._context, self._backend.num_envs
+        colours = warp.to_torch(context.rgb_data.view(warp.int32)).view(torch.uint8)
+        starts = zip(context.rgb_adr.numpy(), context.depth_adr.numpy(), context.seg_adr.numpy(), strict=True)
+        pictures = {}
+        for camera, (rgb_start, depth_start, seen_start) in zip(self._cameras, starts, strict=True):
+            shape, pixels = (num_envs, camera.height, camera.width), camera.height * camera.width
+            # A pixel is one number, 0xAARRGGBB, which lies in memory from blue to alpha.
+            first = int(rgb_start) * _BYTES_PER_PIXEL
+            packed = colours[:, first : first + pixels * _BYTES_PER_PIXEL].reshape(*shape, _BYTES_PER_PIXEL)
+            pictures[camera.name] = packed[..., [2, 1, 0]]
+            if camera.depth:
+                depth = warp.to_torch(context.depth_data)[:, depth_start : depth_start + pixels]
+                pictures[f"{camera.name}:depth"] = depth.reshape(*shape, 1).clone()
+            if camera.segmentation:
+                geoms = warp.to_torch(context.seg_data)[:, seen_start : seen_start + pixels, 0]
+                bodies = torch.where(geoms >= 0, self._geom_body[geoms.clamp(min=0).long()], -1)
+                pictures[f"{camera.name}:segmentation"] = bodies.reshape(*shape, 1).to(torch.int32)
+        return pictures
+
+    def _shoot(self) -> None:
+        model, data = self._backend.warp_worlds
+        with self._backend.warp_work():
+            mujoco_warp.refit_bvh(model, data, self._context)
+            mujoco_warp.render(model, data, self._context)

@@ -1,0 +1,43 @@
+"""Where a compiled model keeps its named parts, and a name for the whole of it."""
+
+import hashlib
+
+import mujoco
+import numpy as np
+
+from isaaclab_arena.sim.backend import ModelNames
+
+
+def model_names(model: mujoco.MjModel) -> ModelNames:
+    """Return where a compiled model keeps its named parts."""
+    free, ball = int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_BALL)
+    joint_qpos, joint_dof = {}, {}
+    for index in range(model.njnt):
+        name, kind = model.joint(index).name, int(model.jnt_type[index])
+        num_positions, num_dofs = {free: (7, 6), ball: (4, 3)}.get(kind, (1, 1))
+        joint_qpos[name] = _part(model.jnt_qposadr[index], num_positions)
+        joint_dof[name] = _part(model.jnt_dofadr[index], num_dofs)
+    bodies = {model.body(index).name: index for index in range(model.nbody)}
+    return ModelNames(
+        joint_qpos=joint_qpos,
+        joint_dof=joint_dof,
+        actuators={model.actuator(index).name: index for index in range(model.nu)},
+        bodies=bodies,
+        sites={model.site(index).name: index for index in range(model.nsite)},
+        sensors={
+            model.sensor(index).name: _part(model.sensor_adr[index], model.sensor_dim[index])
+            for index in range(model.nsensor)
+        },
+        mocap_bodies={name: int(model.body_mocapid[i]) for name, i in bodies.items() if model.body_mocapid[i] >= 0},
+    )
+
+
+def model_sha256(model: mujoco.MjModel) -> str:
+    """Return the SHA-256 of a compiled model: equal for equal physics, whatever simulates it."""
+    buffer = np.empty(mujoco.mj_sizeModel(model), np.uint8)
+    mujoco.mj_saveModel(model, None, buffer)
+    return hashlib.sha256(buffer.tobytes()).hexdigest()
+
+
+def _part(start: int, size: int) -> slice:
+    return slice(int(start), int(start) + int(size))

@@ -1,0 +1,110 @@
+"""MuJoCo-Warp's model with values that differ from world to world."""
+
+from collections.abc import Sequence
+
+import mujoco
+import mujoco_warp
+import numpy as np
+import torch
+import warp
+
+from isaaclab_arena.errors import EnvironmentBuildError
+from isaaclab_arena.sim.model_changes import ModelChange
+
+_FOLLOWING = (
+    *("body_subtreemass", "body_invweight0", "dof_invweight0", "tendon_invweight0", "tendon_length0"),
+    *("actuator_acc0", "geom_rbound", "geom_aabb", "geom_size", "eq_data"),
+    *("cam_pos0", "cam_poscom0", "cam_mat0", "light_pos0", "light_poscom0", "light_dir0"),
+)
+"""Fields that `mujoco_warp.set_const` computes from others, so that they differ where those do."""
+
+
+class VariedModel:
+    """Which fields of a model differ from world to world, and what they are there.
+
+    Args:
+        model: The compiled model.
+        put: The same model on Warp's device.
+        num_envs: Number of worlds.
+
+    Attributes:
+        fields: Names of the fields that have been changed in some world, and of those that follow from them.
+    """
+
+    def __init__(self, model: mujoco.MjModel, put: mujoco_warp.Model, num_envs: int) -> None:
+        self._model = model
+        self._put = put
+        self._num_envs = num_envs
+        self._changed: set[str] = set()
+        self.fields: tuple[str, ...] = ()
+
+    def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
+        """Give worlds values of their own, those of an earlier call forgotten; what follows from them is not renewed.
+
+        Args:
+            env_ids: Worlds. Shape: (n,), int64.
+            changes: One list per world, in the same order.
+
+        Raises:
+            EnvironmentBuildError: If worlds disagree about a field of which MuJoCo-Warp has one for all.
+        """
+        self._widen({change.field for own in changes for change in own})
+        for name in self._changed:
+            wanted = [[change for change in own if change.field == name] for own in changes]
+            shared = np.asarray(getattr(self._model, name))
+            rows = np.stack([_with(shared, own) for own in wanted])
+            values = warp.to_torch(getattr(self._put, name))
+            if self._is_shared(name):
+                # A world in which nothing at all varies asks for nothing.
+                self._set_for_all(name, values, rows[np.array([bool(own) for own in changes])])
+            else:
+                tensor = torch.from_numpy(rows.reshape(len(changes), *values.shape[1:]))
+                values[env_ids] = tensor.to(values.device, values.dtype)
+
+    def field(self, name: str) -> np.ndarray:
+        """Return a field in every world, copied. Shape: (num_envs, ...)."""
+        shared = np.asarray(getattr(self._model, name))
+        if name in self.fields:
+            own = getattr(self._put, name).numpy()
+            own = own.reshape(-1, *shared.shape).astype(shared.dtype)
+        else:
+            own = shared[None]
+        return np.array(np.broadcast_to(own, (self._num_envs, *shared.shape)))
+
+    def _widen(self, names: set[str]) -> None:
+        """Give fields a row per world."""
+        new = names - self._changed
+        if not new:
+            return
+        self._changed |= new
+        following = {name for name in _FOLLOWING if hasattr(self._model, name) and hasattr(self._put, name)}
+        self.fields = tuple(sorted(self._changed | following))
+        for name in (*self._changed, *_FOLLOWING):
+            array = getattr(self._put, name, None)
+            if array is None or self._is_shared(name) or array.shape[0] == self._num_envs:
+                continue
+            rows = np.repeat(array.numpy()[:1], self._num_envs, axis=0)
+            setattr(self._put, name, warp.array(rows, dtype=array.dtype, device=array.device))
+
+    def _is_shared(self, name: str) -> bool:
+        """Whether MuJoCo-Warp has one field for all worlds."""
+        return name in _SHARED
+
+    def _set_for_all(self, name: str, values: torch.Tensor, rows: np.ndarray) -> None:
+        if len(rows) == 0:
+            return
+        if (rows != rows[0]).any():
+            raise EnvironmentBuildError(
+                f"MuJoCo-Warp has one '{name}' for all worlds, and they are to differ; use the backend 'mujoco'"
+            )
+        values.copy_(torch.from_numpy(rows[0].reshape(values.shape)).to(values.device, values.dtype))
+
+
+_SHARED = frozenset({"geom_priority"})
+
+
+def _with(shared: np.ndarray, changes: Sequence[ModelChange]) -> np.ndarray:
+    own = shared.copy()
+    for change in changes:
+        own[change.row] = np.reshape(change.value, own[change.row].shape)
+    return own

@@ -1,0 +1,77 @@
+import logging
+
+import pytest
+import torch
+
+from isaaclab_arena.sim import backends
+from isaaclab_arena.sim.backends import BackendChoice, make_backend
+from isaaclab_arena.sim.mujoco_backend import MujocoBackend
+from isaaclab_arena.sim.scene import ScenePart, compose_scene
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
+
+
+@pytest.fixture(scope="module")
+def model():
+    return compose_scene("scenes/table.xml", (ScenePart(prefix="object", asset="objects/cube.xml"),))
+
+
+class FakeGpu:
+    """Stands for worlds on a GPU."""
+
+
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """Let a GPU take as long for a step as a test says, and note what was built on it."""
+    built = []
+    taken_s = {}
+
+    def build(model, *, num_envs, device):
+        built.append((num_envs, str(device)))
+        return FakeGpu()
+
+    monkeypatch.setattr(backends, "_warp_backend", build)
+    monkeypatch.setattr(backends, "_step_s", lambda backend: taken_s[type(backend)])
+    return built, taken_s
+
+
+def made(model, choice: BackendChoice, device: torch.device, num_envs: int = 4):
+    return make_backend(model, choice=choice, num_envs=num_envs, device=device, num_threads=1)
+
+
+def test_without_a_gpu_worlds_are_mujocos_and_nothing_is_measured(model, on_gpu):
+    built, _ = on_gpu
+    assert isinstance(made(model, "auto", CPU), MujocoBackend)
+    assert not built
+
+
+def test_what_is_asked_for_is_built(model, on_gpu):
+    assert isinstance(made(model, "mujoco", GPU), MujocoBackend)
+    assert isinstance(made(model, "warp", GPU), FakeGpu)
+    assert isinstance(made(model, "warp", CPU), FakeGpu)
+
+
+def test_few_worlds_are_stepped_before_a_gpu_is_told_to(model, on_gpu, caplog):
+    built, taken_s = on_gpu
+    taken_s[MujocoBackend] = 1e-4
+    with caplog.at_level(logging.INFO):
+        assert isinstance(made(model, "auto", GPU), MujocoBackend)
+    assert not built
+    assert "backend mujoco: a step of 4 worlds takes 0.1 ms on the CPU" in caplog.text
+
+
+@pytest.mark.parametrize(("gpu_s", "kind", "name"), [(2e-3, FakeGpu, "warp"), (9e-2, MujocoBackend, "mujoco")])
+def test_many_worlds_go_where_they_are_stepped_faster(model, on_gpu, caplog, gpu_s, kind, name):
+    built, taken_s = on_gpu
+    taken_s |= {MujocoBackend: 2e-2, FakeGpu: gpu_s}
+    with caplog.at_level(logging.INFO):
+        assert isinstance(made(model, "auto", GPU, num_envs=512), kind)
+    assert (512, "cuda:0") in built
+    assert f"backend {name}: a step of 512 worlds takes 20 ms on the CPU, {1e3 * gpu_s:.2g} ms on cuda:0" in caplog.text
+
+
+def test_measured_worlds_are_not_handed_out(model):
+    measured = MujocoBackend(model, num_envs=2)
+    before = measured.qpos.clone()
+    assert backends._step_s(measured) > 0
+    assert not torch.equal(measured.qpos, before)
