@@ -129,9 +129,18 @@ def read_rank_status(output_directory: Path, rank: int, *, run_id: str | None = 
         run_id: Ignore what belongs to another start of the program; None accepts any.
     """
     try:
-        fields: dict[str, Any] = json.loads(status_path(output_directory, rank).read_text(encoding="utf-8"))
+        text = status_path(output_directory, rank).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
+    return parse_rank_status(text, run_id=run_id)
+
+
+def parse_rank_status(text: str, *, run_id: str | None = None) -> RankStatus | None:
+    """Return the status that the text of a status file holds, None if it holds none; see `read_rank_status`."""
+    try:
+        fields: dict[str, Any] = json.loads(text)
         status = RankStatus(**{**fields, "state": RankState(fields["state"])})
-    except (OSError, ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError):
         return None
     return status if run_id is None or status.run_id == run_id else None
 

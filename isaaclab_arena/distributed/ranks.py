@@ -1,27 +1,26 @@
 """The few words that ranks exchange at start-up, over torch's key-value store.
 
-Nothing here is called once the jobs run. Ranks have very unequal work, and nobody waits for it.
+Nothing here waits for another rank once the jobs run. Ranks have very unequal work, and nobody waits for it.
 """
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 # torch.distributed has this name too, but only at run time, where a type checker does not see it.
 from torch._C._distributed_c10d import Store
 
 from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.mailbox import Mailbox
 from isaaclab_arena.errors import ArenaError, ConfigError, first_line
 
 _LOG = logging.getLogger(__name__)
 _POLL_INTERVAL_S = 0.05
 _BEAT_INTERVAL_S = 1.0
 _LINGER_S = 0.3
-_SHARED_DISK_DELAY_S = 10.0
+_PIECE_LENGTH = 500_000
 
 
 class DistributedError(ArenaError):
@@ -99,33 +98,16 @@ class Ranks:
         self._say(f"gathered/{name}/{self.context.rank}", value)
         return [self._hear(f"gathered/{name}/{rank}", rank=rank, name=name) for rank in range(self.context.world_size)]
 
-    def check_shared(self, directory: Path) -> None:
-        """Check that every rank sees the directory that rank 0 sees; all ranks come to the same verdict.
+    def share_long_from_rank_zero(self, name: str, value: str) -> str:
+        """Return rank 0's value, on every rank, however long it is; see `share_from_rank_zero`."""
+        pieces = [value[start : start + _PIECE_LENGTH] for start in range(0, len(value), _PIECE_LENGTH)]
+        count = int(self.share_from_rank_zero(f"length of {name}", str(len(pieces))))
+        own = pieces if self.context.is_rank_zero else [""] * count
+        return "".join(self.share_from_rank_zero(f"{name}, part {part}", piece) for part, piece in enumerate(own))
 
-        Args:
-            directory: An existing directory, named alike on all machines. Asked once in a run.
-
-        Raises:
-            ConfigError: If it is another one on some machine; the message names the ranks.
-            PeerStoppedError: If another rank has given up.
-            DistributedError: If a rank does not answer in time.
-        """
-        if not self.context.is_distributed:
-            return
-        probe = directory / f".seen_by_all.{os.getpid()}.tmp"
-        if self.context.is_rank_zero:
-            probe.touch()
-        name = self.share_from_rank_zero("probe of the shared disk", probe.name)
-        seen = _appears(directory / name, within_s=min(_SHARED_DISK_DELAY_S, self._timeout_s / 2))
-        verdicts = self.gather("view of the shared disk", str(seen))
-        if self.context.is_rank_zero:
-            probe.unlink(missing_ok=True)
-        blind = [str(rank) for rank, verdict in enumerate(verdicts) if verdict != str(True)]
-        if blind:
-            raise ConfigError(
-                f"{directory} is not the same directory on every machine: what rank 0 writes does not appear for rank "
-                f"{', '.join(blind)}; choose one on a disk that all machines share"
-            )
+    def mailbox(self) -> Mailbox:
+        """Return where these ranks leave words for each other while their jobs run, if they share no disk."""
+        return Mailbox(self._store, f"{self._prefix}mailbox/")
 
     @contextmanager
     def keep_waiting(self) -> Iterator[None]:
@@ -208,13 +190,3 @@ def network_failures(context: DistributedContext, timeout_s: float) -> Iterator[
             f"{where} could not reach the other ranks within {timeout_s:g} s: {reason}; check that "
             f"{context.world_size} processes were started and that this address can be reached from their machines"
         ) from error
-
-
-def _appears(path: Path, *, within_s: float) -> bool:
-    # A network file system may show a new file to other machines only after seconds.
-    deadline = time.monotonic() + within_s
-    while not path.exists():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_POLL_INTERVAL_S)
-    return True

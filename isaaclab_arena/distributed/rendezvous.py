@@ -1,4 +1,4 @@
-"""How ranks meet at the end: through the files each of them writes, never in a collective."""
+"""How ranks meet at the end: through what each of them leaves in files or a store, never in a collective."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from isaaclab_arena.distributed.process import machine_identity, process_is_running
-from isaaclab_arena.distributed.rank_status import RankState, RankStatus, read_rank_status
+from isaaclab_arena.distributed.rank_status import RankState, RankStatus, parse_rank_status, read_rank_status
 
 
 class RankFate(StrEnum):
@@ -40,15 +40,17 @@ class RankReport:
 
 
 class RankWatch:
-    """Looks at the ranks' status files and judges who is alive.
+    """Looks at what the ranks say of themselves and judges who is alive.
 
     A rank on this machine is alive while its process is. One on another machine is alive while its beat goes on, by
     this machine's monotonic clock; clocks of different machines are never compared.
 
     Args:
-        output_directory: The run's directory, on a disk that all ranks share.
+        output_directory: The run's directory, where this rank sees it.
         world_size: Number of ranks.
         run_id: Which start of the program.
+        find_status: Returns what a rank that does not share this directory last said, None if nothing; asked where
+            there is no file. None where all ranks share it.
         dead_after_s: A rank of another machine is dead after this long without a beat [s].
         missing_after_s: A rank that has said nothing at all is dead after this long [s].
         clock: Monotonic time [s].
@@ -60,6 +62,7 @@ class RankWatch:
         *,
         world_size: int,
         run_id: str,
+        find_status: Callable[[int], str | None] | None = None,
         dead_after_s: float = 60.0,
         missing_after_s: float = 20.0,
         clock: Callable[[], float] = time.monotonic,
@@ -67,6 +70,7 @@ class RankWatch:
         self._output_directory = output_directory
         self._world_size = world_size
         self._run_id = run_id
+        self._find_status = find_status
         self._dead_after_s = dead_after_s
         self._missing_after_s = missing_after_s
         self._clock = clock
@@ -74,11 +78,12 @@ class RankWatch:
         self._last_beat: dict[int, tuple[int, float]] = {}
 
     def look(self) -> tuple[RankReport, ...]:
-        """Read every rank's status file, and return one report per rank, by rank."""
-        return tuple(self._report(rank) for rank in range(self._world_size))
+        """Read every rank's status, and return one report per rank, by rank."""
+        return tuple(self.look_at(rank) for rank in range(self._world_size))
 
-    def _report(self, rank: int) -> RankReport:
-        status = read_rank_status(self._output_directory, rank, run_id=self._run_id)
+    def look_at(self, rank: int) -> RankReport:
+        """Read one rank's status, and return a report."""
+        status = self._status(rank)
         silent_s = self._silent_s(rank, -1 if status is None else status.beat)
         if status is None:
             alive = silent_s < self._missing_after_s
@@ -89,6 +94,13 @@ class RankWatch:
         else:
             alive = silent_s < self._dead_after_s
         return RankReport(rank=rank, fate=_fate(status, alive=alive), status=status, alive=alive, silent_s=silent_s)
+
+    def _status(self, rank: int) -> RankStatus | None:
+        status = read_rank_status(self._output_directory, rank, run_id=self._run_id)
+        if status is not None or self._find_status is None:
+            return status
+        text = self._find_status(rank)
+        return None if text is None else parse_rank_status(text, run_id=self._run_id)
 
     def _silent_s(self, rank: int, beat: int) -> float:
         now = self._clock()

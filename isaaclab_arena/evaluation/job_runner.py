@@ -18,7 +18,7 @@ from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.job_reports import JobReport, write_job_report
-from isaaclab_arena.storage.layout import job_directory
+from isaaclab_arena.storage.layout import job_directory, traceback_file_name
 
 _LOG = logging.getLogger(__name__)
 
@@ -82,8 +82,7 @@ class JobRunner:
         self._workbench.clear()
 
     def _write_traceback(self, job: Job, directory: Path) -> str:
-        attempt = f"_attempt{self._settings.attempt}" if self._settings.attempt > 1 else ""
-        path = directory / f"traceback_rank{self._settings.rank}{attempt}.txt"
+        path = directory / traceback_file_name(self._settings.rank, self._settings.attempt)
         with storage_errors("write", path):
             path.write_text(plain_text(traceback.format_exc(), keep_lines=True), encoding="utf-8")
         _LOG.error("job '%s' failed; its traceback is in %s", job.config.name, path)

@@ -2,9 +2,11 @@
 
 import os
 import re
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from isaaclab_arena.dated_folders import make_dated_folder
+from isaaclab_arena.distributed.places import PROBE_PATTERN
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.layout import LOCK_FILE, RUN_PLAN_FILE
@@ -39,19 +41,20 @@ def holds_no_run(path: Path) -> bool:
 
 
 def clear_unbegun(path: Path) -> None:
-    """Remove what a run left that died while it wrote its plan. The caller holds the run's lock alone.
+    """Remove what a run left that died before it had written its plan. The caller holds the run's lock alone.
 
     Raises:
         StorageError: If it cannot be removed.
     """
     for entry in path.iterdir():
-        if _PLAN_UNDER_WAY.fullmatch(entry.name):
+        if entry.name != LOCK_FILE and _left_before_beginning(entry):
             with storage_errors("remove", entry):
                 entry.unlink(missing_ok=True)
 
 
 def _left_before_beginning(entry: Path) -> bool:
-    return entry.name == LOCK_FILE or _PLAN_UNDER_WAY.fullmatch(entry.name) is not None
+    is_probe = fnmatchcase(entry.name, PROBE_PATTERN)
+    return entry.name == LOCK_FILE or is_probe or _PLAN_UNDER_WAY.fullmatch(entry.name) is not None
 
 
 def _check_missing_or_empty(path: Path) -> None:

@@ -77,6 +77,7 @@ def plan_attempt(
     number: int,
     run_id: str,
     jobs: Sequence[JobWork],
+    places: Sequence[str] = (),
 ) -> Attempt:
     """Return what ``attempts/attempt_<n>.json`` says before anything runs.
 
@@ -87,6 +88,7 @@ def plan_attempt(
         number: 1 for the first start on this run.
         run_id: Names this start of the program.
         jobs: What is left to do.
+        places: Where each rank writes; see `Attempt`.
     """
     return Attempt(
         number=number,
@@ -101,6 +103,7 @@ def plan_attempt(
         machine=provenance.machine(),
         jobs=tuple(jobs),
         retry_errors=request.options.retry_errors,
+        places=tuple(places),
     )
 
 

@@ -13,9 +13,10 @@ from isaaclab_arena.distributed.process import die_with_parent, limit_threads
 from isaaclab_arena.distributed.process_group import initialise
 from isaaclab_arena.distributed.rank_status import RankState, RankStatus, StatusPublisher
 from isaaclab_arena.distributed.ranks import Ranks
-from isaaclab_arena.distributed.rendezvous import RankWatch, lowest_live_rank, wait_for_ranks
+from isaaclab_arena.distributed.rendezvous import lowest_live_rank, wait_for_ranks
 from isaaclab_arena.errors import ArenaError, DiskUnusableError
 from isaaclab_arena.evaluation.condition_sets import save_conditions
+from isaaclab_arena.evaluation.exchange import Exchange
 from isaaclab_arena.evaluation.finish import consolidate_what_others_left, merge_and_show, show_finished_run
 from isaaclab_arena.evaluation.interruption import Interruption, watch_for_interruption
 from isaaclab_arena.evaluation.job_runner import JobRunner
@@ -75,7 +76,15 @@ def execute_among(ranks: Ranks, request: RunRequest) -> int:
             return _show_finished_run(request, started.output_directory) if context.is_rank_zero else 0
         try:
             with log_file(started.output_directory / "logs" / f"rank{context.rank}.log", context.rank):
-                return _RankRun(request, context, started, started.attempt, interruption).execute()
+                exchange = Exchange(
+                    ranks.mailbox(),
+                    rank=context.rank,
+                    places=started.places,
+                    output_directory=started.output_directory,
+                    run_id=started.attempt.run_id,
+                    jobs=[job.name for job in started.plan.jobs],
+                )
+                return _RankRun(request, context, started, started.attempt, interruption, exchange).execute()
         except DiskUnusableError as error:
             raise DiskUnusableError(f"{error}; the run stops: make room, then go on with --resume") from error
 
@@ -90,6 +99,7 @@ class _RankRun:
         started: StartedRun,
         attempt: Attempt,
         interruption: Interruption,
+        exchange: Exchange,
     ) -> None:
         self._request = request
         self._context = context
@@ -98,7 +108,8 @@ class _RankRun:
         self._output_directory = started.output_directory
         self._interruption = interruption
         self._save_conditions = _saving_conditions(request, started.output_directory)
-        self._watch = RankWatch(self._output_directory, world_size=context.world_size, run_id=attempt.run_id)
+        self._exchange = exchange
+        self._watch = exchange.watch
         self._work = work_of_rank(
             request,
             attempt,
@@ -114,7 +125,7 @@ class _RankRun:
             jobs_total=self._work.num_jobs,
             episodes_total=self._work.num_episodes,
         )
-        with StatusPublisher(self._output_directory, status) as publisher:
+        with self._exchange, StatusPublisher(self._output_directory, status) as publisher:
             with self._display():
                 state = self._run_jobs(publisher)
                 merges = self._is_the_one_to_merge(state, heard=publisher.is_heard)
@@ -135,6 +146,7 @@ class _RankRun:
         try:
             while not self._interruption.stop_requested() and (assigned := queue.next_job()) is not None:
                 job = assigned.job
+                self._exchange.follow(job.config.name)
                 publisher.start_job(job.config.name, num_episodes=self._episodes_of_total(assigned))
                 report = runner.run(job, [ProgressObserver(publisher), *assigned.observers], supply=assigned.supply)
                 failed = report.status is ReportedStatus.FAILED
@@ -170,14 +182,19 @@ class _RankRun:
         """Wait until no rank works any more; return whether this rank has to merge.
 
         That is rank 0. The others stay until it has gone; if it left no table, or one that lacks what was written
-        since, the lowest of them takes its place. A rank that stops at its first failure does not wait: its exit is
-        what makes the launcher end the others.
+        since, the lowest of those that write in the same folder takes its place. A rank that stops at its first
+        failure does not wait: its exit is what makes the launcher end the others.
         """
         rank = self._context.rank
         if state is RankState.FAILED:
-            return not any(report.alive for report in self._watch.look() if report.rank != rank)
+            alone = not any(report.alive for report in self._exchange.neighbours() if report.rank != rank)
+            return alone and not self._exchange.is_away
+        while self._exchange.is_away:
+            if self._interruption.stop_requested() or not self._exchange.rank_zero_is_there():
+                return False
+            time.sleep(_POLL_INTERVAL_S)
         while True:
-            reports = self._watch.look()
+            reports = self._exchange.neighbours()
             if not reports[0].alive and tables_are_current(self._output_directory):
                 return False
             lowest = lowest_live_rank(reports)
@@ -196,6 +213,7 @@ class _RankRun:
 
     def _merge(self) -> int:
         """Write the tables from what is on disk and show them; return the exit code."""
+        self._exchange.collect()
         if self._work.others_may_finish_jobs:
             consolidate_what_others_left(self._started.plan, self._output_directory)
         return merge_and_show(self._output_directory, before_showing=self._save_conditions)

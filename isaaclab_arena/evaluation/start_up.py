@@ -10,12 +10,20 @@ from pathlib import Path
 from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.launcher_messages import announce_run_directory
+from isaaclab_arena.distributed.places import Place
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import provenance
+from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.output_directory import clear_unbegun, make_output_directory
 from isaaclab_arena.evaluation.planning import RunRequest, plan_attempt, plan_run
 from isaaclab_arena.evaluation.resuming import check_same_run, folder_to_resume, take_up
+from isaaclab_arena.evaluation.run_folders import (
+    RunFolder,
+    describe_run_in_own_folder,
+    make_own_folder,
+    places_of_ranks,
+)
 from isaaclab_arena.storage.attempts import Attempt, JobWork, read_attempt, write_attempt
 from isaaclab_arena.storage.run_lock import RunLock
 from isaaclab_arena.storage.run_plan import RunPlan, read_run_plan, write_run_plan
@@ -29,16 +37,18 @@ class StartedRun:
     """A run that all ranks have begun.
 
     Attributes:
-        output_directory: Its folder.
+        output_directory: Its folder, or this machine's own where the machines share no disk.
         plan: What it is, as it was written when it began.
         attempt: What is left to do; None if everything is done and intact.
         lock: Held by this rank until it exits.
+        places: Where each rank writes, by rank.
     """
 
     output_directory: Path
     plan: RunPlan
     attempt: Attempt | None
     lock: RunLock
+    places: tuple[Place, ...]
 
 
 def start_run(request: RunRequest, context: DistributedContext, ranks: Ranks) -> StartedRun:
@@ -53,20 +63,31 @@ def start_run(request: RunRequest, context: DistributedContext, ranks: Ranks) ->
     ranks.agree("jobs", request.config_hash)
     agree_on_versions(ranks, provenance.versions())
     devices = ranks.gather("device", str(context.device))
-    folder, number, lock = "", "", None
+    begin = _Beginning(request, context, devices) if context.is_rank_zero else None
+    said = ["", False] if begin is None else [str(begin.folder.path), begin.folder.resumes]
+    path, resumes = json.loads(ranks.share_from_rank_zero("output_directory", json.dumps(said)))
+    places = places_of_ranks(ranks, request.options, RunFolder(path=Path(path), resumes=resumes))
+    path = Path(places[context.rank].folder)
+    is_apart = not all(place.with_rank_zero for place in places)
+    lock = make_own_folder(ranks, places) if is_apart else None
+    number = ""
     with ranks.keep_waiting():
-        if context.is_rank_zero:
-            path, attempt, lock = _begin(request, context, devices)
-            folder, number = str(path), _NOTHING_TO_DO if attempt is None else str(attempt.number)
+        if begin is not None:
+            lock = begin.lock
+            attempt = begin.begin(places=_named(places) if is_apart else ())
+            number = _NOTHING_TO_DO if attempt is None else str(attempt.number)
             announce_run_directory(path)
-    path = Path(ranks.share_from_rank_zero("output_directory", folder))
     number = ranks.share_from_rank_zero("attempt", number)
-    ranks.check_shared(path)
-    lock = (lock or RunLock(path)).share()
+    if is_apart:
+        describe_run_in_own_folder(ranks, places, attempt=int(number))
+    lock = lock.share() if lock is not None else None
+    # Those that share a folder find everything in it, and nobody holds its lock alone.
+    ranks.gather("folder", "made")
+    lock = lock or RunLock(path).share()
     # Only when all of them hold it may one of them leave.
     ranks.gather("lock", "held")
     attempt = None if number == _NOTHING_TO_DO else read_attempt(path, int(number))
-    return StartedRun(output_directory=path, plan=read_run_plan(path), attempt=attempt, lock=lock)
+    return StartedRun(output_directory=path, plan=read_run_plan(path), attempt=attempt, lock=lock, places=places)
 
 
 def agree_on_versions(ranks: Ranks, versions: Mapping[str, str]) -> None:
@@ -87,36 +108,63 @@ def agree_on_versions(ranks: Ranks, versions: Mapping[str, str]) -> None:
             raise ConfigError(f"the ranks have different versions of {package} ({listed}); install the same everywhere")
 
 
-def _begin(
-    request: RunRequest, context: DistributedContext, devices: Sequence[str]
-) -> tuple[Path, Attempt | None, RunLock]:
-    """Set the run up, as rank 0 does alone; the lock that is returned can be shared."""
-    run_id = uuid.uuid4().hex
-    plan = plan_run(request, context, devices, run_id=run_id)
-    options = request.options
-    path = None
+class _Beginning:
+    """The run as rank 0 sets it up, alone: it chooses the folder, then writes down there what is to be done.
+
+    Args:
+        request: What the run is to do.
+        context: Who this process is.
+        devices: Device of each rank.
+    """
+
+    def __init__(self, request: RunRequest, context: DistributedContext, devices: Sequence[str]) -> None:
+        self._request = request
+        self._context = context
+        self._devices = devices
+        self._run_id = uuid.uuid4().hex
+        self._plan = plan_run(request, context, devices, run_id=self._run_id)
+        self.folder = _choose_folder(request.options, self._plan)
+        self.lock = RunLock(self.folder.path).hold_alone()
+
+    def begin(self, *, places: tuple[str, ...]) -> Attempt | None:
+        """Write the plan or compare with the one that is there, and return what is to be done; None for nothing.
+
+        Args:
+            places: Where each rank writes; see `Attempt`.
+        """
+        request, path = self._request, self.folder.path
+        number, jobs = 1, _all_jobs(request)
+        if self.folder.resumes:
+            begun = check_same_run(path, self._plan)
+            resumed = take_up(path, begun, retry_errors=request.options.retry_errors)
+            number, jobs = resumed.number, resumed.jobs
+            _LOG.info("going on with %s: %d of %d jobs are not finished", path, len(jobs), len(request.jobs))
+            if not jobs:
+                return None
+        else:
+            clear_unbegun(path)
+            write_run_plan(path, self._plan)
+        attempt = plan_attempt(
+            request, self._context, self._devices, number=number, run_id=self._run_id, jobs=jobs, places=places
+        )
+        write_attempt(path, attempt)
+        return attempt
+
+
+def _named(places: Sequence[Place]) -> tuple[str, ...]:
+    # Ranks on several machines may share rank 0's folder, which then has one name.
+    return tuple(str(places[0] if place.with_rank_zero else place) for place in places)
+
+
+def _choose_folder(options: RunOptions, plan: RunPlan) -> RunFolder:
     if options.resume is not None:
         path = folder_to_resume(
             resume=options.resume, output_dir=options.output_dir, output_base_dir=options.output_base_dir, plan=plan
         )
-    resumes = path is not None
-    if path is None:
-        path = make_output_directory(output_dir=options.output_dir, output_base_dir=options.output_base_dir)
-    lock = RunLock(path).hold_alone()
-    number, jobs = 1, _all_jobs(request)
-    if resumes:
-        begun = check_same_run(path, plan)
-        resumed = take_up(path, begun, retry_errors=options.retry_errors)
-        number, jobs = resumed.number, resumed.jobs
-        _LOG.info("going on with %s: %d of %d jobs are not finished", path, len(jobs), len(request.jobs))
-    else:
-        clear_unbegun(path)
-        write_run_plan(path, plan)
-    attempt = None
-    if jobs or not resumes:
-        attempt = plan_attempt(request, context, devices, number=number, run_id=run_id, jobs=jobs)
-        write_attempt(path, attempt)
-    return path, attempt, lock.share()
+        if path is not None:
+            return RunFolder(path=path, resumes=True)
+    path = make_output_directory(output_dir=options.output_dir, output_base_dir=options.output_base_dir)
+    return RunFolder(path=path, resumes=False)
 
 
 def _all_jobs(request: RunRequest) -> tuple[JobWork, ...]:

@@ -51,6 +51,21 @@ class MissingJob:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecordingElsewhere:
+    """A dataset that a rank has written to a disk which this machine does not share.
+
+    Attributes:
+        dataset: The file, relative to the run's folder there.
+        rank: The rank.
+        place: ``host:folder``, the run's folder there.
+    """
+
+    dataset: str
+    rank: int
+    place: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class MergedResults:
     """The results of a run.
 
@@ -64,6 +79,7 @@ class MergedResults:
         problems: Files and lines that could not be read, and episodes that were committed with unequal results.
         complete: Whether every job that was to run completed with all of its episodes.
         sources: The files that were read, and how long each was [bytes].
+        elsewhere: Datasets that lie on other machines, by job and rank; none where all ranks share a disk.
     """
 
     plan: RunPlan
@@ -73,6 +89,7 @@ class MergedResults:
     problems: tuple[str, ...]
     complete: bool
     sources: Mapping[str, int]
+    elsewhere: tuple[RecordingElsewhere, ...] = ()
 
 
 def merge_results(output_directory: Path) -> MergedResults:
@@ -119,6 +136,7 @@ def _merged(output_directory: Path) -> MergedResults:
         problems=tuple(problems),
         complete=not missing,
         sources=sources,
+        elsewhere=tuple(_recorded_elsewhere(output_directory, evidence, attempts)),
     )
 
 
@@ -175,6 +193,25 @@ def _owed(evidence: JobEvidence) -> MissingJob | None:
     if status is JobResultStatus.SKIPPED or (status is JobResultStatus.COMPLETED and not indices):
         return None
     return MissingJob(job=evidence.job.name, rank=evidence.job.rank, status=status, episode_indices=indices)
+
+
+def _recorded_elsewhere(
+    output_directory: Path, evidence: Iterable[JobEvidence], attempts: Sequence[Attempt]
+) -> Iterator[RecordingElsewhere]:
+    """Yield the datasets that are not here and whose rank wrote in another folder than rank 0."""
+    places = {
+        (attempt.number, rank): place
+        for attempt in attempts
+        for rank, place in enumerate(attempt.places)
+        if place != attempt.places[0]
+    }
+    for each in evidence if places else ():
+        directory = job_directory(output_directory, each.job.name)
+        written = {(row.attempt, row.rank, row.dataset_file) for row in each.rows if row.dataset_file is not None}
+        for attempt, rank, dataset in sorted(written):
+            place = places.get((attempt, rank))
+            if place is not None and not (directory / dataset).exists():
+                yield RecordingElsewhere(dataset=f"{each.job.name}/{dataset}", rank=rank, place=place)
 
 
 def _table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> pd.DataFrame:

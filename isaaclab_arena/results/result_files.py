@@ -58,7 +58,7 @@ def stale_tables(output_directory: Path, merged: MergedResults) -> list[Path]:
 
 
 def results_document(merged: MergedResults) -> dict[str, Any]:
-    """Return what ``results.json`` holds: the jobs, what is missing, what could not be read, and what was read."""
+    """Return what ``results.json`` holds: the jobs, what is missing, what lies elsewhere, and what was read."""
     return {
         "schema_version": SCHEMA_VERSION,
         "run_id": merged.plan.run_id,
@@ -67,6 +67,7 @@ def results_document(merged: MergedResults) -> dict[str, Any]:
         "jobs": records(merged.jobs),
         "missing": merged.missing,
         "problems": merged.problems,
+        "elsewhere": merged.elsewhere,
         "sources": merged.sources,
     }
 

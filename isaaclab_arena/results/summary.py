@@ -33,6 +33,8 @@ def print_summary(merged: MergedResults, output_directory: Path, console: Consol
         console.print(Text(line, style="red"), soft_wrap=True)
     for problem in merged.problems:
         console.print(Text(plain(problem), style="yellow"), soft_wrap=True)
+    for line in elsewhere(merged):
+        console.print(Text(line), soft_wrap=True)
     console.print(Text(f"results in {output_directory}"), soft_wrap=True)
 
 
@@ -81,6 +83,12 @@ def describe_missing(missing: MissingJob) -> str:
     shown = ", ".join(map(str, missing.episode_indices[:_MAX_INDICES_SHOWN]))
     more = ", …" if count > _MAX_INDICES_SHOWN else ""
     return f"missing: {where} lacks {count} episode{'s' if count > 1 else ''} ({shown}{more}); it is {missing.status}"
+
+
+def elsewhere(merged: MergedResults) -> list[str]:
+    """Return one line per rank whose recordings lie on a disk that this machine does not share."""
+    places = dict.fromkeys((each.rank, each.place) for each in merged.elsewhere)
+    return [f"what rank {rank} has recorded is in {plain(place)}" for rank, place in sorted(places)]
 
 
 def _cause(row: dict[str, Any]) -> str:

@@ -85,6 +85,29 @@ def write_text(path: Path, content: str, *, overwrite: bool = False) -> None:
     write_bytes(path, content.encode("utf-8"), overwrite=overwrite)
 
 
+def write_at(path: Path, offset: int, content: bytes) -> None:
+    """Write a part of a file that comes in parts; the same part may come twice.
+
+    Args:
+        path: The file; it and its folder are made if need be.
+        offset: Where the part begins [bytes].
+        content: The part.
+
+    Raises:
+        StorageError: If it could not be written whole.
+    """
+    with storage_errors("write", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            written = os.pwrite(descriptor, content, offset)
+        finally:
+            os.close(descriptor)
+    if written != len(content):
+        message = f"cannot write {path}: only {written} of {len(content)} bytes fitted; the disk is full"
+        raise DiskUnusableError(message)
+
+
 def flush_to_disk(path: Path) -> None:
     """Return once a file's content is on the disk, not only in the system's memory."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -48,6 +48,7 @@ class Attempt:
         machine: Where rank 0 runs.
         jobs: What is left to do, in order of the plan; jobs that are finished are not named.
         retry_errors: Whether episodes that had ended in an error run again.
+        places: ``host:folder`` where each rank wrote, by rank; empty if all of them wrote in this folder.
         schema_version: Version of this layout.
     """
 
@@ -63,6 +64,7 @@ class Attempt:
     machine: Machine
     jobs: tuple[JobWork, ...] = field(default_factory=tuple)
     retry_errors: bool = False
+    places: tuple[str, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
 

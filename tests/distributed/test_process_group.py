@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import HashStore
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.process_group import choose_backend, initialise
-from isaaclab_arena.distributed.ranks import DistributedError, PeerStoppedError, Ranks
+from isaaclab_arena.distributed.ranks import DistributedError, PeerStoppedError
 from isaaclab_arena.errors import ConfigError
 from tests.distributed.threads import ranks_in_threads
 
@@ -155,31 +155,6 @@ def test_ranks_hear_each_other_in_any_order():
     assert heard == {1: "Ada", 2: "Ada"}
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_a_directory_that_other_machines_do_not_share_is_refused(tmp_path, shared):
-    directories = [tmp_path / "mine", tmp_path / ("mine" if shared else "another")]
-    for directory in directories:
-        directory.mkdir(exist_ok=True)
-    verdicts: dict[int, str] = {}
-
-    def check(ranks: Ranks, directory: Path) -> None:
-        try:
-            ranks.check_shared(directory)
-            verdicts[ranks.context.rank] = "shared"
-        except ConfigError as error:
-            verdicts[ranks.context.rank] = str(error)
-
-    pairs = zip(ranks_in_threads(2, timeout_s=1.0), directories, strict=True)
-    threads = [threading.Thread(target=check, args=pair) for pair in pairs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    expected = "shared" if shared else "does not appear for rank 1; choose one on a disk that all machines share"
-    assert [expected in verdicts[rank] for rank in range(2)] == [True, True]
-    assert list(directories[0].iterdir()) == []
-
-
 def test_a_silent_rank_is_named():
     with pytest.raises(DistributedError, match=r"rank 0 did not say its output_dir within 0\.1 s"):
         ranks_in_threads(2, timeout_s=0.1)[1].share_from_rank_zero("output_dir", "")
@@ -197,6 +172,14 @@ def test_names_can_be_used_again_within_another_undertaking():
     for undertaking in ("a", "b"):
         first.within(undertaking).share_from_rank_zero("folder", undertaking)
     assert [second.within(name).share_from_rank_zero("folder", "") for name in ("a", "b")] == ["a", "b"]
+
+
+def test_what_is_too_long_for_one_word_is_shared_in_parts():
+    first, second = ranks_in_threads(2)
+    text = "ä long plan, " * 100_000
+    assert first.share_long_from_rank_zero("plan", text) == text
+    assert second.share_long_from_rank_zero("plan", "") == text
+    assert first.share_long_from_rank_zero("nothing", "") == second.share_long_from_rank_zero("nothing", "") == ""
 
 
 def test_a_rank_that_gave_up_is_quoted_within_an_undertaking_too():

@@ -2,9 +2,11 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,21 @@ def start(arguments: Sequence[str], log: Path, *, extra: Mapping[str, str] | Non
 def patience_s(seconds: float) -> float:
     """Return how long to wait for what takes some seconds [s]: with more to do than cores, all get a share of them."""
     return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def wait_until(condition: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
+    """Wait for something to come true, and fail if it does not in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened in time"
+        time.sleep(0.01)
+
+
+def free_port() -> int:
+    """Return the number of a port that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def write_jobs(path: Path, jobs: Sequence[Mapping[str, Any]], **top_level: Any) -> Path:

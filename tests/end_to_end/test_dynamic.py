@@ -3,17 +3,24 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.launching import EVAL_RUNNER, command, run, same_tables, start, write_jobs
+from tests.end_to_end.launching import (
+    EVAL_RUNNER,
+    command,
+    free_port,
+    run,
+    same_tables,
+    start,
+    wait_until,
+    write_jobs,
+)
 
 JOBS = [
     {
@@ -43,9 +50,7 @@ def undisturbed(tmp_path_factory) -> Path:
 def start_ranks(folder: Path, *options: object, ranks: int = 2) -> list[subprocess.Popen[bytes]]:
     """Start ranks without a launcher; what each of them says goes to a file."""
     jobs = write_jobs(folder / "jobs.json", JOBS)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     arguments = ["--eval_jobs_config", jobs, "--output_dir", folder / "out", "--assignment", "dynamic", *options]
     return [
         start(
@@ -71,13 +76,6 @@ def committed(output: Path, rank: int | str = "") -> Counter[tuple[str, int]]:
         for line in path.read_text().splitlines()
     ]
     return Counter((row["job_name"], row["episode_index"]) for row in rows)
-
-
-def wait_until(condition: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def kill_all(processes: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.end_to_end.launching import command, episodes_table, jobs_table, run, start, write_jobs
+from tests.end_to_end.launching import command, episodes_table, jobs_table, run, start, wait_until, write_jobs
 
 JOBS = [
     {"name": "reach", "arena_env_args": {"environment": "reach", "num_envs": 3}, "policy_type": "scripted"},
@@ -73,7 +73,7 @@ def test_a_rank_that_is_killed_costs_its_unfinished_episodes_and_nothing_else(tm
     path = write_jobs(tmp_path / "jobs.json", jobs)
     process = start(command("--eval_jobs_config", path, "--output_dir", output, ranks=3), tmp_path / "log")
     try:
-        _wait_for(lambda: _num_committed(output, f"job{victim}", victim) >= 4, timeout_s=60)
+        wait_until(lambda: _num_committed(output, f"job{victim}", victim) >= 4)
         status = json.loads((output / "logs" / f"rank{victim}.status.json").read_text())
         os.kill(status["pid"], signal.SIGKILL)
         killed_at = time.monotonic()
@@ -105,7 +105,7 @@ def test_when_only_rank_0_is_told_to_stop_the_table_still_holds_what_the_others_
     path = write_jobs(tmp_path / "jobs.json", jobs)
     process = start(command("--eval_jobs_config", path, "--output_dir", output, ranks=3), tmp_path / "log")
     try:
-        _wait_for(lambda: all(_num_committed(output, f"job{rank}", rank) for rank in range(3)), timeout_s=60)
+        wait_until(lambda: all(_num_committed(output, f"job{rank}", rank) for rank in range(3)))
         os.kill(json.loads((output / "logs" / "rank0.status.json").read_text())["pid"], signal.SIGTERM)
         assert process.wait(timeout=60) != 0
     finally:
@@ -159,7 +159,7 @@ def test_an_interrupted_run_keeps_what_finished_and_exits_with_the_signals_code(
     path = write_jobs(tmp_path / "jobs.json", [job])
     process = start(command("--eval_jobs_config", path, "--output_dir", output), tmp_path / "log")
     try:
-        _wait_for(lambda: _num_committed(output, "long", 0) >= 2, timeout_s=60)
+        wait_until(lambda: _num_committed(output, "long", 0) >= 2)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=30) == 130
     finally:
@@ -172,13 +172,6 @@ def test_an_interrupted_run_keeps_what_finished_and_exits_with_the_signals_code(
 def _num_committed(output: Path, job: str, rank: int) -> int:
     path = output / job / f"episode_results_rank{rank}.jsonl"
     return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
-def _wait_for(condition, *, timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened in time"
-        time.sleep(0.05)
 
 
 def _end(process: subprocess.Popen) -> None:

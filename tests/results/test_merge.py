@@ -163,3 +163,14 @@ def test_a_hundred_thousand_lines_are_read_and_merged(tmp_path):
     merged = merge_results(tmp_path)
     assert len(merged.episodes) == len(read_commits(tmp_path / "lift", "lift").rows) == 100_000
     assert merged.complete
+
+
+def test_datasets_on_other_machines_are_named_until_they_are_here(tmp_path):
+    write_plan(tmp_path, planned("b", rank=1), world_size=2)
+    write_attempt(tmp_path, attempt(world_size=2, places=("one:/out", "two:/out")))
+    row, *_ = rows("s", job="b", rank=1)
+    write_rows(tmp_path, [dataclasses.replace(row, dataset_file="dataset_b_rank1.hdf5")])
+    (elsewhere,) = merge_results(tmp_path).elsewhere
+    assert (elsewhere.dataset, elsewhere.rank, elsewhere.place) == ("b/dataset_b_rank1.hdf5", 1, "two:/out")
+    (tmp_path / "b" / "dataset_b_rank1.hdf5").touch()
+    assert merge_results(tmp_path).elsewhere == ()

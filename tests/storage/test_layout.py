@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from isaaclab_arena.storage import layout
@@ -18,6 +20,17 @@ def test_a_jobs_datasets_are_known_by_their_names():
 def test_commit_files_of_a_second_life_have_another_name():
     assert layout.commit_file_name(3) == "episode_results_rank3.jsonl"
     assert layout.commit_file_name(3, life=1) == "episode_results_rank3_life1.jsonl"
+
+
+def test_what_was_received_of_a_commit_file_is_one_too_and_has_another_name():
+    name = layout.received_file_name(layout.commit_file_name(3))
+    assert name == "episode_results_rank3_received.jsonl"
+    assert Path(name).match(layout.COMMIT_FILE_PATTERN)
+
+
+def test_the_traceback_of_a_later_attempt_has_another_name():
+    assert layout.traceback_file_name(1, attempt=1) == "traceback_rank1.txt"
+    assert layout.traceback_file_name(1, attempt=2) == "traceback_rank1_attempt2.txt"
 
 
 @pytest.mark.parametrize("index", [0, 7, 123, 1_234_567])

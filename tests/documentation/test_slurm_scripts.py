@@ -1,0 +1,141 @@
+"""The batch scripts for SLURM, with an `srun` that runs its tasks here, one after the other."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from torch.distributed.run import get_args_parser
+
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.evaluation.eval_runner import PROGRAM, EvalOptions
+from isaaclab_arena.evaluation.options import read_command_line
+
+SCRIPTS = Path(__file__).parents[2] / "jobs" / "slurm"
+SCONTROL = 'printf "%s\\n" node1 node2 node3\n'
+DROP_OPTIONS = "while [[ $1 == --* ]]; do shift; done\n"
+SRUN = (
+    DROP_OPTIONS
+    + """
+for ((task = 0; task < SLURM_NTASKS; task++)); do
+    SLURM_PROCID=$task SLURM_LOCALID=$((task % SLURM_NTASKS_PER_NODE)) SLURM_NODEID=$((task / SLURM_NTASKS_PER_NODE)) \
+        "$@" || exit
+done
+exit 3
+"""
+)
+SLEEPING_SRUN = "trap 'exit 5' USR1\nsleep 0.2\ntouch sleeping\nwhile true; do sleep 0.02; done\n"
+PYTHON = """#!/usr/bin/env python3
+import json, os, sys
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+with open("called.jsonl", "a") as file:
+    file.write(json.dumps([sys.argv[1:], {name: os.environ[name] for name in names if name in os.environ}]) + "\\n")
+"""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One start of Python: its arguments, and the variables that say which rank it is."""
+
+    arguments: list[str]
+    variables: dict[str, str]
+
+
+class Cluster:
+    """What a batch script finds on the first node of its three."""
+
+    def __init__(self, folder: Path, *, tasks_per_node: int, srun: str = SRUN) -> None:
+        self.folder = folder
+        for name, text in (("scontrol", SCONTROL), ("srun", srun)):
+            self._program(name, f"#!/usr/bin/env bash\n{text}")
+        self._program("its_python", PYTHON)
+        plain = {name: value for name, value in os.environ.items() if name not in {"MASTER_ADDR", "MASTER_PORT"}}
+        self.environment = {
+            **plain,
+            "PATH": f"{folder}:{os.environ['PATH']}",
+            "PYTHON": "its_python",
+            "SLURM_JOB_NODELIST": "node[1-3]",
+            "SLURM_JOB_NUM_NODES": "3",
+            "SLURM_GPUS_PER_NODE": "h200:8",
+            "SLURM_NTASKS": str(3 * tasks_per_node),
+            "SLURM_NTASKS_PER_NODE": str(tasks_per_node),
+            "SLURM_CPUS_PER_TASK": "4",
+        }
+
+    def _program(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text)
+        (self.folder / name).chmod(0o755)
+
+    def start(self, script: str, *arguments: str) -> subprocess.Popen[str]:
+        line = ["bash", str(SCRIPTS / script), *arguments]
+        return subprocess.Popen(line, cwd=self.folder, env=self.environment, stderr=subprocess.PIPE, text=True)
+
+    def calls(self) -> list[Call]:
+        return [Call(*json.loads(line)) for line in (self.folder / "called.jsonl").read_text().splitlines()]
+
+
+def accepted(arguments: list[str]) -> EvalOptions:
+    """Return the options that the evaluation reads from what follows ``python``, all of which it has to understand."""
+    assert arguments[:2] == ["-m", PROGRAM]
+    options, unknown = read_command_line(EvalOptions, arguments[2:], program=PROGRAM)
+    assert unknown == []
+    options.check()
+    return options
+
+
+def check_options(options: EvalOptions) -> None:
+    assert options.eval_jobs_config == "my jobs.json"
+    assert (options.output_dir, options.resume, options.split_jobs) == ("/shared/run 1", "", True)
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in SCRIPTS.iterdir()))
+def test_a_batch_script_is_valid_bash_and_says_how_it_is_used(script, tmp_path):
+    assert subprocess.run(["bash", "-n", SCRIPTS / script], check=False).returncode == 0
+    process = Cluster(tmp_path, tasks_per_node=1).start(script)
+    assert (
+        process.communicate(timeout=20)[1].rstrip().endswith(f"usage: sbatch {script} JOBS_FILE OUTPUT_DIR [OPTION...]")
+    )
+    assert process.returncode != 0
+
+
+def test_one_torchrun_per_node_meets_the_others_on_the_first_one(tmp_path):
+    cluster = Cluster(tmp_path, tasks_per_node=1)
+    process = cluster.start("evaluate_torchrun.sbatch", "my jobs.json", "/shared/run 1", "--split_jobs")
+    assert process.wait(timeout=20) == 3
+    calls = cluster.calls()
+    assert len(calls) == 3
+    for node, call in enumerate(calls):
+        assert call.arguments[:2] == ["-m", "torch.distributed.run"]
+        launch = get_args_parser().parse_args(call.arguments[2:])
+        assert (launch.nnodes, launch.nproc_per_node, launch.node_rank) == ("3", "8", node)
+        assert (launch.master_addr, launch.master_port) == ("node1", 29500)
+        assert "SIGUSR1" in launch.signals_to_handle
+        check_options(accepted(["-m", launch.training_script, *launch.training_script_args]))
+
+
+def test_one_task_per_gpu_knows_which_rank_it_is(tmp_path):
+    cluster = Cluster(tmp_path, tasks_per_node=2)
+    process = cluster.start("evaluate_srun.sbatch", "my jobs.json", "/shared/run 1", "--split_jobs")
+    assert process.wait(timeout=20) == 3
+    contexts = []
+    for call in cluster.calls():
+        check_options(accepted(call.arguments))
+        contexts.append(DistributedContext.from_environment(call.variables, visible_gpus=1))
+    assert [context.rank for context in contexts] == list(range(6))
+    assert [context.local_rank for context in contexts] == [0, 1] * 3
+    assert {(context.world_size, context.local_world_size) for context in contexts} == {(6, 2)}
+    assert {(context.master_address, str(context.device)) for context in contexts} == {("node1:29500", "cuda:0")}
+
+
+def test_the_signal_before_the_end_reaches_the_step_and_its_exit_code_comes_back(tmp_path):
+    process = Cluster(tmp_path, tasks_per_node=1, srun=SLEEPING_SRUN).start("evaluate_torchrun.sbatch", "jobs", "out")
+    deadline = time.monotonic() + 20
+    while not (tmp_path / "sleeping").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(timeout=20) == 5
