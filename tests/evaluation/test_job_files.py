@@ -7,7 +7,7 @@ import pytest
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.evaluation.validation import resolve_jobs
 
-JOB_FILES = sorted((Path(__file__).parents[2] / "jobs").iterdir())
+JOB_FILES = sorted(path for path in (Path(__file__).parents[2] / "jobs").iterdir() if path.is_file())
 
 
 @pytest.mark.parametrize("path", JOB_FILES, ids=lambda path: path.name)
