@@ -3,6 +3,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation.output_directory import clear_unbegun, holds_no_run
 from isaaclab_arena.evaluation.start_up import agree_on_versions
 from tests.distributed.threads import ranks_in_threads
 
@@ -21,3 +22,10 @@ def test_ranks_with_the_same_packages_agree():
 def test_a_rank_with_another_version_is_named(other):
     with pytest.raises(ConfigError, match=r"different versions of mujoco \(rank 0: 4\.0\.0, rank 1: "):
         agree({"mujoco": "4.0.0"}, other)
+
+
+def test_a_folder_in_which_ranks_only_looked_for_each_other_is_empty(tmp_path):
+    (tmp_path / ".seen_by_all.4711.tmp").touch()
+    assert holds_no_run(tmp_path)
+    clear_unbegun(tmp_path)
+    assert list(tmp_path.iterdir()) == []

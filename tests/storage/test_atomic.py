@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.storage.atomic import append_line, create_for_appending, write_text, written_in_place
+from isaaclab_arena.storage.atomic import append_line, create_for_appending, write_at, write_text, written_in_place
 
 
 def test_a_file_that_exists_is_not_written_over(tmp_path):
@@ -21,6 +21,13 @@ def test_a_failed_write_leaves_neither_file_nor_temporary(tmp_path):
     with pytest.raises(ZeroDivisionError), written_in_place(tmp_path / "a.txt") as temporary:
         temporary.write_text(f"half {1 // 0}")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_parts_is_whole_however_often_they_come(tmp_path):
+    path = tmp_path / "folder" / "a.txt"
+    for offset, content in ((0, b"one "), (4, b"two"), (0, b"one "), (4, b"two")):
+        write_at(path, offset, content)
+    assert path.read_bytes() == b"one two"
 
 
 def test_a_full_disk_is_named():
