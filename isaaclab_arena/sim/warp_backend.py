@@ -87,6 +87,7 @@ class WarpBackend(Backend):
             self._overflow = self._view("overflow")
             self._state = {name: self._view(name) for name in _STATE}
             self._at_rest = {name: tensor[:1].clone() for name, tensor in self._state.items()}
+            self._at_rest_on_host = {name: tensor.cpu().numpy() for name, tensor in self._at_rest.items()}
             self.diverged = torch.zeros(num_envs, dtype=torch.bool, device=device)
             # The first call compiles what it needs.
             self._substeps(1)
@@ -97,7 +98,7 @@ class WarpBackend(Backend):
 
     def reset(self, env_ids: torch.Tensor, starts: Sequence[StartState]) -> None:
         """Put the named worlds into their start states; see `Backend.reset`."""
-        rows = {name: np.repeat(tensor.cpu().numpy(), len(starts), axis=0) for name, tensor in self._at_rest.items()}
+        rows = {name: np.repeat(values, len(starts), axis=0) for name, values in self._at_rest_on_host.items()}
         names = self.names
         for row, start in enumerate(starts):
             for joint, position in start.joint_positions.items():

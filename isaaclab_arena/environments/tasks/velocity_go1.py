@@ -128,7 +128,7 @@ class VelocityGo1(FloorTask):
     def remember(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
         """Remember what the robots are told. Shape of ``env_ids``: (n,), int64."""
         commands = [point(condition[COMMAND]) for condition in conditions]
-        self._command[env_ids] = torch.tensor(commands, dtype=self._command.dtype).reshape(-1, 3)
+        self._command[env_ids] = self._command.new_tensor(commands).reshape(-1, 3)
 
     def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
         """Forget the episode before. Shape: (n,), int64."""
