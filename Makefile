@@ -12,6 +12,7 @@ help:
 	@echo "make test       run the tests"
 	@echo "make test-slow  run the tests that take more than a minute"
 	@echo "make test-gpu   run the tests that need a CUDA device"
+	@echo "make gpu-check  check and measure what needs a GPU, or say that there is none"
 	@echo "make check      ruff, pyright and import-linter"
 	@echo "make bench      throughput, recording, ranks, training, occupancy, merging, memory, GR00T; nearly an hour"
 
