@@ -2,18 +2,17 @@
 
 import logging
 import time
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 import mujoco
 import torch
 
-from isaaclab_arena.sim.backend import Backend
+from isaaclab_arena.sim.backend import Backend, StartState
 from isaaclab_arena.sim.mujoco_backend import MujocoBackend
 
 _LOG = logging.getLogger(__name__)
 
 BackendChoice: TypeAlias = Literal["auto", "mujoco", "warp"]
-CHOICES: tuple[str, ...] = get_args(BackendChoice)
 
 _LAUNCH_S = 1e-3
 """What a physics step of any number of worlds takes on a GPU at least, by its chain of small kernels [s]."""
@@ -46,7 +45,7 @@ def make_backend(
     cpu_s = _step_s(on_cpu)
     if cpu_s < _LAUNCH_S:
         _LOG.info("backend mujoco: a step of %d worlds takes %.2g ms on the CPU", num_envs, 1e3 * cpu_s)
-        return MujocoBackend(model, num_envs=num_envs, num_threads=num_threads)
+        return on_cpu
     on_gpu = _warp_backend(model, num_envs=num_envs, device=device)
     gpu_s = _step_s(on_gpu)
     name = "warp" if gpu_s < cpu_s else "mujoco"
@@ -58,10 +57,7 @@ def make_backend(
         1e3 * gpu_s,
         device,
     )
-    # The worlds that were measured have moved, and new ones have not.
-    if name == "warp":
-        return _warp_backend(model, num_envs=num_envs, device=device)
-    return MujocoBackend(model, num_envs=num_envs, num_threads=num_threads)
+    return on_gpu if name == "warp" else on_cpu
 
 
 def _warp_backend(model: mujoco.MjModel, *, num_envs: int, device: torch.device) -> Backend:
@@ -74,11 +70,13 @@ def _warp_backend(model: mujoco.MjModel, *, num_envs: int, device: torch.device)
 
 
 def _step_s(backend: Backend) -> float:
-    """Return how long a physics step of all worlds takes, from the model's default state [s]."""
+    """Return how long a physics step of all worlds takes, and put them back to the model's default state [s]."""
     all_worlds = torch.arange(backend.num_envs, device=backend.device)
     backend.step(all_worlds, _PROBE_STEPS)
     began = time.perf_counter()
     backend.step(all_worlds, _PROBE_STEPS)
     # A number that is read back has been computed.
     backend.qpos.sum().item()
-    return (time.perf_counter() - began) / _PROBE_STEPS
+    taken_s = time.perf_counter() - began
+    backend.reset(all_worlds, [StartState()] * backend.num_envs)
+    return taken_s / _PROBE_STEPS

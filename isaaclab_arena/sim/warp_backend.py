@@ -2,8 +2,9 @@
 
 import copy
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import mujoco
 import mujoco_warp
@@ -18,8 +19,8 @@ from isaaclab_arena.sim.model_names import model_names, model_sha256
 from isaaclab_arena.sim.rotation import rotate
 from isaaclab_arena.sim.warp_buffers import (
     LEFT_OUT,
-    TOO_SMALL,
     BufferSizes,
+    lacks_room,
     make_data,
     probed_sizes,
     sizes_for,
@@ -73,6 +74,7 @@ class WarpBackend(Backend):
         self.reproducible = deterministic or device.type == "cpu"
         self.physics_dt = float(model.opt.timestep)
         self.names = model_names(model)
+        self._has_early_sensors = bool((model.sensor_needstage < int(mujoco.mjtStage.mjSTAGE_ACC)).any())
         self.sizes = sizes or probed_sizes(model)
         self._warp_device = warp_device(device)
         self._stream = warp.Stream(self._warp_device) if self._warp_device.is_cuda else None
@@ -122,7 +124,7 @@ class WarpBackend(Backend):
         moved = torch.zeros_like(self.diverged)
         moved[env_ids] = True
         before = {name: tensor.clone() for name, tensor in (self._state | {"sensordata": self.sensordata}).items()}
-        self._step_with_room(num_substeps, before)
+        self._run_with_room(partial(self._substeps, num_substeps), before)
         if env_ids.numel() < self.num_envs:
             self._restore(before, ~moved)
         self._mark_diverged(moved)
@@ -130,10 +132,10 @@ class WarpBackend(Backend):
 
     def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
         """Give the named worlds values of the model of their own; see `Backend.vary`."""
-        self._varied.vary(env_ids.to(self.device), changes)
-        if self._varied.fields:
+        if self._varied.vary(env_ids.to(self.device), changes):
             # Arrays that were made anew are not those of the graphs.
             self._graphs.clear()
+        if self._varied.fields:
             with one_compiler_at_a_time(), self.warp_work():
                 mujoco_warp.set_const(self._model, self._data)
                 mujoco_warp.kinematics(self._model, self._data)
@@ -231,15 +233,20 @@ class WarpBackend(Backend):
         """The worlds as MuJoCo-Warp has them, good until the next call of `step` or `vary`."""
         return self._model, self._data
 
-    def _step_with_room(self, num_substeps: int, before: Mapping[str, torch.Tensor]) -> None:
-        """Make physics steps, again with more room where something did not fit."""
+    def _run_with_room(self, run: Callable[[], None], before: Mapping[str, torch.Tensor]) -> None:
+        """Do something with all worlds, and again with more room where something did not fit.
+
+        Args:
+            run: What is done.
+            before: What is put back before it is done again.
+        """
         for _ in range(_MOST_GROWTHS):
             self._overflow.zero_()
-            self._substeps(num_substeps)
+            run()
             missed = int(_any_bits(self._overflow))
             if missed & LEFT_OUT:
                 self._refuse_what_cannot_fit(missed)
-            if not missed & TOO_SMALL:
+            if not lacks_room(self._data, missed):
                 return
             self._grow()
             self._restore(before, torch.ones_like(self.diverged))
@@ -296,7 +303,7 @@ class WarpBackend(Backend):
         """Bring poses up to date with the state; contact sensors keep what they said after the last physics step."""
         with self.warp_work():
             mujoco_warp.fwd_kinematics(self._model, self._data)
-            if self.model.nsensordata:
+            if self._has_early_sensors:
                 mujoco_warp.sensor_pos(self._model, self._data)
                 mujoco_warp.com_vel(self._model, self._data)
                 mujoco_warp.sensor_vel(self._model, self._data)
@@ -305,10 +312,10 @@ class WarpBackend(Backend):
         """Compute all that follows from the state of some worlds, and leave the others' sensors and warm starts."""
         others = torch.ones_like(self.diverged)
         others[env_ids] = False
-        kept = {"qacc_warmstart": self._state["qacc_warmstart"].clone(), "sensordata": self.sensordata.clone()}
-        self._forward()
-        self._restore({"sensordata": kept["sensordata"]}, others)
-        self._state["qacc_warmstart"].copy_(kept["qacc_warmstart"])
+        sensors, warm_start = self.sensordata.clone(), self._state["qacc_warmstart"].clone()
+        self._run_with_room(self._forward, {"qacc_warmstart": warm_start})
+        self._restore({"sensordata": sensors}, others)
+        self._state["qacc_warmstart"].copy_(warm_start)
 
     def _restore(self, kept: Mapping[str, torch.Tensor], rows: torch.Tensor) -> None:
         for name, values in kept.items():

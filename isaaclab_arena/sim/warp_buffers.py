@@ -18,14 +18,13 @@ _HEADROOM = 2.0
 _AT_LEAST_CONTACTS, _AT_LEAST_CONSTRAINTS = 32, 64
 _GROWTH = 1.5
 
-_TOO_SMALL = (
+_TOO_SMALL = int(
     mujoco_warp.OverflowType.NEFC
     | mujoco_warp.OverflowType.NJMAX_NNZ
     | mujoco_warp.OverflowType.BROADPHASE
     | mujoco_warp.OverflowType.NARROWPHASE
     | mujoco_warp.OverflowType.CCD
 )
-TOO_SMALL = int(_TOO_SMALL)
 """Bits of ``Data.overflow`` that more room mends."""
 
 LEFT_OUT = int(
@@ -70,6 +69,18 @@ def probed_sizes(model: mujoco.MjModel, *, seed: int = 0) -> BufferSizes:
         contacts=max(_AT_LEAST_CONTACTS, round(_HEADROOM * contacts)),
         constraints=max(_AT_LEAST_CONSTRAINTS, round(_HEADROOM * constraints)),
     )
+
+
+def lacks_room(data: mujoco_warp.Data, missed: int) -> bool:
+    """Whether something did not fit since ``Data.overflow`` was cleared.
+
+    Args:
+        data: The worlds.
+        missed: All bits of that field. Only integration sets those of contacts and constraints, so a forward pass
+            shows in the counts alone, and an earlier one of several steps in the bits alone.
+    """
+    contacts = max(int(data.nacon.numpy()[0]), int(data.ncollision.numpy()[0]))
+    return bool(missed & _TOO_SMALL) or contacts > data.naconmax or int(data.nefc.numpy().max()) > data.njmax
 
 
 def sizes_for(data: mujoco_warp.Data, before: BufferSizes) -> BufferSizes:

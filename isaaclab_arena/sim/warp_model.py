@@ -19,6 +19,10 @@ _FOLLOWING = (
 """Fields that `mujoco_warp.set_const` computes from others, so that they differ where those do."""
 
 
+_SHARED = frozenset({"geom_priority"})
+"""Fields of which MuJoCo-Warp has one for all worlds."""
+
+
 class VariedModel:
     """Which fields of a model differ from world to world, and what they are there.
 
@@ -38,28 +42,32 @@ class VariedModel:
         self._changed: set[str] = set()
         self.fields: tuple[str, ...] = ()
 
-    def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
+    def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> bool:
         """Give worlds values of their own, those of an earlier call forgotten; what follows from them is not renewed.
 
         Args:
             env_ids: Worlds. Shape: (n,), int64.
             changes: One list per world, in the same order.
 
+        Returns:
+            Whether arrays of the model were made anew.
+
         Raises:
             EnvironmentBuildError: If worlds disagree about a field of which MuJoCo-Warp has one for all.
         """
-        self._widen({change.field for own in changes for change in own})
+        is_wider = self._widen({change.field for own in changes for change in own})
         for name in self._changed:
             wanted = [[change for change in own if change.field == name] for own in changes]
             shared = np.asarray(getattr(self._model, name))
             rows = np.stack([_with(shared, own) for own in wanted])
             values = warp.to_torch(getattr(self._put, name))
-            if self._is_shared(name):
+            if name in _SHARED:
                 # A world in which nothing at all varies asks for nothing.
                 self._set_for_all(name, values, rows[np.array([bool(own) for own in changes])])
             else:
                 tensor = torch.from_numpy(rows.reshape(len(changes), *values.shape[1:]))
                 values[env_ids] = tensor.to(values.device, values.dtype)
+        return is_wider
 
     def field(self, name: str) -> np.ndarray:
         """Return a field in every world, copied. Shape: (num_envs, ...)."""
@@ -71,24 +79,21 @@ class VariedModel:
             own = shared[None]
         return np.array(np.broadcast_to(own, (self._num_envs, *shared.shape)))
 
-    def _widen(self, names: set[str]) -> None:
-        """Give fields a row per world."""
+    def _widen(self, names: set[str]) -> bool:
+        """Give fields a row per world; return whether any had none yet."""
         new = names - self._changed
         if not new:
-            return
+            return False
         self._changed |= new
         following = {name for name in _FOLLOWING if hasattr(self._model, name) and hasattr(self._put, name)}
         self.fields = tuple(sorted(self._changed | following))
         for name in (*self._changed, *_FOLLOWING):
             array = getattr(self._put, name, None)
-            if array is None or self._is_shared(name) or array.shape[0] == self._num_envs:
+            if array is None or name in _SHARED or array.shape[0] == self._num_envs:
                 continue
             rows = np.repeat(array.numpy()[:1], self._num_envs, axis=0)
             setattr(self._put, name, warp.array(rows, dtype=array.dtype, device=array.device))
-
-    def _is_shared(self, name: str) -> bool:
-        """Whether MuJoCo-Warp has one field for all worlds."""
-        return name in _SHARED
+        return True
 
     def _set_for_all(self, name: str, values: torch.Tensor, rows: np.ndarray) -> None:
         if len(rows) == 0:
@@ -98,9 +103,6 @@ class VariedModel:
                 f"MuJoCo-Warp has one '{name}' for all worlds, and they are to differ; use the backend 'mujoco'"
             )
         values.copy_(torch.from_numpy(rows[0].reshape(values.shape)).to(values.device, values.dtype))
-
-
-_SHARED = frozenset({"geom_priority"})
 
 
 def _with(shared: np.ndarray, changes: Sequence[ModelChange]) -> np.ndarray:

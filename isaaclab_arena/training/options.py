@@ -59,12 +59,9 @@ class TrainOptions(LaunchOptions):
             )
             if value is not None
         }
-        # A number of rows for each rank makes that for all of them void, which a run that goes on may have.
-        is_void = {"num_envs_total": None} if self.num_envs is not None else {}
         jobs = self.eval_jobs_config
         return {
             **{name: value for name, value in rows.items() if value is not None},
-            **is_void,
             **({"agent": agent} if agent else {}),
             # Absolute, because the run may go on from another working directory.
             **({} if jobs is None else {"evaluation": {"eval_jobs_config": str(jobs.absolute())}}),

@@ -54,8 +54,9 @@ def training_config(
         source = str(options.config)
     if not documents:
         raise ConfigError(Problem(f"name a task ({', '.join(TASKS.names())}), or a --config", key="TASK"))
-    base = merged(default_document(), *documents)
-    document = merged(base, options.overrides(), overrides_document(words, base))
+    base = merged(default_document(), *map(_with_one_number_of_rows, documents))
+    overrides = [options.overrides(), overrides_document(words, base)]
+    document = merged(base, *map(_with_one_number_of_rows, overrides))
     config = read_training(document, task=task or str(document.get("environment")), source=source)
     if config.num_envs_total is None:
         return config
@@ -101,6 +102,11 @@ def _settings_before(run_directory: Path, options: TrainOptions, task: str | Non
         what = f"'{options.resume}' is a run of '{before.get('task')}', not of '{task}'; leave the task out"
         raise ConfigError(Problem(what, key="--resume"))
     return {key: value for key, value in before.items() if key not in _OF_THE_RUN}
+
+
+def _with_one_number_of_rows(document: dict[str, Any]) -> dict[str, Any]:
+    """Let a number of rows for each rank void one for all ranks that was asked for below."""
+    return {"num_envs_total": None, **document} if "num_envs" in document else document
 
 
 def _user_document(path: Path) -> dict[str, Any]:

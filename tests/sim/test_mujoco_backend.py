@@ -6,32 +6,13 @@ import torch
 from isaaclab_arena.sim.backend import StartState
 from isaaclab_arena.sim.mujoco_backend import MujocoBackend
 from isaaclab_arena.sim.rotation import rotate
-from isaaclab_arena.sim.scene import ScenePart, compose_scene
-
-PARTS = (
-    ScenePart(prefix="robot", asset="robots/panda.xml"),
-    ScenePart(prefix="object", asset="objects/cube.xml", position=(0.5, 0.0, 0.025)),
-    ScenePart(prefix="target", asset="objects/target.xml"),
-)
-JOINTS = [f"robot/panda_joint{number}" for number in range(1, 8)]
-HOME = (0.0, -0.4, 0.0, -2.4, 0.0, 2.0, 0.7854)
+from isaaclab_arena.sim.scene import compose_scene
+from tests.sim.arm_and_cube import JOINTS, PARTS, start_of
 
 
 @pytest.fixture(scope="module")
 def model():
     return compose_scene("scenes/table.xml", PARTS)
-
-
-def start_of(row: int) -> StartState:
-    arm = {joint: value + 0.01 * row for joint, value in zip(JOINTS, HOME, strict=True)}
-    return StartState(
-        joint_positions={
-            **{joint: (value,) for joint, value in arm.items()},
-            "object/free": (0.4 + 0.02 * row, 0.0, 0.03, 1, 0, 0, 0),
-        },
-        controls=arm,
-        mocap_positions={"target/body": (0.1 * row, 0.0, 0.5)},
-    )
 
 
 def started(model, num_envs: int, num_threads: int = 1) -> MujocoBackend:

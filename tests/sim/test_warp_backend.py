@@ -9,18 +9,12 @@ from isaaclab_arena.sim import warp_backend
 from isaaclab_arena.sim.backend import Backend, StartState
 from isaaclab_arena.sim.model_changes import painted, resized, shifted_body, slippery
 from isaaclab_arena.sim.mujoco_backend import MujocoBackend
-from isaaclab_arena.sim.scene import ScenePart, compose_scene
+from isaaclab_arena.sim.scene import compose_scene
 from isaaclab_arena.sim.warp_backend import WarpBackend
 from isaaclab_arena.sim.warp_buffers import BufferSizes, probed_sizes
+from tests.sim.arm_and_cube import PARTS, start_of
 
 CPU = torch.device("cpu")
-PARTS = (
-    ScenePart(prefix="robot", asset="robots/panda.xml"),
-    ScenePart(prefix="object", asset="objects/cube.xml", position=(0.5, 0.0, 0.025)),
-    ScenePart(prefix="target", asset="objects/target.xml"),
-)
-JOINTS = [f"robot/panda_joint{number}" for number in range(1, 8)]
-HOME = (0.0, -0.4, 0.0, -2.4, 0.0, 2.0, 0.7854)
 SUBSTEPS = 5
 
 # Single precision leaves 1e-7 of a number; contacts multiply it, and let it die away again when things come to rest.
@@ -30,18 +24,6 @@ POSITION_TOLERANCE, VELOCITY_TOLERANCE = 1e-4, 5e-3
 @pytest.fixture(scope="module")
 def model():
     return compose_scene("scenes/table.xml", PARTS)
-
-
-def start_of(row: int) -> StartState:
-    arm = {joint: value + 0.01 * row for joint, value in zip(JOINTS, HOME, strict=True)}
-    return StartState(
-        joint_positions={
-            **{joint: (value,) for joint, value in arm.items()},
-            "object/free": (0.4 + 0.02 * row, 0.0, 0.03, 1, 0, 0, 0),
-        },
-        controls=arm,
-        mocap_positions={"target/body": (0.1 * row, 0.0, 0.5)},
-    )
 
 
 def begin(backend: Backend) -> Backend:
@@ -249,3 +231,12 @@ def test_a_scene_that_warp_cannot_simulate_is_an_error_with_a_way_out(model, mon
     monkeypatch.setattr(warp_backend.mujoco_warp, "put_model", refuse)
     with pytest.raises(EnvironmentBuildError, match="no such integrator; use backend 'mujoco'"):
         on_warp(model, 1)
+
+
+def test_a_reset_makes_room_too(model, backend):
+    narrow = WarpBackend(model, num_envs=3, device=CPU, sizes=BufferSizes(contacts=1, constraints=2))
+    touching = [StartState(joint_positions={"object/free": (0.5, 0.0, 0.02, 1, 0, 0, 0)})] * 3
+    for each in (narrow, backend):
+        each.reset(torch.arange(3), touching)
+    assert narrow.sizes.contacts > 1
+    assert torch.equal(narrow.sensordata, backend.sensordata)

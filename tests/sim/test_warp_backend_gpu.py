@@ -9,8 +9,9 @@ from isaaclab_arena.sim.cameras import Camera, RayTracers
 from isaaclab_arena.sim.mujoco_backend import MujocoBackend
 from isaaclab_arena.sim.scene import compose_scene
 from isaaclab_arena.sim.warp_backend import WarpBackend
+from tests.sim.arm_and_cube import PARTS
 from tests.sim.test_batch_cameras import CLOSE, SAME_PIXELS
-from tests.sim.test_warp_backend import PARTS, assert_close, begin, drive
+from tests.sim.test_warp_backend import assert_close, begin, drive
 
 pytestmark = pytest.mark.gpu
 GPU = torch.device("cuda:0")

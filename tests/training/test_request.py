@@ -46,7 +46,8 @@ def test_a_run_that_goes_on_has_as_many_rows_in_all_on_another_number_of_ranks(t
     assert asked("--resume", folder, world_size=3).num_envs == 4
     with pytest.raises(ConfigError, match="12 rows do not divide over 5 ranks; use 10 or 15"):
         asked("--resume", folder, world_size=5)
-    assert asked("--resume", folder, "--num_envs", 7, world_size=3).num_envs == 7
+    for words in (("--num_envs", 7), ("num_envs=7",)):
+        assert asked("--resume", folder, *words, world_size=3).num_envs == 7
 
 
 def test_a_run_that_goes_on_is_evaluated_with_the_same_jobs(tmp_path, monkeypatch):

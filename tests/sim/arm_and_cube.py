@@ -1,0 +1,25 @@
+"""An arm and a cube on a table, for tests of backends."""
+
+from isaaclab_arena.sim.backend import StartState
+from isaaclab_arena.sim.scene import ScenePart
+
+PARTS = (
+    ScenePart(prefix="robot", asset="robots/panda.xml"),
+    ScenePart(prefix="object", asset="objects/cube.xml", position=(0.5, 0.0, 0.025)),
+    ScenePart(prefix="target", asset="objects/target.xml"),
+)
+JOINTS = [f"robot/panda_joint{number}" for number in range(1, 8)]
+HOME = (0.0, -0.4, 0.0, -2.4, 0.0, 2.0, 0.7854)
+
+
+def start_of(row: int) -> StartState:
+    """Return what a world starts from, each a little differently."""
+    arm = {joint: value + 0.01 * row for joint, value in zip(JOINTS, HOME, strict=True)}
+    return StartState(
+        joint_positions={
+            **{joint: (value,) for joint, value in arm.items()},
+            "object/free": (0.4 + 0.02 * row, 0.0, 0.03, 1, 0, 0, 0),
+        },
+        controls=arm,
+        mocap_positions={"target/body": (0.1 * row, 0.0, 0.5)},
+    )
