@@ -14,7 +14,7 @@ help:
 	@echo "make test-gpu   run the tests that need a CUDA device"
 	@echo "make gpu-check  check and measure what needs a GPU, or say that there is none"
 	@echo "make check      ruff, pyright and import-linter"
-	@echo "make bench      throughput, recording, ranks, training, occupancy, merging, memory, GR00T; nearly an hour"
+	@echo "make bench      throughput, recording, ranks, training, occupancy, merging, memory, GR00T, pipeline; about an hour"
 
 install: $(INSTALLED)
 
@@ -72,6 +72,7 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/many_episodes.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/gr00t_policy.py
+	$(BIN)/python benchmarks/pipeline.py
 
 clean:
 	rm -rf $(VENV) outputs build *.egg-info

@@ -28,12 +28,14 @@ class JobSize:
         num_envs: Its rows.
         episodes_per_row: Episodes for each of them.
         camera_size: Edge of the pictures [px].
+        asks_every_step: Whether the model is asked in every control step instead of once for each chunk.
     """
 
     environment: str
     num_envs: int
     episodes_per_row: int
     camera_size: int = 64
+    asks_every_step: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +64,9 @@ class Run:
         return sum(self.phases_s.values())
 
 
-def run_job(folder: Path, yaml: str, size: JobSize, policy_type: str, device: str) -> Run:
+def run_job(
+    folder: Path, yaml: str, size: JobSize, policy_type: str, device: str, more_options: Sequence[str] = ()
+) -> Run:
     """Run a job in a process of its own, as a user does, on one thread of physics and one of torch."""
     arguments = {
         "environment": size.environment,
@@ -75,14 +79,14 @@ def run_job(folder: Path, yaml: str, size: JobSize, policy_type: str, device: st
         "arena_env_args": arguments,
         "num_episodes": size.num_envs * size.episodes_per_row,
         "policy_type": policy_type,
-        "policy_config_dict": {"policy_config_yaml_path": yaml} if policy_type == GR00T else {},
+        "policy_config_dict": _policy_options(yaml, size) if policy_type == GR00T else {},
     }
     folder.mkdir()
     jobs, output = folder / "jobs.json", folder / "out"
     jobs.write_text(json.dumps({"jobs": [job]}))
     command = [sys.executable, "-m", "isaaclab_arena.evaluation.eval_runner", "--eval_jobs_config", str(jobs)]
     options = ["--output_dir", str(output), "--device", device, "--policy_device", device, "--num_threads", "1"]
-    process = _watched([*command, *options], folder / "log.txt")
+    process = _watched([*command, *options, *more_options], folder / "log.txt")
     row = pd.read_csv(output / "timing.csv").iloc[0]
     return Run(
         build_s=float(row["build_s"]),
@@ -92,6 +96,11 @@ def run_job(folder: Path, yaml: str, size: JobSize, policy_type: str, device: st
         resident_mb=process.resident_mb,
         gpu_mb=process.gpu_mb,
     )
+
+
+def _policy_options(yaml: str, size: JobSize) -> dict[str, object]:
+    options: dict[str, object] = {"policy_config_yaml_path": yaml}
+    return options | ({"temporal_ensemble_coeff": 0.01} if size.asks_every_step else {})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,6 +36,17 @@ def check_policy_batch(policy_batch: int, *, num_envs: int) -> None:
         )
 
 
+def rows_asked_on(policy_class: type[PolicyBase], policy_batch: int | None, *, num_envs: int) -> int:
+    """Return how many rows a policy is asked on.
+
+    Args:
+        policy_class: Its class.
+        policy_batch: Rows that policies are always asked on, None for as many as there are.
+        num_envs: Rows that there are.
+    """
+    return num_envs if policy_batch is None or policy_class.batch_invariant else policy_batch
+
+
 def on_fixed_batch(policy: PolicyBase, policy_batch: int | None) -> PolicyBase:
     """Return a policy that is asked on a batch of one size, which is the policy itself if it needs no such thing.
 

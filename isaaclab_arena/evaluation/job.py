@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 
@@ -58,6 +58,18 @@ class Job:
         free = {"num_envs"} if self.policy_class.serves_any_num_envs else set()
         decisive = {name: value for name, value in self.policy_options.items() if name not in free}
         return json.dumps([self.config.policy_type, decisive], sort_keys=True)
+
+    def with_rows(self, num_envs: int, *, policy_rows: int) -> Self:
+        """Return the job as it is for a group of its rows.
+
+        Args:
+            num_envs: Rows of the group.
+            policy_rows: Rows that its policy is asked on.
+        """
+        options = dict(self.policy_options)
+        if "num_envs" in options:
+            options["num_envs"] = policy_rows
+        return replace(self, config=replace(self.config, num_envs=num_envs), policy_options=options)
 
     def build_environment(self, *, device: torch.device, num_threads: int) -> Environment:
         """Build the environment.

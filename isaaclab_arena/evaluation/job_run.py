@@ -1,5 +1,6 @@
 """One job under way on a rank: build or reuse what it needs, run its episodes, and know how far it has come."""
 
+import dataclasses
 import random
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -18,15 +19,16 @@ from isaaclab_arena.evaluation.episode_plan import (
     job_length,
 )
 from isaaclab_arena.evaluation.episode_supply import EpisodeSupply
-from isaaclab_arena.evaluation.fixed_batch import on_fixed_batch
+from isaaclab_arena.evaluation.fixed_batch import on_fixed_batch, rows_asked_on
+from isaaclab_arena.evaluation.group_rows import RolloutLimits, RowGroup
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.rank_settings import RankSettings
 from isaaclab_arena.evaluation.recorded_environment import environment_args
-from isaaclab_arena.evaluation.rollout import RolloutLimits, RolloutResult, rollout
+from isaaclab_arena.evaluation.rollout import RolloutResult, rollout_in_groups, row_shares
 from isaaclab_arena.evaluation.step_boundary import StepBoundary
 from isaaclab_arena.evaluation.stopwatch import Phase
 from isaaclab_arena.evaluation.watchdog import allowed_silence_s
-from isaaclab_arena.evaluation.workbench import Workbench
+from isaaclab_arena.evaluation.workbench import Bench, Workbench
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.observer import Observer, Transition
 from isaaclab_arena.policy.policy_base import PolicyBase
@@ -80,9 +82,9 @@ class JobRun:
                 indices = self._known_indices(rebuild)
                 if indices == ():
                     continue
-                environment, policy = self._build(anew=bool(self._results))
-                self._prepare(writers, directory, rebuild, environment)
-                self._run_rebuild(rebuild, indices, environment, policy, writers.observers())
+                groups = self._build(anew=bool(self._results))
+                self._prepare(writers, directory, rebuild, groups[0].environment)
+                self._run_rebuild(rebuild, indices, groups, writers.observers())
                 if self._results[-1].interrupted:
                     return
             if not self._results:
@@ -132,26 +134,49 @@ class JobRun:
         first = next(indices, None)
         return () if first is None else chain((first,), indices)
 
-    def _build(self, *, anew: bool) -> tuple[Environment, PolicyBase]:
-        """Return the environment and the policy: those of the job before if it asked for the same, unless anew."""
-        job, settings = self._job, self._settings
+    def _build(self, *, anew: bool) -> list[RowGroup]:
+        """Return the groups of the job's rows, as the job before left them if it asked for the same, unless anew."""
         if anew:
             self._workbench.clear()
+        num_envs = self._job.config.num_envs
+        shares = row_shares(num_envs, min(self._settings.num_groups, num_envs))
         with self._stopwatch.measure(Phase.BUILD):
-            environment = self._workbench.environment.get(
-                job.environment_key,
-                lambda: job.build_environment(device=settings.device, num_threads=settings.num_threads),
-            )
-            policy = self._workbench.policy.get(job.policy_key, job.build_policy)
-            policy.reset()
-            policy.check_environment(environment)
-        self._is_reproducible = environment.reproducible and policy.reproducible and not policy.is_remote
-        return environment, on_fixed_batch(policy, settings.policy_batch)
+            benches = self._workbench.benches(len(shares))
+            groups: list[RowGroup] = []
+            for bench, num_rows in zip(benches, shares, strict=True):
+                first_row = sum(group.environment.num_envs for group in groups)
+                groups.append(self._build_group(bench, num_rows, first_row, groups[0].policy if groups else None))
+        members = [(group.environment, group.policy) for group in groups]
+        self._is_reproducible = all(
+            environment.reproducible and policy.reproducible and not policy.is_remote for environment, policy in members
+        )
+        batch = self._settings.policy_batch
+        return [dataclasses.replace(group, policy=on_fixed_batch(group.policy, batch)) for group in groups]
+
+    def _build_group(self, bench: Bench, num_rows: int, first_row: int, like: PolicyBase | None) -> RowGroup:
+        """Build a group's environment and policy, which shares the network of the policy ``like`` if it can."""
+        settings = self._settings
+        policy_rows = rows_asked_on(self._job.policy_class, settings.policy_batch, num_envs=num_rows)
+        job = self._job.with_rows(num_rows, policy_rows=policy_rows)
+        environment = bench.environment.get(
+            job.environment_key,
+            lambda: job.build_environment(device=settings.device, num_threads=settings.num_threads),
+        )
+
+        def build_policy() -> PolicyBase:
+            sharing = None if like is None else like.with_own_memory()
+            return job.build_policy() if sharing is None else sharing
+
+        policy = bench.policy.get(job.policy_key, build_policy)
+        policy.reset()
+        policy.check_environment(environment)
+        return RowGroup(environment=environment, policy=policy, first_row=first_row)
 
     def _prepare(self, writers: "_Writers", directory: Path, rebuild: int, environment: Environment) -> None:
         if writers.recorder is None:
             writers.recorder = self._new_recorder(directory, environment)
             writers.videos = self._new_video_recorder(directory)
+        writers.recorder.begin_rebuild()
         if writers.videos is not None:
             writers.videos.begin_rebuild(rebuild)
 
@@ -181,11 +206,10 @@ class JobRun:
         self,
         rebuild: int,
         indices: Iterable[int] | None,
-        environment: Environment,
-        policy: PolicyBase,
+        groups: Sequence[RowGroup],
         writers: Sequence[Observer],
     ) -> None:
-        job = self._job
+        job, policy = self._job, groups[0].policy
         length = job_length(job.config, policy)
         self._num_episodes = length.num_episodes
         if indices is None and length.num_episodes is not None:
@@ -195,22 +219,21 @@ class JobRun:
             indices = indices_that_start(job, policy, started=started)
         silence_s = allowed_silence_s(self._settings.step_timeout_s, job.config.episode_timeout_s)
         with self._boundary.watchdog.watch(job.config.name, silence_s=silence_s):
-            result = rollout(
-                environment,
-                policy,
+            result = rollout_in_groups(
+                groups,
                 (episode_of(job, index) for index in indices),
                 [*writers, self._env_steps, *self._observers],
                 language_instruction=job.config.language_instruction,
-                limits=self._limits(length, environment),
+                limits=self._limits(length),
                 stop_requested=self._boundary.must_stop,
                 stopwatch=self._stopwatch,
             )
         self._results.append(result)
 
-    def _limits(self, length: JobLength, environment: Environment) -> RolloutLimits:
+    def _limits(self, length: JobLength) -> RolloutLimits:
         return RolloutLimits(
             max_steps=length.num_steps,
-            max_rows=self._supply.max_rows(environment.num_envs),
+            max_rows=self._supply.max_rows(self._job.config.num_envs),
             episode_timeout_s=self._job.config.episode_timeout_s,
         )
 

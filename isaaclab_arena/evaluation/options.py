@@ -88,6 +88,8 @@ class RunOptions(LaunchOptions):
     """Ask policies on batches of one fixed size, so that results are the same bits for any num_envs."""
     policy_batch: int = 64
     """That size, with --deterministic; at least every job's num_envs."""
+    pipeline: int = 1
+    """Groups that a job's rows are divided into: with 2, one is simulated while the policy acts for the other."""
     step_timeout_s: float = 1800.0
     """Seconds without one finished control step after which a rank that hangs is ended; 0 never ends it."""
     no_import: bool = False
@@ -130,6 +132,8 @@ class RunOptions(LaunchOptions):
             "deterministic": self.deterministic,
             "policy_batch": self.fixed_policy_batch(),
             "torch_threads": self.torch_threads,
+            # With batches of one fixed size it decides nothing how the rows are divided.
+            "pipeline": None if self.deterministic or self.pipeline == 1 else self.pipeline,
         }
 
     def video_options(self) -> VideoOptions:
@@ -164,7 +168,15 @@ class RunOptions(LaunchOptions):
         """Yield, for every check, the option, whether it is wrong, and what is."""
         yield "num_steps", None not in (self.num_steps, self.num_episodes), "give either this or --num_episodes"
         yield "fail_fast", self.fail_fast and self.continue_on_error, "contradicts --continue_on_error"
-        for name in ("num_envs", "num_steps", "num_episodes", "num_threads", "torch_threads", "policy_batch"):
+        for name in (
+            "num_envs",
+            "num_steps",
+            "num_episodes",
+            "num_threads",
+            "torch_threads",
+            "pipeline",
+            "policy_batch",
+        ):
             value = getattr(self, name)
             yield name, value is not None and value < 1, f"must be at least 1, got {value}"
         for name in ("seed", "step_timeout_s"):

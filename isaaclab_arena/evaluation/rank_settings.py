@@ -28,6 +28,7 @@ class RankSettings:
         attempt: Which start of the program on this run, from 1.
         recording: What is recorded.
         video: What is filmed.
+        num_groups: Groups that a job's rows are divided into; while one is simulated the policy acts for another.
         policy_batch: Rows that policies are always asked on, None for as many as a job has.
         step_timeout_s: How long a job may go without a finished control step before the process is ended [s]; 0 for
             however long.
@@ -42,6 +43,7 @@ class RankSettings:
     attempt: int
     recording: RecordingOptions
     video: VideoOptions = field(default_factory=VideoOptions)
+    num_groups: int = 1
     policy_batch: int | None = None
     step_timeout_s: float = 0.0
     provenance: Mapping[str, str] = field(default_factory=dict)
@@ -72,6 +74,7 @@ def rank_settings(
         ),
         video=options.video_options(),
         attempt=attempt,
+        num_groups=options.pipeline,
         policy_batch=options.fixed_policy_batch(),
         step_timeout_s=options.step_timeout_s,
         provenance={**surroundings(context.device), "config_hash": config_hash},

@@ -37,6 +37,10 @@ class Stopwatch:
         self._seconds[counted_as] -= seconds
         self._seconds[to] += seconds
 
+    def add(self, phase: Phase, seconds: float) -> None:
+        """Count seconds towards a phase that were measured elsewhere."""
+        self._seconds[phase] += seconds
+
     def seconds(self, phase: Phase) -> float:
         """Return the seconds counted towards ``phase``."""
         return self._seconds[phase]

@@ -12,7 +12,7 @@ from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.distributed.devices import resolve_policy_device
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation.fixed_batch import check_policy_batch
+from isaaclab_arena.evaluation.fixed_batch import check_policy_batch, rows_asked_on
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.job_conditions import JobConditions, job_conditions
 from isaaclab_arena.interfaces.environment import CodeLoadingBuilder, EnvironmentBuilder
@@ -201,10 +201,9 @@ class _Resolver:
 
     def _policy_rows(self, job: JobConfig, policy_class: type[PolicyBase]) -> int:
         """Return how many rows a policy is asked on."""
-        if self._policy_batch is None or policy_class.batch_invariant:
-            return job.num_envs
-        check_policy_batch(self._policy_batch, num_envs=job.num_envs)
-        return self._policy_batch
+        num_rows = rows_asked_on(policy_class, self._policy_batch, num_envs=job.num_envs)
+        check_policy_batch(num_rows, num_envs=job.num_envs)
+        return num_rows
 
 
 def _has_no_length(conditions: JobConditions, policy_class: type[PolicyBase]) -> bool:

@@ -1,7 +1,7 @@
-"""The environment and the policy in use, kept as long as the next job asks for the same ones."""
+"""The environments and the policies in use, kept as long as the next job asks for the same ones."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from isaaclab_arena.interfaces.environment import Environment
@@ -46,8 +46,8 @@ class Slot(Generic[Tool]):
             _LOG.warning("closing %s failed", type(tool).__name__, exc_info=True)
 
 
-class Workbench:
-    """What one rank has built: consecutive jobs that ask for the same environment or policy share it."""
+class Bench:
+    """What has been built for one group of rows: consecutive jobs that ask for the same share it."""
 
     def __init__(self) -> None:
         self.environment: Slot[Environment] = Slot()
@@ -57,3 +57,22 @@ class Workbench:
         """Close both."""
         self.policy.clear()
         self.environment.clear()
+
+
+class Workbench:
+    """What one rank has built, for each group of a job's rows."""
+
+    def __init__(self) -> None:
+        self._benches: list[Bench] = []
+
+    def benches(self, num_groups: int) -> Sequence[Bench]:
+        """Return one bench for each group, after clearing those that are too many."""
+        while len(self._benches) > num_groups:
+            self._benches.pop().clear()
+        while len(self._benches) < num_groups:
+            self._benches.append(Bench())
+        return self._benches
+
+    def clear(self) -> None:
+        """Close everything."""
+        self.benches(0)

@@ -94,6 +94,7 @@ class EpisodeRecord:
         language_instruction: What the policy was told.
         metrics: Further scalars that the environment reports, for example ``final_distance_m``.
         error: What went wrong, for outcome ``error``.
+        first_row: Rows that the job has in groups before this one; 0 unless its rows are divided.
     """
 
     episode: Episode
@@ -107,3 +108,9 @@ class EpisodeRecord:
     language_instruction: str
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
+    first_row: int = 0
+
+    @property
+    def job_row(self) -> int:
+        """The row among all of the job's, which stands in its results."""
+        return self.first_row + self.env_id

@@ -150,6 +150,13 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
         self.task_description = task_description
         return task_description
 
+    def with_own_memory(self) -> "PolicyBase | None":
+        """Return a policy that shares this one's network and remembers other episodes, for the rows of another group.
+
+        None, as by default, where it takes another policy, which is then built from the same options.
+        """
+        return None
+
     def has_length(self) -> bool:
         """Whether the policy itself says how long a run is."""
         return False

@@ -19,7 +19,7 @@ from isaaclab_arena.models.network import Memory, forgotten
 from isaaclab_arena.models.run_directory import checkpoint_file
 from isaaclab_arena.policy.network_inputs import NetworkInputs, network_inputs
 from isaaclab_arena.policy.policy_base import PolicyBase
-from isaaclab_arena.policy.trained_policy import FILE_KEY, RslRlPolicyCfg, load_trained, policy_device
+from isaaclab_arena.policy.trained_policy import FILE_KEY, RslRlPolicyCfg, TrainedPolicy, load_trained, policy_device
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +47,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
 
     Args:
         config: Options of the job.
+        trained: The network, where another policy with the same options has loaded it.
 
     Raises:
         ConfigError: If there is no such file, its network is not known here, or there is no such device.
@@ -56,13 +57,11 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
     reproducible = True
     config_class: ClassVar[type | None] = RslRlPolicyCfg
 
-    def __init__(self, config: RslRlPolicyCfg) -> None:
+    def __init__(self, config: RslRlPolicyCfg, *, trained: TrainedPolicy | None = None) -> None:
         super().__init__(config)
         self.device = policy_device(config)
-        self._trained = load_trained(config, self.device)
-        file = self._trained.file
-        logger.info("the network of %s (SHA-256 %s) runs on %s", file, _digest(file), self.device)
-        self._stochastic = config.stochastic
+        self._options = config
+        self._trained = self._loaded() if trained is None else trained
         self._memory: Memory | None = None
         self._num_rows = 0
         self._generators: dict[int, np.random.Generator] = {}
@@ -115,7 +114,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         if self._num_rows != env.num_envs:
             self._memory = None
         super().start_episodes(env, starts)
-        if self._stochastic:
+        if self._options.stochastic:
             for start in starts:
                 self._generators[start.env_id] = start.episode.policy_generator()
 
@@ -130,6 +129,10 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         for env_id in env_ids.tolist():
             self._generators.pop(env_id, None)
 
+    def with_own_memory(self) -> "RslRlPolicy":
+        """Return a policy with the same network for other rows."""
+        return RslRlPolicy(self._options, trained=self._trained)
+
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
         """Return what the network does in every row. Shape: (num_envs, action_dim)."""
         meeting = self._meeting_with(env)
@@ -139,7 +142,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         answer = self._trained.network.answer(seen, self._memory)
         self._memory = answer.memory
         output = answer.mean.to(env.device)
-        if answer.std is not None and self._stochastic:
+        if answer.std is not None and self._options.stochastic:
             output = output + answer.std.to(env.device) * self._noise(output)
         return meeting.scaler(output)
 
@@ -147,6 +150,11 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         """Let go of the environment and of what was remembered."""
         self.reset()
         self._meeting = None
+
+    def _loaded(self) -> TrainedPolicy:
+        trained = load_trained(self._options, self.device)
+        logger.info("the network of %s (SHA-256 %s) runs on %s", trained.file, _digest(trained.file), self.device)
+        return trained
 
     def _meeting_with(self, env: Environment) -> "_Meeting":
         if self._meeting is None or self._meeting.environment is not env:

@@ -74,7 +74,8 @@ class EpisodeRecorder(Observer):
     """Writes the episodes of one job.
 
     An episode's file is put in place by renaming it, then its line is appended to the commit file; so whatever
-    happens, an episode that has a line has a whole file. `consolidate` turns the files into one dataset.
+    happens, an episode that has a line has a whole file. `consolidate` turns the files into one dataset. The job may
+    have several environments, one for each group of its rows.
 
     Args:
         job_directory: Folder of the job.
@@ -106,44 +107,39 @@ class EpisodeRecorder(Observer):
         self._started_s: dict[int, float] = {}
         self._finished_in_env: dict[int, int] = {}
         self._parts: list[Path] = []
-        self._environment: Environment | None = None
-        self._arrays: EpisodeArrays | None = None
-        self._provenance = ""
+        self._underway: dict[Environment, _UnderWay] = {}
 
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
     ) -> None:
         """Keep the state that the episodes start from."""
         del observation
-        if environment is not self._environment:
-            self._environment = environment
-            # Asked once: it may hash the whole model.
-            self._provenance = json_line({**environment.provenance(), **self._job.provenance})
-            if self._options.write_dataset:
-                self._arrays = EpisodeArrays(environment, self._options.observations)
+        if environment not in self._underway:
+            self._underway[environment] = self._begin(environment)
         started_s = time.perf_counter()
-        rows = [start.env_id for start in starts]
-        self._started_s.update(dict.fromkeys(rows, started_s))
-        if self._arrays is not None:
-            self._arrays.start(rows)
+        self._started_s.update(dict.fromkeys((start.job_row for start in starts), started_s))
+        arrays = self._underway[environment].arrays
+        if arrays is not None:
+            arrays.start([start.env_id for start in starts])
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
         """Keep what the policy saw and did, what it got for it, and the state that came of it."""
-        del environment
-        if self._arrays is not None:
-            self._arrays.append(transition)
+        arrays = self._underway[environment].arrays
+        if arrays is not None:
+            arrays.append(transition)
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         """Write the episode's file, then commit it; or drop it, if another rank has taken it over meanwhile."""
+        underway = self._underway[environment].arrays
         if not self._may_commit(record.episode.episode_index):
-            del self._started_s[record.env_id]
-            if self._arrays is not None:
-                self._arrays.take(record.env_id)
+            del self._started_s[record.job_row]
+            if underway is not None:
+                underway.take(record.env_id)
             return
-        if self._arrays is None:
+        if underway is None:
             self._commits.write(self._row(record))
             return
-        arrays = self._arrays.take(record.env_id)
+        arrays = underway.take(record.env_id)
         crc = checksum(arrays)
         name = layout.episode_file_name(record.episode.episode_index)
         path = self._episodes_folder / name
@@ -151,6 +147,10 @@ class EpisodeRecorder(Observer):
         for line in self._put_in_place(path, self._recorded(environment, arrays, row), row):
             self._commits.write_line(line)
         self._parts.append(path)
+
+    def begin_rebuild(self) -> None:
+        """Let go of the environments so far: others take their place."""
+        self._underway.clear()
 
     def consolidate(self) -> Consolidation:
         """Turn the episode files written so far into ``dataset_<job>….hdf5``, and remove them.
@@ -171,15 +171,22 @@ class EpisodeRecorder(Observer):
         """Close the commit file; episodes under way are forgotten, episode files stay as they are."""
         self._commits.close()
 
+    def _begin(self, environment: Environment) -> "_UnderWay":
+        return _UnderWay(
+            arrays=EpisodeArrays(environment, self._options.observations) if self._options.write_dataset else None,
+            # Asked once: it may hash the whole model.
+            provenance=json_line({**environment.provenance(), **self._job.provenance}),
+        )
+
     def _row(self, record: EpisodeRecord, episode_file: str | None = None, crc: int | None = None) -> CommitRow:
-        finished = self._finished_in_env.get(record.env_id, 0)
-        self._finished_in_env[record.env_id] = finished + 1
+        finished = self._finished_in_env.get(record.job_row, 0)
+        self._finished_in_env[record.job_row] = finished + 1
         context = CommitContext(
             rank=self._job.rank,
             attempt=self._job.attempt,
             episode_in_env=finished,
             timestamp=datetime.now(UTC).astimezone().isoformat(timespec="milliseconds"),
-            wall_s=time.perf_counter() - self._started_s.pop(record.env_id),
+            wall_s=time.perf_counter() - self._started_s.pop(record.job_row),
             dataset_file=None if episode_file is None else self._dataset_name,
             episode_file=episode_file,
             checksum=crc,
@@ -214,10 +221,23 @@ class EpisodeRecorder(Observer):
             return None
 
     def _recorded(self, environment: Environment, arrays: Mapping[str, np.ndarray], row: CommitRow) -> RecordedEpisode:
-        more = {"control_dt": environment.control_dt, "provenance": self._provenance}
+        more = {"control_dt": environment.control_dt, "provenance": self._underway[environment].provenance}
         return RecordedEpisode(
             episode_index=row.episode_index,
             arrays=arrays,
             attributes=attributes_of(row) | more | {layout.COMMIT_ATTRIBUTE: json_line(row)},
             env_args={"type": ROBOMIMIC_ENV_TYPE, **self._job.env_args},
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _UnderWay:
+    """What is kept of the episodes under way in one environment.
+
+    Attributes:
+        arrays: Their arrays, None where none are recorded.
+        provenance: What identifies the run and the simulated world, as JSON.
+    """
+
+    arrays: EpisodeArrays | None
+    provenance: str

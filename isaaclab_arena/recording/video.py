@@ -36,13 +36,14 @@ class VideoRecorder(Observer):
         self._options = options
         self._names_rebuilds = names_rebuilds
         self._rebuild = 0
-        self._takes: dict[int, _Take] = {}
+        self._takes: dict[Environment, dict[int, _Take]] = {}
         self._sheet: list[SheetRow] = []
         self._said_no_cameras = False
 
     def begin_rebuild(self, rebuild: int) -> None:
-        """Say which rebuild the next episodes belong to."""
+        """Say which rebuild the next episodes belong to, and let go of the environments before."""
         self._rebuild = rebuild
+        self._discard_takes()
 
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
@@ -60,18 +61,17 @@ class VideoRecorder(Observer):
                 )
                 for camera in cameras
             }
-            self._takes[start.env_id] = _Take(start, self._job, files)
+            self._takes.setdefault(environment, {})[start.env_id] = _Take(start, self._job, files)
         self._film(environment, [start.env_id for start in filmed])
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
         """Add what the step led to."""
         running = transition.running.tolist()
-        self._film(environment, [env_id for env_id in self._takes if running[env_id]])
+        self._film(environment, [env_id for env_id in self._takes.get(environment, {}) if running[env_id]])
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         """Complete the videos, or forget them if they are not to be kept."""
-        del environment
-        take = self._takes.pop(record.env_id, None)
+        take = self._takes.get(environment, {}).pop(record.env_id, None)
         if take is None:
             return
         if not self._options.keeps(record):
@@ -83,11 +83,16 @@ class VideoRecorder(Observer):
 
     def close(self) -> None:
         """Forget the videos of episodes under way, and write the contact sheet of those that finished."""
-        while self._takes:
-            self._takes.popitem()[1].discard()
+        self._discard_takes()
         if self._sheet:
             write_contact_sheet(self._directory / layout.CONTACT_SHEET_FILE, self._sheet)
             self._sheet = []
+
+    def _discard_takes(self) -> None:
+        for takes in self._takes.values():
+            for take in takes.values():
+                take.discard()
+        self._takes.clear()
 
     def _cameras(self, environment: Environment) -> tuple[str, ...]:
         """Return which cameras are filmed, the viewport first."""
@@ -101,7 +106,7 @@ class VideoRecorder(Observer):
     def _path(self, camera: str, start: EpisodeStart) -> Path:
         name = layout.video_file_name(
             None if camera == VIEWPORT else camera,
-            env_id=start.env_id,
+            env_id=start.job_row,
             episode_index=start.episode.episode_index,
             rebuild=self._rebuild if self._names_rebuilds else None,
         )
@@ -110,9 +115,10 @@ class VideoRecorder(Observer):
     def _film(self, environment: Environment, env_ids: Sequence[int]) -> None:
         if not env_ids:
             return
-        frames = environment.film(env_ids, self._takes[env_ids[0]].cameras)
+        takes = self._takes[environment]
+        frames = environment.film(env_ids, takes[env_ids[0]].cameras)
         for index, env_id in enumerate(env_ids):
-            self._takes[env_id].add({camera: pictures[index] for camera, pictures in frames.items()})
+            takes[env_id].add({camera: pictures[index] for camera, pictures in frames.items()})
 
 
 class _Take:

@@ -13,9 +13,8 @@ from typing import TypeAlias
 import mujoco
 import mujoco_warp
 import numpy as np
-import warp
 
-from isaaclab_arena.sim.warp_kernels import one_compiler_at_a_time
+from isaaclab_arena.sim.warp_kernels import one_compiler_at_a_time, warp_turn
 
 # One kernel that knows all of these serves every scene; by default each mix of shapes would be compiled anew.
 _GEOM_TYPES = tuple(
@@ -113,7 +112,7 @@ class RayTracer:
     def __init__(self, model: mujoco.MjModel, cameras: Sequence[Camera], *, shadows: bool = False) -> None:
         self._cameras = tuple(cameras)
         self._geom_body = model.geom_bodyid.astype(np.int32)
-        with one_compiler_at_a_time(), warp.ScopedDevice("cpu"):
+        with one_compiler_at_a_time(), warp_turn("cpu"):
             self._model = mujoco_warp.put_model(model)
             self._data = mujoco_warp.make_data(model, nworld=1)
             self._context = render_context(model, self._cameras, num_worlds=1, shadows=shadows)
@@ -135,7 +134,7 @@ class RayTracer:
             A picture per camera, by the camera's name.
         """
         self.place(model, data)
-        with warp.ScopedDevice("cpu"):
+        with warp_turn("cpu"):
             return self.shoot()
 
     def place(self, model: mujoco.MjModel, data: mujoco.MjData) -> None:
@@ -197,8 +196,8 @@ class RayTracers:
             For each world that has something to show, a picture per camera, by the camera's name.
         """
         shares = [worlds[index :: len(self._tracers)] for index in range(min(len(self._tracers), len(worlds)))]
-        # Warp's current device belongs to the whole process, so it is set once for all threads.
-        with warp.ScopedDevice("cpu"), ThreadPoolExecutor(max(1, len(shares))) as threads:
+        # These threads work in the turn of the one that waits for them.
+        with warp_turn("cpu"), ThreadPoolExecutor(max(1, len(shares))) as threads:
             done = list(threads.map(self._render_share, self._tracers, shares, repeat(load)))
         return dict(pair for share in done for pair in share)
 

@@ -26,7 +26,7 @@ from isaaclab_arena.sim.warp_buffers import (
     sizes_for,
     with_more_room,
 )
-from isaaclab_arena.sim.warp_kernels import one_compiler_at_a_time, warp_device
+from isaaclab_arena.sim.warp_kernels import one_compiler_at_a_time, warp_device, warp_turn
 from isaaclab_arena.sim.warp_model import VariedModel
 
 _LOG = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class WarpBackend(Backend):
         self._warp_device = warp_device(device)
         self._stream = warp.Stream(self._warp_device) if self._warp_device.is_cuda else None
         self._graphs: dict[int, warp.Graph | None] = {}
-        with one_compiler_at_a_time(), warp.ScopedDevice(self._warp_device):
+        with one_compiler_at_a_time(), warp_turn(self._warp_device):
             self._model = _put_model(model, deterministic=deterministic)
             self._varied = VariedModel(model, self._model, num_envs)
             self._data = make_data(model, num_envs, self.sizes)
@@ -219,12 +219,12 @@ class WarpBackend(Backend):
         Warp has a stream of its own, because nothing can be captured on the stream that torch uses by default.
         """
         if self._stream is None:
-            with warp.ScopedDevice(self._warp_device):
+            with warp_turn(self._warp_device):
                 yield
             return
         torch_stream = warp.stream_from_torch(torch.cuda.current_stream(self.device))
         self._stream.wait_stream(torch_stream)
-        with warp.ScopedDevice(self._warp_device), warp.ScopedStream(self._stream, sync_enter=False):
+        with warp_turn(self._warp_device), warp.ScopedStream(self._stream, sync_enter=False):
             yield
         torch_stream.wait_stream(self._stream)
 
@@ -271,7 +271,7 @@ class WarpBackend(Backend):
             self.sizes.constraints,
         )
         self._graphs.clear()
-        with one_compiler_at_a_time(), warp.ScopedDevice(self._warp_device):
+        with one_compiler_at_a_time(), warp_turn(self._warp_device):
             self._data = with_more_room(self.model, self._data, self.sizes)
 
     def _substeps(self, number: int) -> None:

@@ -2,6 +2,7 @@
 
 import fcntl
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from isaaclab_arena.errors import EnvironmentBuildError
 
 _LOG = logging.getLogger(__name__)
 _LOCK_FILE = "isaaclab_arena.lock"
+_TURN = threading.RLock()
 
 
 def warp_device(device: torch.device) -> warp.Device:
@@ -47,6 +49,17 @@ def check_same_gpu(device: torch.device, torch_address: str, warp_address: str) 
             f"torch's {device} is the GPU at PCI {torch_address}, and Warp's the one at {warp_address}: they count "
             "GPUs differently; set CUDA_DEVICE_ORDER=PCI_BUS_ID, and CUDA_VISIBLE_DEVICES to one GPU for each rank"
         )
+
+
+@contextmanager
+def warp_turn(device: warp.Device | str) -> Iterator[None]:
+    """Let this thread use Warp on a device while other threads of the process wait.
+
+    Warp's current device, and the current stream of each device, belong to the whole process. On a GPU the turn is
+    short: it takes only as long as telling the device what to do.
+    """
+    with _TURN, warp.ScopedDevice(device):
+        yield
 
 
 @contextmanager

@@ -25,7 +25,7 @@ class CommitRow:
 
     Attributes:
         job_name: Name of the job.
-        env_id: Row of the batch in which it ran.
+        env_id: Row of the job in which it ran.
         episode_in_env: How many episodes that row had finished before.
         language_instruction: What the policy was told.
         seed: Seed of the job.
@@ -100,7 +100,7 @@ def commit_row(record: EpisodeRecord, context: CommitContext) -> CommitRow:
     """Return the row of a finished episode."""
     return CommitRow(
         job_name=record.episode.job,
-        env_id=record.env_id,
+        env_id=record.job_row,
         episode_in_env=context.episode_in_env,
         language_instruction=record.language_instruction,
         seed=record.episode.seed,

@@ -29,6 +29,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
 
     Args:
         config: Options of the job.
+        model: The ``Gr00tPolicy``, where another policy with the same options has loaded it.
 
     Raises:
         ConfigError: If the YAML file is wrong, there is no such device, or the model cannot be loaded.
@@ -37,12 +38,12 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
     name: ClassVar[str] = "gr00t_closedloop"
     config_class: ClassVar[type | None] = Gr00tClosedloopPolicyArgs
 
-    def __init__(self, config: Gr00tClosedloopPolicyArgs) -> None:
+    def __init__(self, config: Gr00tClosedloopPolicyArgs, *, model: Any = None) -> None:
         super().__init__(config)
         self.device = _resolve_policy_device(config, self.settings.policy_device)
         # The last digits of a row depend on how many share its query, and so on what other episodes do.
         self.reproducible = self.rows_per_query(config.num_envs) is not None
-        self._model: Any = self.load_policy()
+        self._model: Any = self.load_policy() if model is None else model
 
     @classmethod
     def settings_of(cls, config: Gr00tClosedloopPolicyArgs) -> Gr00tClosedloopPolicyConfig:
@@ -127,6 +128,10 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         if self.args.rows_per_query is None and self.device.type == "cpu":
             return CPU_ROWS_PER_QUERY
         return super().rows_per_query(num_envs)
+
+    def with_own_memory(self) -> "Gr00tClosedloopPolicy":
+        """Return a policy that asks the same model for other rows."""
+        return type(self)(self.args, model=self._model)
 
     def close(self) -> None:
         """Let go of the model."""

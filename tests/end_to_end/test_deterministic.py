@@ -39,9 +39,10 @@ def one_row(tmp_path_factory) -> dict[tuple[str, int], int]:
     return found
 
 
-@pytest.mark.parametrize(("num_envs", "ranks"), [(4, 1), (5, 2)])
-def test_a_networks_episodes_are_the_same_bits_for_any_number_of_environments(one_row, tmp_path, num_envs, ranks):
-    assert checksums(tmp_path, num_envs, "--deterministic", "--policy_batch", 16, ranks=ranks) == one_row
+@pytest.mark.parametrize(("num_envs", "ranks", "groups"), [(4, 1, 1), (5, 2, 1), (5, 1, 2)])
+def test_a_networks_episodes_are_the_same_bits_however_rows_are_shared_out(one_row, tmp_path, num_envs, ranks, groups):
+    options = ("--deterministic", "--policy_batch", 16, "--pipeline", groups)
+    assert checksums(tmp_path, num_envs, *options, ranks=ranks) == one_row
 
 
 def test_more_rows_than_the_batch_holds_are_a_mistake_that_names_both(tmp_path):

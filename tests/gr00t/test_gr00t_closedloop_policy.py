@@ -172,6 +172,22 @@ class Placed(Gr00tClosedloopPolicy):
         return torch.zeros(env.num_envs, *env.action_spec.shape)
 
 
+def test_rows_of_another_group_ask_the_model_that_is_loaded_already(tmp_path):
+    class Loads(Placed):
+        def load_policy(self) -> Any:
+            self.places.append(str(self.device))
+            return object()
+
+    Placed.places.clear()
+    yaml = write_panda_yaml(tmp_path / "p.yaml", model_path="owner/name", policy_device="cpu")
+    policy = Loads(Gr00tClosedloopPolicyArgs(policy_config_yaml_path=yaml))
+    other = policy.with_own_memory()
+    assert isinstance(other, Loads)
+    assert Placed.places == ["cpu"]
+    policy.close()
+    assert other._model is not None
+
+
 PLACED = f"{__name__}.{Placed.__qualname__}"
 
 

@@ -226,6 +226,17 @@ def test_one_policy_serves_environments_one_after_the_other(tmp_path):
     policy.close()
 
 
+def test_a_second_policy_with_the_same_network_remembers_its_own_rows(tmp_path):
+    checkpoint = write_checkpoint(tmp_path, recurrent=True)
+    policy = policy_of(checkpoint)
+    checkpoint.unlink()
+    environment, same = ScriptedEnvironment(1), {"policy": {"position": torch.ones(1, 3)}}
+    first = policy.get_action(environment, same)
+    other = policy.with_own_memory()
+    assert torch.equal(other.get_action(environment, same), first)
+    assert not torch.equal(policy.get_action(environment, same), first)
+
+
 def test_an_exported_network_acts_without_a_configuration(tmp_path):
     policy = policy_of(write_torchscript(tmp_path / "policy.pt", 3, 3))
     policy.check_environment(ScriptedEnvironment(2))
