@@ -33,7 +33,7 @@ RESULTS = Path(__file__).parent / "results" / "gr00t_policy.md"
 QUERY_TEXT = """\
 `Gr00tPolicy.get_action`, with pictures of 64 x 64 from two cameras, preparation and noise included. `times float32` is
 the median of ratios to the neighbouring query with float32 weights. A policy takes float32 on a CPU and bfloat16 on a
-GPU. "Compiled" is what `torch.compile` makes of the steps of the flow alone, without CUDA graphs."""
+GPU. "Compiled" is what the job's option `compile_model` gives: `torch.compile` of the steps of the flow."""
 
 START_TEXT = """\
 Each start is a process of its own, with all files in the disk's cache. The runner imports torch in any case."""

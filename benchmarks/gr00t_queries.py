@@ -86,14 +86,6 @@ def asking(policy: Any, observation: dict[str, Any], num_rows: int) -> Callable[
     return lambda: policy.get_action(observation, {"noise_seeds": list(range(num_rows))})
 
 
-def compiled(policy: Gr00tPolicy) -> Gr00tPolicy:
-    """Have torch compile what runs in every step of the flow."""
-    # A whole query cannot be compiled, since it switches inference mode on, and the encoders alone take minutes.
-    model: Any = policy.model
-    model.action_head.velocity = torch.compile(model.action_head.velocity)
-    return policy
-
-
 def latency_table(
     yaml: str, *, devices: Sequence[str], batch_sizes: Sequence[int], repetitions: int, compiled_on: Sequence[str] = ()
 ) -> list[str]:
@@ -114,7 +106,7 @@ def latency_table(
                 dtype = getattr(torch, precision)
                 policy = Gr00tPolicy(config.embodiment_tag, config.model_path, device=device, dtype=dtype)
                 if variant != precision:
-                    policy = compiled(policy)
+                    policy.compile()
                 sizes = policy.get_dimensions()
                 for rows in batch_sizes:
                     observation = shown(policy.get_modality_config(), sizes, rows, config)

@@ -45,11 +45,14 @@ class Gr00tClosedloopPolicyArgs(ClosedloopPolicyArgs):
 
     Attributes:
         model_path: Folder of the checkpoint, instead of the YAML file's; relative to the working directory.
+        compile_model: Whether torch compiles the model, on a GPU into CUDA graphs. Every query then has as many rows,
+            and the first one takes a minute.
         policy_device: ``cpu``, ``cuda`` or ``cuda:<index>``.
         policy_device_id: Index of a GPU.
     """
 
     model_path: str | None = None
+    compile_model: bool = False
     policy_device: str | None = None
     policy_device_id: int | None = None
 

@@ -107,6 +107,8 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
             self._refuse_in_file([Problem(message, key="model_path")])
             raise
         logger.info("the model in %s runs on %s", model_path, self.device)
+        if self.args.compile_model:
+            self._compile(model)
         return model
 
     def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
@@ -127,7 +129,9 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         """Return how many rows every query has: on a CPU a few, so that results do not depend on who shares them."""
         if self.args.rows_per_query is None and self.device.type == "cpu":
             return CPU_ROWS_PER_QUERY
-        return super().rows_per_query(num_envs)
+        asked = super().rows_per_query(num_envs)
+        # Another number of rows would be compiled anew.
+        return num_envs if asked is None and self.args.compile_model else asked
 
     def with_own_memory(self) -> "Gr00tClosedloopPolicy":
         """Return a policy that asks the same model for other rows."""
@@ -137,6 +141,13 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         """Let go of the model."""
         super().close()
         self._model = None
+
+    def _compile(self, model: Any) -> None:
+        compile_model = getattr(model, "compile", None)
+        if compile_model is None:
+            message = "the installed package gr00t offers no compile(), as the one that comes along does; leave it out"
+            raise ConfigError(Problem(message, key="compile_model"))
+        compile_model()
 
     def _refuse_in_file(self, problems: list[Problem]) -> None:
         if problems:

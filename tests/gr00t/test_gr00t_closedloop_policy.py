@@ -188,6 +188,48 @@ def test_rows_of_another_group_ask_the_model_that_is_loaded_already(tmp_path):
     assert other._model is not None
 
 
+class FakeModel:
+    """Stands for the model package's policy, and counts how often it was to be compiled."""
+
+    def __init__(self, **_: Any) -> None:
+        self.num_compiled = 0
+
+    def compile(self) -> None:
+        self.num_compiled += 1
+
+
+class FakeModelWithoutCompiler:
+    """Stands for NVIDIA's, which has no such method."""
+
+    def __init__(self, **_: Any) -> None: ...
+
+
+def with_model(model: type, folder: Path, monkeypatch, **options: Any) -> Gr00tClosedloopPolicy:
+    monkeypatch.setattr("gr00t.policy.gr00t_policy.Gr00tPolicy", model)
+    if not (folder / "checkpoint").exists():
+        checkpoint(folder / "checkpoint", "config.json", "model.safetensors")
+    yaml = write_panda_yaml(folder / "p.yaml", policy_device="cpu")
+    return Gr00tClosedloopPolicy(Gr00tClosedloopPolicyArgs(policy_config_yaml_path=yaml, **options))
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_the_model_is_compiled_once_if_the_job_asks_for_it(tmp_path, monkeypatch, asked):
+    policy = with_model(FakeModel, tmp_path, monkeypatch, compile_model=asked)
+    assert policy.with_own_memory()._model.num_compiled == asked
+
+
+def test_a_compiled_model_is_asked_for_as_many_rows_each_time(tmp_path, monkeypatch):
+    policy = with_model(FakeModel, tmp_path, monkeypatch, compile_model=True)
+    policy.device = torch.device("cuda:0")
+    assert policy.rows_per_query(24) == 24
+    assert with_model(FakeModel, tmp_path, monkeypatch, compile_model=True, rows_per_query=8).rows_per_query(24) == 8
+
+
+def test_a_model_package_that_cannot_be_compiled_is_named(tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match=r"compile_model: the installed package gr00t offers no compile\(\)"):
+        with_model(FakeModelWithoutCompiler, tmp_path, monkeypatch, compile_model=True)
+
+
 PLACED = f"{__name__}.{Placed.__qualname__}"
 
 

@@ -161,3 +161,17 @@ def test_damaged_weights_are_refused(checkpoint: Path, tmp_path: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:5000])
     with pytest.raises(CheckpointError, match=r"the model in .* cannot be loaded"):
         Gr00tPolicy("gr1", tmp_path / "torn", device="cpu")
+
+
+@pytest.mark.parametrize(
+    "device", [pytest.param("cpu", marks=pytest.mark.slow), pytest.param("cuda", marks=pytest.mark.gpu)]
+)
+def test_compiling_changes_only_the_last_digits(checkpoint: Path, observe: Observe, device: str) -> None:
+    plain, compiled = (Gr00tPolicy("NEW_EMBODIMENT", checkpoint, device=device, dtype=torch.float32) for _ in range(2))
+    compiled.compile()
+    options = {"noise_seeds": [1, 2, 3]}
+    for seed in range(3):
+        observation = observe(3, seed=seed)
+        expected, answer = (policy.get_action(observation, options)[0] for policy in (plain, compiled))
+        for key, values in expected.items():
+            np.testing.assert_allclose(answer[key], values, atol=1e-4)
