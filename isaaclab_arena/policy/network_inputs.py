@@ -54,9 +54,21 @@ class NetworkInputs:
         """Numbers per row."""
         return sum(flat_size(group.terms) for group in self.groups)
 
-    def flat(self, observation: Observation, num_envs: int) -> torch.Tensor:
-        """Return what the network is shown. Shape: (num_envs, size), float32."""
-        parts = [flattened(observation[group.name], tuple(group.terms), num_envs=num_envs) for group in self.groups]
+    def flat(self, observation: Observation, num_envs: int, device: torch.device) -> torch.Tensor:
+        """Return what the network is shown.
+
+        Args:
+            observation: What is observed.
+            num_envs: Number of rows.
+            device: Where it lives.
+
+        Returns:
+            Shape: (num_envs, size), float32.
+        """
+        parts = [
+            flattened(observation[group.name], tuple(group.terms), num_envs=num_envs, device=device)
+            for group in self.groups
+        ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def problems(self, num_inputs: int | None) -> list[Problem]:

@@ -136,7 +136,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
         """Return what the network does in every row. Shape: (num_envs, action_dim)."""
         meeting = self._meeting_with(env)
-        seen = meeting.inputs.flat(observation, env.num_envs).to(self.device)
+        seen = meeting.inputs.flat(observation, env.num_envs, env.device).to(self.device)
         if self._memory is None or self._num_rows != env.num_envs:
             self._memory, self._num_rows = self._trained.network.new_memory(env.num_envs), env.num_envs
         answer = self._trained.network.answer(seen, self._memory)

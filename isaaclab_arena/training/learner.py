@@ -173,7 +173,7 @@ class Learner:
         for role, network in networks_of(self.algorithm).items():
             memory = rank_state["memory"].get(role)
             if memory is not None:
-                network.reset(hidden_state=memory)  # type: ignore[operator]
+                network.reset(hidden_state=_moved(memory, self._context.device))  # type: ignore[operator]
         # Last, because building and loading draw random numbers too.
         torch.set_rng_state(rank_state["torch_rng"])
         if "cuda_rng" in rank_state and self._context.device.type == "cuda":
@@ -229,3 +229,10 @@ class Learner:
             f"iteration {self.iterations}: {what}; go on from the last checkpoint with --resume and a smaller "
             "agent.learning_rate or agent.clip_actions"
         )
+
+
+def _moved(memory: torch.Tensor | tuple[torch.Tensor, ...], device: torch.device) -> Any:
+    """Return a recurrent memory, a tensor or several, on a device."""
+    if isinstance(memory, torch.Tensor):
+        return memory.to(device)
+    return tuple(part.to(device) for part in memory)

@@ -42,7 +42,7 @@ class ActionNoise:
         for env_id in running.nonzero()[:, 0].tolist():
             if self._strength[env_id] > 0:
                 noise = self._streams[env_id].standard_normal(len(self._range)) * self._range * self._strength[env_id]
-                noisy[env_id] += torch.from_numpy(noise).to(action.dtype)
+                noisy[env_id] += torch.from_numpy(noise).to(action)
         return noisy
 
 
