@@ -37,7 +37,7 @@ class ActionMode(ABC):
     def __init__(self, robot: Robot, backend: Backend, control_dt: float) -> None:
         self.robot = robot
         self.positions, self.dofs = backend.joint_indices(robot.arm_joints)
-        self.arm_controls = torch.tensor([backend.names.actuators[name] for name in robot.arm_actuators])
+        self.arm_controls = backend.actuator_indices(robot.arm_actuators)
         self.gripper_control = backend.names.actuators[robot.gripper_actuator] if robot.gripper_actuator else None
         dtype = backend.qpos.dtype
         self.low = torch.tensor(robot.joint_low, dtype=dtype, device=backend.device)

@@ -24,7 +24,7 @@ class MachineActions:
         low = tuple(-value for value in bound)
         self.spec = ArraySpec(shape=(len(names),), low=low, high=bound, names=names)
         self._bound = machine.action_bound
-        self._indices = torch.tensor([backend.names.actuators[name] for name in machine.actuators])
+        self._indices = backend.actuator_indices(machine.actuators)
         dtype = backend.ctrl.dtype
         self._default = torch.tensor(machine.default_control, dtype=dtype, device=backend.device)
         self._scale = torch.tensor(machine.action_scale, dtype=dtype, device=backend.device)

@@ -200,6 +200,10 @@ class Backend(ABC):
         dofs = [index for name in joints for index in _entries(self.names.joint_dof[name])]
         return torch.tensor(positions, device=self.device), torch.tensor(dofs, device=self.device)
 
+    def actuator_indices(self, actuators: Sequence[str]) -> torch.Tensor:
+        """Return the entries of ``ctrl`` that belong to actuators. Shape: (len(actuators),), int64."""
+        return torch.tensor([self.names.actuators[name] for name in actuators], device=self.device)
+
     def joint_position(self, joint: str) -> torch.Tensor:
         """Return a joint's position. Shape: (num_envs, 1), or (num_envs, 7) for a free joint."""
         return self.qpos[:, self.names.joint_qpos[joint]]

@@ -80,7 +80,7 @@ class PushCube(PushToGoal):
         """Make the counters, and look up the arm."""
         super().attach(backend)
         self._joints, _ = backend.joint_indices(self.robot.arm_joints)
-        self._held = torch.tensor([backend.names.actuators[name] for name in self.robot.arm_actuators])
+        self._held = backend.actuator_indices(self.robot.arm_actuators)
 
     def observation_terms(self) -> dict[str, ObservationTerm]:
         """Return the cube's pose, the disc's place, and the ways from the hand behind the cube and on to the disc."""

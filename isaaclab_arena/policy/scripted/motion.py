@@ -41,7 +41,7 @@ class ArmMotion:
         self.robot = robot
         self.backend = backend
         self.positions, self.dofs = backend.joint_indices(robot.arm_joints)
-        self.arm_controls = torch.tensor([backend.names.actuators[name] for name in robot.arm_actuators])
+        self.arm_controls = backend.actuator_indices(robot.arm_actuators)
         dtype = backend.qpos.dtype
         self.home = torch.tensor(robot.home, dtype=dtype, device=backend.device)
         self.low = torch.tensor(robot.joint_low, dtype=dtype, device=backend.device)
