@@ -6,6 +6,8 @@ from collections.abc import Generator, Iterator
 import pytest
 import torch
 
+from tests.pretend_gpu import PretendGpu
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -36,3 +38,10 @@ def one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def gpu() -> Iterator[PretendGpu]:
+    """Pretend that there is a GPU."""
+    with PretendGpu() as pretended:
+        yield pretended

@@ -33,6 +33,8 @@ ALL_ENVIRONMENTS = (
     "press_button",
 )
 
+CPU = torch.device("cpu")
+
 FLOOR_ENVIRONMENTS = ("cartpole", "velocity_go1", "walk_humanoid", "track_motion")
 """Those of machines that are not arms on a table."""
 
@@ -40,18 +42,22 @@ IN_SOME_ACTION_MODE = (*((name, "joint_position") for name in ALL_ENVIRONMENTS),
 """Every environment once, and the other action mode once, for tests that play whole episodes."""
 
 
-def build(name: str, *, num_envs: int = 1, num_threads: int = 1, **options: Any) -> TableEnvironment:
-    """Build a registered environment on the CPU."""
+def build(
+    name: str, *, num_envs: int = 1, num_threads: int = 1, device: torch.device = CPU, **options: Any
+) -> TableEnvironment:
+    """Build a registered environment."""
     builder = ENVIRONMENTS.get(name)
     config = builder.config_class(**options)
-    return builder.build(config, num_envs=num_envs, device=torch.device("cpu"), num_threads=num_threads)
+    return builder.build(config, num_envs=num_envs, device=device, num_threads=num_threads)
 
 
-def build_on_the_floor(name: str, *, num_envs: int = 1, num_threads: int = 1, **options: Any) -> FloorEnvironment:
-    """Build a registered environment of a machine on the CPU."""
+def build_on_the_floor(
+    name: str, *, num_envs: int = 1, num_threads: int = 1, device: torch.device = CPU, **options: Any
+) -> FloorEnvironment:
+    """Build a registered environment of a machine."""
     builder = ENVIRONMENTS.get(name)
     config = builder.config_class(**options)
-    return builder.build(config, num_envs=num_envs, device=torch.device("cpu"), num_threads=num_threads)
+    return builder.build(config, num_envs=num_envs, device=device, num_threads=num_threads)
 
 
 def refusal(name: str, **options) -> ConfigError:
@@ -70,7 +76,7 @@ def start(env: ArenaEnvironment, rows: Sequence[int] | None = None) -> Observati
     """Start episode r in row r."""
     rows = range(env.num_envs) if rows is None else rows
     conditions = [env.draw_conditions(episode(row).conditions_generator()) for row in rows]
-    return env.reset(torch.tensor(list(rows)), conditions)
+    return env.reset(torch.tensor(list(rows), device=env.device), conditions)
 
 
 def leaf_specs(env: ArenaEnvironment) -> dict[str, ArraySpec]:

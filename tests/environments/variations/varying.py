@@ -10,7 +10,7 @@ from isaaclab_arena.environments.variations.overrides import enabled_variations
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.variation import Variation
 from isaaclab_arena.sim.mujoco_backend import MujocoBackend
-from tests.environments.building import episode
+from tests.environments.building import CPU, episode
 
 
 def catalogue_of(name: str, **options: Any) -> tuple[Variation, ...]:
@@ -18,13 +18,15 @@ def catalogue_of(name: str, **options: Any) -> tuple[Variation, ...]:
     return builder.variations(builder.config_class(**options))
 
 
-def build_varied(name: str, overrides: dict[str, Any], *, num_envs: int = 1, **options: Any) -> TableEnvironment:
+def build_varied(
+    name: str, overrides: dict[str, Any], *, num_envs: int = 1, device: torch.device = CPU, **options: Any
+) -> TableEnvironment:
     """Build an environment with the variations that a job would turn on."""
     builder = ENVIRONMENTS.get(name)
     return builder.build(
         builder.config_class(**options),
         num_envs=num_envs,
-        device=torch.device("cpu"),
+        device=device,
         num_threads=1,
         variations=enabled_variations(catalogue_of(name, **options), overrides),
     )
@@ -48,7 +50,7 @@ def conditions_of(env: TableEnvironment, index: int, seed: int = 0) -> Condition
 def begin(env: TableEnvironment) -> list[Conditions]:
     """Start episode r in row r, and return the conditions."""
     conditions = [conditions_of(env, row) for row in range(env.num_envs)]
-    env.reset(torch.arange(env.num_envs), conditions)
+    env.reset(torch.arange(env.num_envs, device=env.device), conditions)
     return conditions
 
 

@@ -1,0 +1,12 @@
+import torch
+
+from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.policy.network_inputs import network_inputs
+from tests.pretend_gpu import GPU
+
+
+def test_a_group_without_terms_stands_beside_the_others_on_a_gpu_too(gpu):
+    inputs = network_inputs({"policy": {"place": ArraySpec(shape=(2,))}, "goal": {}}, ["policy", "goal"], {})
+    seen = inputs.flat({"policy": {"place": torch.ones(3, 2, device=GPU)}, "goal": {}}, 3, GPU)
+    assert seen.device == GPU
+    assert seen.shape == (3, inputs.size)

@@ -1,0 +1,99 @@
+"""`WarpBackend` on a GPU as far as torch can tell: Warp works on the CPU, and its views say they are on the GPU."""
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.sim.backend import StartState
+from isaaclab_arena.sim.batch_cameras import BatchCameras
+from isaaclab_arena.sim.cameras import Camera
+from isaaclab_arena.sim.model_changes import painted, resized
+from isaaclab_arena.sim.scene import compose_scene
+from isaaclab_arena.sim.warp_backend import WarpBackend
+from isaaclab_arena.sim.warp_buffers import BufferSizes
+from tests.pretend_backend import simulate_with_warp
+from tests.pretend_gpu import GPU, PretendGpu
+from tests.sim.arm_and_cube import PARTS, start_of
+
+NUM_ENVS = 3
+SUBSTEPS = 5
+
+
+@pytest.fixture(scope="module")
+def model():
+    return compose_scene("scenes/table.xml", PARTS)
+
+
+@pytest.fixture(autouse=True)
+def _warp_on_the_gpu(gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate_with_warp(monkeypatch)
+
+
+def worlds(model, **options) -> WarpBackend:
+    backend = WarpBackend(model, num_envs=NUM_ENVS, device=GPU, **options)
+    backend.reset(rows(*range(NUM_ENVS)), [start_of(row) for row in range(NUM_ENVS)])
+    return backend
+
+
+def rows(*numbers: int) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.int64, device=GPU)
+
+
+def test_worlds_begin_move_and_rest(model):
+    backend = worlds(model)
+    before = backend.qpos.cpu()
+    backend.ctrl[:, 0] = 0.1
+    backend.step(rows(0, 2), SUBSTEPS)
+    moved = (backend.qpos.cpu() != before).any(dim=1)
+    assert moved.tolist() == [True, False, True]
+    backend.reset(rows(1), [StartState()])
+    assert backend.jacobian("robot/hand", "robot/tcp").device == GPU
+
+
+def test_states_are_taken_up_again(model):
+    backend = worlds(model)
+    backend.step(rows(0, 1, 2), SUBSTEPS)
+    kept, state = backend.snapshot(), backend.integration_state(1)
+    expected = backend.qpos.cpu()
+    backend.step(rows(0, 1, 2), SUBSTEPS)
+    backend.set_integration_state(1, state)
+    np.testing.assert_allclose(backend.qpos[1].cpu(), expected[1], atol=1e-6)
+    backend.restore_snapshot({name: tensor.cpu() for name, tensor in kept.items()})
+    assert backend.qpos.tolist() == expected.tolist()
+    assert len(backend.visible_world(0)[1].qpos) == model.nq
+
+
+def test_a_world_that_breaks_down_is_put_back(model):
+    backend = worlds(model)
+    backend.ctrl[1] = torch.nan
+    backend.qvel[1] = torch.nan
+    backend.step(rows(0, 1, 2), SUBSTEPS)
+    assert backend.diverged.tolist() == [False, True, False]
+
+
+def test_room_grows(model):
+    backend = worlds(model, sizes=BufferSizes(contacts=1, constraints=2))
+    touching = StartState(joint_positions={"object/free": (0.5, 0.0, 0.02, 1, 0, 0, 0)})
+    backend.reset(rows(0, 1), [touching, touching])
+    assert backend.sizes.contacts > 1
+
+
+def test_worlds_vary_and_show_it(model):
+    backend = worlds(model)
+    changes = [
+        painted(model, "object/body", (1.0, 0.0, 0.0)),
+        resized(model, "object/body", mass=0.2, scale=0.9),
+        [],
+    ]
+    backend.vary(rows(0, 1, 2), changes)
+    backend.reset(rows(0, 1, 2), [start_of(row) for row in range(NUM_ENVS)])
+    backend.step(rows(0, 1, 2), SUBSTEPS)
+    assert len(np.unique(backend.model_field("geom_rgba"), axis=0)) == 2
+    assert len(backend.visible_world(0)[1].qpos) == model.nq
+
+
+def test_pictures_stay_there(model):
+    camera = Camera(name=model.camera(0).name, width=16, height=16, depth=True, segmentation=True)
+    pictures = BatchCameras(worlds(model), [camera]).render()
+    assert {picture.device for picture in pictures.values()} == {GPU}
+    assert {picture.shape[0] for picture in pictures.values()} == {NUM_ENVS}
