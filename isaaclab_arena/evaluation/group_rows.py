@@ -1,18 +1,19 @@
-"""The rows of one environment: which episode each of them runs, and what it has gathered so far."""
+"""The rows of one environment, from step to step: the policy acts, physics answers, observers watch."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
-from isaaclab_arena.errors import ArenaError, PolicyLostError
-from isaaclab_arena.evaluation.endings import Ending, ending_of, out_of_time, policy_lost
+from isaaclab_arena.errors import PolicyLostError
+from isaaclab_arena.evaluation.endings import Ending, out_of_time, policy_lost
 from isaaclab_arena.evaluation.policy_answers import checked_action, checked_finished, checked_instruction, copied
+from isaaclab_arena.evaluation.running_episodes import RunningEpisodes
 from isaaclab_arena.evaluation.stepping import Stepping
 from isaaclab_arena.evaluation.stopwatch import Phase, Stopwatch
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
-from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeRecord
+from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.policy.policy_base import PolicyBase
 
@@ -79,8 +80,6 @@ class GroupRows:
         make_stepping: Makes what steps its environment.
 
     Attributes:
-        num_running: Rows in which an episode is under way.
-        finished_episodes: Episodes that ran to their end.
         env_steps: Control steps summed over running rows.
     """
 
@@ -94,21 +93,23 @@ class GroupRows:
         self._stopwatch = shared.stopwatch
         self._stepping = make_stepping(environment, shared.stopwatch)
         self._instruction: str | None = None
-        num_rows, device = environment.num_envs, environment.device
-        self._starts: list[EpisodeStart | None] = [None] * num_rows
-        self._started_s = [0.0] * num_rows
-        self._running = torch.zeros(num_rows, dtype=torch.bool, device=device)
-        self._length = torch.zeros(num_rows, dtype=torch.int64, device=device)
-        # Double precision, so that the sum does not depend on the order of magnitude of what came before.
-        self._return = torch.zeros(num_rows, dtype=torch.float64, device=device)
+        self._episodes = RunningEpisodes(environment.num_envs, environment.device)
         self._observation: Observation = {}
         self._begun: _BegunStep | None = None
         self._free: list[int] = []
         self._num_steps = 0
         self._latest: Step | None = None
-        self.num_running = 0
-        self.finished_episodes = 0
         self.env_steps = 0
+
+    @property
+    def num_running(self) -> int:
+        """Rows in which an episode is under way."""
+        return self._episodes.num_running
+
+    @property
+    def finished_episodes(self) -> int:
+        """Episodes that ran to their end."""
+        return self._episodes.num_finished
 
     @property
     def is_stepping(self) -> bool:
@@ -147,7 +148,7 @@ class GroupRows:
         with self._measure(Phase.POLICY):
             # The policy gets tensors of its own: what it does to them must not reach the recording.
             answer = policy.get_action(environment, copied(self._observation))
-            action = checked_action(answer, environment, self._running)
+            action = checked_action(answer, environment, self._episodes.running)
             finished = checked_finished(policy.finished(), environment)
         self._begun = _BegunStep(action=action, policy_finished=finished)
         self._stepping.begin(action)
@@ -163,18 +164,18 @@ class GroupRows:
         if begun is None:
             raise RuntimeError("no step was begun")
         step = self._latest = self._stepping.finish()
-        transition = Transition(
-            running=self._running.clone(), observation=self._observation, action=begun.action, step=step
-        )
+        running = self._episodes.running.clone()
+        transition = Transition(running=running, observation=self._observation, action=begun.action, step=step)
         with self._measure(Phase.RECORD):
             for observer in self._shared.observers:
                 observer.on_step(self._environment, transition)
-        self._length += self._running
-        self._return += torch.where(self._running, step.reward, 0.0)
+        self._episodes.count(step)
         self.env_steps += self.num_running
         self._observation = step.observation
-        ended = self._end_episodes_over(step, begun.policy_finished)
-        self._free = sorted(ended + self._end_late_episodes(step))
+        max_length = self._environment.max_episode_length
+        ended = self._episodes.over(step, begun.policy_finished, max_length=max_length)
+        self._end(ended, step)
+        self._free = sorted([*ended, *self._end_late_episodes(step)])
         if self._free:
             with self._measure(Phase.POLICY):
                 self._policy.end_episodes(self._environment, self._free)
@@ -182,10 +183,8 @@ class GroupRows:
     def end_lost_episodes(self, error: PolicyLostError) -> None:
         """End the episodes that have lost their policy. One without a step so far was not tried, and stays missing."""
         self.close()
-        if self._latest is None:
-            return
-        for env_id in torch.nonzero(self._running & (self._length > 0)).flatten().tolist():
-            self._end_episode(env_id, policy_lost(str(error)), self._latest)
+        if self._latest is not None:
+            self._end(dict.fromkeys(self._episodes.tried(), policy_lost(str(error))), self._latest)
 
     def close(self) -> None:
         """Wait until nothing happens in the environment any more. May be called more than once."""
@@ -222,22 +221,12 @@ class GroupRows:
         rows = torch.tensor([start.env_id for start in starts], dtype=torch.int64, device=environment.device)
         with self._measure(Phase.SIMULATE):
             self._observation = environment.reset(rows, [start.conditions for start in starts])
-        self._running[rows] = True
-        self.num_running += len(starts)
-        self._note_start(starts)
-        self._length[rows] = 0
-        self._return[rows] = 0.0
+        self._episodes.begin(starts, now_s=self._stopwatch.elapsed_s())
         with self._measure(Phase.POLICY):
             self._policy.start_episodes(environment, starts)
         with self._measure(Phase.RECORD):
             for observer in self._shared.observers:
                 observer.on_episode_start(environment, starts, self._observation)
-
-    def _note_start(self, starts: Sequence[EpisodeStart]) -> None:
-        now_s = self._stopwatch.elapsed_s()
-        for start in starts:
-            self._starts[start.env_id] = start
-            self._started_s[start.env_id] = now_s
 
     def _conditions(self, episode: Episode) -> Conditions:
         if episode.saved_conditions is not None:
@@ -245,59 +234,22 @@ class GroupRows:
         drawn = self._environment.draw_conditions(episode.conditions_generator())
         return self._environment.vary_conditions(drawn, episode)
 
-    def _end_episodes_over(self, step: Step, policy_finished: torch.Tensor | None) -> list[int]:
-        """End the episodes that are over, and return their rows."""
-        over = step.terminated | step.truncated | step.diverged
-        if policy_finished is not None:
-            over = over | policy_finished.to(over.device)
-        overdue = self._running & ~over & (self._length >= self._environment.max_episode_length)
-        if bool(overdue.any()):
-            raise ArenaError(
-                f"the environment broke its contract: row {int(torch.nonzero(overdue)[0])} made "
-                f"{self._environment.max_episode_length} steps, its max_episode_length, and was not truncated"
-            )
-        ended = torch.nonzero(over & self._running).flatten().tolist()
-        for env_id in ended:
-            self._end_episode(env_id, ending_of(step, env_id), step)
-        return ended
-
     def _end_late_episodes(self, step: Step) -> list[int]:
         """End the episodes that take too long, and return their rows."""
         limit_s = self._shared.limits.episode_timeout_s
         if limit_s is None:
             return []
-        now_s = self._stopwatch.elapsed_s()
-        running = torch.nonzero(self._running).flatten().tolist()
-        late = [env_id for env_id in running if now_s - self._started_s[env_id] > limit_s]
-        for env_id in late:
-            # The environment steps the row until it is reset, but nobody watches it any more.
-            self._end_episode(env_id, out_of_time(limit_s), step)
+        late = self._episodes.late(now_s=self._stopwatch.elapsed_s(), limit_s=limit_s)
+        # The environment steps such a row until it is reset, but nobody watches it any more.
+        self._end(dict.fromkeys(late, out_of_time(limit_s)), step)
         return late
 
-    def _end_episode(self, env_id: int, ending: Ending, step: Step) -> None:
-        start = self._starts[env_id]
-        if start is None:
-            raise RuntimeError(f"row {env_id} ended an episode that was never started")
-        record = EpisodeRecord(
-            episode=start.episode,
-            env_id=env_id,
-            outcome=ending.outcome,
-            success=ending.success,
-            length=int(self._length[env_id]),
-            episode_return=float(self._return[env_id]),
-            termination=ending.termination,
-            conditions=start.conditions,
-            language_instruction=start.language_instruction,
-            metrics={name: float(values[env_id]) for name, values in step.metrics.items()},
-            error=ending.error,
-            first_row=self._first_row,
-        )
-        self._running[env_id] = False
-        self.num_running -= 1
-        self.finished_episodes += 1
-        with self._measure(Phase.RECORD):
-            for observer in self._shared.observers:
-                observer.on_episode_end(self._environment, record)
+    def _end(self, endings: Mapping[int, Ending], step: Step) -> None:
+        """End the episodes of the named rows, and tell the observers."""
+        for record in self._episodes.end(endings, step):
+            with self._measure(Phase.RECORD):
+                for observer in self._shared.observers:
+                    observer.on_episode_end(self._environment, record)
 
     @contextmanager
     def _measure(self, phase: Phase) -> Iterator[None]:
