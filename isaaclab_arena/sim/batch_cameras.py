@@ -27,8 +27,9 @@ class BatchCameras:
         self._cameras = tuple(cameras)
         with one_compiler_at_a_time(), backend.warp_work():
             self._context = render_context(backend.model, cameras, num_worlds=backend.num_envs, shadows=shadows)
+            # The first pictures compile what takes them.
+            self._shoot()
         self._geom_body = torch.tensor(backend.model.geom_bodyid, dtype=torch.int32, device=backend.device)
-        self._shoot()
 
     def render(self) -> Mapping[str, torch.Tensor]:
         """Render all worlds as they are.

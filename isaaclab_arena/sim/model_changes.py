@@ -5,7 +5,7 @@ arrays with a leading world dimension can apply it. The functions here are pure:
 nothing changes, to what is different in one world.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import mujoco
@@ -30,6 +30,39 @@ class ModelChange:
     field: str
     row: int
     value: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangedRow:
+    """What worlds want to have in one row of one field.
+
+    Attributes:
+        field: Name of the field.
+        row: Which body, geom, light or camera.
+        worlds: Which ones, counted as they were given. Shape: (n,), int64.
+        values: Shape: (n, numbers of the row), float64.
+    """
+
+    field: str
+    row: int
+    worlds: np.ndarray
+    values: np.ndarray
+
+
+def changed_rows(changes: Sequence[Sequence[ModelChange]]) -> Iterator[ChangedRow]:
+    """Return the changes of many worlds, those of the same row together.
+
+    Args:
+        changes: One list per world. Of two changes of the same row in one world the later counts, and stands last.
+    """
+    together: dict[tuple[str, int], tuple[list[int], list[tuple[float, ...]]]] = {}
+    for world, own in enumerate(changes):
+        for change in own:
+            worlds, values = together.setdefault((change.field, change.row), ([], []))
+            worlds.append(world)
+            values.append(change.value)
+    for (field, row), (worlds, values) in together.items():
+        yield ChangedRow(field=field, row=row, worlds=np.array(worlds), values=np.array(values, np.float64))
 
 
 def body_tree(model: mujoco.MjModel, body: str) -> tuple[int, ...]:

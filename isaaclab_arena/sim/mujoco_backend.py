@@ -9,8 +9,9 @@ import torch
 from mujoco import batch as mujoco_batch
 
 from isaaclab_arena.sim.backend import Backend, StartState
-from isaaclab_arena.sim.model_changes import ModelChange
+from isaaclab_arena.sim.model_changes import ModelChange, changed_rows
 from isaaclab_arena.sim.model_names import model_names, model_sha256
+from isaaclab_arena.sim.start_rows import write_starts
 
 # Bad positions, velocities, accelerations and controls, which MuJoCo numbers in this order.
 _BAD_STATE_WARNINGS = slice(int(mujoco.mjtWarning.mjWARN_BADQPOS), int(mujoco.mjtWarning.mjWARN_BADCTRL) + 1)
@@ -40,14 +41,14 @@ class MujocoBackend(Backend):
         self.qpos, self.qvel, self.ctrl = self.live_field("qpos"), self.live_field("qvel"), self.live_field("ctrl")
         self.xpos, self.xquat = self.live_field("xpos"), self.live_field("xquat")
         self.site_xpos, self.sensordata = self.live_field("site_xpos"), self.live_field("sensordata")
-        self._mocap_pos = self.batch.bind("mocap_pos")
         self._shown: mujoco.MjData | None = None
         self._shown_model: mujoco.MjModel | None = None
         self._varied: dict[str, np.ndarray] = {}
         self._diverged = np.zeros(num_envs, bool)
         self.diverged = torch.from_numpy(self._diverged)
         self._warm_start = self.batch.bind("qacc_warmstart")
-        self._qpos, self._qvel, self._ctrl = (self.batch.bind(name) for name in ("qpos", "qvel", "ctrl"))
+        self._start_fields = {name: self.batch.bind(name) for name in ("qpos", "qvel", "ctrl", "mocap_pos")}
+        self._qpos, self._qvel = self._start_fields["qpos"], self._start_fields["qvel"]
         self._num_warnings = self.batch.warning[:, _BAD_STATE_WARNINGS, 1]
         self._warnings_at_reset = self._num_warnings.copy()
 
@@ -55,15 +56,7 @@ class MujocoBackend(Backend):
         """Put the named worlds into their start states; see `Backend.reset`."""
         ids = env_ids.numpy()
         self.batch.reset(ids, stage=_NO_STAGE)
-        for env_id, start in zip(ids, starts, strict=True):
-            for joint, position in start.joint_positions.items():
-                self._qpos[env_id, self.names.joint_qpos[joint]] = position
-            for joint, velocity in start.joint_velocities.items():
-                self._qvel[env_id, self.names.joint_dof[joint]] = velocity
-            for actuator, control in start.controls.items():
-                self._ctrl[env_id, self.names.actuators[actuator]] = control
-            for body, position in start.mocap_positions.items():
-                self._mocap_pos[env_id, self.names.mocap_bodies[body]] = position
+        write_starts(starts, self.names, self._start_fields, ids)
         self._diverged[ids] = False
         self._warnings_at_reset[ids] = self._num_warnings[ids]
         self._forward(ids)
@@ -86,10 +79,9 @@ class MujocoBackend(Backend):
         self._varied |= {name: self.batch.expand(name) for name in sorted(fields - self._varied.keys())}
         for name, values in self._varied.items():
             values[ids] = getattr(self.model, name)
-        for env_id, own in zip(ids, changes, strict=True):
-            for change in own:
-                row = self._varied[change.field][env_id, change.row]
-                self._varied[change.field][env_id, change.row] = np.reshape(change.value, row.shape)
+        for changed in changed_rows(changes):
+            field = self._varied[changed.field]
+            field[ids[changed.worlds], changed.row] = changed.values.reshape(-1, *field.shape[2:])
         if self._varied:
             self.batch.set_const(ids)
 

@@ -28,6 +28,7 @@ from isaaclab_arena.sim.warp_buffers import (
 )
 from isaaclab_arena.sim.warp_kernels import one_compiler_at_a_time, warp_device, warp_turn
 from isaaclab_arena.sim.warp_model import VariedModel
+from isaaclab_arena.sim.warp_starts import StartSender
 
 _LOG = logging.getLogger(__name__)
 _LARGEST = 1e10
@@ -78,7 +79,7 @@ class WarpBackend(Backend):
         self.sizes = sizes or probed_sizes(model)
         self._warp_device = warp_device(device)
         self._stream = warp.Stream(self._warp_device) if self._warp_device.is_cuda else None
-        self._graphs: dict[int, warp.Graph | None] = {}
+        self._graphs: dict[str, warp.Graph | None] = {}
         with one_compiler_at_a_time(), warp_turn(self._warp_device):
             self._model = _put_model(model, deterministic=deterministic)
             self._varied = VariedModel(model, self._model, num_envs)
@@ -89,7 +90,7 @@ class WarpBackend(Backend):
             self._overflow = self._view("overflow")
             self._state = {name: self._view(name) for name in _STATE}
             self._at_rest = {name: tensor[:1].clone() for name, tensor in self._state.items()}
-            self._at_rest_on_host = {name: tensor.cpu().numpy() for name, tensor in self._at_rest.items()}
+            self._starts = StartSender(self.names, self._at_rest)
             self.diverged = torch.zeros(num_envs, dtype=torch.bool, device=device)
             # The first call compiles what it needs.
             self._substeps(1)
@@ -100,20 +101,9 @@ class WarpBackend(Backend):
 
     def reset(self, env_ids: torch.Tensor, starts: Sequence[StartState]) -> None:
         """Put the named worlds into their start states; see `Backend.reset`."""
-        rows = {name: np.repeat(values, len(starts), axis=0) for name, values in self._at_rest_on_host.items()}
-        names = self.names
-        for row, start in enumerate(starts):
-            for joint, position in start.joint_positions.items():
-                rows["qpos"][row, names.joint_qpos[joint]] = position
-            for joint, velocity in start.joint_velocities.items():
-                rows["qvel"][row, names.joint_dof[joint]] = velocity
-            for actuator, control in start.controls.items():
-                rows["ctrl"][row, names.actuators[actuator]] = control
-            for body, position in start.mocap_positions.items():
-                rows["mocap_pos"][row, names.mocap_bodies[body]] = position
         env_ids = env_ids.to(self.device)
-        for name, tensor in self._state.items():
-            tensor[env_ids] = torch.from_numpy(rows[name]).to(self.device)
+        for name, values in self._starts.send(starts).items():
+            self._state[name][env_ids] = values
         self.diverged[env_ids] = False
         self._renew(env_ids)
 
@@ -136,7 +126,7 @@ class WarpBackend(Backend):
             # Arrays that were made anew are not those of the graphs.
             self._graphs.clear()
         if self._varied.fields:
-            with one_compiler_at_a_time(), self.warp_work():
+            with self.warp_work(), self._first_time_alone("constants"):
                 mujoco_warp.set_const(self._model, self._data)
                 mujoco_warp.kinematics(self._model, self._data)
             self._place_static_geoms()
@@ -150,7 +140,7 @@ class WarpBackend(Backend):
         found = torch.zeros((2, self.num_envs, 3, self.model.nv), dtype=torch.float32, device=self.device)
         points = self.site_xpos[:, self.names.sites[site]].contiguous()
         bodies = torch.full((self.num_envs,), self.names.bodies[body], dtype=torch.int32, device=self.device)
-        with self.warp_work():
+        with self.warp_work(), self._first_time_alone("jacobian"):
             mujoco_warp.jac(
                 self._model,
                 self._data,
@@ -275,38 +265,56 @@ class WarpBackend(Backend):
             self._data = with_more_room(self.model, self._data, self.sizes)
 
     def _substeps(self, number: int) -> None:
-        """Make physics steps in all worlds, on a GPU as one CUDA graph from the second time on.
+        """Make physics steps in all worlds."""
 
-        The first time compiles what is needed, which a graph under capture could not.
-        """
-        with self.warp_work():
-            graph = self._graphs.get(number)
-            if graph is None and number in self._graphs and self._stream is not None:
-                with warp.ScopedCapture(device=self._warp_device, stream=self._stream) as capture:
-                    self._launch(number)
-                graph = self._graphs[number] = capture.graph
-            if graph is not None:
-                warp.capture_launch(graph, stream=self._stream)
-            else:
-                self._launch(number)
-                self._graphs[number] = None
+        def launch() -> None:
+            for _ in range(number):
+                mujoco_warp.step(self._model, self._data)
 
-    def _launch(self, number: int) -> None:
-        for _ in range(number):
-            mujoco_warp.step(self._model, self._data)
+        self._replay(f"{number} steps", launch)
 
     def _forward(self) -> None:
-        with self.warp_work():
-            mujoco_warp.forward(self._model, self._data)
+        """Compute all that follows from the state of all worlds."""
+        self._replay("forward", lambda: mujoco_warp.forward(self._model, self._data))
 
     def _derive(self) -> None:
         """Bring poses up to date with the state; contact sensors keep what they said after the last physics step."""
-        with self.warp_work():
+
+        def launch() -> None:
             mujoco_warp.fwd_kinematics(self._model, self._data)
             if self._has_early_sensors:
                 mujoco_warp.sensor_pos(self._model, self._data)
                 mujoco_warp.com_vel(self._model, self._data)
                 mujoco_warp.sensor_vel(self._model, self._data)
+
+        self._replay("derive", launch)
+
+    def _replay(self, kind: str, launch: Callable[[], None]) -> None:
+        """Launch kernels that always do the same, on a GPU as one CUDA graph from the second time on.
+
+        The first time compiles what is needed, which a graph under capture could not.
+        """
+        with self.warp_work():
+            graph = self._graphs.get(kind)
+            if graph is None and kind in self._graphs and self._stream is not None:
+                with warp.ScopedCapture(device=self._warp_device, stream=self._stream) as capture:
+                    launch()
+                graph = self._graphs[kind] = capture.graph
+            if graph is not None:
+                warp.capture_launch(graph, stream=self._stream)
+            else:
+                with self._first_time_alone(kind):
+                    launch()
+
+    @contextmanager
+    def _first_time_alone(self, kind: str) -> Iterator[None]:
+        """Let other ranks wait while kernels are launched for the first time, which may compile them."""
+        if kind in self._graphs:
+            yield
+            return
+        with one_compiler_at_a_time():
+            yield
+        self._graphs[kind] = None
 
     def _renew(self, env_ids: torch.Tensor) -> None:
         """Compute all that follows from the state of some worlds, and leave the others' sensors and warm starts."""

@@ -4,7 +4,7 @@ import fcntl
 import logging
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import torch
@@ -62,12 +62,40 @@ def warp_turn(device: warp.Device | str) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def one_compiler_at_a_time() -> Iterator[None]:
-    """Let one process of this machine compile Warp's kernels while the others wait and then take what it compiled."""
+def one_compiler_at_a_time() -> AbstractContextManager[None]:
+    """Let one process of this machine compile Warp's kernels while the others wait and then take what it compiled.
+
+    Within such a block another one changes nothing.
+    """
     warp.config.log_level = warp.LOG_ERROR
     warp.init()
-    path = Path(str(warp.config.kernel_cache_dir)) / _LOCK_FILE
+    return _COMPILERS.one_at_a_time(Path(str(warp.config.kernel_cache_dir)) / _LOCK_FILE)
+
+
+class _Compilers:
+    """Who may compile: one thread of one process."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+
+    @contextmanager
+    def one_at_a_time(self, path: Path) -> Iterator[None]:
+        # The same lock as that of Warp's turn: with two, two threads could each hold one and wait for the other.
+        with _TURN:
+            self._depth += 1
+            try:
+                # Who holds a lock on a file and asks for it once more waits for itself.
+                with _locked(path) if self._depth == 1 else nullcontext():
+                    yield
+            finally:
+                self._depth -= 1
+
+
+_COMPILERS = _Compilers()
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
     try:
         lock = path.open("a")
     except OSError as error:

@@ -9,7 +9,7 @@ import torch
 import warp
 
 from isaaclab_arena.errors import EnvironmentBuildError
-from isaaclab_arena.sim.model_changes import ModelChange
+from isaaclab_arena.sim.model_changes import ModelChange, changed_rows
 
 _FOLLOWING = (
     *("body_subtreemass", "body_invweight0", "dof_invweight0", "tendon_invweight0", "tendon_length0"),
@@ -56,10 +56,14 @@ class VariedModel:
             EnvironmentBuildError: If worlds disagree about a field of which MuJoCo-Warp has one for all.
         """
         is_wider = self._widen({change.field for own in changes for change in own})
-        for name in self._changed:
-            wanted = [[change for change in own if change.field == name] for own in changes]
-            shared = np.asarray(getattr(self._model, name))
-            rows = np.stack([_with(shared, own) for own in wanted])
+        wanted = {
+            name: np.repeat(np.asarray(getattr(self._model, name))[None], len(changes), axis=0)
+            for name in self._changed
+        }
+        for changed in changed_rows(changes):
+            rows = wanted[changed.field]
+            rows[changed.worlds, changed.row] = changed.values.reshape(-1, *rows.shape[2:])
+        for name, rows in wanted.items():
             values = warp.to_torch(getattr(self._put, name))
             if name in _SHARED:
                 # A world in which nothing at all varies asks for nothing.
@@ -103,10 +107,3 @@ class VariedModel:
                 f"MuJoCo-Warp has one '{name}' for all worlds, and they are to differ; use the backend 'mujoco'"
             )
         values.copy_(torch.from_numpy(rows[0].reshape(values.shape)).to(values.device, values.dtype))
-
-
-def _with(shared: np.ndarray, changes: Sequence[ModelChange]) -> np.ndarray:
-    own = shared.copy()
-    for change in changes:
-        own[change.row] = np.reshape(change.value, own[change.row].shape)
-    return own
