@@ -89,6 +89,14 @@ def process_start_ticks(pid: int) -> int | None:
     return None if state in {"Z", "X"} else int(fields[18])
 
 
+def process_age_s() -> float | None:
+    """Return how long ago this process was started, to a hundredth [s]; None where the system does not tell."""
+    ticks = process_start_ticks(os.getpid())
+    if ticks is None:
+        return None
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
+
+
 def process_is_running(pid: int, start_ticks: int | None) -> bool:
     """Whether the process of this machine that had this number and start time still runs.
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.launch import launch_if_asked
+from isaaclab_arena.distributed.process import process_age_s
 from isaaclab_arena.evaluation.condition_sets import agreed_hash
 from isaaclab_arena.evaluation.console import exit_code_of
 from isaaclab_arena.evaluation.options import RunOptions, read_command_line, refuse_unknown
@@ -41,10 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         0 if every job completed, 1 if not, 2 for a mistake of the user's, 130 or 143 if interrupted.
     """
     arguments = tuple(sys.argv[1:] if argv is None else argv)
-    return exit_code_of(lambda: _run(arguments))
+    import_s = process_age_s()
+    return exit_code_of(lambda: _run(arguments, import_s))
 
 
-def _run(arguments: Sequence[str]) -> int:
+def _run(arguments: Sequence[str], import_s: float | None) -> int:
     options, unknown = read_command_line(EvalOptions, arguments, program=PROGRAM)
     refuse_unknown(unknown, options)
     launched = launch_if_asked(options, module=PROGRAM, arguments=arguments)
@@ -69,7 +71,7 @@ def _run(arguments: Sequence[str]) -> int:
         command_line=(PROGRAM, *arguments),
         options=options,
     )
-    return execute(request, context)
+    return execute(request, context, import_s=import_s)
 
 
 if __name__ == "__main__":

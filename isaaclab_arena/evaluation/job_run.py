@@ -1,10 +1,10 @@
 """One job under way on a rank: build or reuse what it needs, run its episodes, and know how far it has come."""
 
-import dataclasses
 import random
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from itertools import chain
+from functools import partial
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.rank_settings import RankSettings
 from isaaclab_arena.evaluation.recorded_environment import environment_args
 from isaaclab_arena.evaluation.rollout import RolloutResult, rollout_in_groups, row_shares
+from isaaclab_arena.evaluation.start_up_clock import StartUpClock, StartUpPart
 from isaaclab_arena.evaluation.step_boundary import StepBoundary
 from isaaclab_arena.evaluation.stopwatch import Phase
 from isaaclab_arena.evaluation.watchdog import allowed_silence_s
@@ -49,6 +50,7 @@ class JobRun:
         workbench: Holds the environment and the policy in use.
         observers: Watch the job, beside its recorder.
         boundary: Sees to it that the job stops when it has to.
+        start_up: Measures how the job begins.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class JobRun:
         workbench: Workbench,
         observers: Sequence[Observer],
         boundary: StepBoundary,
+        start_up: StartUpClock,
     ) -> None:
         self._job = job
         self._supply = supply
@@ -67,6 +70,7 @@ class JobRun:
         self._observers = observers
         self._boundary = boundary
         self._stopwatch = boundary.stopwatch
+        self._start_up = start_up
         self._started_at = _now()
         self._results: list[RolloutResult] = []
         self._num_episodes: int | None = job.config.num_episodes
@@ -117,6 +121,7 @@ class JobRun:
             render_s=watch.seconds(Phase.RENDER),
             record_s=watch.seconds(Phase.RECORD),
             idle_s=watch.idle_s(),
+            start_up=self._start_up.start_up(),
             env_steps=self._env_steps.total,
             num_episodes=self._num_episodes,
             cut_episodes=sum(result.cut_episodes for result in self._results),
@@ -138,39 +143,54 @@ class JobRun:
         """Return the groups of the job's rows, as the job before left them if it asked for the same, unless anew."""
         if anew:
             self._workbench.clear()
-        num_envs = self._job.config.num_envs
-        shares = row_shares(num_envs, min(self._settings.num_groups, num_envs))
         with self._stopwatch.measure(Phase.BUILD):
-            benches = self._workbench.benches(len(shares))
-            groups: list[RowGroup] = []
-            for bench, num_rows in zip(benches, shares, strict=True):
-                first_row = sum(group.environment.num_envs for group in groups)
-                groups.append(self._build_group(bench, num_rows, first_row, groups[0].policy if groups else None))
-        members = [(group.environment, group.policy) for group in groups]
+            jobs = self._jobs_of_groups()
+            benches = self._workbench.benches(len(jobs))
+            environments = [self._built_environment(bench, job) for bench, job in zip(benches, jobs, strict=True)]
+            self._start_up.finish(StartUpPart.ENVIRONMENT)
+            policies: list[PolicyBase] = []
+            for bench, job, environment in zip(benches, jobs, environments, strict=True):
+                policies.append(self._built_policy(bench, job, policies[0] if policies else None))
+                policies[-1].reset()
+                policies[-1].check_environment(environment)
+            self._start_up.finish(StartUpPart.POLICY)
         self._is_reproducible = all(
-            environment.reproducible and policy.reproducible and not policy.is_remote for environment, policy in members
+            environment.reproducible and policy.reproducible and not policy.is_remote
+            for environment, policy in zip(environments, policies, strict=True)
         )
-        batch = self._settings.policy_batch
-        return [dataclasses.replace(group, policy=on_fixed_batch(group.policy, batch)) for group in groups]
+        first_rows = accumulate((environment.num_envs for environment in environments), initial=0)
+        return [
+            RowGroup(
+                environment=environment,
+                policy=on_fixed_batch(policy, self._settings.policy_batch),
+                first_row=first_row,
+            )
+            for environment, policy, first_row in zip(environments, policies, first_rows, strict=False)
+        ]
 
-    def _build_group(self, bench: Bench, num_rows: int, first_row: int, like: PolicyBase | None) -> RowGroup:
-        """Build a group's environment and policy, which shares the network of the policy ``like`` if it can."""
+    def _jobs_of_groups(self) -> list[Job]:
+        """Return the job as it is for each group of its rows."""
+        job, settings = self._job, self._settings
+        num_envs = job.config.num_envs
+        shares = row_shares(num_envs, min(settings.num_groups, num_envs))
+        asked_on = partial(rows_asked_on, job.policy_class, settings.policy_batch)
+        return [job.with_rows(num_rows, policy_rows=asked_on(num_envs=num_rows)) for num_rows in shares]
+
+    def _built_environment(self, bench: Bench, job: Job) -> Environment:
         settings = self._settings
-        policy_rows = rows_asked_on(self._job.policy_class, settings.policy_batch, num_envs=num_rows)
-        job = self._job.with_rows(num_rows, policy_rows=policy_rows)
-        environment = bench.environment.get(
+        return bench.environment.get(
             job.environment_key,
             lambda: job.build_environment(device=settings.device, num_threads=settings.num_threads),
         )
 
-        def build_policy() -> PolicyBase:
+    def _built_policy(self, bench: Bench, job: Job, like: PolicyBase | None) -> PolicyBase:
+        """Return a group's policy, which shares the network of the policy ``like`` if it can."""
+
+        def build() -> PolicyBase:
             sharing = None if like is None else like.with_own_memory()
             return job.build_policy() if sharing is None else sharing
 
-        policy = bench.policy.get(job.policy_key, build_policy)
-        policy.reset()
-        policy.check_environment(environment)
-        return RowGroup(environment=environment, policy=policy, first_row=first_row)
+        return bench.policy.get(job.policy_key, build)
 
     def _prepare(self, writers: "_Writers", directory: Path, rebuild: int, environment: Environment) -> None:
         if writers.recorder is None:
@@ -222,7 +242,7 @@ class JobRun:
             result = rollout_in_groups(
                 groups,
                 (episode_of(job, index) for index in indices),
-                [*writers, self._env_steps, *self._observers],
+                [self._start_up, *writers, self._env_steps, *self._observers],
                 language_instruction=job.config.language_instruction,
                 limits=self._limits(length),
                 stop_requested=self._boundary.must_stop,

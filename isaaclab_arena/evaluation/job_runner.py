@@ -10,6 +10,7 @@ from isaaclab_arena.evaluation.episode_supply import EVERYTHING, EpisodeSupply
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.job_run import JobRun
 from isaaclab_arena.evaluation.rank_settings import RankSettings
+from isaaclab_arena.evaluation.start_up_clock import StartUpClock
 from isaaclab_arena.evaluation.step_boundary import StepBoundary
 from isaaclab_arena.evaluation.stopwatch import Stopwatch
 from isaaclab_arena.evaluation.watchdog import Watchdog
@@ -40,6 +41,7 @@ class JobRunner:
         self._settings = settings
         self._stop_requested = stop_requested
         self._workbench = Workbench()
+        self._import_s = settings.import_s
         self._watchdog = Watchdog(settings.output_directory / "logs" / f"rank{settings.rank}.watchdog.txt")
 
     def run(self, job: Job, observers: Sequence[Observer] = (), *, supply: EpisodeSupply = EVERYTHING) -> JobReport:
@@ -62,7 +64,10 @@ class JobRunner:
         boundary = StepBoundary(
             config=job.config, stopwatch=Stopwatch(), watchdog=self._watchdog, stop_requested=self._stop_requested
         )
-        job_run = JobRun(job, supply, self._settings, self._workbench, observers, boundary)
+        start_up = StartUpClock(job.config.name, import_s=self._import_s)
+        # Jobs after the first find everything imported.
+        self._import_s = None if self._import_s is None else 0.0
+        job_run = JobRun(job, supply, self._settings, self._workbench, observers, boundary, start_up)
         error, traceback_file = None, None
         try:
             job_run.run(directory)

@@ -18,6 +18,7 @@ from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.config.tokens import parse_tokens
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.launch import launch_if_asked
+from isaaclab_arena.distributed.process import process_age_s
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.condition_sets import agreed_hash
 from isaaclab_arena.evaluation.console import exit_code_of
@@ -58,10 +59,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         0 if the job completed, 1 if not, 2 for a mistake of the user's, 130 or 143 if interrupted.
     """
     arguments = tuple(sys.argv[1:] if argv is None else argv)
-    return exit_code_of(lambda: _run(arguments))
+    import_s = process_age_s()
+    return exit_code_of(lambda: _run(arguments, import_s))
 
 
-def _run(arguments: Sequence[str]) -> int:
+def _run(arguments: Sequence[str], import_s: float | None) -> int:
     options, rest = read_command_line(PolicyOptions, arguments, program=PROGRAM)
     launched = launch_if_asked(options, module=PROGRAM, arguments=arguments)
     if launched is not None:
@@ -85,7 +87,7 @@ def _run(arguments: Sequence[str]) -> int:
         command_line=(PROGRAM, *arguments),
         options=options,
     )
-    return execute(request, context)
+    return execute(request, context, import_s=import_s)
 
 
 def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:

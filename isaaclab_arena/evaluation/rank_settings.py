@@ -32,6 +32,7 @@ class RankSettings:
         policy_batch: Rows that policies are always asked on, None for as many as a job has.
         step_timeout_s: How long a job may go without a finished control step before the process is ended [s]; 0 for
             however long.
+        import_s: What this process took from its start to that of the program [s]; None if nobody knows.
         provenance: What identifies the run, kept with every recording: versions, configuration hash.
     """
 
@@ -46,11 +47,18 @@ class RankSettings:
     num_groups: int = 1
     policy_batch: int | None = None
     step_timeout_s: float = 0.0
+    import_s: float | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
 
 
 def rank_settings(
-    options: RunOptions, context: DistributedContext, *, output_directory: Path, attempt: int, config_hash: str
+    options: RunOptions,
+    context: DistributedContext,
+    *,
+    output_directory: Path,
+    attempt: int,
+    config_hash: str,
+    import_s: float | None = None,
 ) -> RankSettings:
     """Return what all jobs of a rank share.
 
@@ -60,6 +68,7 @@ def rank_settings(
         output_directory: Where the run writes.
         attempt: Which start of the program on this run, from 1.
         config_hash: Hash of the run's jobs.
+        import_s: What this process took from its start to that of the program [s]; None if nobody knows.
     """
     return RankSettings(
         rank=context.rank,
@@ -77,5 +86,6 @@ def rank_settings(
         num_groups=options.pipeline,
         policy_batch=options.fixed_policy_batch(),
         step_timeout_s=options.step_timeout_s,
+        import_s=import_s,
         provenance={**surroundings(context.device), "config_hash": config_hash},
     )

@@ -2,13 +2,13 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
 from isaaclab_arena.results.statistics import clopper_pearson_interval, rate_bounds, success_rate, wilson_interval
 from isaaclab_arena.storage.commits import CommitRow
-from isaaclab_arena.storage.job_reports import JobReport, ReportedStatus, Reproducible
+from isaaclab_arena.storage.job_reports import JobReport, ReportedStatus, Reproducible, StartUp
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.run_plan import PlannedJob
 
@@ -73,6 +73,14 @@ JOB_TIMING_COLUMNS: dict[str, str] = {
     "render_s": "Float64",
     "record_s": "Float64",
     "idle_s": "Float64",
+    "import_s": "Float64",
+    "compile_s": "Float64",
+    "kernel_wait_s": "Float64",
+    "kernel_load_s": "Float64",
+    "build_environment_s": "Float64",
+    "build_policy_s": "Float64",
+    "first_reset_s": "Float64",
+    "first_step_s": "Float64",
     "env_steps": "Int64",
     "env_steps_per_s": "Float64",
     "traceback_file": "string",
@@ -288,9 +296,18 @@ def _seconds(reports: Sequence[JobReport]) -> dict[str, Any]:
     return {
         "wall_s": _longest_of_each_attempt(wall_s),
         **{name: sum(getattr(report, name) for report in reports) for name in names},
+        **_start_up_seconds(reports),
         "env_steps": env_steps,
         "env_steps_per_s": env_steps / stepping_s if stepping_s > 0 else None,
     }
+
+
+def _start_up_seconds(reports: Sequence[JobReport]) -> dict[str, float | None]:
+    """Sum up how long the job took to begin, None where no rank knows."""
+    known = [report.start_up for report in reports if report.start_up is not None]
+    seconds = {each.name: [getattr(start_up, each.name) for start_up in known] for each in fields(StartUp)}
+    measured = {name: [value for value in values if value is not None] for name, values in seconds.items()}
+    return {name: sum(values) if values else None for name, values in measured.items()}
 
 
 def _longest_of_each_attempt(seconds: Mapping[tuple[int, int], float]) -> float:

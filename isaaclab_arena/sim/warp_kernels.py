@@ -3,15 +3,18 @@
 import fcntl
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import IO
 
 import torch
 import warp
 
 from isaaclab_arena.distributed.devices import gpu_address
 from isaaclab_arena.errors import EnvironmentBuildError
+from isaaclab_arena.sim.kernel_times import KERNELS, KernelTimes, module_times
 
 _LOG = logging.getLogger(__name__)
 _LOCK_FILE = "isaaclab_arena.lock"
@@ -24,8 +27,7 @@ def warp_device(device: torch.device) -> warp.Device:
     Raises:
         EnvironmentBuildError: If that is another GPU than torch's.
     """
-    warp.config.log_level = warp.LOG_ERROR
-    warp.init()
+    _start_warp()
     found = warp.device_from_torch(device)
     if device.type == "cuda":
         check_same_gpu(device, gpu_address(device), str(found.pci_bus_id))
@@ -67,8 +69,7 @@ def one_compiler_at_a_time() -> AbstractContextManager[None]:
 
     Within such a block another one changes nothing.
     """
-    warp.config.log_level = warp.LOG_ERROR
-    warp.init()
+    _start_warp()
     return _COMPILERS.one_at_a_time(Path(str(warp.config.kernel_cache_dir)) / _LOCK_FILE)
 
 
@@ -77,6 +78,7 @@ class _Compilers:
 
     def __init__(self) -> None:
         self._depth = 0
+        self._has_waited = False
 
     @contextmanager
     def one_at_a_time(self, path: Path) -> Iterator[None]:
@@ -85,23 +87,63 @@ class _Compilers:
             self._depth += 1
             try:
                 # Who holds a lock on a file and asks for it once more waits for itself.
-                with _locked(path) if self._depth == 1 else nullcontext():
+                with self._locked(path) if self._depth == 1 else nullcontext():
                     yield
             finally:
                 self._depth -= 1
+
+    @contextmanager
+    def _locked(self, path: Path) -> Iterator[None]:
+        try:
+            lock = path.open("a")
+        except OSError as error:
+            _LOG.debug("no lock on Warp's kernels, so ranks may compile them several times: %s", error)
+            yield
+            return
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._wait_for(lock)
+            yield
+
+    def _wait_for(self, lock: IO[str]) -> None:
+        # The first time may take minutes; later ones are short, for the kernels are there.
+        _LOG.log(
+            logging.DEBUG if self._has_waited else logging.INFO,
+            "waiting until another process has compiled or loaded its kernels",
+        )
+        self._has_waited = True
+        began = time.perf_counter()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        KERNELS.add(KernelTimes(wait_s=time.perf_counter() - began))
 
 
 _COMPILERS = _Compilers()
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    try:
-        lock = path.open("a")
-    except OSError as error:
-        _LOG.debug("no lock on Warp's kernels, so ranks may compile them several times: %s", error)
-        yield
-        return
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+class _Listener:
+    """Warp's log: it goes into this package's, and what it says of kernels is counted."""
+
+    def debug(self, message: str) -> None:
+        _LOG.debug("%s", message)
+
+    def info(self, message: str) -> None:
+        times = module_times(message)
+        KERNELS.add(times)
+        if not times.load_s:
+            _LOG.debug("%s", message)
+
+    def warning(self, message: str, category: type[Warning] | None = None, stacklevel: int = 1) -> None:
+        del category, stacklevel
+        _LOG.debug("%s", message)
+
+    def error(self, message: str) -> None:
+        _LOG.error("Warp: %s", message)
+
+
+def _start_warp() -> None:
+    # On this level Warp tells how long each module of kernels took, and whether it was compiled.
+    warp.config.log_level = warp.LOG_INFO
+    warp.set_logger(_Listener())
+    warp.init()

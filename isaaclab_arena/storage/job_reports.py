@@ -28,6 +28,34 @@ class Reproducible(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StartUp:
+    """Where the time went until a job's first control step was made; None for what it did not come to.
+
+    All but the first are parts of the job's ``wall_s``, and none is part of another.
+
+    Attributes:
+        import_s: Seconds from the start of the process to that of the program: Python and what it imports. 0 for jobs
+            after the first of a process, None where nobody knows.
+        compile_s: Seconds in which Warp compiled kernels, and loaded those.
+        kernel_wait_s: Seconds of waiting while another process of the machine compiled kernels.
+        kernel_load_s: Seconds in which Warp loaded kernels that were compiled already.
+        build_environment_s: Seconds spent on building the environment, or on finding that it is there, without kernels.
+        build_policy_s: The same for the policy.
+        first_reset_s: Seconds from there until the first episodes had begun, without kernels.
+        first_step_s: Seconds from there until the first control step was made, without kernels.
+    """
+
+    import_s: float | None = None
+    compile_s: float = 0.0
+    kernel_wait_s: float = 0.0
+    kernel_load_s: float = 0.0
+    build_environment_s: float | None = None
+    build_policy_s: float | None = None
+    first_reset_s: float | None = None
+    first_step_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobReport:
     """How a job went on one rank.
 
@@ -40,12 +68,13 @@ class JobReport:
         started_at: ISO 8601 with time zone.
         ended_at: ISO 8601 with time zone.
         wall_s: Seconds from start to end, the sum of the following.
-        build_s: Seconds spent on building environment and policy.
+        build_s: Seconds spent on building environment and policy, kernels included.
         simulate_s: Seconds spent on physics.
         policy_s: Seconds spent in the policy.
         render_s: Seconds spent on images.
         record_s: Seconds spent on recording.
         idle_s: The rest.
+        start_up: How the job began; None in files of programs that did not say.
         env_steps: Control steps summed over running rows.
         num_episodes: Episodes planned, once known; None for a job limited by steps.
         cut_episodes: Episodes under way that a step limit or an interruption ended.
@@ -68,6 +97,7 @@ class JobReport:
     render_s: float = 0.0
     record_s: float = 0.0
     idle_s: float = 0.0
+    start_up: StartUp | None = None
     env_steps: int = 0
     num_episodes: int | None = None
     cut_episodes: int = 0

@@ -95,6 +95,15 @@ def test_a_process_is_known_by_its_number_and_its_start():
     assert process_is_running(os.getpid(), None)
 
 
+@on_linux
+def test_a_process_knows_how_old_it_is():
+    program = "from isaaclab_arena.distributed.process import process_age_s; print(process_age_s())"
+    began = time.perf_counter()
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    taken_s = time.perf_counter() - began
+    assert 0 < float(output) <= taken_s + 0.02
+
+
 def test_a_process_that_has_ended_is_not_running_though_nobody_collected_it():
     with subprocess.Popen(["true"]) as process:
         assert wait_until_gone(process.pid, timeout_s=5.0)

@@ -11,7 +11,7 @@ from isaaclab_arena.evaluation.episode_plan import split_evenly
 from isaaclab_arena.evaluation.job_runner import JobRunner
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage.commits import read_commits
-from isaaclab_arena.storage.job_reports import ReportedStatus, Reproducible
+from isaaclab_arena.storage.job_reports import JobReport, ReportedStatus, Reproducible, StartUp
 from tests.evaluation.jobs import coin_job as job
 from tests.evaluation.jobs import settings
 from tests.fakes import CoinBuilder, CoinConfig, Notebook, ShrugPolicy
@@ -29,6 +29,27 @@ def test_a_completed_job_reports_its_time_and_steps(tmp_path):
     assert report.env_steps == sum(row["episode_length"] for row in committed(tmp_path))
     parts = report.build_s + report.simulate_s + report.policy_s + report.render_s + report.record_s + report.idle_s
     assert parts == pytest.approx(report.wall_s, abs=0.01)
+
+
+def start_up_of(report: JobReport) -> StartUp:
+    assert report.start_up is not None
+    return report.start_up
+
+
+def test_a_job_reports_how_it_began_and_imports_belong_to_the_first(tmp_path):
+    runner = JobRunner(settings(tmp_path, import_s=2.5))
+    reports = [runner.run(job(name)) for name in ("first", "second")]
+    assert [start_up_of(report).import_s for report in reports] == [2.5, 0.0]
+    for report in reports:
+        start_up = start_up_of(report)
+        parts = {name: seconds for name, seconds in vars(start_up).items() if name != "import_s"}
+        assert None not in parts.values()
+        assert 0 < sum(parts.values()) <= report.wall_s
+
+
+def test_a_job_that_cannot_be_built_reports_that_it_never_began(tmp_path):
+    start_up = start_up_of(JobRunner(settings(tmp_path)).run(job(environment=CoinConfig(fail_to_build=True))))
+    assert start_up == StartUp()
 
 
 def test_a_job_that_takes_too_long_fails_and_keeps_what_has_finished_and_the_next_one_runs(tmp_path):

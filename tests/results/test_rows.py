@@ -13,7 +13,7 @@ from isaaclab_arena.results.rows import (
     missing_episodes,
     status_of,
 )
-from isaaclab_arena.storage.job_reports import ReportedStatus
+from isaaclab_arena.storage.job_reports import ReportedStatus, StartUp
 from tests.results.evidence import planned, report, rows
 
 DONE = (report(),)
@@ -112,6 +112,16 @@ def test_a_job_that_a_later_attempt_finished_is_completed_and_says_how_long_all_
     assert (row["status"], row["cut"], row["attempts"], row["rank"]) == ("completed", 0, 2, "0, 1")
     assert row["wall_s"] == 10.0 + 5.0
     assert row["env_steps_per_s"] == 1800 / (9.0 + 4.0)
+
+
+def test_what_the_start_took_adds_up_and_is_empty_where_nobody_knows():
+    first = StartUp(import_s=2.0, compile_s=10.0, build_environment_s=0.5, first_step_s=0.25)
+    other = StartUp(import_s=0.0, kernel_wait_s=9.0, build_environment_s=0.25)
+    row = job_row(evidence("s", reports=[report(start_up=first), report(rank=1, start_up=other), report(rank=2)]))
+    assert [row[name] for name in ("import_s", "compile_s", "kernel_wait_s")] == [2.0, 10.0, 9.0]
+    assert [row[name] for name in ("build_environment_s", "first_step_s", "first_reset_s")] == [0.75, 0.25, None]
+    silent = job_row(evidence("s", reports=[report()]))
+    assert all(silent[each.name] is None for each in dataclasses.fields(StartUp))
 
 
 def test_a_job_whose_rank_died_after_its_last_episode_still_owes_its_report():

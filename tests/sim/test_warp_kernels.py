@@ -1,7 +1,14 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
 from isaaclab_arena.errors import EnvironmentBuildError
+from isaaclab_arena.sim.kernel_times import KernelTimes
 from isaaclab_arena.sim.warp_kernels import check_same_gpu, one_compiler_at_a_time, warp_device
 
 GPU = torch.device("cuda:1")
@@ -24,6 +31,34 @@ def test_who_compiles_may_ask_to_compile_once_more():
         pass
     with one_compiler_at_a_time():
         pass
+
+
+def times_of(cache: Path, *names: str) -> list[KernelTimes]:
+    """Return what processes that need the same kernel at the same time spend on it, whoever compiles first."""
+    folder = cache.parent / "-".join(names)
+    folder.mkdir()
+    command = [sys.executable, "-m", "tests.sim.compiling", str(folder)]
+    environ = {**os.environ, "WARP_CACHE_PATH": str(cache)}
+    processes = [
+        subprocess.Popen([*command, name, str(len(names))], env=environ, stdout=subprocess.PIPE, text=True)
+        for name in names
+    ]
+    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    times = [KernelTimes(**json.loads(output.splitlines()[-1])) for output in outputs]
+    return sorted(times, key=lambda each: each.compile_s, reverse=True)
+
+
+@pytest.mark.slow
+def test_of_two_processes_one_compiles_while_the_other_waits_and_the_next_run_finds_what_it_needs(tmp_path):
+    compiler, waiter = times_of(tmp_path / "cache", "one", "other")
+    assert compiler.compile_s > 0
+    assert compiler.wait_s == compiler.load_s == 0
+    assert waiter.compile_s == 0
+    assert waiter.load_s > 0
+    assert waiter.wait_s > 0
+    (later,) = times_of(tmp_path / "cache", "later")
+    assert later.compile_s == later.wait_s == 0
+    assert 0 < later.load_s < compiler.compile_s
 
 
 @pytest.mark.gpu

@@ -1,7 +1,10 @@
+import json
+
 from isaaclab_arena.storage.job_reports import (
     JobReport,
     ReportedStatus,
     Reproducible,
+    StartUp,
     read_job_reports,
     write_job_report,
 )
@@ -25,6 +28,20 @@ def test_reports_come_back_by_rank(tmp_path):
     for rank in (10, 2):
         write_job_report(tmp_path, report(rank))
     assert read_job_reports(tmp_path) == ([report(2), report(10)], [])
+
+
+def test_a_report_that_does_not_say_how_the_job_began_is_read(tmp_path):
+    path = write_job_report(tmp_path, report(0))
+    document = json.loads(path.read_text())
+    del document["start_up"]
+    path.write_text(json.dumps(document))
+    assert read_job_reports(tmp_path) == ([report(0)], [])
+
+
+def test_a_report_says_how_the_job_began(tmp_path):
+    began = report(0, start_up=StartUp(import_s=1.5, compile_s=14.0, first_step_s=0.5))
+    write_job_report(tmp_path, began)
+    assert read_job_reports(tmp_path) == ([began], [])
 
 
 def test_a_later_report_stands_beside_the_earlier_one(tmp_path):

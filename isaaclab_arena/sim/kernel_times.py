@@ -1,0 +1,69 @@
+"""How long this process has spent on Warp's kernels. It knows nothing of Warp, so whoever asks need not load that."""
+
+import re
+import threading
+from dataclasses import dataclass, fields
+from typing import Self
+
+_MODULE_LOADED = re.compile(
+    r"\s*Module .+ load on device '.+' took (?P<ms>\d+(\.\d+)?) ms +\((?P<how>compiled|cached)\)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelTimes:
+    """Seconds spent on kernels.
+
+    Attributes:
+        compile_s: Modules that were compiled here, loading included.
+        load_s: Modules that were found in the cache.
+        wait_s: Waiting until no other process of this machine compiled or loaded any.
+    """
+
+    compile_s: float = 0.0
+    load_s: float = 0.0
+    wait_s: float = 0.0
+
+    @property
+    def total_s(self) -> float:
+        """All of it [s]."""
+        return self.compile_s + self.load_s + self.wait_s
+
+    def __add__(self, other: Self) -> "KernelTimes":
+        return KernelTimes(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)})
+
+    def since(self, earlier: Self) -> "KernelTimes":
+        """Return what has come since then."""
+        return KernelTimes(
+            **{each.name: getattr(self, each.name) - getattr(earlier, each.name) for each in fields(self)}
+        )
+
+
+class KernelLedger:
+    """Adds up what threads report."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._times = KernelTimes()
+
+    def add(self, times: KernelTimes) -> None:
+        """Count some more."""
+        with self._lock:
+            self._times += times
+
+    def times(self) -> KernelTimes:
+        """Return what has been counted."""
+        return self._times
+
+
+KERNELS = KernelLedger()
+"""What this process has spent so far."""
+
+
+def module_times(message: str) -> KernelTimes:
+    """Return what a line of Warp's log says of the loading of a module of kernels; nothing of any other line."""
+    found = _MODULE_LOADED.match(message)
+    if found is None:
+        return KernelTimes()
+    seconds = float(found["ms"]) / 1e3
+    return KernelTimes(compile_s=seconds) if found["how"] == "compiled" else KernelTimes(load_s=seconds)
