@@ -3,8 +3,7 @@
 import random
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from functools import partial
-from itertools import accumulate, chain
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,20 +18,19 @@ from isaaclab_arena.evaluation.episode_plan import (
     job_length,
 )
 from isaaclab_arena.evaluation.episode_supply import EpisodeSupply
-from isaaclab_arena.evaluation.fixed_batch import on_fixed_batch, rows_asked_on
+from isaaclab_arena.evaluation.group_building import build_groups
 from isaaclab_arena.evaluation.group_rows import RolloutLimits, RowGroup
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.rank_settings import RankSettings
 from isaaclab_arena.evaluation.recorded_environment import environment_args
-from isaaclab_arena.evaluation.rollout import RolloutResult, rollout_in_groups, row_shares
-from isaaclab_arena.evaluation.start_up_clock import StartUpClock, StartUpPart
+from isaaclab_arena.evaluation.rollout import RolloutResult, rollout_in_groups
+from isaaclab_arena.evaluation.start_up_clock import StartUpClock
 from isaaclab_arena.evaluation.step_boundary import StepBoundary
 from isaaclab_arena.evaluation.stopwatch import Phase
 from isaaclab_arena.evaluation.watchdog import allowed_silence_s
-from isaaclab_arena.evaluation.workbench import Bench, Workbench
+from isaaclab_arena.evaluation.workbench import Workbench
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.observer import Observer, Transition
-from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob
 from isaaclab_arena.storage.job_reports import JobReport, ReportedStatus, Reproducible
 
@@ -139,58 +137,14 @@ class JobRun:
         first = next(indices, None)
         return () if first is None else chain((first,), indices)
 
-    def _build(self, *, anew: bool) -> list[RowGroup]:
+    def _build(self, *, anew: bool) -> Sequence[RowGroup]:
         """Return the groups of the job's rows, as the job before left them if it asked for the same, unless anew."""
         if anew:
             self._workbench.clear()
         with self._stopwatch.measure(Phase.BUILD):
-            jobs = self._jobs_of_groups()
-            benches = self._workbench.benches(len(jobs))
-            environments = [self._built_environment(bench, job) for bench, job in zip(benches, jobs, strict=True)]
-            self._start_up.finish(StartUpPart.ENVIRONMENT)
-            policies: list[PolicyBase] = []
-            for bench, job, environment in zip(benches, jobs, environments, strict=True):
-                policies.append(self._built_policy(bench, job, policies[0] if policies else None))
-                policies[-1].reset()
-                policies[-1].check_environment(environment)
-            self._start_up.finish(StartUpPart.POLICY)
-        self._is_reproducible = all(
-            environment.reproducible and policy.reproducible and not policy.is_remote
-            for environment, policy in zip(environments, policies, strict=True)
-        )
-        first_rows = accumulate((environment.num_envs for environment in environments), initial=0)
-        return [
-            RowGroup(
-                environment=environment,
-                policy=on_fixed_batch(policy, self._settings.policy_batch),
-                first_row=first_row,
-            )
-            for environment, policy, first_row in zip(environments, policies, first_rows, strict=False)
-        ]
-
-    def _jobs_of_groups(self) -> list[Job]:
-        """Return the job as it is for each group of its rows."""
-        job, settings = self._job, self._settings
-        num_envs = job.config.num_envs
-        shares = row_shares(num_envs, min(settings.num_groups, num_envs))
-        asked_on = partial(rows_asked_on, job.policy_class, settings.policy_batch)
-        return [job.with_rows(num_rows, policy_rows=asked_on(num_envs=num_rows)) for num_rows in shares]
-
-    def _built_environment(self, bench: Bench, job: Job) -> Environment:
-        settings = self._settings
-        return bench.environment.get(
-            job.environment_key,
-            lambda: job.build_environment(device=settings.device, num_threads=settings.num_threads),
-        )
-
-    def _built_policy(self, bench: Bench, job: Job, like: PolicyBase | None) -> PolicyBase:
-        """Return a group's policy, which shares the network of the policy ``like`` if it can."""
-
-        def build() -> PolicyBase:
-            sharing = None if like is None else like.with_own_memory()
-            return job.build_policy() if sharing is None else sharing
-
-        return bench.policy.get(job.policy_key, build)
+            built = build_groups(self._job, self._settings, self._workbench, self._start_up)
+        self._is_reproducible = built.is_reproducible
+        return built.groups
 
     def _prepare(self, writers: "_Writers", directory: Path, rebuild: int, environment: Environment) -> None:
         if writers.recorder is None:
