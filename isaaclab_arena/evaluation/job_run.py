@@ -141,7 +141,9 @@ class JobRun:
         """Return the groups of the job's rows, as the job before left them if it asked for the same, unless anew."""
         if anew:
             self._workbench.clear()
-        with self._stopwatch.measure(Phase.BUILD):
+        config, silence_s = self._job.config, self._settings.build_timeout_s
+        watched = self._boundary.watchdog.watch(config.name, silence_s=silence_s, missing="has not been built in")
+        with watched, self._stopwatch.measure(Phase.BUILD):
             built = build_groups(self._job, self._settings, self._workbench, self._start_up)
         self._is_reproducible = built.is_reproducible
         return built.groups

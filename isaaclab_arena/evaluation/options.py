@@ -92,6 +92,8 @@ class RunOptions(LaunchOptions):
     """Groups that a job's rows are divided into: with 2, one is simulated while the policy acts for the other."""
     step_timeout_s: float = 1800.0
     """Seconds without one finished control step after which a rank that hangs is ended; 0 never ends it."""
+    build_timeout_s: float = 3600.0
+    """Seconds that a job's environment, with its cameras' first pictures, and policy may take to build; 0: any time."""
     no_import: bool = False
     """Refuse jobs that would import code which is not registered: dotted class paths, interpreters, module:id."""
     num_threads: int | None = None
@@ -179,7 +181,7 @@ class RunOptions(LaunchOptions):
         ):
             value = getattr(self, name)
             yield name, value is not None and value < 1, f"must be at least 1, got {value}"
-        for name in ("seed", "step_timeout_s"):
+        for name in ("seed", "step_timeout_s", "build_timeout_s"):
             value = getattr(self, name)
             yield name, value is not None and value < 0, f"must not be negative, got {value}"
         assignments = [*ASSIGNMENTS.names(), DYNAMIC]

@@ -33,6 +33,8 @@ class RankSettings:
         step_timeout_s: How long a job may go without a finished control step before the process is ended [s]; 0 for
             however long.
         import_s: What this process took from its start to that of the program [s]; None if nobody knows.
+        build_timeout_s: How long the building of a job's environment and policy may take before the process is ended
+            [s]; 0 for however long.
         provenance: What identifies the run, kept with every recording: versions, configuration hash.
     """
 
@@ -47,6 +49,7 @@ class RankSettings:
     num_groups: int = 1
     policy_batch: int | None = None
     step_timeout_s: float = 0.0
+    build_timeout_s: float = 0.0
     import_s: float | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
 
@@ -86,6 +89,7 @@ def rank_settings(
         num_groups=options.pipeline,
         policy_batch=options.fixed_policy_batch(),
         step_timeout_s=options.step_timeout_s,
+        build_timeout_s=options.build_timeout_s,
         import_s=import_s,
         provenance={**surroundings(context.device), "config_hash": config_hash},
     )

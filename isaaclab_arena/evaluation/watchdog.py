@@ -34,7 +34,7 @@ def allowed_silence_s(step_timeout_s: float, episode_timeout_s: float | None) ->
 
 
 class Watchdog:
-    """Ends the process, with exit code 1, when a job has made no control step for too long.
+    """Ends the process, with exit code 1, when a job makes no progress for too long.
 
     Its last words are in a file: the job's name, and where each of Python's threads stood. There is one watchdog in a
     process.
@@ -46,17 +46,19 @@ class Watchdog:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._silence_s = 0.0
+        self._complaint = ""
         self._file: BinaryIO | None = None
         self._armed_s = 0.0
         self._step_s = 0.0
 
     @contextmanager
-    def watch(self, job: str, *, silence_s: float) -> Iterator[None]:
+    def watch(self, job: str, *, silence_s: float, missing: str = "has made no control step for") -> Iterator[None]:
         """Watch over a job for the length of a ``with`` block, in which `step_finished` is called.
 
         Args:
             job: Its name, for the last words.
             silence_s: How long it may go without a finished step [s], 0 for however long.
+            missing: What it has not done for so long, for the last words.
 
         Raises:
             StorageError: If the file cannot be written.
@@ -65,10 +67,11 @@ class Watchdog:
             yield
             return
         over = threading.Event()
-        with self._last_words(f"job '{job}' has made no control step for {silence_s:g} s:") as file:
+        self._complaint = f"job '{job}' {missing} {silence_s:g} s"
+        with self._last_words(f"{self._complaint}:") as file:
             self._file, self._silence_s = file, silence_s
             self._step_s = time.monotonic()
-            threading.Thread(target=self._announce, args=(job, over), daemon=True).start()
+            threading.Thread(target=self._announce, args=(over,), daemon=True).start()
             self._arm(file)
             try:
                 yield
@@ -110,15 +113,14 @@ class Watchdog:
                 if begin == 0:
                     self._path.unlink()
 
-    def _announce(self, job: str, over: threading.Event) -> None:
+    def _announce(self, over: threading.Event) -> None:
         """Say in the log that the end is near, if Python still gets to say anything."""
         while not over.wait(max(0.0, self._step_s + self._silence_s - time.monotonic())):
             if time.monotonic() - self._step_s < self._silence_s:
                 continue
             _LOG.error(
-                "job '%s' has made no control step for %g s; process %d ends in a second, where it stood is in %s",
-                job,
-                self._silence_s,
+                "%s; process %d ends in a second, where it stood is in %s",
+                self._complaint,
                 os.getpid(),
                 self._path,
             )

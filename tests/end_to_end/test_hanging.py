@@ -108,6 +108,16 @@ def test_a_step_that_hangs_in_native_code_ends_the_process_and_what_had_finished
     assert json.loads((output / "results.json").read_text())["complete"] is False
 
 
+def test_what_hangs_before_the_first_step_ends_the_process_too(tmp_path):
+    (tmp_path / "marks").mkdir()
+    jobs = [job("unbuilt", tmp_path, when="build", holds_interpreter=True)]
+    path, output = write_jobs(tmp_path / "jobs.json", jobs), tmp_path / "out"
+    finished = run(command("--eval_jobs_config", path, "--output_dir", output, "--build_timeout_s", "5"))
+    assert finished.returncode == 1
+    last_words = (output / "logs" / "rank0.watchdog.txt").read_text()
+    assert last_words.startswith("job 'unbuilt' has not been built in 5 s:\n")
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_warning_before_the_time_limit_leaves_the_table_of_what_had_finished(tmp_path, ranks):
     """The launcher passes it on if it is told to, and exits with 1 whatever its ranks exit with."""
