@@ -1,14 +1,20 @@
 """Check and measure everything that needs a GPU, on a machine that has one: ``make gpu-check``.
 
 Runs the tests that are marked ``gpu``, training with one rank on each GPU (over NCCL where there are several), two
-ranks that share a GPU over gloo, every job file on the GPU, and the benchmark. Writes
-benchmarks/results/gpu-<name>.json and the table in docs/performance.md. Without a GPU it says so, and does nothing.
+ranks that share a GPU over gloo, every job file on the GPU, and the benchmarks of physics, pictures and whole
+evaluations. Writes benchmarks/results/gpu-<name>.json after each of them, and docs/performance.md. Without a GPU it
+says so, and does nothing.
 
-Usage: python benchmarks/gpu_check.py [--name h200]
+Usage: python benchmarks/gpu_check.py [--name h200] [--parts physics pictures] [--limit_s 540 --missing]
+
+Where a GPU is there for minutes only, the last of these goes on each time with what the results lack. With
+``--device cpu --folder FOLDER`` the same programs run on the CPU, to see that they work.
 """
 
 import json
 import os
+import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,22 +22,33 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import gpu_results
 import mujoco
 import mujoco_warp
 import torch
 import tyro
 import warp
+from gpu_page import page
+from gpu_worlds import OUT_OF_TIME
+
+from isaaclab_arena.sim.threads import available_cores
 
 ROOT = Path(__file__).parents[1]
-RESULTS = Path(__file__).parent / "results"
+BENCHMARKS = Path(__file__).parent
+RESULTS = BENCHMARKS / "results"
 DOCUMENT = ROOT / "docs" / "performance.md"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
-TRAIN = ("-m", "isaaclab_arena.training.train", "cartpole", "--num_envs", "64", "--max_iterations", "20")
-EVALUATE = (sys.executable, "-m", "isaaclab_arena.evaluation.eval_runner", "--device", "cuda")
+TRAINER = ("-m", "isaaclab_arena.training.train")
 LIMIT_S = 1800
 LAST_LINES = 15
+LEAST_S = 20
+"""Time for which nothing is begun any more [s]."""
+
+Part = Literal["tests", "training", "jobs", "physics", "pictures", "episodes"]
+PARTS: tuple[Part, ...] = ("tests", "training", "jobs", "physics", "pictures", "episodes")
+Outcome = Literal["passed", "FAILED", "out of time"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +57,33 @@ class Options:
 
     Attributes:
         name: What the machine is called in file names; the GPU's name by default.
-        worlds: Numbers of worlds to measure with.
+        parts: What is run; the others' results stay as they are.
+        missing: Whether to run only what the results lack.
+        limit_s: Time for all of it, None for as long as it takes; what was not run is told [s].
+        device: Where it runs.
+        folder: Where results and page go; by default into the repository, where figures of a CPU do not belong.
+        tasks: Environments whose physics is measured.
+        worlds: Numbers of worlds whose physics is measured.
+        picture_worlds: Numbers of worlds whose pictures are measured.
+        evaluations: Jobs of `gpu_episodes.JOBS` that are evaluated.
+        num_envs: Rows of each of these; by default those that `gpu_episodes.JOBS` names.
+        control_steps: Control steps of a turn of physics and pictures.
+        rounds: Turns of physics and pictures.
     """
 
     name: str = ""
-    worlds: tuple[int, ...] = (64, 512, 4096)
+    parts: tuple[Part, ...] = PARTS
+    missing: bool = False
+    limit_s: float | None = None
+    device: str = "cuda:0"
+    folder: Path | None = None
+    tasks: tuple[str, ...] = ("lift_object", "velocity_go1", "walk_humanoid")
+    worlds: tuple[int, ...] = (1, 16, 64, 256, 1024, 4096, 8192)
+    picture_worlds: tuple[int, ...] = (16, 64, 256, 1024, 2048)
+    evaluations: tuple[str, ...] = ("zero_action", "go1", "push_cube", "gr00t")
+    num_envs: tuple[int, ...] = ()
+    control_steps: int = 20
+    rounds: int = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +94,13 @@ class Check:
         name: What it shows.
         command: What is run.
         variables: Environment variables beside those that are there.
+        rows: For a benchmark, the part that its rows belong to.
     """
 
     name: str
     command: Sequence[str]
     variables: Mapping[str, str] = field(default_factory=dict)
+    rows: Part | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,129 +109,234 @@ class Verdict:
 
     Attributes:
         name: What it shows.
-        passed: Whether it ended well.
+        outcome: Whether it ended well.
         seconds: How long it took [s].
-        last_lines: What it said last, where it failed.
+        last_lines: What it said last, where it did not.
     """
 
     name: str
-    passed: bool
+    outcome: Outcome
     seconds: float
     last_lines: tuple[str, ...] = ()
 
 
-def checks(folder: Path, num_gpus: int) -> Iterator[Check]:
-    """Yield what is run beside the benchmark."""
+def checks(options: Options, folder: Path, num_gpus: int) -> Iterator[Check]:
+    """Yield what is run, in order.
+
+    Args:
+        options: What is asked for.
+        folder: Where programs may write.
+        num_gpus: GPUs of this machine.
+    """
+    of_part = {
+        "tests": tests,
+        "training": lambda: trainings(folder, num_gpus),
+        "jobs": lambda: job_files(options, folder),
+        "physics": lambda: physics(options),
+        "pictures": lambda: pictures(options),
+        "episodes": lambda: episodes(options),
+    }
+    for part in PARTS:
+        if part in options.parts:
+            yield from of_part[part]()
+
+
+def tests() -> Iterator[Check]:
+    """Yield the tests."""
     yield Check(name="tests that need a GPU", command=(sys.executable, "-m", "pytest", "-q", "-m", "gpu"))
+
+
+def trainings(folder: Path, num_gpus: int) -> Iterator[Check]:
+    """Yield trainings on one GPU and on all."""
     logs = ("--log_root", str(folder / "logs"))
+    short = (*TRAINER, "cartpole", "--num_envs", "64", "--max_iterations", "20", *logs)
     yield Check(
-        name=f"training, a rank on each GPU ({num_gpus})",
-        command=(*TORCHRUN, f"--nproc_per_node={num_gpus}", *TRAIN, *logs),
+        name=f"training, a rank on each GPU ({num_gpus})", command=(*TORCHRUN, f"--nproc_per_node={num_gpus}", *short)
     )
     yield Check(
         name="training over gloo, 2 ranks on one GPU",
-        command=(*TORCHRUN, "--nproc_per_node=2", *TRAIN, *logs),
+        command=(*TORCHRUN, "--nproc_per_node=2", *short),
         variables={"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]},
     )
     yield Check(
         name="training on MuJoCo-Warp, 4,096 environments",
         command=(
-            *(sys.executable, "-m", "isaaclab_arena.training.train", "velocity_go1", "--num_envs", "4096"),
+            *(sys.executable, *TRAINER, "velocity_go1", "--num_envs", "4096"),
             *("--max_iterations", "20", "env.backend=warp", *logs),
         ),
     )
+
+
+def job_files(options: Options, folder: Path) -> Iterator[Check]:
+    """Yield every job file."""
+    evaluate = (sys.executable, "-m", "isaaclab_arena.evaluation.eval_runner", "--device", options.device)
     for file in sorted(path for path in (ROOT / "jobs").iterdir() if path.suffix in {".json", ".yaml"}):
         output = ("--output_dir", str(folder / file.stem))
-        yield Check(name=f"jobs/{file.name} on the GPU", command=(*EVALUATE, "--eval_jobs_config", str(file), *output))
+        yield Check(name=f"jobs/{file.name} on the GPU", command=(*evaluate, "--eval_jobs_config", str(file), *output))
 
 
-def verdict(check: Check) -> Verdict:
-    """Run a check."""
+def physics(options: Options) -> Iterator[Check]:
+    """Yield the benchmark of physics, task by task."""
+    numbers = ("--worlds", *map(str, options.worlds))
+    for task in options.tasks:
+        command = _program("gpu_throughput", options, "--tasks", task, *numbers, *_turns(options))
+        yield Check(name=f"physics of {task}", command=command, rows="physics")
+
+
+def pictures(options: Options) -> Iterator[Check]:
+    """Yield the benchmark of pictures."""
+    command = _program("gpu_pictures", options, "--worlds", *map(str, options.picture_worlds), *_turns(options))
+    yield Check(name="pictures", command=command, rows="pictures")
+
+
+def episodes(options: Options) -> Iterator[Check]:
+    """Yield the benchmark of whole evaluations, job by job."""
+    num_envs = ("--num_envs", *map(str, options.num_envs)) if options.num_envs else ()
+    for job in options.evaluations:
+        command = _program("gpu_episodes", options, "--jobs", job, *num_envs)
+        yield Check(name=f"episodes of {job}", command=command, rows="episodes")
+
+
+def _turns(options: Options) -> tuple[str, ...]:
+    return ("--control_steps", str(options.control_steps), "--rounds", str(options.rounds))
+
+
+def _program(name: str, options: Options, *arguments: str) -> tuple[str, ...]:
+    return (sys.executable, str(BENCHMARKS / f"{name}.py"), "--device", options.device, *arguments)
+
+
+def verdict(check: Check, *, limit_s: float = LIMIT_S, arguments: Sequence[str] = ()) -> Verdict:
+    """Run a check.
+
+    Args:
+        check: What is run.
+        limit_s: Time after which it is ended [s].
+        arguments: Added to its command.
+    """
     began = time.monotonic()
-    try:
-        finished = subprocess.run(
-            check.command,
-            cwd=ROOT,
-            env={**os.environ, **check.variables},
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
-        passed, said = finished.returncode == 0, finished.stdout + finished.stderr
-    except subprocess.TimeoutExpired:
-        passed, said = False, f"took longer than {LIMIT_S} s"
-    last = () if passed else tuple(said.splitlines()[-LAST_LINES:])
-    told = Verdict(name=check.name, passed=passed, seconds=time.monotonic() - began, last_lines=last)
-    print(f"{'passed' if passed else 'FAILED'}  {check.name}  {told.seconds:.0f} s", flush=True)
+    code, said = run_to_the_end([*check.command, *arguments], check.variables, limit_s)
+    outcome: Outcome = "passed" if code == 0 else "FAILED"
+    if (code is None and limit_s < LIMIT_S) or (code == OUT_OF_TIME and check.rows):
+        outcome = "out of time"
+    last = () if outcome == "passed" else tuple(said.splitlines()[-LAST_LINES:])
+    told = Verdict(name=check.name, outcome=outcome, seconds=time.monotonic() - began, last_lines=last)
+    print(f"{outcome}  {check.name}  {told.seconds:.0f} s", flush=True)
     for line in last:
         print(f"    {line}")
     return told
 
 
-def benchmark(options: Options, folder: Path) -> tuple[Verdict, list[dict[str, Any]]]:
-    """Run the benchmark, and return its rows."""
-    output = folder / "throughput.json"
-    told = verdict(
-        Check(
-            name="benchmark",
-            command=(
-                *(sys.executable, str(Path(__file__).parent / "gpu_throughput.py"), "--output", str(output)),
-                *("--worlds", *map(str, options.worlds)),
-            ),
-        )
+def run_to_the_end(command: Sequence[str], variables: Mapping[str, str], limit_s: float) -> tuple[int | None, str]:
+    """Run a command, and return its exit code, None if it was ended, and what it said.
+
+    Args:
+        command: What is run.
+        variables: Environment variables beside those that are there.
+        limit_s: Time after which it is ended, with all that it has started [s].
+    """
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     )
+    try:
+        said, _ = process.communicate(timeout=limit_s)
+    except BaseException as error:
+        # What it has started would go on, and hold the GPU.
+        os.killpg(process.pid, signal.SIGKILL)
+        said, _ = process.communicate()
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
+        return None, f"{said}\ntook longer than {limit_s:.0f} s"
+    return process.returncode, said
+
+
+def run_all(options: Options, path: Path, machine: Mapping[str, str], num_gpus: int) -> bool:
+    """Run what is asked for and write the results after each check; return whether all of it passed.
+
+    Args:
+        options: What is asked for.
+        path: The results file.
+        machine: What was measured: ``gpu``, ``cpu`` and ``versions``.
+        num_gpus: GPUs of this machine.
+    """
+    ends = time.monotonic() + (options.limit_s or float("inf"))
+    before = gpu_results.merged(gpu_results.read(path), machine)
+    gpu_results.write(path, before)
+    passed_before = {each["name"] for each in before["checks"] if each["outcome"] == "passed"}
+    all_passed = True
+    with tempfile.TemporaryDirectory(prefix="gpu_check_") as name:
+        for number, check in enumerate(checks(options, Path(name), num_gpus)):
+            if options.missing and check.name in passed_before:
+                continue
+            left_s = min(ends - time.monotonic(), LIMIT_S)
+            if left_s < LEAST_S:
+                print(f"no time left for: {check.name}")
+                all_passed = False
+                continue
+            told, rows = run(check, Path(name) / f"rows_{number}.json", path if options.missing else None, left_s)
+            found = {**machine, "checks": [asdict(told)], **({check.rows: rows} if check.rows else {})}
+            gpu_results.write(path, gpu_results.merged(gpu_results.read(path), found))
+            all_passed &= told.outcome == "passed"
+    return all_passed
+
+
+def run(check: Check, output: Path, known: Path | None, limit_s: float) -> tuple[Verdict, list[dict[str, Any]]]:
+    """Run a check, and return the rows that it measured, those before its end if it was ended.
+
+    Args:
+        check: What is run.
+        output: Where a benchmark writes its rows.
+        known: Results whose rows it does not measure again.
+        limit_s: Time after which it is ended [s].
+    """
+    if check.rows is None:
+        return verdict(check, limit_s=limit_s), []
+    arguments = ["--output", str(output), "--limit_s", str(0.9 * limit_s)]
+    told = verdict(check, limit_s=limit_s, arguments=arguments + (["--known", str(known)] if known else []))
     return told, json.loads(output.read_text(encoding="utf-8")) if output.is_file() else []
-
-
-def page(results: Sequence[Mapping[str, Any]]) -> str:
-    """Return the document with a table for each machine that was measured."""
-    from gpu_throughput import Row, table  # noqa: PLC0415  it needs Warp, and nothing is shown without
-
-    lines = [
-        "# What a GPU gives",
-        "",
-        "Physics steps per second of MuJoCo-Warp alone (what `mjwarp-testspeed` times), through this package's",
-        "backend, through environments with observations, rewards and new episodes, and of MuJoCo on the machine's",
-        "CPU. Made by `make gpu-check`.",
-        "",
-    ]
-    if not results:
-        lines += ["No machine with a GPU has run it yet, so there is nothing to show.", ""]
-    for result in results:
-        lines += [f"## {result['gpu']}", "", f"{result['versions']}.", ""]
-        lines += [f"- {'passed' if each['passed'] else 'FAILED'}: {each['name']}" for each in result["checks"]]
-        lines += ["", *table([Row(**row) for row in result["throughput"]]), ""]
-    return "\n".join(lines)
 
 
 def main(options: Options) -> int:
     """Check, measure and write; return 0 if all is well or there is no GPU."""
-    if not torch.cuda.is_available():
+    device = torch.device(options.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
         print("no GPU: nothing was checked")
         return 0
-    gpu = torch.cuda.get_device_name(0)
-    with tempfile.TemporaryDirectory(prefix="gpu_check_") as name:
-        folder = Path(name)
-        verdicts = [verdict(check) for check in checks(folder, torch.cuda.device_count())]
-        told, rows = benchmark(options, folder)
-    result = {
+    if device.type == "cpu" and options.folder is None:
+        print("figures of a CPU are not written into the repository; give --folder")
+        return 2
+    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else "no GPU"
+    machine = {
         "gpu": gpu,
+        "cpu": processor(),
         "versions": f"torch {torch.__version__}, MuJoCo {mujoco.__version__}, MuJoCo-Warp {mujoco_warp.__version__}, "
         f"Warp {warp.__version__}",
-        "checks": [asdict(each) for each in (*verdicts, told)],
-        "throughput": rows,
     }
+    folder = options.folder or RESULTS
+    folder.mkdir(parents=True, exist_ok=True)
     name = options.name or gpu.lower().replace(" ", "-")
-    (RESULTS / f"gpu-{name}.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    write_document()
-    return 0 if all(each.passed for each in (*verdicts, told)) else 1
+    passed = run_all(options, folder / f"gpu-{name}.json", machine, max(1, torch.cuda.device_count()))
+    write_document(folder, DOCUMENT if options.folder is None else folder / "performance.md")
+    return 0 if passed else 1
 
 
-def write_document() -> None:
-    """Write docs/performance.md from the results that are there."""
-    results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("gpu-*.json"))]
-    DOCUMENT.write_text(page(results), encoding="utf-8")
+def processor() -> str:
+    """Return which processor this machine has, and how many of its cores are for this process."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    names = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.processor()}, {available_cores()} cores"
+
+
+def write_document(folder: Path, document: Path) -> None:
+    """Write the page from the results that are there."""
+    results = [gpu_results.read(path) for path in sorted(folder.glob("gpu-*.json"))]
+    document.write_text(page(results), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,34 @@
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from tests.benchmarks.loading import load
 
-# The check takes the table from it.
-load("gpu_throughput")
+# The check takes the page and the results from these.
+load("gpu_rows")
+load("gpu_crossover")
+PAGE = load("gpu_page")
+load("gpu_worlds")
+RESULTS = load("gpu_results")
 GPU_CHECK = load("gpu_check")
+MACHINE = {"gpu": "A GPU", "cpu": "a CPU, 16 cores", "versions": "torch 2"}
+
+
+def fake(name: str, program: str, **options) -> Any:
+    return GPU_CHECK.Check(name=name, command=(sys.executable, "-c", program), **options)
+
+
+def run_all(monkeypatch, path: Path, *checks, **options) -> bool:
+    monkeypatch.setattr(GPU_CHECK, "checks", lambda *_: iter(checks))
+    return GPU_CHECK.run_all(GPU_CHECK.Options(**options), path, MACHINE, 1)
+
+
+def outcomes(path: Path) -> dict[str, str]:
+    return {each["name"]: each["outcome"] for each in RESULTS.read(path)["checks"]}
 
 
 def test_without_a_gpu_it_says_so_and_all_is_well(monkeypatch, capsys):
@@ -17,38 +37,90 @@ def test_without_a_gpu_it_says_so_and_all_is_well(monkeypatch, capsys):
     assert capsys.readouterr().out == "no GPU: nothing was checked\n"
 
 
+def test_figures_of_a_cpu_stay_out_of_the_repository(capsys):
+    assert GPU_CHECK.main(GPU_CHECK.Options(device="cpu")) == 2
+    assert "give --folder" in capsys.readouterr().out
+
+
 def test_every_job_file_is_run_on_the_gpu(tmp_path):
-    names = [check.name for check in GPU_CHECK.checks(tmp_path, 2)]
+    names = [check.name for check in GPU_CHECK.checks(GPU_CHECK.Options(), tmp_path, 2)]
     assert names[:2] == ["tests that need a GPU", "training, a rank on each GPU (2)"]
     jobs = {path.name for path in (Path(__file__).parents[2] / "jobs").iterdir() if path.is_file()}
     assert {name.split("/")[1].split(" ")[0] for name in names if name.startswith("jobs/")} == jobs
 
 
-@pytest.mark.parametrize(("program", "passed"), [("print(1)", True), ("import sys; print('so'); sys.exit(3)", False)])
-def test_what_a_check_says_last_is_kept_where_it_fails(program, passed):
-    verdict = GPU_CHECK.verdict(GPU_CHECK.Check(name="a check", command=(sys.executable, "-c", program)))
-    assert verdict.passed is passed
-    assert verdict.last_lines == (() if passed else ("so",))
+def test_only_the_parts_that_are_asked_for_are_run_always_in_the_same_order(tmp_path):
+    options = GPU_CHECK.Options(parts=("episodes", "physics"), tasks=("reach",), evaluations=("go1",))
+    names = [check.name for check in GPU_CHECK.checks(options, tmp_path, 1)]
+    assert names == ["physics of reach", "episodes of go1"]
 
 
-def test_the_page_shows_each_machine_with_its_table():
-    row = {
-        "task": "reach",
-        "worlds": 64,
-        "bare": 1000.0,
-        "backend": 950.0,
-        "environment": 800.0,
-        "cpu": 50.0,
-        "bytes_per_world": 2e5,
-        "build_s": 3.0,
-        "pictures_per_s": {"128 x 128": 5000.0},
-    }
-    checks = [{"name": "tests", "passed": True, "seconds": 1.0, "last_lines": []}]
-    page = GPU_CHECK.page([{"gpu": "A GPU", "versions": "torch 2", "checks": checks, "throughput": [row]}])
-    assert "## A GPU\n\ntorch 2.\n\n- passed: tests\n" in page
-    assert "| `reach` | 64 | 1,000 | 950 | 0.95 | 800 | 0.80 | 50 | 200 | 3.0 |" in page
-    assert "| `reach` | 64 | 128 x 128 | 5,000 |" in page
+@pytest.mark.parametrize(("program", "outcome"), [("print(1)", "passed"), ("import sys; sys.exit('so')", "FAILED")])
+def test_what_a_check_says_last_is_kept_where_it_fails(program, outcome):
+    verdict = GPU_CHECK.verdict(fake("a check", program))
+    assert verdict.outcome == outcome
+    assert verdict.last_lines == (() if outcome == "passed" else ("so",))
 
 
-def test_the_page_says_where_nothing_was_measured():
-    assert "No machine with a GPU has run it yet" in GPU_CHECK.page([])
+def test_what_takes_too_long_is_ended_with_all_that_it_started(tmp_path):
+    child = "import time, pathlib; time.sleep(3); pathlib.Path('late').touch()"
+    program = f"""
+import os, subprocess, sys, time
+os.chdir({str(tmp_path)!r})
+subprocess.Popen([sys.executable, "-c", {child!r}]).wait()
+"""
+    verdict = GPU_CHECK.verdict(fake("a check", program), limit_s=1.0)
+    assert verdict.outcome == "out of time"
+    assert verdict.last_lines[-1] == "took longer than 1 s"
+    assert verdict.seconds < 2.5
+    assert not list(tmp_path.iterdir())
+
+
+def test_each_part_adds_to_the_results_that_are_there(monkeypatch, tmp_path):
+    path = tmp_path / "gpu-a.json"
+    assert run_all(monkeypatch, path, fake("one", "pass"))
+    assert not run_all(monkeypatch, path, fake("two", "import sys; sys.exit(1)"))
+    assert outcomes(path) == {"one": "passed", "two": "FAILED"}
+
+
+def test_what_passed_is_not_run_again_where_only_the_missing_is_asked_for(monkeypatch, tmp_path):
+    path = tmp_path / "gpu-a.json"
+    mark = f"open({str(tmp_path / 'mark')!r}, 'a').write('x')"
+    run_all(monkeypatch, path, fake("one", mark), fake("two", f"{mark}; raise SystemExit(1)"))
+    run_all(monkeypatch, path, fake("one", mark), fake("two", mark), missing=True)
+    assert (tmp_path / "mark").read_text() == "xxx"
+    assert set(outcomes(path).values()) == {"passed"}
+
+
+def test_nothing_is_begun_when_the_time_is_over(monkeypatch, tmp_path, capsys):
+    path = tmp_path / "gpu-a.json"
+    assert not run_all(monkeypatch, path, fake("one", "pass"), limit_s=1.0)
+    assert outcomes(path) == {}
+    assert "no time left for: one" in capsys.readouterr().out
+
+
+def test_rows_of_a_benchmark_are_kept_when_it_runs_out_of_time(monkeypatch, tmp_path):
+    program = f"""
+import json, sys
+output = sys.argv[sys.argv.index("--output") + 1]
+json.dump([{{"task": "reach", "worlds": 1}}], open(output, "w"))
+sys.exit({GPU_CHECK.OUT_OF_TIME})
+"""
+    path = tmp_path / "gpu-a.json"
+    assert not run_all(monkeypatch, path, fake("physics", program, rows="physics"))
+    assert outcomes(path) == {"physics": "out of time"}
+    assert RESULTS.read(path)["physics"] == [{"task": "reach", "worlds": 1}]
+
+
+def test_the_page_is_written_from_all_results_of_a_folder(tmp_path):
+    for name in "ba":
+        machine = {**MACHINE, "gpu": f"GPU {name}"}
+        (tmp_path / f"gpu-{name}.json").write_text(json.dumps(RESULTS.merged({}, machine)))
+    GPU_CHECK.write_document(tmp_path, tmp_path / "page.md")
+    headings = [line for line in (tmp_path / "page.md").read_text().splitlines() if line.startswith("## ")]
+    assert headings == ["## GPU a", "## GPU b"]
+
+
+def test_the_committed_page_is_the_one_that_its_results_give(tmp_path):
+    GPU_CHECK.write_document(GPU_CHECK.RESULTS, tmp_path / "page.md")
+    assert (tmp_path / "page.md").read_text() == GPU_CHECK.DOCUMENT.read_text()
