@@ -12,9 +12,9 @@ PHASES = ("simulate", "policy", "render", "record")
 TITLE = """\
 # What a GPU gives
 
-Made by `make gpu-check`: tests, training and every job file on a GPU, then physics, pictures and whole
-evaluations, with MuJoCo on the same machine's CPU, on all its cores, beside each. `benchmarks/gpu_check.py --help`
-has the options that run parts of it, in pieces of a given time, on the same results.
+Made by `make gpu-check`: the tests, training and every job file on a GPU, then physics, pictures and whole evaluations,
+with MuJoCo on the same machine's CPU, on all its cores, measured beside each. Where a GPU is lent for minutes,
+`make gpu-check OPTIONS="--limit_s 540 --missing"` does what fits into nine of them and goes on the next time.
 """
 NOTHING = "No machine with a GPU has run it yet, so there is nothing to show."
 

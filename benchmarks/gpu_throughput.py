@@ -8,23 +8,20 @@ observations, rewards, and episodes that begin anew; and the same physics on the
 ``mjwarp-testspeed`` says of the same model with the same room for contacts.
 """
 
-import json
 import math
 import statistics
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import mujoco
 import mujoco_warp
 import torch
 import tyro
 import warp
 from gpu_page import physics_lines
 from gpu_rows import ROW_KEYS, PhysicsRow
+from gpu_testspeed import testspeed
 from gpu_worlds import (
     CPU,
     EnvironmentLoop,
@@ -47,7 +44,6 @@ from isaaclab_arena.sim.warp_kernels import one_compiler_at_a_time
 
 STATE = ("time", "qpos", "qvel", "act", "qacc_warmstart", "ctrl", "mocap_pos", "mocap_quat")
 _CPU_TURN_S = 0.3
-_TESTSPEED_LIMIT_S = 120
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,25 +212,6 @@ def measured(task: str, num_envs: int, options: Options) -> PhysicsRow:
         bytes_per_world=bytes_per_world,
         build_s=build_s,
     )
-
-
-def testspeed(backend: WarpBackend, num_steps: int) -> float | None:
-    """Return the physics steps per second that mjwarp-testspeed says of a model, None where it says nothing."""
-    with tempfile.TemporaryDirectory(prefix="testspeed_") as folder:
-        model = Path(folder) / "model.mjb"
-        mujoco.mj_saveModel(backend.model, str(model))
-        command = [
-            *(sys.executable, "-m", "mujoco_warp.testspeed", str(model), f"--nworld={backend.num_envs}"),
-            *(f"--nstep={num_steps}", f"--nconmax={backend.sizes.contacts}", f"--njmax={backend.sizes.constraints}"),
-            *(f"--device={warp.device_from_torch(backend.device).alias}", "--format=json"),
-            "--overflow_behavior=continue",
-        ]
-        try:
-            ended = subprocess.run(command, capture_output=True, text=True, timeout=_TESTSPEED_LIMIT_S, check=True)
-            return float(json.loads(ended.stdout.splitlines()[-1])["steps_per_second"])
-        except (subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
-            print(f"mjwarp-testspeed gave no figure: {error} {getattr(error, 'stderr', None) or ''}", flush=True)
-            return None
 
 
 def main(options: Options) -> int:

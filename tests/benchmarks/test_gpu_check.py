@@ -13,6 +13,7 @@ load("gpu_rows")
 load("gpu_crossover")
 PAGE = load("gpu_page")
 load("gpu_worlds")
+load("gpu_commands")
 RESULTS = load("gpu_results")
 GPU_CHECK = load("gpu_check")
 MACHINE = {"gpu": "A GPU", "cpu": "a CPU, 16 cores", "versions": "torch 2"}

@@ -1,10 +1,16 @@
-"""Jobs that MuJoCo-Warp simulates give the results that MuJoCo gives."""
+"""Jobs that MuJoCo-Warp simulates give the results that MuJoCo gives, and with --deterministic the same ones again."""
+
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from isaaclab_arena.evaluation.episode_comparison import first_difference
 from isaaclab_arena.evaluation.eval_runner import main
-from tests.end_to_end.launching import episodes_table, write_jobs
+from isaaclab_arena.results.rows import JOB_TIMING_COLUMNS
+from isaaclab_arena.storage.hdf5 import read_episode
+from tests.end_to_end.launching import ROOT, command, episodes_table, run, same_tables, write_jobs
 
 EVERYTHING = {
     "cube": {name: {"enabled": True} for name in ("mass", "size", "friction", "color")},
@@ -35,3 +41,48 @@ def test_episodes_in_which_everything_varies_come_out_the_same_on_both(tmp_path)
     assert on_warp["conditions"].tolist() == on_mujoco["conditions"].tolist()
     np.testing.assert_allclose(on_warp["length"], on_mujoco["length"], atol=2)
     np.testing.assert_allclose(on_warp["return"], on_mujoco["return"], rtol=0.05)
+
+
+def deterministic_run(folder: Path, device: str, name: str) -> Path:
+    """Run scripted and learned jobs on MuJoCo-Warp with --deterministic, and return the output folder."""
+    jobs = [
+        {
+            "name": "scripted",
+            "arena_env_args": {"environment": "reach", "num_envs": 2, "backend": "warp"},
+            "policy_type": "scripted",
+            "num_episodes": 3,
+        },
+        {
+            "name": "learned",
+            "arena_env_args": {"environment": "reach", "num_envs": 2, "backend": "warp", "action_mode": "ee_delta"},
+            "policy_type": "rsl_rl",
+            "policy_config_dict": {"checkpoint_path": str(ROOT / "models" / "reach")},
+            "num_episodes": 3,
+        },
+    ]
+    path, output = write_jobs(folder / "jobs.json", jobs), folder / name
+    options = ("--device", device, "--policy_device", device, "--deterministic", "--policy_batch", 4)
+    finished = run(command("--eval_jobs_config", path, "--output_dir", output, *options), timeout_s=600)
+    assert finished.returncode == 0, finished.stderr
+    return output
+
+
+def jobs_without_times(output: Path) -> list[dict[str, object]]:
+    """Return the jobs of results.json, less the columns of when, where and how long."""
+    jobs = json.loads((output / "results.json").read_text())["jobs"]
+    return [{name: value for name, value in job.items() if name not in JOB_TIMING_COLUMNS} for job in jobs]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_with_determinism_the_same_run_on_warp_gives_the_same_table_and_recordings(tmp_path, device):
+    once, again = (deterministic_run(tmp_path, device, name) for name in ("once", "again"))
+    assert same_tables(once, again)
+    assert jobs_without_times(once) == jobs_without_times(again)
+    for job in ("scripted", "learned"):
+        for index in range(3):
+            recorded, found = (read_episode(output / job / f"dataset_{job}.hdf5", index) for output in (once, again))
+            assert "mujoco_warp" in str(recorded.attributes["provenance"])
+            assert first_difference(recorded, found) is None
+            assert first_difference(found, recorded) is None
