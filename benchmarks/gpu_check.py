@@ -2,8 +2,8 @@
 
 Runs the tests that are marked ``gpu``, training with one rank on each GPU (over NCCL where there are several), two
 ranks that share a GPU over gloo, every job file on the GPU, and the benchmarks of physics, pictures and whole
-evaluations. Writes benchmarks/results/gpu-<name>.json after each of them, and docs/performance.md. Without a GPU it
-says so, and does nothing.
+evaluations, of a GR00T model's answers and of two groups of rows. Writes benchmarks/results/gpu-<name>.json after
+each of them, and docs/performance.md. Without a GPU it says so, and does nothing.
 
 Usage: python benchmarks/gpu_check.py [--name h200] [--parts physics pictures] [--limit_s 540 --missing]
 
@@ -11,6 +11,7 @@ Where a GPU is there for minutes only, the last of these goes on each time with 
 ``--device cpu --folder FOLDER`` the same programs run on the CPU, to see that they work.
 """
 
+import dataclasses
 import json
 import os
 import platform
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,13 +31,12 @@ import mujoco_warp
 import torch
 import tyro
 import warp
-from gpu_commands import ROOT, Check, Options, checks
+from gpu_commands import RESULTS, ROOT, Check, Options, checks
 from gpu_page import page
 from gpu_worlds import OUT_OF_TIME
 
 from isaaclab_arena.sim.threads import available_cores
 
-RESULTS = Path(__file__).parent / "results"
 DOCUMENT = ROOT / "docs" / "performance.md"
 LIMIT_S = 1800
 LAST_LINES = 15
@@ -137,7 +137,7 @@ def run_all(options: Options, path: Path, machine: Mapping[str, str], num_gpus: 
                 all_passed = False
                 continue
             told, rows = run(check, Path(name) / f"rows_{number}.json", path if options.missing else None, left_s)
-            found = {**machine, "checks": [asdict(told)], **({check.rows: rows} if check.rows else {})}
+            found = {**machine, "checks": [dataclasses.asdict(told)], **({check.rows: rows} if check.rows else {})}
             gpu_results.write(path, gpu_results.merged(gpu_results.read(path), found))
             all_passed &= told.outcome == "passed"
     return all_passed
@@ -177,8 +177,8 @@ def main(options: Options) -> int:
     }
     folder = options.folder or RESULTS
     folder.mkdir(parents=True, exist_ok=True)
-    name = options.name or gpu.lower().replace(" ", "-")
-    passed = run_all(options, folder / f"gpu-{name}.json", machine, max(1, torch.cuda.device_count()))
+    options = dataclasses.replace(options, name=options.name or gpu.lower().replace(" ", "-"))
+    passed = run_all(options, folder / f"gpu-{options.name}.json", machine, max(1, torch.cuda.device_count()))
     write_document(folder, DOCUMENT if options.folder is None else folder / "performance.md")
     return 0 if passed else 1
 

@@ -12,8 +12,10 @@ BENCHMARKS = Path(__file__).parent
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 TRAINER = ("-m", "isaaclab_arena.training.train")
 
-Part = Literal["tests", "training", "jobs", "physics", "pictures", "episodes"]
-PARTS: tuple[Part, ...] = ("tests", "training", "jobs", "physics", "pictures", "episodes")
+RESULTS = BENCHMARKS / "results"
+
+Part = Literal["tests", "training", "jobs", "physics", "pictures", "episodes", "policies"]
+PARTS: tuple[Part, ...] = ("tests", "training", "jobs", "physics", "pictures", "episodes", "policies")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +85,7 @@ def checks(options: Options, folder: Path, num_gpus: int) -> Iterator[Check]:
         "physics": lambda: physics(options),
         "pictures": lambda: pictures(options),
         "episodes": lambda: episodes(options),
+        "policies": lambda: policies(options),
     }
     for part in PARTS:
         if part in options.parts:
@@ -143,6 +146,19 @@ def episodes(options: Options) -> Iterator[Check]:
     for job in options.evaluations:
         command = _program("gpu_episodes", options, "--jobs", job, *num_envs)
         yield Check(name=f"episodes of {job}", command=command, rows="episodes")
+
+
+def policies(options: Options) -> Iterator[Check]:
+    """Yield what a GR00T model's answers cost, compiled too, and what it gives to divide rows into two groups."""
+    results = options.folder or RESULTS
+    for name, program, arguments in (
+        ("answers of GR00T", "gr00t_policy", ("--devices", options.device, "--compiled_on", options.device)),
+        ("two groups of rows", "pipeline", ("--device", options.device, "--backend", "warp", "--num_envs", "64")),
+    ):
+        output = ("--output", str(results / f"{program}-{options.name}.md"))
+        repeated = ("--starts", "1", "--runs", "1") if program == "gr00t_policy" else ("--pairs", "3")
+        command = (sys.executable, str(BENCHMARKS / f"{program}.py"), *arguments, *repeated, *output)
+        yield Check(name=name, command=command)
 
 
 def _turns(options: Options) -> tuple[str, ...]:

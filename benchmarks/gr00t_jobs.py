@@ -29,6 +29,7 @@ class JobSize:
         episodes_per_row: Episodes for each of them.
         camera_size: Edge of the pictures [px].
         asks_every_step: Whether the model is asked in every control step instead of once for each chunk.
+        backend: What simulates.
     """
 
     environment: str
@@ -36,6 +37,7 @@ class JobSize:
     episodes_per_row: int
     camera_size: int = 64
     asks_every_step: bool = False
+    backend: str = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +75,7 @@ def run_job(
         "num_envs": size.num_envs,
         "enable_cameras": True,
         "camera_size": size.camera_size,
+        "backend": size.backend,
     }
     job = {
         "name": "job",

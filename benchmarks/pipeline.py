@@ -29,6 +29,7 @@ class Options:
         model_path: Folder of a checkpoint that fits ``panda_closedloop.yaml``.
         device: Where models and simulations run.
         environment: What the jobs run.
+        backend: What simulates them.
         num_envs: Rows.
         episodes: Episodes for each row.
         pairs: Runs of each kind.
@@ -38,6 +39,7 @@ class Options:
     model_path: Path = ROOT / "models" / "panda_tabletop"
     device: str = "cpu"
     environment: str = "lift_object"
+    backend: str = "auto"
     num_envs: int = 16
     episodes: int = 2
     pairs: int = 5
@@ -55,6 +57,7 @@ def measured(options: Options, folder: Path) -> dict[bool, list[tuple[Run, Run]]
                 num_envs=options.num_envs,
                 episodes_per_row=options.episodes,
                 asks_every_step=every_step,
+                backend=options.backend,
             )
             runs = {}
             for groups in (1, 2) if number % 2 else (2, 1):
@@ -97,6 +100,16 @@ def _median(values: Sequence[float]) -> float:
     return statistics.median(values)
 
 
+def command(options: Options) -> str:
+    """Return the command line that measures the same."""
+    words = ["python", "benchmarks/pipeline.py"]
+    for name in ("device", "environment", "backend", "num_envs", "episodes", "pairs"):
+        value = getattr(options, name)
+        if value != getattr(Options(), name):
+            words += [f"--{name}", str(value)]
+    return " ".join(words)
+
+
 def main(options: Options) -> None:
     """Measure, print the table and write it."""
     load = os.getloadavg()[0]
@@ -105,12 +118,12 @@ def main(options: Options) -> None:
     print("\n".join(lines))
     text = f"""# Two groups of rows against one
 
-    python benchmarks/pipeline.py
+    {command(options)}
 
 {platform.machine()}, {os.cpu_count()} cores, load average {load:.1f} at the start, {datetime.now(UTC):%Y-%m-%d};
-`{options.environment}` with {options.num_envs} rows and two cameras of 64 x 64 on `{options.device}`, one thread of
-physics and one of torch. Figures are medians of {options.pairs} runs; ratios are of pairs, with the smallest and the
-largest. With two groups `render` and `simulate` are what the loop waited for.
+`{options.environment}` with {options.num_envs} rows and two cameras of 64 x 64 on `{options.device}`, backend
+`{options.backend}`, one thread of physics and one of torch. Figures are medians of {options.pairs} runs; ratios are of
+pairs, with the smallest and the largest. With two groups `render` and `simulate` are what the loop waited for.
 
 """
     options.output.write_text(text + "\n".join(lines) + "\n", encoding="utf-8")

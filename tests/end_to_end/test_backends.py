@@ -43,25 +43,39 @@ def test_episodes_in_which_everything_varies_come_out_the_same_on_both(tmp_path)
     np.testing.assert_allclose(on_warp["return"], on_mujoco["return"], rtol=0.05)
 
 
-def deterministic_run(folder: Path, device: str, name: str) -> Path:
-    """Run scripted and learned jobs on MuJoCo-Warp with --deterministic, and return the output folder."""
-    jobs = [
-        {
-            "name": "scripted",
-            "arena_env_args": {"environment": "reach", "num_envs": 2, "backend": "warp"},
-            "policy_type": "scripted",
-            "num_episodes": 3,
-        },
-        {
-            "name": "learned",
-            "arena_env_args": {"environment": "reach", "num_envs": 2, "backend": "warp", "action_mode": "ee_delta"},
-            "policy_type": "rsl_rl",
-            "policy_config_dict": {"checkpoint_path": str(ROOT / "models" / "reach")},
-            "num_episodes": 3,
-        },
-    ]
+SMALL = [
+    {
+        "name": name,
+        "arena_env_args": {"environment": "cartpole", "num_envs": 2, "backend": "warp"},
+        "policy_type": policy,
+        "num_episodes": 3,
+    }
+    for name, policy in (("random", "random_action"), ("network", "tests.fakes_network.NetworkPolicy"))
+]
+"""Poles that soon fall."""
+
+TOUCHING = [
+    {
+        "name": "scripted",
+        "arena_env_args": {"environment": "reach", "num_envs": 2, "backend": "warp"},
+        "policy_type": "scripted",
+        "num_episodes": 3,
+    },
+    {
+        "name": "learned",
+        "arena_env_args": {"environment": "reach", "num_envs": 2, "backend": "warp", "action_mode": "ee_delta"},
+        "policy_type": "rsl_rl",
+        "policy_config_dict": {"checkpoint_path": str(ROOT / "models" / "reach")},
+        "num_episodes": 3,
+    },
+]
+"""An arm, which may touch what is there."""
+
+
+def deterministic_run(folder: Path, jobs: list[dict], device: str, name: str, *more: object) -> Path:
+    """Run jobs with --deterministic, and return the output folder."""
     path, output = write_jobs(folder / "jobs.json", jobs), folder / name
-    options = ("--device", device, "--policy_device", device, "--deterministic", "--policy_batch", 4)
+    options = ("--device", device, "--policy_device", device, "--deterministic", "--policy_batch", 4, *more)
     finished = run(command("--eval_jobs_config", path, "--output_dir", output, *options), timeout_s=600)
     assert finished.returncode == 0, finished.stderr
     return output
@@ -73,14 +87,34 @@ def jobs_without_times(output: Path) -> list[dict[str, object]]:
     return [{name: value for name, value in job.items() if name not in JOB_TIMING_COLUMNS} for job in jobs]
 
 
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def small(request, tmp_path_factory) -> tuple[str, Path]:
+    """Return a device, and the output of the small jobs there."""
+    return request.param, deterministic_run(tmp_path_factory.mktemp("small"), SMALL, request.param, "out")
+
+
+def test_with_determinism_the_same_run_on_warp_gives_the_same_table_and_recordings(small, tmp_path):
+    device, once = small
+    assert_the_same(once, deterministic_run(tmp_path, SMALL, device, "again"), SMALL)
+
+
+def test_two_groups_of_rows_on_warp_give_the_table_of_one(small, tmp_path):
+    device, together = small
+    assert_the_same(together, deterministic_run(tmp_path, SMALL, device, "divided", "--pipeline", 2), SMALL)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_with_determinism_the_same_run_on_warp_gives_the_same_table_and_recordings(tmp_path, device):
-    once, again = (deterministic_run(tmp_path, device, name) for name in ("once", "again"))
+def test_with_determinism_an_arm_does_the_same_again(tmp_path, device):
+    once, again = (deterministic_run(tmp_path, TOUCHING, device, name) for name in ("once", "again"))
+    assert_the_same(once, again, TOUCHING)
+
+
+def assert_the_same(once: Path, again: Path, jobs: list[dict]) -> None:
     assert same_tables(once, again)
     assert jobs_without_times(once) == jobs_without_times(again)
-    for job in ("scripted", "learned"):
+    for job in (job["name"] for job in jobs):
         for index in range(3):
             recorded, found = (read_episode(output / job / f"dataset_{job}.hdf5", index) for output in (once, again))
             assert "mujoco_warp" in str(recorded.attributes["provenance"])
