@@ -23,6 +23,8 @@ HEAD_CAMERA = "robot_head_cam"
 """The camera of the scene that policies see; they see every camera on the robot too."""
 
 _ROBOT_PREFIX = "robot/"
+_FILMED_AT_ONCE = 16
+"""Worlds of a `WarpBackend` that are rendered at once where nobody but a film wants to see them."""
 _MIN_SIZE, _MAX_SIZE = 16, 2048
 
 
@@ -177,6 +179,7 @@ class EnvironmentCameras:
         width, height = options.resolution
         return self._made_studio(
             self._observed,
+            only_films=not options.enable_cameras,
             shadows=False,
             width=width,
             height=height,
@@ -186,11 +189,11 @@ class EnvironmentCameras:
 
     def _viewport_studio(self) -> "_Studio":
         width, height = self._options.viewport_width, self._options.viewport_height
-        return self._made_studio(self._viewport, shadows=True, width=width, height=height)
+        return self._made_studio(self._viewport, only_films=True, shadows=True, width=width, height=height)
 
-    def _made_studio(self, names: Sequence[str], **wanted: Any) -> "_Studio":
+    def _made_studio(self, names: Sequence[str], *, only_films: bool, **wanted: Any) -> "_Studio":
         if self._backend.renders:
-            return _BatchStudio(self._backend, names, **wanted)
+            return _BatchStudio(self._backend, names, only_films=only_films, **wanted)
         return _ThreadStudio(self._backend, names, num_threads=self._num_threads, **wanted)
 
 
@@ -209,6 +212,7 @@ class _Studio(ABC):
         *,
         width: int,
         height: int,
+        device: torch.device,
         depth: bool = False,
         segmentation: bool = False,
     ) -> None:
@@ -219,10 +223,12 @@ class _Studio(ABC):
         self._cameras = [
             Camera(name=name, width=width, height=height, depth=depth, segmentation=segmentation) for name in names
         ]
-        shape, device = (backend.num_envs, height, width), backend.device
+        shape = (backend.num_envs, height, width)
         self.pictures: dict[str, torch.Tensor] = {}
         for name in names:
-            self.pictures[_rgb_term(name)] = torch.zeros((*shape, 3), dtype=torch.uint8, device=device)
+            # NumPy's zeros take no memory until they are written, and of many rows a few may be filmed.
+            colours = torch.from_numpy(np.zeros((*shape, 3), np.uint8))
+            self.pictures[_rgb_term(name)] = colours.to(device)
             if depth:
                 self.pictures[_term(name, "depth")] = torch.zeros((*shape, 1), device=device)
             if segmentation:
@@ -250,7 +256,7 @@ class _ThreadStudio(_Studio):
         from isaaclab_arena.sim.cameras import RayTracers  # noqa: PLC0415  see `_Studio`
 
         begin = time.perf_counter()
-        super().__init__(backend, names, **wanted)
+        super().__init__(backend, names, device=backend.device, **wanted)
         num_threads = min(num_threads, backend.num_envs)
         self._tracers = RayTracers(backend.model, self._cameras, shadows=shadows, num_threads=num_threads)
         self.render_s = time.perf_counter() - begin
@@ -273,25 +279,32 @@ class _ThreadStudio(_Studio):
 
 
 class _BatchStudio(_Studio):
-    """Renders all worlds at once, where they live."""
+    """Renders many worlds at once, where they live; for films a few at once, whose pictures are kept on the CPU."""
 
-    def __init__(self, backend: Backend, names: Sequence[str], *, shadows: bool, **wanted: Any) -> None:
+    def __init__(
+        self, backend: Backend, names: Sequence[str], *, only_films: bool, shadows: bool, **wanted: Any
+    ) -> None:
         from isaaclab_arena.sim.batch_cameras import BatchCameras  # noqa: PLC0415  see `_Studio`
         from isaaclab_arena.sim.warp_backend import WarpBackend  # noqa: PLC0415
 
         begin = time.perf_counter()
-        super().__init__(backend, names, **wanted)
+        device = torch.device("cpu") if only_films else backend.device
+        super().__init__(backend, names, device=device, **wanted)
         if not isinstance(backend, WarpBackend):
             raise TypeError(f"'{backend.engine()}' does not render its worlds itself")
-        self._batch = BatchCameras(backend, self._cameras, shadows=shadows)
+        at_once = _FILMED_AT_ONCE if only_films else None
+        self._batch = BatchCameras(backend, self._cameras, shadows=shadows, at_once=at_once)
         self.render_s = time.perf_counter() - begin
 
     def _render(self, env_ids: Sequence[int]) -> None:
         rows = torch.tensor(list(env_ids), device=self._backend.device)
         rows = rows[~self._backend.diverged[rows]]
-        for camera, pictures in self._batch.render().items():
+        if not len(rows):
+            return
+        for camera, pictures in self._batch.render(rows).items():
             name, _, kind = camera.partition(":")
-            self.pictures[_term(name, kind) if kind else _rgb_term(name)][rows] = pictures[rows]
+            kept = self.pictures[_term(name, kind) if kind else _rgb_term(name)]
+            kept[rows.to(kept.device)] = pictures.to(kept.device)
 
 
 def _term(camera: str, kind: str) -> str:

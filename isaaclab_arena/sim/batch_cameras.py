@@ -1,4 +1,4 @@
-"""Pictures of all worlds of a `WarpBackend` at once: rendered where the worlds live, and left there as tensors."""
+"""Pictures of many worlds of a `WarpBackend` at once: rendered where they live, and left there as tensors."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,6 +7,7 @@ import torch
 import warp
 
 from isaaclab_arena.sim.cameras import Camera, render_context
+from isaaclab_arena.sim.few_worlds import FewWorlds
 from isaaclab_arena.sim.warp_backend import WarpBackend
 from isaaclab_arena.sim.warp_kernels import one_compiler_at_a_time
 
@@ -14,38 +15,59 @@ _BYTES_PER_PIXEL = 4
 
 
 class BatchCameras:
-    """Renders every world with the ray tracer that `RayTracers` uses for worlds on the CPU.
+    """Renders worlds with the ray tracer that `RayTracers` uses for worlds on the CPU.
 
     Args:
         backend: The worlds, whose own colours, lights and camera poses show.
         cameras: Which cameras are rendered, and how.
         shadows: Whether lights cast shadows.
+        at_once: Worlds that are rendered at once, which decides how much memory it takes; by default all.
     """
 
-    def __init__(self, backend: WarpBackend, cameras: Sequence[Camera], *, shadows: bool = False) -> None:
+    def __init__(
+        self, backend: WarpBackend, cameras: Sequence[Camera], *, shadows: bool = False, at_once: int | None = None
+    ) -> None:
         self._backend = backend
         self._cameras = tuple(cameras)
+        self._few = None if at_once is None or at_once >= backend.num_envs else FewWorlds(backend, at_once)
+        num_worlds = backend.num_envs if self._few is None else self._few.num_worlds
         with one_compiler_at_a_time(), backend.warp_work():
-            self._context = render_context(backend.model, cameras, num_worlds=backend.num_envs, shadows=shadows)
+            self._context = render_context(backend.model, cameras, num_worlds=num_worlds, shadows=shadows)
             # The first pictures compile what takes them.
-            self._shoot()
+            self._shoot(torch.arange(num_worlds, device=backend.device))
         self._geom_body = torch.tensor(backend.model.geom_bodyid, dtype=torch.int32, device=backend.device)
 
-    def render(self) -> Mapping[str, torch.Tensor]:
-        """Render all worlds as they are.
+    def render(self, env_ids: torch.Tensor | None = None) -> Mapping[str, torch.Tensor]:
+        """Render worlds as they are.
+
+        Args:
+            env_ids: Which ones, None for all. Shape: (n,), int64.
 
         Returns:
-            ``<camera>`` to colours, uint8, shape (num_envs, height, width, 3); and where they were asked for
+            ``<camera>`` to colours, uint8, shape (n, height, width, 3); and where they were asked for
             ``<camera>:depth`` [m], float32, and ``<camera>:segmentation``, index of the body that is seen, -1 for none,
-            int32, both of shape (num_envs, height, width, 1). On the backend's device.
+            int32, both of shape (n, height, width, 1). On the backend's device.
         """
-        self._shoot()
-        context, num_envs = self._context, self._backend.num_envs
+        if env_ids is None:
+            env_ids = torch.arange(self._backend.num_envs, device=self._backend.device)
+        if self._few is None:
+            self._shoot(env_ids)
+            return {name: pictures[env_ids] for name, pictures in self._pictures().items()}
+        parts: dict[str, list[torch.Tensor]] = {}
+        for part in env_ids.split(self._few.num_worlds):
+            self._shoot(part)
+            for name, pictures in self._pictures().items():
+                parts.setdefault(name, []).append(pictures[: len(part)])
+        return {name: torch.cat(pictures) for name, pictures in parts.items()}
+
+    def _pictures(self) -> Mapping[str, torch.Tensor]:
+        """Return the pictures that were taken last."""
+        context, num_worlds = self._context, self._context.rgb_data.shape[0]
         colours = warp.to_torch(context.rgb_data.view(warp.int32)).view(torch.uint8)
         starts = zip(context.rgb_adr.numpy(), context.depth_adr.numpy(), context.seg_adr.numpy(), strict=True)
         pictures = {}
         for camera, (rgb_start, depth_start, seen_start) in zip(self._cameras, starts, strict=True):
-            shape, pixels = (num_envs, camera.height, camera.width), camera.height * camera.width
+            shape, pixels = (num_worlds, camera.height, camera.width), camera.height * camera.width
             # A pixel is one number, 0xAARRGGBB, which lies in memory from blue to alpha.
             first = int(rgb_start) * _BYTES_PER_PIXEL
             packed = colours[:, first : first + pixels * _BYTES_PER_PIXEL].reshape(*shape, _BYTES_PER_PIXEL)
@@ -59,8 +81,9 @@ class BatchCameras:
                 pictures[f"{camera.name}:segmentation"] = bodies.reshape(*shape, 1).to(torch.int32)
         return pictures
 
-    def _shoot(self) -> None:
-        model, data = self._backend.warp_worlds
+    def _shoot(self, env_ids: torch.Tensor) -> None:
+        """Take pictures of the named worlds, or of all if there is memory for that."""
+        model, data = self._backend.warp_worlds if self._few is None else self._few.show(env_ids)
         with self._backend.warp_work():
             mujoco_warp.refit_bvh(model, data, self._context)
             mujoco_warp.render(model, data, self._context)

@@ -70,3 +70,21 @@ def test_each_world_shows_its_own_colours_and_camera(backend, cameras):
     assert colours.shape == (2, HEIGHT, WIDTH, 3)
     assert colours.dtype == torch.uint8
     assert not torch.equal(colours[0], colours[1])
+
+
+@pytest.mark.parametrize("env_ids", [[0, 1, 2], [2], [1, 2]])
+def test_a_few_worlds_at_a_time_look_as_they_do_together(model, cameras, env_ids):
+    backend = WarpBackend(model, num_envs=3, device=torch.device("cpu"))
+    blue = [*painted(model, "object/body", (0.0, 0.0, 1.0))]
+    shifted = [*moved_camera(model, cameras[0].name, shift=(0.05, 0.0, 0.0), turn=(0.0, 0.0, 0.0))]
+    backend.vary(torch.arange(3), [[], blue, shifted])
+    backend.reset(torch.arange(3), [StartState()] * 3)
+    together = BatchCameras(backend, cameras, shadows=True).render(torch.tensor(env_ids))
+    few = BatchCameras(backend, cameras, shadows=True, at_once=2).render(torch.tensor(env_ids))
+    assert few.keys() == together.keys()
+    for name, pictures in together.items():
+        assert torch.equal(few[name], pictures), name
+    if len(env_ids) == 3:
+        rows = few[cameras[0].name]
+        assert not torch.equal(rows[0], rows[1])
+        assert not torch.equal(rows[0], rows[2])
