@@ -135,9 +135,9 @@ class ClaimedEpisodes(Observer):
         self._num_running += len(starts)
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
-        """Count one step of every running row, which is known without waiting for the device."""
-        del environment, transition
-        self._env_steps += self._num_running
+        """Count one step of every running row."""
+        del environment
+        self._env_steps += transition.num_running
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         """Count the episode; the last one of a piece finishes it."""

@@ -164,8 +164,13 @@ class GroupRows:
         if begun is None:
             raise RuntimeError("no step was begun")
         step = self._latest = self._stepping.finish()
-        running = self._episodes.running.clone()
-        transition = Transition(running=running, observation=self._observation, action=begun.action, step=step)
+        transition = Transition(
+            running=self._episodes.running.clone(),
+            num_running=self.num_running,
+            observation=self._observation,
+            action=begun.action,
+            step=step,
+        )
         with self._measure(Phase.RECORD):
             for observer in self._shared.observers:
                 observer.on_step(self._environment, transition)

@@ -246,7 +246,7 @@ class _EnvStepCounter(Observer):
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
         del environment
-        self.total += int(transition.running.sum())
+        self.total += transition.num_running
 
 
 def seed_global_generators(seed: int) -> None:

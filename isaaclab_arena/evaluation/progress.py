@@ -15,9 +15,9 @@ from rich.text import Text
 
 from isaaclab_arena.distributed.rank_status import RankStatus, StatusPublisher
 from isaaclab_arena.distributed.rendezvous import RankFate, RankReport
-from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
-from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
+from isaaclab_arena.interfaces.observer import Observer, Transition
 
 _LOG = logging.getLogger(__name__)
 _DISPLAY_INTERVAL_S = 0.5
@@ -34,27 +34,15 @@ class ProgressObserver(Observer):
 
     def __init__(self, publisher: StatusPublisher) -> None:
         self._publisher = publisher
-        self._running_rows = 0
-
-    def on_episode_start(
-        self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
-    ) -> None:
-        """Count the rows that begin."""
-        del environment, observation
-        self._running_rows += len(starts)
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
-        """Count one step of every running row.
-
-        The rows are known from starts and ends, because summing ``transition.running`` would wait for the GPU.
-        """
-        del environment, transition
-        self._publisher.count_env_steps(self._running_rows)
+        """Count one step of every running row."""
+        del environment
+        self._publisher.count_env_steps(transition.num_running)
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         """Count the episode."""
         del environment
-        self._running_rows -= 1
         self._publisher.count_episode(success=record.success, error=record.outcome is Outcome.ERROR)
 
 

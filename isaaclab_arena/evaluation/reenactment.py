@@ -118,7 +118,8 @@ class _Stage:
             action[row] = scene.actions[scene.step]
             running[row] = True
         step = environment.step(action)
-        self._kept().append(Transition(running=running, observation=observation, action=action, step=step))
+        made = Transition(running=running, num_running=len(scenes), observation=observation, action=action, step=step)
+        self._kept().append(made)
         over = step.terminated | step.truncated | step.diverged
         ended = []
         for row, scene in scenes.items():

@@ -39,12 +39,14 @@ class Transition:
 
     Attributes:
         running: Rows in which an episode made this step. Shape: (num_envs,), bool.
+        num_running: Their number, known without waiting for a GPU.
         observation: What the policy saw.
         action: What it did. Shape: (num_envs, action_dim).
         step: What came of it.
     """
 
     running: torch.Tensor
+    num_running: int
     observation: Observation
     action: torch.Tensor
     step: Step

@@ -124,6 +124,11 @@ def test_a_group_that_fails_is_the_jobs_failure(tmp_path):
     assert report.error == "ValueError: I would rather not"
 
 
+def test_control_steps_are_counted_once_for_each_running_row(tmp_path):
+    report, rows = played(tmp_path, job(num_envs=5, num_episodes=30))
+    assert report.env_steps == sum(row["episode_length"] for row in rows)
+
+
 def test_time_adds_up(tmp_path):
     report, _ = played(tmp_path, job(num_episodes=30))
     parts = report.build_s + report.simulate_s + report.policy_s + report.render_s + report.record_s + report.idle_s

@@ -34,7 +34,8 @@ def make_a_step(clock: StartUpClock) -> None:
     action = torch.zeros(1, 2)
     step = ENVIRONMENT.step(action)
     running = torch.tensor([True])
-    clock.on_step(ENVIRONMENT, Transition(running=running, observation=observation, action=action, step=step))
+    made = Transition(running=running, num_running=1, observation=observation, action=action, step=step)
+    clock.on_step(ENVIRONMENT, made)
 
 
 def test_every_second_until_the_first_step_belongs_to_one_part_and_those_of_kernels_to_them():
