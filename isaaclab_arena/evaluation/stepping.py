@@ -3,6 +3,7 @@
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -87,10 +88,12 @@ class BackgroundStepping:
     def __init__(self, environment: Environment, stopwatch: Stopwatch) -> None:
         self._environment = environment
         self._stopwatch = stopwatch
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="simulation")
         self._under_way: Future[_Made] | None = None
         is_gpu = environment.device.type == "cuda"
         self._stream = torch.cuda.Stream(environment.device) if is_gpu else None
+        # Each thread has a current GPU of its own, at first the first one, which may be another rank's.
+        begin = partial(torch.cuda.set_device, environment.device) if is_gpu else None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="simulation", initializer=begin)
 
     def begin(self, action: torch.Tensor) -> None:
         """Begin a step. Shape of ``action``: (num_envs, action_dim)."""
