@@ -73,7 +73,7 @@ class JobRun:
         self._results: list[RolloutResult] = []
         self._num_episodes: int | None = job.config.num_episodes
         self._env_steps = _EnvStepCounter()
-        self._is_reproducible = False
+        self._reproducible: Reproducible | None = None
 
     def run(self, directory: Path) -> None:
         """Run every rebuild of the job in which this rank has something to do."""
@@ -103,7 +103,6 @@ class JobRun:
         interrupted = any(result.interrupted for result in self._results)
         status = ReportedStatus.INTERRUPTED if interrupted else ReportedStatus.COMPLETED
         watch = self._stopwatch
-        bitwise = self._settings.device.type == "cpu" and self._is_reproducible
         return JobReport(
             job=self._job.config.name,
             rank=self._settings.rank,
@@ -123,7 +122,7 @@ class JobRun:
             env_steps=self._env_steps.total,
             num_episodes=self._num_episodes,
             cut_episodes=sum(result.cut_episodes for result in self._results),
-            reproducible=Reproducible.BITWISE if bitwise else Reproducible.PLAN,
+            reproducible=self._reproducible,
             error=error,
             traceback_file=traceback_file,
         )
@@ -145,7 +144,8 @@ class JobRun:
         watched = self._boundary.watchdog.watch(config.name, silence_s=silence_s, missing="has not been built in")
         with watched, self._stopwatch.measure(Phase.BUILD):
             built = build_groups(self._job, self._settings, self._workbench, self._start_up)
-        self._is_reproducible = built.is_reproducible
+        bitwise = self._settings.device.type == "cpu" and built.is_reproducible
+        self._reproducible = Reproducible.BITWISE if bitwise else Reproducible.PLAN
         return built.groups
 
     def _prepare(self, writers: "_Writers", directory: Path, rebuild: int, environment: Environment) -> None:

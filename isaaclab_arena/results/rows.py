@@ -269,12 +269,10 @@ def _how_it_went(evidence: JobEvidence) -> dict[str, Any]:
     reports, latest = evidence.reports, _latest(evidence)
     if not reports:
         return {"rank": None if evidence.job.rank is None else str(evidence.job.rank)}
-    bitwise = all(report.reproducible is Reproducible.BITWISE for report in reports)
-    bitwise = bitwise and evidence.same_conditions and not evidence.unequal_episodes
     first_error = next((report for report in latest if report.error), None)
     return {
         "cut": 0 if all_episodes_finished(evidence) else sum(report.cut_episodes for report in latest),
-        "reproducible": str(Reproducible.BITWISE if bitwise else Reproducible.PLAN),
+        "reproducible": _reproducible(evidence),
         "error": first_error.error if first_error else None,
         "traceback_file": first_error.traceback_file if first_error else None,
         "attempts": len({report.attempt for report in reports}),
@@ -282,6 +280,16 @@ def _how_it_went(evidence: JobEvidence) -> dict[str, Any]:
         "device": ", ".join(sorted({report.device for report in reports})),
         **_seconds(reports),
     }
+
+
+def _reproducible(evidence: JobEvidence) -> str | None:
+    """Return what running the job again gives, None if no rank came as far as to know."""
+    # A rank that failed before the job was built has no episodes, and takes nothing from those of other attempts.
+    promises = {report.reproducible for report in evidence.reports} - {None}
+    if not promises:
+        return None
+    bitwise = promises == {Reproducible.BITWISE} and evidence.same_conditions and not evidence.unequal_episodes
+    return str(Reproducible.BITWISE if bitwise else Reproducible.PLAN)
 
 
 def _seconds(reports: Sequence[JobReport]) -> dict[str, Any]:

@@ -78,7 +78,7 @@ class JobReport:
         env_steps: Control steps summed over running rows.
         num_episodes: Episodes planned, once known; None for a job limited by steps.
         cut_episodes: Episodes under way that a step limit or an interruption ended.
-        reproducible: What running it again gives.
+        reproducible: What running it again gives, None where the job was never built.
         error: What went wrong, in one line.
         traceback_file: File with the whole traceback, relative to the output folder.
         schema_version: Version of this layout.
@@ -101,7 +101,7 @@ class JobReport:
     env_steps: int = 0
     num_episodes: int | None = None
     cut_episodes: int = 0
-    reproducible: Reproducible = Reproducible.PLAN
+    reproducible: Reproducible | None = None
     error: str | None = None
     traceback_file: str | None = None
     attempt: int = 1

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.errors import ArenaError, PolicyError
 from isaaclab_arena.evaluation.episode_plan import split_evenly
 from isaaclab_arena.evaluation.job_runner import JobRunner
 from isaaclab_arena.interfaces.episode import Outcome
@@ -126,6 +126,15 @@ def test_only_a_policy_that_says_so_is_reproducible_bit_for_bit(tmp_path):
     runner = JobRunner(settings(tmp_path))
     assert runner.run(job("shrug")).reproducible is Reproducible.PLAN
     assert runner.run(job("careful", policy_class=Careful)).reproducible is Reproducible.BITWISE
+
+
+def test_a_job_that_cannot_be_built_promises_nothing(tmp_path):
+    class Unbuildable(ShrugPolicy):
+        def check_environment(self, env):
+            raise PolicyError("not this one")
+
+    report = JobRunner(settings(tmp_path)).run(job(policy_class=Unbuildable))
+    assert (report.status, report.reproducible) == (ReportedStatus.FAILED, None)
 
 
 @pytest.mark.parametrize(

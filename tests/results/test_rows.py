@@ -100,6 +100,12 @@ def test_unequal_commits_take_the_promise_of_equal_bits_away():
     assert job_row(dataclasses.replace(sure, unequal_episodes=True))["reproducible"] == "plan"
 
 
+def test_an_attempt_that_failed_before_the_job_was_built_takes_no_promise_away():
+    unbuilt = report(status="failed", reproducible=None)
+    assert job_row(evidence("s", reports=[unbuilt, report(attempt=2)]))["reproducible"] == "bitwise"
+    assert job_row(evidence("", reports=[unbuilt]))["reproducible"] is None
+
+
 def test_rows_hold_the_columns_and_no_others():
     assert set(job_row(evidence("s"))) == {*JOB_COLUMNS, *JOB_TIMING_COLUMNS}
     assert set(episode_row(planned(), rows("s")[0])) == {*EPISODE_COLUMNS, *EPISODE_TIMING_COLUMNS}
