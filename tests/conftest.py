@@ -1,12 +1,20 @@
 """What every test can rely on."""
 
 import logging
+import signal
 from collections.abc import Generator, Iterator
 
 import pytest
 import torch
 
 from tests.pretend_gpu import PretendGpu
+
+
+def pytest_configure() -> None:
+    """Hear the signals that whoever started the tests ignores, as ``nohup`` and a shell's ``&`` do: many send them."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -32,9 +32,14 @@ class BatchCameras:
         self._few = None if at_once is None or at_once >= backend.num_envs else FewWorlds(backend, at_once)
         num_worlds = backend.num_envs if self._few is None else self._few.num_worlds
         with one_compiler_at_a_time(), backend.warp_work():
-            self._context = render_context(backend.model, cameras, num_worlds=num_worlds, shadows=shadows)
+            self._context = context = render_context(backend.model, cameras, num_worlds=num_worlds, shadows=shadows)
             # The first pictures compile what takes them.
             self._shoot(torch.arange(num_worlds, device=backend.device))
+        # Where each camera's pixels begin, read once: to read it back for every picture would be to wait for the GPU.
+        self._starts = [
+            tuple(map(int, starts))
+            for starts in zip(context.rgb_adr.numpy(), context.depth_adr.numpy(), context.seg_adr.numpy(), strict=True)
+        ]
         self._geom_body = torch.tensor(backend.model.geom_bodyid, dtype=torch.int32, device=backend.device)
 
     def render(self, env_ids: torch.Tensor | None = None) -> Mapping[str, torch.Tensor]:
@@ -48,11 +53,13 @@ class BatchCameras:
             ``<camera>:depth`` [m], float32, and ``<camera>:segmentation``, index of the body that is seen, -1 for none,
             int32, both of shape (n, height, width, 1). On the backend's device.
         """
+        is_all = env_ids is None
         if env_ids is None:
             env_ids = torch.arange(self._backend.num_envs, device=self._backend.device)
         if self._few is None:
             self._shoot(env_ids)
-            return {name: pictures[env_ids] for name, pictures in self._pictures().items()}
+            pictures = self._pictures()
+            return pictures if is_all else {name: each[env_ids] for name, each in pictures.items()}
         parts: dict[str, list[torch.Tensor]] = {}
         for part in env_ids.split(self._few.num_worlds):
             self._shoot(part)
@@ -64,14 +71,13 @@ class BatchCameras:
         """Return the pictures that were taken last."""
         context, num_worlds = self._context, self._context.rgb_data.shape[0]
         colours = warp.to_torch(context.rgb_data.view(warp.int32)).view(torch.uint8)
-        starts = zip(context.rgb_adr.numpy(), context.depth_adr.numpy(), context.seg_adr.numpy(), strict=True)
         pictures = {}
-        for camera, (rgb_start, depth_start, seen_start) in zip(self._cameras, starts, strict=True):
+        for camera, (rgb_start, depth_start, seen_start) in zip(self._cameras, self._starts, strict=True):
             shape, pixels = (num_worlds, camera.height, camera.width), camera.height * camera.width
             # A pixel is one number, 0xAARRGGBB, which lies in memory from blue to alpha.
-            first = int(rgb_start) * _BYTES_PER_PIXEL
+            first = rgb_start * _BYTES_PER_PIXEL
             packed = colours[:, first : first + pixels * _BYTES_PER_PIXEL].reshape(*shape, _BYTES_PER_PIXEL)
-            pictures[camera.name] = packed[..., [2, 1, 0]]
+            pictures[camera.name] = packed[..., :3].flip(-1)
             if camera.depth:
                 depth = warp.to_torch(context.depth_data)[:, depth_start : depth_start + pixels]
                 pictures[f"{camera.name}:depth"] = depth.reshape(*shape, 1).clone()

@@ -20,9 +20,11 @@ from isaaclab_arena.sim.rotation import rotate
 from isaaclab_arena.sim.warp_buffers import (
     LEFT_OUT,
     BufferSizes,
+    RoomUsed,
     lacks_room,
     make_data,
     probed_sizes,
+    room_used,
     sizes_for,
     with_more_room,
 )
@@ -233,12 +235,12 @@ class WarpBackend(Backend):
         for _ in range(_MOST_GROWTHS):
             self._overflow.zero_()
             run()
-            missed = int(_any_bits(self._overflow))
-            if missed & LEFT_OUT:
-                self._refuse_what_cannot_fit(missed)
-            if not lacks_room(self._data, missed):
+            used = room_used(self._data)
+            if used.missed & LEFT_OUT:
+                self._refuse_what_cannot_fit(used.missed)
+            if not lacks_room(self._data, used):
                 return
-            self._grow()
+            self._grow(used)
             self._restore(before, torch.ones_like(self.diverged))
         raise EnvironmentBuildError(
             f"contacts and constraints of this scene do not fit, not even {self.sizes.contacts} contacts and "
@@ -251,8 +253,8 @@ class WarpBackend(Backend):
             f"MuJoCo-Warp left out contacts ({names!r}), for which it cannot make room; use the backend 'mujoco'"
         )
 
-    def _grow(self) -> None:
-        before, self.sizes = self.sizes, sizes_for(self._data, self.sizes)
+    def _grow(self, used: RoomUsed) -> None:
+        before, self.sizes = self.sizes, sizes_for(used, self.sizes, num_envs=self.num_envs)
         _LOG.info(
             "room for contacts grows from %d to %d, for constraints from %d to %d to a world",
             before.contacts,
@@ -371,12 +373,6 @@ def _put_model(model: mujoco.MjModel, *, deterministic: bool) -> mujoco_warp.Mod
     if deterministic:
         put.opt.deterministic = int(mujoco_warp.DeterminismType.ALL)
     return put
-
-
-def _any_bits(masks: torch.Tensor) -> torch.Tensor:
-    """Return all bits that any number has; torch has no such reduction."""
-    bits = 1 << torch.arange(16, dtype=masks.dtype, device=masks.device)
-    return (((masks[:, None] & bits) != 0).any(dim=0) * bits).sum()
 
 
 def _like(rows: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import mujoco
 import mujoco_warp
 import numpy as np
+import torch
 import warp
 
 _PROBE_STEPS = 400
@@ -47,6 +48,21 @@ class BufferSizes:
     constraints: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class RoomUsed:
+    """What a batch of worlds needed room for, whether it was there or not.
+
+    Attributes:
+        missed: All bits of ``Data.overflow`` that any world has.
+        contacts: Contacts of all worlds together.
+        constraints: Rows of constraints of the world that has most.
+    """
+
+    missed: int
+    contacts: int
+    constraints: int
+
+
 def probed_sizes(model: mujoco.MjModel, *, seed: int = 0) -> BufferSizes:
     """Return the room that a model needs, by simulating it on the CPU with random controls, and some on top.
 
@@ -71,30 +87,36 @@ def probed_sizes(model: mujoco.MjModel, *, seed: int = 0) -> BufferSizes:
     )
 
 
-def lacks_room(data: mujoco_warp.Data, missed: int) -> bool:
-    """Whether something did not fit since ``Data.overflow`` was cleared.
+def room_used(data: mujoco_warp.Data) -> RoomUsed:
+    """Return what worlds needed room for since ``Data.overflow`` was cleared."""
+    contacts = torch.cat((warp.to_torch(data.nacon), warp.to_torch(data.ncollision)))
+    constraints = warp.to_torch(data.nefc)
+    # Together, because each time that it is read back what a GPU has computed takes as long as a small network.
+    numbers = torch.stack((_any_bits(warp.to_torch(data.overflow)), contacts.max(), constraints.max())).tolist()
+    missed, contacts, constraints = map(int, numbers)
+    return RoomUsed(missed=missed, contacts=contacts, constraints=constraints)
 
-    Args:
-        data: The worlds.
-        missed: All bits of that field. Only integration sets those of contacts and constraints, so a forward pass
-            shows in the counts alone, and an earlier one of several steps in the bits alone.
+
+def lacks_room(data: mujoco_warp.Data, used: RoomUsed) -> bool:
+    """Whether something did not fit into ``data``.
+
+    Only integration sets the bits of contacts and constraints, so a forward pass shows in the counts alone, and an
+    earlier one of several steps in the bits alone.
     """
-    contacts = max(int(data.nacon.numpy()[0]), int(data.ncollision.numpy()[0]))
-    return bool(missed & _TOO_SMALL) or contacts > data.naconmax or int(data.nefc.numpy().max()) > data.njmax
+    return bool(used.missed & _TOO_SMALL) or used.contacts > data.naconmax or used.constraints > data.njmax
 
 
-def sizes_for(data: mujoco_warp.Data, before: BufferSizes) -> BufferSizes:
+def sizes_for(used: RoomUsed, before: BufferSizes, *, num_envs: int) -> BufferSizes:
     """Return room for what did not fit.
 
     Args:
-        data: The worlds, after a step in which something did not fit; it knows how much there was.
+        used: What room was needed for.
         before: The room so far.
+        num_envs: Number of worlds.
     """
-    wanted_contacts = max(int(data.nacon.numpy()[0]), int(data.ncollision.numpy()[0])) / data.nworld
-    wanted_constraints = int(data.nefc.numpy().max())
     return BufferSizes(
-        contacts=round(_GROWTH * max(before.contacts, wanted_contacts)),
-        constraints=round(_GROWTH * max(before.constraints, wanted_constraints)),
+        contacts=round(_GROWTH * max(before.contacts, used.contacts / num_envs)),
+        constraints=round(_GROWTH * max(before.constraints, used.constraints)),
     )
 
 
@@ -114,3 +136,9 @@ def with_more_room(model: mujoco.MjModel, data: mujoco_warp.Data, sizes: BufferS
         if isinstance(old, warp.array) and old.shape == new.shape and old.dtype == new.dtype:
             setattr(larger, field.name, old)
     return larger
+
+
+def _any_bits(masks: torch.Tensor) -> torch.Tensor:
+    """Return all bits that any number has; torch has no such reduction."""
+    bits = 1 << torch.arange(16, dtype=masks.dtype, device=masks.device)
+    return (((masks[:, None] & bits) != 0).any(dim=0) * bits).sum()

@@ -175,7 +175,7 @@ def test_where_contacts_do_not_fit_the_step_is_made_again_with_more_room(model, 
 
 
 def test_contacts_that_cannot_fit_are_an_error_and_never_silent(model, monkeypatch):
-    monkeypatch.setattr(warp_backend, "sizes_for", lambda data, before: before)
+    monkeypatch.setattr(warp_backend, "sizes_for", lambda used, before, *, num_envs: before)
     with pytest.raises(EnvironmentBuildError, match=r"do not fit, not even 1 contacts .*; use the backend"):
         drive(on_warp(model, 3, sizes=BufferSizes(contacts=1, constraints=2)))
 
