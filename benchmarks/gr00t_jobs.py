@@ -30,6 +30,7 @@ class JobSize:
         camera_size: Edge of the pictures [px].
         asks_every_step: Whether the model is asked in every control step instead of once for each chunk.
         backend: What simulates.
+        num_threads: Threads of physics and pictures.
     """
 
     environment: str
@@ -38,6 +39,7 @@ class JobSize:
     camera_size: int = 64
     asks_every_step: bool = False
     backend: str = "auto"
+    num_threads: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +71,7 @@ class Run:
 def run_job(
     folder: Path, yaml: str, size: JobSize, policy_type: str, device: str, more_options: Sequence[str] = ()
 ) -> Run:
-    """Run a job in a process of its own, as a user does, on one thread of physics and one of torch."""
+    """Run a job in a process of its own, as a user does, with one thread of torch."""
     arguments = {
         "environment": size.environment,
         "num_envs": size.num_envs,
@@ -88,8 +90,9 @@ def run_job(
     jobs, output = folder / "jobs.json", folder / "out"
     jobs.write_text(json.dumps({"jobs": [job]}))
     command = [sys.executable, "-m", "isaaclab_arena.evaluation.eval_runner", "--eval_jobs_config", str(jobs)]
-    options = ["--output_dir", str(output), "--device", device, "--policy_device", device, "--num_threads", "1"]
-    process = _watched([*command, *options, *more_options], folder / "log.txt")
+    options = ["--output_dir", str(output), "--device", device, "--policy_device", device]
+    threads = ["--num_threads", str(size.num_threads)]
+    process = _watched([*command, *options, *threads, *more_options], folder / "log.txt")
     row = pd.read_csv(output / "timing.csv").iloc[0]
     return Run(
         build_s=float(row["build_s"]),

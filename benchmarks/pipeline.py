@@ -17,6 +17,8 @@ import tyro
 from gr00t_checkpoint import write_policy_yaml
 from gr00t_jobs import GR00T, JobSize, Run, run_job
 
+from isaaclab_arena.sim.threads import default_num_threads
+
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results" / "pipeline.md"
 
@@ -32,6 +34,7 @@ class Options:
         backend: What simulates them.
         num_envs: Rows.
         episodes: Episodes for each row.
+        num_threads: Threads of physics and pictures; by default as many as the program takes by itself.
         pairs: Runs of each kind.
         output: Where the table goes; by default the committed file.
     """
@@ -42,6 +45,7 @@ class Options:
     backend: str = "auto"
     num_envs: int = 16
     episodes: int = 2
+    num_threads: int = default_num_threads()
     pairs: int = 5
     output: Path = RESULTS
 
@@ -58,6 +62,7 @@ def measured(options: Options, folder: Path) -> dict[bool, list[tuple[Run, Run]]
                 episodes_per_row=options.episodes,
                 asks_every_step=every_step,
                 backend=options.backend,
+                num_threads=options.num_threads,
             )
             runs = {}
             for groups in (1, 2) if number % 2 else (2, 1):
@@ -103,7 +108,7 @@ def _median(values: Sequence[float]) -> float:
 def command(options: Options) -> str:
     """Return the command line that measures the same."""
     words = ["python", "benchmarks/pipeline.py"]
-    for name in ("device", "environment", "backend", "num_envs", "episodes", "pairs"):
+    for name in ("device", "environment", "backend", "num_envs", "episodes", "num_threads", "pairs"):
         value = getattr(options, name)
         if value != getattr(Options(), name):
             words += [f"--{name}", str(value)]
@@ -122,8 +127,9 @@ def main(options: Options) -> None:
 
 {platform.machine()}, {os.cpu_count()} cores, load average {load:.1f} at the start, {datetime.now(UTC):%Y-%m-%d};
 `{options.environment}` with {options.num_envs} rows and two cameras of 64 x 64 on `{options.device}`, backend
-`{options.backend}`, one thread of physics and one of torch. Figures are medians of {options.pairs} runs; ratios are of
-pairs, with the smallest and the largest. With two groups `render` and `simulate` are what the loop waited for.
+`{options.backend}`, {options.num_threads} threads for physics and pictures, one for torch. Figures are medians of
+{options.pairs} runs; ratios are of pairs, with the smallest and the largest. With two groups `render` and
+`simulate` are what the loop waited for.
 
 """
     options.output.write_text(text + "\n".join(lines) + "\n", encoding="utf-8")
