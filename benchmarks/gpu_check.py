@@ -14,7 +14,6 @@ Where a GPU is there for minutes only, the last of these goes on each time with 
 import dataclasses
 import json
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -35,7 +34,7 @@ from gpu_commands import RESULTS, ROOT, Check, Options, checks
 from gpu_page import page
 from gpu_worlds import OUT_OF_TIME
 
-from isaaclab_arena.sim.threads import available_cores
+from isaaclab_arena.evaluation import provenance
 
 DOCUMENT = ROOT / "docs" / "performance.md"
 LIMIT_S = 1800
@@ -185,10 +184,8 @@ def main(options: Options) -> int:
 
 def processor() -> str:
     """Return which processor this machine has, and how many of its cores are for this process."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    names = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.processor()}, {available_cores()} cores"
+    here = provenance.machine()
+    return f"{here.cpu}, {here.cores} cores"
 
 
 def write_document(folder: Path, document: Path) -> None:

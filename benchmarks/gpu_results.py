@@ -1,13 +1,13 @@
 """Results of ``make gpu-check`` on one machine: each part that is run adds to what is there."""
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gpu_rows import ROW_KEYS
+
+from isaaclab_arena.storage.atomic import write_text
 
 _MACHINE = ("gpu", "cpu", "versions")
 
@@ -50,8 +50,4 @@ def read(path: Path) -> dict[str, Any]:
 
 def write(path: Path, result: Mapping[str, Any]) -> None:
     """Write a results file as a whole or not at all: the machine may be taken away at any moment."""
-    number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(number, "w", encoding="utf-8") as stream:
-        stream.write(json.dumps(result, indent=2) + "\n")
-    Path(name).chmod(0o644)
-    Path(name).replace(path)
+    write_text(path, json.dumps(result, indent=2) + "\n", overwrite=True)

@@ -70,8 +70,9 @@ def _run(arguments: Sequence[str], import_s: float | None) -> int:
         source_file=jobs_file.path,
         command_line=(PROGRAM, *arguments),
         options=options,
+        import_s=import_s,
     )
-    return execute(request, context, import_s=import_s)
+    return execute(request, context)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,8 @@ class RunRequest:
         source_file: The job file, None for a job from the command line.
         command_line: What was typed, one token each.
         options: The shared options.
+        import_s: What this process took from its start to that of the program [s], its own on every rank; None if
+            nobody knows.
     """
 
     jobs: tuple[Job, ...]
@@ -41,6 +43,7 @@ class RunRequest:
     source_file: str | None
     command_line: tuple[str, ...]
     options: RunOptions
+    import_s: float | None = None
 
 
 def plan_run(request: RunRequest, context: DistributedContext, devices: Sequence[str], *, run_id: str) -> RunPlan:

@@ -86,8 +86,9 @@ def _run(arguments: Sequence[str], import_s: float | None) -> int:
         source_file=None,
         command_line=(PROGRAM, *arguments),
         options=options,
+        import_s=import_s,
     )
-    return execute(request, context, import_s=import_s)
+    return execute(request, context)
 
 
 def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:

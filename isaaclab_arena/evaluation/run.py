@@ -35,13 +35,8 @@ _LOG = logging.getLogger(__name__)
 _POLL_INTERVAL_S = 0.2
 
 
-def execute(request: RunRequest, context: DistributedContext, *, import_s: float | None = None) -> int:
+def execute(request: RunRequest, context: DistributedContext) -> int:
     """Run the jobs that fall to this rank and, on the rank that merges, write and show the results.
-
-    Args:
-        request: What is to be done, the same on every rank.
-        context: Who this process is.
-        import_s: What this process took from its start to that of the program [s], for the reports of its jobs.
 
     Returns:
         The exit code: 0 if every job of the run completed, 1 if not, 130 or 143 if interrupted. A rank other than the
@@ -60,16 +55,15 @@ def execute(request: RunRequest, context: DistributedContext, *, import_s: float
     if request.options.deterministic:
         calculate_deterministically()
     with initialise(context) as ranks:
-        return execute_among(ranks, request, import_s=import_s)
+        return execute_among(ranks, request)
 
 
-def execute_among(ranks: Ranks, request: RunRequest, *, import_s: float | None = None) -> int:
+def execute_among(ranks: Ranks, request: RunRequest) -> int:
     """Run the jobs on ranks that have found each other already, as one of several things that they do together.
 
     Args:
         ranks: All of them, within a name that no other run of theirs has; see `Ranks.within`.
         request: What is to be done, the same on every rank.
-        import_s: See `execute`.
 
     Returns:
         The exit code; see `execute`, also for what is raised.
@@ -90,8 +84,7 @@ def execute_among(ranks: Ranks, request: RunRequest, *, import_s: float | None =
                     run_id=started.attempt.run_id,
                     jobs=[job.name for job in started.plan.jobs],
                 )
-                rank_run = _RankRun(request, context, started, started.attempt, interruption, exchange)
-                return rank_run.execute(import_s=import_s)
+                return _RankRun(request, context, started, started.attempt, interruption, exchange).execute()
         except DiskUnusableError as error:
             raise DiskUnusableError(f"{error}; the run stops: make room, then go on with --resume") from error
 
@@ -125,7 +118,7 @@ class _RankRun:
             stop_requested=interruption.stop_requested,
         )
 
-    def execute(self, *, import_s: float | None) -> int:
+    def execute(self) -> int:
         status = RankStatus.of_this_process(
             rank=self._context.rank,
             run_id=self._attempt.run_id,
@@ -134,7 +127,7 @@ class _RankRun:
         )
         with self._exchange, StatusPublisher(self._output_directory, status) as publisher:
             with self._display():
-                state = self._run_jobs(publisher, self._new_runner(import_s=import_s))
+                state = self._run_jobs(publisher)
                 merges = self._is_the_one_to_merge(state, heard=publisher.is_heard)
             code = self._merge() if merges else int(state is RankState.FAILED)
         return self._interruption.exit_code or code
@@ -146,9 +139,9 @@ class _RankRun:
         _LOG.info("writing to %s", self._output_directory)
         return ProgressDisplay(self._watch.look)
 
-    def _run_jobs(self, publisher: StatusPublisher, runner: JobRunner) -> RankState:
+    def _run_jobs(self, publisher: StatusPublisher) -> RankState:
         """Run this rank's jobs, say how it ended, and return that."""
-        queue = self._work.queue
+        runner, queue = self._new_runner(), self._work.queue
         state = RankState.FINISHED
         try:
             while not self._interruption.stop_requested() and (assigned := queue.next_job()) is not None:
@@ -174,7 +167,7 @@ class _RankRun:
     def _episodes_of_total(self, assigned: AssignedJob) -> int | None:
         return None if self._work.others_may_finish_jobs else assigned.num_episodes or 0
 
-    def _new_runner(self, *, import_s: float | None) -> JobRunner:
+    def _new_runner(self) -> JobRunner:
         settings = rank_settings(
             self._request.options,
             self._context,
@@ -182,7 +175,7 @@ class _RankRun:
             attempt=self._attempt.number,
             # The plan's hash, not the request's: in a deterministic run they may differ in num_envs.
             config_hash=self._started.plan.config_hash,
-            import_s=import_s,
+            import_s=self._request.import_s,
         )
         return JobRunner(settings, stop_requested=self._interruption.stop_requested)
 

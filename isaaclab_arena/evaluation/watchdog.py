@@ -46,7 +46,6 @@ class Watchdog:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._silence_s = 0.0
-        self._complaint = ""
         self._file: BinaryIO | None = None
         self._armed_s = 0.0
         self._step_s = 0.0
@@ -67,11 +66,11 @@ class Watchdog:
             yield
             return
         over = threading.Event()
-        self._complaint = f"job '{job}' {missing} {silence_s:g} s"
-        with self._last_words(f"{self._complaint}:") as file:
+        complaint = f"job '{job}' {missing} {silence_s:g} s"
+        with self._last_words(f"{complaint}:") as file:
             self._file, self._silence_s = file, silence_s
             self._step_s = time.monotonic()
-            threading.Thread(target=self._announce, args=(over,), daemon=True).start()
+            threading.Thread(target=self._announce, args=(complaint, over), daemon=True).start()
             self._arm(file)
             try:
                 yield
@@ -113,14 +112,14 @@ class Watchdog:
                 if begin == 0:
                     self._path.unlink()
 
-    def _announce(self, over: threading.Event) -> None:
+    def _announce(self, complaint: str, over: threading.Event) -> None:
         """Say in the log that the end is near, if Python still gets to say anything."""
         while not over.wait(max(0.0, self._step_s + self._silence_s - time.monotonic())):
             if time.monotonic() - self._step_s < self._silence_s:
                 continue
             _LOG.error(
                 "%s; process %d ends in a second, where it stood is in %s",
-                self._complaint,
+                complaint,
                 os.getpid(),
                 self._path,
             )

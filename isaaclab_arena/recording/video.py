@@ -66,8 +66,9 @@ class VideoRecorder(Observer):
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
         """Add what the step led to."""
-        running = transition.running.tolist()
-        self._film(environment, [env_id for env_id in self._takes.get(environment, {}) if running[env_id]])
+        del transition
+        # Whatever is being filmed runs, so nobody has to wait for a GPU to say which rows do.
+        self._film(environment, list(self._takes.get(environment, {})))
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         """Complete the videos, or forget them if they are not to be kept."""
@@ -89,10 +90,10 @@ class VideoRecorder(Observer):
             self._sheet = []
 
     def _discard_takes(self) -> None:
-        for takes in self._takes.values():
+        while self._takes:
+            _, takes = self._takes.popitem()
             for take in takes.values():
                 take.discard()
-        self._takes.clear()
 
     def _cameras(self, environment: Environment) -> tuple[str, ...]:
         """Return which cameras are filmed, the viewport first."""

@@ -33,14 +33,15 @@ class BatchCameras:
         num_worlds = backend.num_envs if self._few is None else self._few.num_worlds
         with one_compiler_at_a_time(), backend.warp_work():
             self._context = context = render_context(backend.model, cameras, num_worlds=num_worlds, shadows=shadows)
-            # The first pictures compile what takes them.
-            self._shoot(torch.arange(num_worlds, device=backend.device))
         # Where each camera's pixels begin, read once: to read it back for every picture would be to wait for the GPU.
         self._starts = [
             tuple(map(int, starts))
             for starts in zip(context.rgb_adr.numpy(), context.depth_adr.numpy(), context.seg_adr.numpy(), strict=True)
         ]
         self._geom_body = torch.tensor(backend.model.geom_bodyid, dtype=torch.int32, device=backend.device)
+        # The first pictures compile what takes them.
+        with one_compiler_at_a_time():
+            self.render(torch.arange(num_worlds, device=backend.device))
 
     def render(self, env_ids: torch.Tensor | None = None) -> Mapping[str, torch.Tensor]:
         """Render worlds as they are.
@@ -53,22 +54,22 @@ class BatchCameras:
             ``<camera>:depth`` [m], float32, and ``<camera>:segmentation``, index of the body that is seen, -1 for none,
             int32, both of shape (n, height, width, 1). On the backend's device.
         """
-        is_all = env_ids is None
+        if self._few is None:
+            pictures = self._shot(*self._backend.warp_worlds)
+            return pictures if env_ids is None else {name: each[env_ids] for name, each in pictures.items()}
         if env_ids is None:
             env_ids = torch.arange(self._backend.num_envs, device=self._backend.device)
-        if self._few is None:
-            self._shoot(env_ids)
-            pictures = self._pictures()
-            return pictures if is_all else {name: each[env_ids] for name, each in pictures.items()}
         parts: dict[str, list[torch.Tensor]] = {}
         for part in env_ids.split(self._few.num_worlds):
-            self._shoot(part)
-            for name, pictures in self._pictures().items():
-                parts.setdefault(name, []).append(pictures[: len(part)])
-        return {name: torch.cat(pictures) for name, pictures in parts.items()}
+            for name, each in self._shot(*self._few.show(part)).items():
+                parts.setdefault(name, []).append(each[: len(part)])
+        return {name: torch.cat(each) for name, each in parts.items()}
 
-    def _pictures(self) -> Mapping[str, torch.Tensor]:
-        """Return the pictures that were taken last."""
+    def _shot(self, model: mujoco_warp.Model, data: mujoco_warp.Data) -> Mapping[str, torch.Tensor]:
+        """Take pictures of all worlds that there is memory for."""
+        with self._backend.warp_work():
+            mujoco_warp.refit_bvh(model, data, self._context)
+            mujoco_warp.render(model, data, self._context)
         context, num_worlds = self._context, self._context.rgb_data.shape[0]
         colours = warp.to_torch(context.rgb_data.view(warp.int32)).view(torch.uint8)
         pictures = {}
@@ -86,10 +87,3 @@ class BatchCameras:
                 bodies = torch.where(geoms >= 0, self._geom_body[geoms.clamp(min=0).long()], -1)
                 pictures[f"{camera.name}:segmentation"] = bodies.reshape(*shape, 1).to(torch.int32)
         return pictures
-
-    def _shoot(self, env_ids: torch.Tensor) -> None:
-        """Take pictures of the named worlds, or of all if there is memory for that."""
-        model, data = self._backend.warp_worlds if self._few is None else self._few.show(env_ids)
-        with self._backend.warp_work():
-            mujoco_warp.refit_bvh(model, data, self._context)
-            mujoco_warp.render(model, data, self._context)
