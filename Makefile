@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install eval test test-slow test-gpu gpu-check check format bench clean
+.PHONY: help install eval test test-slow test-gpu gpu-check mutants check format bench clean
 
 help:
 	@echo "make eval       run jobs/quickstart.json on the CPU and show the table"
@@ -13,6 +13,7 @@ help:
 	@echo "make test-slow  run the tests that take more than a minute"
 	@echo "make test-gpu   run the tests that need a CUDA device"
 	@echo "make gpu-check  check and measure what needs a GPU, or say that there is none"
+	@echo "make mutants    put small faults into a copy of the code, and say which of them the tests notice; half an hour"
 	@echo "make check      ruff, pyright and import-linter"
 	@echo "make bench      throughput, recording, ranks, training, occupancy, merging, memory, GR00T, pipeline; about an hour"
 
@@ -43,6 +44,10 @@ test-gpu: $(INSTALLED)
 # and the next time goes on.
 gpu-check: $(INSTALLED)
 	$(BIN)/python benchmarks/gpu_check.py $(OPTIONS)
+
+# OPTIONS="--area storage", "--file grpo", "--processes 4" or "--sample 20" try fewer, or more at a time.
+mutants: $(INSTALLED)
+	$(BIN)/python -m tests.mutants $(OPTIONS)
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .

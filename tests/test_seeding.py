@@ -16,6 +16,26 @@ def test_known_values_never_change():
     assert [int(stream) for stream in Stream] == [0, 1, 2, 3]
 
 
+def test_an_episode_seed_is_63_bits_of_the_first_two_words_the_first_above():
+    """Words of numpy's sequence for 42 and the keys (0, 0), (0, 1), (1, 0): the first is cut, the last is not."""
+    assert episode_seed(42, Stream.CONDITIONS, 0) == 3142992634 * 2**32 + 1861194734 - 2**63 == 4275678539605316590
+    assert episode_seed(42, Stream.CONDITIONS, 1) == 3908812709 * 2**32 + 3341582407 - 2**63 == 7564850717830971463
+    assert episode_seed(42, Stream.POLICY, 0) == 1174127800 * 2**32 + 3865592830 == 5042840506190021630
+    assert MAX_SEED == 9223372036854775807
+
+
+def test_a_stream_draws_known_numbers_in_double_precision():
+    generator = episode_generator(42, Stream.VARIATION, 7)
+    assert generator.random(2).tolist() == [0.9339028322399532, 0.9143114692613291]
+
+
+def test_a_part_of_a_stream_is_known_by_the_checksum_of_its_name():
+    """The third part of the key is the CRC-32 of the name, 1796889847."""
+    words = episode_seed_sequence(42, Stream.VARIATION, 7, "light").generate_state(2).tolist()
+    assert words == [2341568157, 2260076175]
+    assert episode_seed_sequence(42, Stream.VARIATION, 7, "").spawn_key == (3, 7, 0)
+
+
 def test_streams_differ_by_seed_use_and_episode():
     draws = {
         episode_generator(seed, stream, episode).integers(2**62)
@@ -24,6 +44,11 @@ def test_streams_differ_by_seed_use_and_episode():
         for episode in range(50)
     }
     assert len(draws) == 2 * len(Stream) * 50
+
+
+def test_every_bit_of_a_seed_counts():
+    draws = {episode_generator(seed, Stream.CONDITIONS, 0).integers(2**62) for seed in (1, 1 + 2**32, 1 + 2**62)}
+    assert len(draws) == 3
 
 
 def test_a_stream_starts_over_each_time_it_is_asked_for():
