@@ -17,10 +17,10 @@ import torch.cuda.nccl
 import torch.distributed as dist
 import tyro
 
-from isaaclab_arena.cli.egl_devices import describe_egl_devices
 from isaaclab_arena.cli.rank_views import gather_views, show_views, usable_cores
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.devices import describe_variables
+from isaaclab_arena.distributed.egl_devices import describe_egl_devices
 from isaaclab_arena.distributed.gpu_ids import joined_gpu_ids
 from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.distributed.launch_options import LaunchOptions

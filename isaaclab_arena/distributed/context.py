@@ -81,7 +81,11 @@ class DistributedContext:
         world_size, rank, local_rank, local_world_size = _read_ranks(environ)
         gpus = visible_gpu_count() if visible_gpus is None else visible_gpus
         choice = choose_rank_device(
-            device, local_rank=local_rank, local_world_size=local_world_size, visible_gpus=gpus, environ=environ
+            device,
+            local_rank=local_rank,
+            local_world_size=local_world_size if world_size == 1 or "LOCAL_WORLD_SIZE" in environ else None,
+            visible_gpus=gpus,
+            environ=environ,
         )
         run_id = environ.get("TORCHELASTIC_RUN_ID")
         return cls(

@@ -7,6 +7,7 @@ import logging
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -73,8 +74,16 @@ def choose_backend(gpus: Sequence[str]) -> tuple[str, str]:
     if _NO_NCCL in gpus:
         return "gloo", "this build of torch has no NCCL"
     if len(set(gpus)) < len(gpus):
-        return "gloo", "ranks share a GPU"
+        return "gloo", f"ranks share a GPU ({_describe_sharing(gpus)})"
     return "cpu:gloo,cuda:nccl", "every rank has a GPU of its own"
+
+
+def _describe_sharing(gpus: Sequence[str]) -> str:
+    ranks_on = sorted(Counter(gpus).values())
+    if len(ranks_on) == 1:
+        return f"all {len(gpus)} are on the only one that they see"
+    each = str(ranks_on[-1]) if ranks_on[0] == ranks_on[-1] else f"{ranks_on[0]} to {ranks_on[-1]}"
+    return f"{len(gpus)} ranks on {len(ranks_on)} GPUs, {each} on each"
 
 
 def gpu_name(device: torch.device) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from isaaclab_arena.distributed.devices import draw_on
 from isaaclab_arena.environments.gym_environment import GymEnvironment, GymTraits
 from isaaclab_arena.environments.gym_rows import (
     SOURCES,
@@ -119,6 +120,8 @@ class GymBuilder:
             EnvironmentBuildError: If it cannot be made, or takes or gives what this program does not know.
         """
         del num_threads
+        # Before anything is imported that draws: workers, and what it is in this process, read it when they begin.
+        draw_on(torch.device(device))
         rows = self._rows(config, num_envs)
         try:
             self._check_seeding(config, rows)

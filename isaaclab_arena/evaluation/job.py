@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import torch
@@ -25,6 +25,7 @@ class Job:
         policy_class: Class of the policy.
         policy_options: What ``policy_class.from_dict`` takes: the job's options, with ``num_envs`` and what the
             command line gives where the policy has such options.
+        policy_placement: What is added to that in this process alone, because of where it runs; no part of the job.
         variations: What varies from episode to episode.
         saved_conditions: What each episode starts from, by index, where the job takes that from a file.
     """
@@ -34,6 +35,7 @@ class Job:
     environment_config: Any
     policy_class: type[PolicyBase]
     policy_options: Mapping[str, Any]
+    policy_placement: Mapping[str, Any] = field(default_factory=dict)
     variations: tuple[Variation, ...] = ()
     saved_conditions: tuple[Conditions, ...] | None = None
 
@@ -92,7 +94,7 @@ class Job:
         Raises:
             ConfigError: If the policy refuses its options.
         """
-        return self.policy_class.from_dict(self.policy_options)
+        return self.policy_class.from_dict({**self.policy_options, **self.policy_placement})
 
     def environment_option(self, name: str) -> str | None:
         """Return an option of the environment as text, such as ``object``, None where it has no such option."""

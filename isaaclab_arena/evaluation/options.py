@@ -11,7 +11,7 @@ import tyro
 from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.distributed.assignment import ASSIGNMENTS, DYNAMIC
 from isaaclab_arena.distributed.context import claimed_rank
-from isaaclab_arena.distributed.devices import resolve_policy_device
+from isaaclab_arena.distributed.devices import check_policy_device
 from isaaclab_arena.distributed.gpu_ids import joined_gpu_ids
 from isaaclab_arena.distributed.launch_options import LaunchOptions
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
@@ -164,7 +164,7 @@ class RunOptions(LaunchOptions):
         if problems:
             raise ConfigError(problems)
         self.video_options()
-        resolve_policy_device(policy_device_id=self.policy_device_id, policy_device=self.policy_device)
+        check_policy_device(policy_device_id=self.policy_device_id, policy_device=self.policy_device)
 
     def _mistakes(self) -> Iterator[tuple[str, bool, str]]:
         """Yield, for every check, the option, whether it is wrong, and what is."""

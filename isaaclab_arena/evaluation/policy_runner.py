@@ -76,6 +76,7 @@ def _run(arguments: Sequence[str], import_s: float | None) -> int:
         file=_SOURCE,
         overrides=options.policy_overrides(),
         policy_batch=options.fixed_policy_batch(),
+        device=options.device,
         may_import=not options.no_import,
     )
     if options.list_variations:

@@ -2,14 +2,15 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from isaaclab_arena.config.job_fields import COMMON_ENVIRONMENT_KEYS
 from isaaclab_arena.config.options import option_names, read_options
 from isaaclab_arena.config.schema import JobConfig
-from isaaclab_arena.distributed.devices import resolve_policy_device
+from isaaclab_arena.distributed.devices import check_policy_device, cpu_holds_for_policy, resolve_policy_device
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.fixed_batch import check_policy_batch, rows_asked_on
@@ -22,6 +23,8 @@ from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena.registry import Registry
 
 _Result = TypeVar("_Result")
+_LOG = logging.getLogger(__name__)
+_NAMES_A_DEVICE = ("policy_device", "policy_device_id", "device")
 
 
 def resolve_jobs(
@@ -32,6 +35,7 @@ def resolve_jobs(
     environments: Registry = ENVIRONMENTS,
     may_import: bool = True,
     policy_batch: int | None = None,
+    device: str | None = None,
 ) -> tuple[Job, ...]:
     """Find the environment and the policy of every job and check all their options.
 
@@ -44,13 +48,21 @@ def resolve_jobs(
         may_import: Whether a job may name code, that is the class path of a policy, the module of an environment or
             an interpreter; otherwise registered names and those of installed packages are all there is.
         policy_batch: Rows that policies are always asked on, whatever a job's ``num_envs``; None for just those.
+        device: ``--device`` as the user gave it, None for the rank's own choice.
 
     Raises:
         ConfigError: With every problem of every job.
     """
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
     folder = Path(file or "").parent
-    resolver = _Resolver(environments, given, folder, may_import=may_import, policy_batch=policy_batch)
+    resolver = _Resolver(
+        environments,
+        given,
+        folder,
+        may_import=may_import,
+        policy_batch=policy_batch,
+        policies_on_cpu=cpu_holds_for_policy(device),
+    )
     resolved: list[Job] = []
     problems: list[Problem] = []
     for job in jobs:
@@ -60,11 +72,20 @@ def resolve_jobs(
             resolved.append(found)
     if problems:
         raise ConfigError(problems)
+    if resolver.overruled:
+        _LOG.info(
+            "under a launcher each rank's policy runs on the rank's own GPU: no effect has %s",
+            ", ".join(f"{named} of job '{job}'" for named, job in resolver.overruled.items()),
+        )
     return tuple(resolved)
 
 
 class _Resolver:
-    """Resolves jobs one by one, and what many jobs share only once."""
+    """Resolves jobs one by one, and what many jobs share only once.
+
+    Attributes:
+        overruled: Which devices that jobs name LOCAL_RANK overrules, each with the first job that names it.
+    """
 
     def __init__(
         self,
@@ -74,13 +95,16 @@ class _Resolver:
         *,
         may_import: bool,
         policy_batch: int | None,
+        policies_on_cpu: bool,
     ) -> None:
         self._environments = environments
         self._may_import = may_import
         self._policy_batch = policy_batch
+        self._policies_on_cpu = policies_on_cpu
         self._overrides = overrides
         self._folder = folder
         self._known: dict[str, Any] = {}
+        self.overruled: dict[str, str] = {}
 
     def resolve(self, job: JobConfig) -> tuple[Job | None, list[Problem]]:
         problems: list[Problem] = []
@@ -103,13 +127,14 @@ class _Resolver:
         if problems or isinstance(environment, ConfigError) or isinstance(policy, ConfigError):
             return None, problems
         builder, environment_config = environment
-        policy_class, policy_options = policy
+        policy_class, policy_options, placement = policy
         resolved = Job(
             config=conditions.config,
             builder=builder,
             environment_config=environment_config,
             policy_class=policy_class,
             policy_options=policy_options,
+            policy_placement=placement,
             variations=conditions.variations,
             saved_conditions=conditions.saved,
         )
@@ -167,7 +192,8 @@ class _Resolver:
             folder=self._folder,
         )
 
-    def _policy(self, job: JobConfig) -> tuple[type[PolicyBase], dict[str, Any]]:
+    def _policy(self, job: JobConfig) -> tuple[type[PolicyBase], dict[str, Any], dict[str, Any]]:
+        """Return the policy's class, its options, and what is added to them in this process alone."""
         policy_class = _keyed("policy_type", lambda: resolve_policy_class(job.policy_type, may_import=self._may_import))
         undefined = sorted(getattr(policy_class, "__abstractmethods__", ()))
         if undefined:
@@ -177,27 +203,44 @@ class _Resolver:
         options = dict(job.policy_config_dict)
         # A class that reads its dict itself knows best what may be in it.
         if policy_class.from_dict.__func__ is not PolicyBase.from_dict.__func__:
-            return policy_class, options
+            return policy_class, options, {}
         owner = f"policy '{job.policy_type}'"
         config_class = policy_class.config_class
         if config_class is None:
             unwanted = [Problem(f"{owner} takes no options", key=f"policy_config_dict.{key}") for key in options]
             if unwanted:
                 raise ConfigError(unwanted)
-            return policy_class, options
+            return policy_class, options, {}
         known = option_names(config_class)
+        placement: dict[str, Any] = {}
         if known is not None:
             options |= {key: value for key, value in self._overrides.items() if key in known}
             if "num_envs" in known:
                 options["num_envs"] = num_rows
-            config = _keyed("policy_config_dict", lambda: read_options(config_class, options, owner=owner))
+            placement = self._placement(policy_class, known, options)
+            placed = {**options, **placement}
+            config = _keyed("policy_config_dict", lambda: read_options(config_class, placed, owner=owner))
             if not self._may_import:
                 _keyed("policy_config_dict", lambda: _refuse(policy_class.foreign_code(config)))
-            devices = {key: options[key] for key in ("policy_device_id", "policy_device") if key in options}
             if policy_class.uses_own_device:
-                _keyed("policy_config_dict", lambda: resolve_policy_device(**devices))
+                _keyed("policy_config_dict", lambda: self._check_device(job, placed))
             _keyed("policy_config_dict", lambda: policy_class.check_options(config))
-        return policy_class, options
+        return policy_class, options, placement
+
+    def _placement(
+        self, policy_class: type[PolicyBase], known: Collection[str], options: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return what keeps a policy on the CPU that would otherwise go where its rank's GPU is."""
+        is_free = all(options.get(name) is None for name in _NAMES_A_DEVICE)
+        may_place = policy_class.uses_own_device and "policy_device" in known
+        return {"policy_device": "cpu"} if self._policies_on_cpu and may_place and is_free else {}
+
+    def _check_device(self, job: JobConfig, options: Mapping[str, Any]) -> None:
+        devices = {key: options[key] for key in ("policy_device_id", "policy_device") if key in options}
+        overruled = check_policy_device(**devices)
+        if overruled is not None:
+            self.overruled.setdefault(overruled, job.name)
+        resolve_policy_device(**devices)
 
     def _policy_rows(self, job: JobConfig, policy_class: type[PolicyBase]) -> int:
         """Return how many rows a policy is asked on."""

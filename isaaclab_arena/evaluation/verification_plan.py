@@ -73,20 +73,22 @@ def plan_sample(
     return again, attempt
 
 
-def jobs_of_plan(plan: RunPlan, source: Path, *, may_import: bool) -> tuple[Job, ...]:
+def jobs_of_plan(plan: RunPlan, source: Path, *, may_import: bool, device: str | None = None) -> tuple[Job, ...]:
     """Return the jobs of a plan that `plan_sample` made, checked and ready to run.
 
     Args:
         plan: The plan.
         source: Folder of the run whose episodes they are; saved conditions are taken from its commit record.
         may_import: Whether jobs may import code that is not registered.
+        device: ``--device`` as the user gave it, None for the rank's own choice.
 
     Raises:
         ConfigError: If an environment or a policy is not there any more, or an option is wrong.
     """
     configs = [JobConfig(**{**job.config, "status": JobStatus(job.status)}) for job in plan.jobs]
     policy_batch = options_of_plan(plan).fixed_policy_batch()
-    jobs = resolve_jobs(configs, file=str(source / RUN_PLAN_FILE), policy_batch=policy_batch, may_import=may_import)
+    file = str(source / RUN_PLAN_FILE)
+    jobs = resolve_jobs(configs, file=file, policy_batch=policy_batch, may_import=may_import, device=device)
     return tuple(
         job if planned.conditions is None else dataclasses.replace(job, saved_conditions=_conditions(source, planned))
         for job, planned in zip(jobs, plan.jobs, strict=True)

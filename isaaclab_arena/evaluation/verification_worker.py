@@ -62,7 +62,7 @@ def _run(arguments: Sequence[str]) -> int:
     limit_threads(run_options.torch_threads)
     if run_options.deterministic:
         calculate_deterministically()
-    jobs = jobs_of_plan(plan, options.source, may_import=not options.no_import)
+    jobs = jobs_of_plan(plan, options.source, may_import=not options.no_import, device=options.device)
     settings = rank_settings(
         run_options,
         context,

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import torch
 
-from isaaclab_arena.distributed.devices import resolve_policy_device
+from isaaclab_arena.distributed.devices import check_policy_device, resolve_policy_device
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.action_scaling import ActionScaling
 from isaaclab_arena.models.agent_settings import AgentSettings, find_agent_file, read_agent_settings
@@ -92,6 +92,7 @@ def policy_device(config: RslRlPolicyCfg) -> torch.device:
         raise ConfigError(Problem(message, key="device"))
     key = "device" if config.policy_device is None and config.policy_device_id is None else None
     name = next(iter(named), None)
+    _with_key(key, lambda: check_policy_device(policy_device_id=config.policy_device_id, policy_device=name))
     return _with_key(key, lambda: resolve_policy_device(policy_device_id=config.policy_device_id, policy_device=name))
 
 

@@ -163,6 +163,7 @@ class ClosedLoopEvaluation:
             file=self._jobs_file.path,
             overrides={self._checkpoint_option: str(checkpoint)},
             policy_batch=self._options.get("policy_batch") if self._options.get("deterministic") else None,
+            device=self._options["device"],
         )
 
     def _results(self, folder: Path) -> dict[str, EvaluatedJob]:

@@ -204,6 +204,18 @@ def test_nccl_is_used_only_where_every_rank_has_a_gpu_of_its_own(gpus, backend, 
     assert reason in choose_backend(gpus)[1]
 
 
+@pytest.mark.parametrize(
+    ("gpus", "told"),
+    [
+        (["GPU-1"] * 8, "ranks share a GPU (all 8 are on the only one that they see)"),
+        (["GPU-1", "GPU-2", "GPU-3", "GPU-4"] * 2, "ranks share a GPU (8 ranks on 4 GPUs, 2 on each)"),
+        (["GPU-1", "GPU-2", "GPU-1"], "ranks share a GPU (3 ranks on 2 GPUs, 1 to 2 on each)"),
+    ],
+)
+def test_how_ranks_share_gpus_is_told_in_numbers(gpus, told):
+    assert choose_backend(gpus)[1] == told
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_two_ranks_use_nccl_on_two_gpus_and_gloo_on_a_shared_one():

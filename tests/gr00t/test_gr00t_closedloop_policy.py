@@ -45,7 +45,10 @@ EVERYTHING = {"policy_device_id": 3, "policy_device": "cuda:1", "yaml": "cpu"}
     [
         # LOCAL_RANK comes before everything.
         ("2", 4, EVERYTHING, "cuda:2"),
-        ("2", 4, {"policy_device": "cpu", "yaml": "cpu"}, "cuda:2"),
+        ("2", 4, {"policy_device": "cuda:0", "yaml": "cpu"}, "cuda:2"),
+        ("2", 4, {"yaml": "cpu"}, "cuda:2"),
+        ("2", 4, {"policy_device": "cpu", "yaml": "cuda"}, "cpu"),
+        ("7", 4, {"policy_device": "cpu"}, "cpu"),
         ("2", 4, {}, "cuda:2"),
         ("0", 4, EVERYTHING, "cuda:0"),
         ("2", 1, EVERYTHING, "cuda:0"),
@@ -253,7 +256,7 @@ def test_the_device_can_be_typed_for_one_policy(tmp_path, machine, typed, expect
 
 
 @pytest.mark.parametrize(
-    ("local_rank", "expected"), [(None, ["cuda:3", "cuda:1", "cuda:2", "cpu"]), ("1", ["cuda:1"] * 4)]
+    ("local_rank", "expected"), [(None, ["cuda:3", "cuda:1", "cuda:2", "cpu"]), ("1", [*["cuda:1"] * 3, "cpu"])]
 )
 def test_each_job_can_name_its_device_unless_a_launcher_has_given_the_rank_one(tmp_path, machine, local_rank, expected):
     machine(4, local_rank)

@@ -16,13 +16,22 @@ def describe_egl_devices() -> str:
     Raises:
         OSError: If there is no EGL, or it cannot list devices.
     """
-    devices = _cuda_indices(_load_egl())
+    devices = egl_cuda_indices()
     if not devices:
         return "loads, devices: none"
     named = ", ".join(
         f"{number}: " + ("no CUDA" if index is None else f"cuda:{index}") for number, index in enumerate(devices)
     )
     return f"loads, {len(devices)} devices ({named})"
+
+
+def egl_cuda_indices() -> list[int | None]:
+    """Return for each EGL device the index under which this process knows it in CUDA, None where it has none.
+
+    Raises:
+        OSError: If there is no EGL, or it cannot list devices.
+    """
+    return _cuda_indices(_load_egl())
 
 
 def _load_egl() -> ctypes.CDLL:
