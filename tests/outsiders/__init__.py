@@ -1,0 +1,1 @@
+"""What strangers can do to the program from outside: files, messages and command lines made to break it."""
