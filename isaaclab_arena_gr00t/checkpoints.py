@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 
 from isaaclab_arena.errors import Problem
+from isaaclab_arena.plain_files import not_a_plain_file
+from isaaclab_arena_gr00t.weights import wrong_with_weights
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -35,10 +37,14 @@ def checkpoint_problems(
 def _wrong_with_folder(folder: Path) -> str | None:
     if not folder.is_dir():
         return "is a file; name the folder that holds it"
-    if not (folder / "config.json").is_file():
+    if not (folder / "config.json").exists():
         return "is no checkpoint: it has no config.json"
+    wrong = not_a_plain_file(folder / "config.json")
+    if wrong is not None:
+        return f"is no checkpoint: its config.json {wrong}"
     if any(folder.glob("*.safetensors")):
-        return None
+        wrong = wrong_with_weights(folder)
+        return None if wrong is None else f"cannot be loaded: {wrong}"
     pickled = sorted(path.name for pattern in _PICKLED for path in folder.glob(pattern))
     found = f" but {pickled[0]}, and loading that could run code; save the model as safetensors" if pickled else ""
     return f"has no weights in a *.safetensors file{found}"

@@ -8,6 +8,7 @@ from typing import Any
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.plain_files import not_a_plain_file
 from isaaclab_arena.policy.policy_base import PolicyCfg
 
 YAML_OPTION = "policy_config_yaml_path"
@@ -196,8 +197,15 @@ def _wrong_task_mode(config: Gr00tClosedloopPolicyConfig) -> list[Problem]:
 
 
 def _missing_files(config: Gr00tClosedloopPolicyConfig) -> list[Problem]:
-    return [
-        Problem(f"there is no file '{path}', neither beside this file nor in the working directory", key=key)
-        for key in _PATHS
-        if (path := getattr(config, key)) is not None and not Path(path).is_file()
-    ]
+    problems = []
+    for key in _PATHS:
+        path = getattr(config, key)
+        if path is None:
+            continue
+        wrong = not_a_plain_file(Path(path))
+        if not Path(path).exists():
+            message = f"there is no file '{path}', neither beside this file nor in the working directory"
+            problems.append(Problem(message, key=key))
+        elif wrong is not None:
+            problems.append(Problem(f"'{path}' {wrong}", key=key))
+    return problems

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import yaml
 
 from isaaclab_arena.errors import ConfigError, Problem, first_line
+from isaaclab_arena.plain_files import refuse_unless_plain
 
 MAX_FILE_BYTES = 64 * 2**20
 MAX_DEPTH = 64
@@ -74,16 +75,12 @@ class _RefusedError(ValueError):
 
 
 def _read_text(path: Path, file: str) -> str:
+    refuse_unless_plain(path)
     try:
-        if path.is_dir():
-            raise ConfigError(Problem("is a directory, not a file", file=file))
         with path.open("rb") as stream:
             data = stream.read(MAX_FILE_BYTES + 1)
-    except FileNotFoundError as error:
-        raise ConfigError(Problem("there is no such file", file=file)) from error
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise ConfigError(Problem(f"cannot be read: {reason}", file=file)) from error
+    except OSError as error:
+        raise ConfigError(Problem(f"cannot be read: {error.strerror or error}", file=file)) from error
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError(Problem(f"is larger than {MAX_FILE_BYTES // 2**20} MiB", file=file))
     if data.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in data[:4]:

@@ -12,7 +12,7 @@ from isaaclab_arena.environments.cameras import CameraOptions, EnvironmentCamera
 from isaaclab_arena.environments.catalog import EMBODIMENTS, OBJECTS
 from isaaclab_arena.environments.embodiments.embodiment import Embodiment
 from isaaclab_arena.environments.embodiments.lookup import find_embodiment, refuse_out_of_reach, refuse_too_tall
-from isaaclab_arena.environments.simulation import backend_choice
+from isaaclab_arena.environments.simulation import backend_choice, on_the_cpu
 from isaaclab_arena.environments.summary import EnvironmentSummary, described_success
 from isaaclab_arena.environments.table_environment import CONTROL_DT, START_NOISE_RAD, TableEnvironment
 from isaaclab_arena.environments.tasks.task import Task
@@ -102,6 +102,14 @@ class TableEnvironmentBuilder:
             joint_position_span=span,
         )
         return catalogue(scene)
+
+    def sample(self, config: Any) -> TableEnvironment:
+        """Return one row on the CPU; see `SampleBuilder`.
+
+        Raises:
+            EnvironmentBuildError: If the scene does not compile.
+        """
+        return self.build(on_the_cpu(config), num_envs=1, device=torch.device("cpu"), num_threads=1)
 
     def build(
         self,

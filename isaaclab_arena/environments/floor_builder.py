@@ -13,7 +13,7 @@ from isaaclab_arena.environments.cameras import (
     check_camera_options,
 )
 from isaaclab_arena.environments.floor_environment import FloorEnvironment
-from isaaclab_arena.environments.simulation import backend_choice
+from isaaclab_arena.environments.simulation import backend_choice, on_the_cpu
 from isaaclab_arena.environments.summary import EnvironmentSummary, described_success
 from isaaclab_arena.environments.tasks.floor_task import FloorTask
 from isaaclab_arena.errors import EnvironmentBuildError
@@ -55,6 +55,14 @@ class FloorEnvironmentBuilder:
             episode_s=task.time_limit_s,
             embodiments=(task.machine.name,),
         )
+
+    def sample(self, config: Any) -> FloorEnvironment:
+        """Return one row on the CPU; see `SampleBuilder`.
+
+        Raises:
+            EnvironmentBuildError: If the scene does not compile.
+        """
+        return self.build(on_the_cpu(config), num_envs=1, device=torch.device("cpu"), num_threads=1)
 
     def build(self, config: Any, *, num_envs: int, device: torch.device, num_threads: int) -> FloorEnvironment:
         """Build the environment; see `EnvironmentBuilder`.

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.plain_files import not_a_plain_file
 from isaaclab_arena.sim.machine import Machine
 from isaaclab_arena.sim.poses import MachinePoses
 
@@ -84,6 +85,9 @@ def read_motion(path: Path, machine: Machine, keypoints: Sequence[str], frame_dt
 
 def _table(path: Path, columns: tuple[str, ...]) -> np.ndarray:
     """Return the columns of a file in the order asked for. Shape: (num_lines, len(columns))."""
+    wrong = not_a_plain_file(path)
+    if wrong is not None:
+        raise _problem(path, wrong)
     try:
         with path.open(encoding="utf-8", newline="") as file:
             names, *lines = list(csv.reader(file)) or [[]]

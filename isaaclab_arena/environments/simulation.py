@@ -1,6 +1,7 @@
 """What simulates an environment, as its options say."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from isaaclab_arena.sim.backends import BackendChoice
 
@@ -14,6 +15,11 @@ class SimulationOptions:
     """
 
     backend: BackendChoice = "auto"
+
+
+def on_the_cpu(config: Any) -> Any:
+    """Return the same options with the simulation on the CPU."""
+    return replace(config, backend="mujoco") if isinstance(config, SimulationOptions) else config
 
 
 def backend_choice(config: object) -> BackendChoice:

@@ -12,11 +12,11 @@ from isaaclab_arena.config.options import option_names, read_options
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.distributed.devices import check_policy_device, cpu_holds_for_policy, resolve_policy_device
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem
 from isaaclab_arena.evaluation.fixed_batch import check_policy_batch, rows_asked_on
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.job_conditions import JobConditions, job_conditions
-from isaaclab_arena.interfaces.environment import CodeLoadingBuilder, EnvironmentBuilder
+from isaaclab_arena.interfaces.environment import CodeLoadingBuilder, EnvironmentBuilder, SampleBuilder
 from isaaclab_arena.interfaces.variation import VariableEnvironmentBuilder, Variation
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.policy.policy_base import PolicyBase
@@ -128,6 +128,9 @@ class _Resolver:
             return None, problems
         builder, environment_config = environment
         policy_class, policy_options, placement = policy
+        fit = self._once("fit", [*wanted, *asked], lambda _: _check_fit(environment, (policy_class, policy_options)), job)
+        if isinstance(fit, ConfigError):
+            return None, list(fit.problems)
         resolved = Job(
             config=conditions.config,
             builder=builder,
@@ -247,6 +250,29 @@ class _Resolver:
         num_rows = rows_asked_on(policy_class, self._policy_batch, num_envs=job.num_envs)
         check_policy_batch(num_rows, num_envs=job.num_envs)
         return num_rows
+
+
+def _check_fit(environment: tuple[EnvironmentBuilder, Any], policy: tuple[type[PolicyBase], dict[str, Any]]) -> None:
+    """Refuse a policy that does not fit the environment, where both can be asked in milliseconds."""
+    builder, environment_config = environment
+    policy_class, options = policy
+    has_check = policy_class.check_fit.__func__ is not PolicyBase.check_fit.__func__
+    config_class = policy_class.config_class
+    if not has_check or config_class is None or not isinstance(builder, SampleBuilder):
+        return
+    if getattr(environment_config, "enable_cameras", False):
+        # Cameras take seconds to make ready.
+        return
+    try:
+        sample = builder.sample(environment_config)
+    except EnvironmentBuildError:
+        # Its job will tell, and fail alone.
+        return
+    config = read_options(config_class, options, owner="policy")
+    try:
+        _keyed("policy_config_dict", lambda: policy_class.check_fit(config, sample))
+    finally:
+        sample.close()
 
 
 def _has_no_length(conditions: JobConditions, policy_class: type[PolicyBase]) -> bool:

@@ -304,6 +304,20 @@ class CodeLoadingBuilder(Protocol):
         ...
 
 
+@runtime_checkable
+class SampleBuilder(Protocol):
+    """A builder that makes one row in a few milliseconds, so that sizes can be compared before anything starts."""
+
+    def sample(self, config: Any) -> Environment:
+        """Return one row on the CPU, to be asked for its specs and closed.
+
+        Args:
+            config: An instance of the builder's ``config_class`` that `EnvironmentBuilder.check` has accepted, without
+                cameras.
+        """
+        ...
+
+
 def _box(spec: ArraySpec) -> gymnasium.spaces.Box:
     low = -np.inf if spec.low is None else np.asarray(spec.low, np.float32).reshape(spec.shape)
     high = np.inf if spec.high is None else np.asarray(spec.high, np.float32).reshape(spec.shape)

@@ -51,6 +51,7 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
     Raises:
         ConfigError: If it is none, or it holds more than tensors and plain values.
     """
+    _refuse_what_unfolds(path)
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, ValueError, EOFError, OSError, KeyError, IndexError, zipfile.BadZipFile) as error:
@@ -88,7 +89,35 @@ def actor_state(checkpoint: Mapping[str, Any], path: Path) -> State:
     normalizer = checkpoint.get("obs_norm_state_dict")
     if _is_state(normalizer):
         state |= {f"obs_normalizer.{name}": value for name, value in normalizer.items()}
+    for name, tensor in state.items():
+        wrong = _wrong_with_tensor(tensor)
+        if wrong is not None:
+            raise ConfigError(Problem(f"has a tensor {name!r} that {wrong}; no training writes that", file=str(path)))
     return {_STD.get(name, name): tensor for name, tensor in state.items()}
+
+
+def _refuse_what_unfolds(path: Path) -> None:
+    """Refuse a compressed archive: torch writes none, and a few bytes of one can become any number of bytes."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            num_bytes = sum(entry.file_size for entry in archive.infolist())
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
+        # No archive: a checkpoint of an old torch, or none, as loading will tell.
+        return
+    if num_bytes > path.stat().st_size:
+        message = (
+            f"is no checkpoint: it is compressed, and would unfold to {num_bytes} bytes; torch writes none like it"
+        )
+        raise ConfigError(Problem(message, file=str(path)))
+
+
+def _wrong_with_tensor(tensor: torch.Tensor) -> str | None:
+    """Return why a tensor cannot be copied: its numbers are not there, or it has many more of them than the file."""
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
+        return "is sparse, quantised or without numbers"
+    if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        return f"claims {tensor.numel()} numbers and has fewer: they overlap"
+    return "holds complex numbers" if tensor.is_complex() else None
 
 
 def _is_state(value: Any) -> TypeGuard[Mapping[str, torch.Tensor]]:

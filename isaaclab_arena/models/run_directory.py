@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.plain_files import not_a_plain_file
 
 BEST = "best"
 LATEST = "latest"
@@ -34,16 +35,24 @@ def checkpoint_file(path: str, choice: int | str | None) -> Path:
     Raises:
         ConfigError: If there is no such file; ``key`` names the option at fault.
     """
+    file = _named_file(path, choice)
+    wrong = not_a_plain_file(file)
+    if wrong is not None:
+        raise ConfigError(Problem(f"'{file}' {wrong}", key="checkpoint_path"))
+    return file
+
+
+def _named_file(path: str, choice: int | str | None) -> Path:
     found = Path(path)
-    if found.is_file():
+    if found.is_dir():
+        return _chosen(found, choice)
+    if found.exists():
         if choice is not None:
             message = f"'{path}' is a file already; leave this out, or name its folder as checkpoint_path"
             raise ConfigError(Problem(message, key="checkpoint"))
         return found
-    if not found.is_dir():
-        message = f"'{path}' does not exist, and is looked for in the working directory"
-        raise ConfigError(Problem(message, key="checkpoint_path"))
-    return _chosen(found, choice)
+    message = f"'{path}' does not exist, and is looked for in the working directory"
+    raise ConfigError(Problem(message, key="checkpoint_path"))
 
 
 def _chosen(folder: Path, choice: int | str | None) -> Path:

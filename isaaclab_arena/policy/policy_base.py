@@ -92,6 +92,21 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
         """
 
     @classmethod
+    def check_fit(cls, config: Any, env: Environment) -> None:
+        """Refuse options that cannot work in an environment, before anything is simulated.
+
+        It is asked for environments that are built in a few milliseconds, and must not take much longer itself;
+        `check_environment` is asked in any case, when both are built.
+
+        Args:
+            config: An instance of ``config_class`` that `check_options` has accepted.
+            env: One row of the environment, never reset; only its specs are to be read.
+
+        Raises:
+            ConfigError: With ``key`` set to the option at fault.
+        """
+
+    @classmethod
     def foreign_code(cls, config: Any) -> Sequence[Problem]:
         """Return one problem per option that names a program which would run in this process; none by default.
 

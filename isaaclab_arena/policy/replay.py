@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -55,13 +56,47 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
     def __init__(self, config: ReplayPolicyCfg) -> None:
         super().__init__(config)
         self._replay = config
-        self._files = index_episodes(find_recordings(config.replay_file_path, key=_KEY), key=_KEY)
-        self._only = None if config.episode_name is None else self._checked(config.episode_name)
+        self._files, self._only = _recorded(config)
         self._device = None if config.device is None else _checked_device(config.device)
         self._warned = False
         self._actions = torch.zeros(0, 0, 0)
         self._lengths = torch.zeros(0, dtype=torch.int64)
         self._positions = torch.zeros(0, dtype=torch.int64)
+
+    @classmethod
+    def check_options(cls, config: ReplayPolicyCfg) -> None:
+        """Refuse a recording that cannot be played, before anything is simulated.
+
+        Raises:
+            ConfigError: With ``key`` set to the option at fault.
+        """
+        files, only = _recorded(config)
+        index = min(files) if only is None else only
+        try:
+            actions = read_actions(files[index], index)
+        except StorageError as error:
+            raise ConfigError(Problem(str(error), key=_KEY)) from error
+        if actions.ndim != 2 or len(actions) == 0:
+            message = (
+                f"the actions of {demo_name(index)} in {files[index]} have shape {actions.shape}, "
+                "not (num_steps, action_dim)"
+            )
+            raise ConfigError(Problem(message, key=_KEY))
+        if config.device is not None:
+            _checked_device(config.device)
+
+    @classmethod
+    def check_fit(cls, config: ReplayPolicyCfg, env: Environment) -> None:
+        """Refuse an environment that takes actions of another size than were recorded.
+
+        Raises:
+            ConfigError: With ``key`` set to the option at fault.
+        """
+        files, only = _recorded(config)
+        index = min(files) if only is None else only
+        misfit = _misfit(read_actions(files[index], index), index, files[index], env)
+        if misfit is not None:
+            raise ConfigError(Problem(misfit, key=_KEY))
 
     def num_episodes(self) -> int | None:
         """Number of recorded episodes, 1 if one of them is played in every episode."""
@@ -113,11 +148,9 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
             actions = read_actions(self._files[index], index)
         except StorageError as error:
             raise PolicyError(str(error)) from error
-        if actions.shape[1:] != env.action_spec.shape or len(actions) == 0:
-            raise PolicyError(
-                f"the actions of {demo_name(index)} in {self._files[index]} have shape {actions.shape}; "
-                f"the environment takes (num_steps, action_dim) = (1 or more, {env.action_spec.shape[0]})"
-            )
+        misfit = _misfit(actions, index, self._files[index], env)
+        if misfit is not None:
+            raise PolicyError(misfit)
         self._warn_of_other_seed(start, index)
         self._put(start.env_id, actions)
 
@@ -145,16 +178,27 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
                 seed,
             )
 
-    def _checked(self, episode_name: str) -> int:
-        index = demo_index(episode_name)
-        if index is None or index not in self._files:
-            raise ConfigError(
-                Problem(
-                    f"'{self._replay.replay_file_path}' holds no '{episode_name}'; it holds {in_words(self._files)}",
-                    key="episode_name",
-                )
-            )
-        return index
+
+def _misfit(actions: np.ndarray, index: int, file: Path, env: Environment) -> str | None:
+    """Return why an environment cannot take the actions of an episode, None where it can."""
+    if actions.shape[1:] == env.action_spec.shape and len(actions) > 0:
+        return None
+    return (
+        f"the actions of {demo_name(index)} in {file} have shape {actions.shape}; "
+        f"the environment takes (num_steps, action_dim) = (1 or more, {env.action_spec.shape[0]})"
+    )
+
+
+def _recorded(config: ReplayPolicyCfg) -> tuple[dict[int, Path], int | None]:
+    """Return which file holds each recorded episode, and the one that is played in every episode."""
+    files = index_episodes(find_recordings(config.replay_file_path, key=_KEY), key=_KEY)
+    if config.episode_name is None:
+        return files, None
+    index = demo_index(config.episode_name)
+    if index is None or index not in files:
+        message = f"'{config.replay_file_path}' holds no '{config.episode_name}'; it holds {in_words(files)}"
+        raise ConfigError(Problem(message, key="episode_name"))
+    return files, index
 
 
 def _checked_device(name: str) -> torch.device:

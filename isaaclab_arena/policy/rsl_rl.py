@@ -78,6 +78,21 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         load_trained(config, torch.device("cpu"))
 
     @classmethod
+    def check_fit(cls, config: RslRlPolicyCfg, env: Environment) -> None:
+        """Refuse an environment whose observations or actions are not those that the network was made for.
+
+        Raises:
+            ConfigError: With ``key`` set to the checkpoint.
+        """
+        policy = cls(config, trained=load_trained(config, torch.device("cpu")))
+        # It is only asked about one row of zeros, whatever device it is to run on.
+        policy.device = torch.device("cpu")
+        try:
+            policy.refuse_misfit(env)
+        except ConfigError as error:
+            raise ConfigError([Problem(str(problem), key=FILE_KEY) for problem in error.problems]) from error
+
+    @classmethod
     def foreign_code(cls, config: RslRlPolicyCfg) -> Sequence[Problem]:
         """Return a problem if the file is a program: TorchScript can read and write files."""
         path = checkpoint_file(config.checkpoint_path, config.checkpoint)
@@ -91,12 +106,8 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         Raises:
             ConfigError: With everything that does not fit.
         """
+        self.refuse_misfit(env)
         inputs = self._meeting_with(env).inputs
-        problems = inputs.problems(self._trained.network.num_inputs)
-        if not problems:
-            problems = self._wrong_answers(inputs.size, env.action_spec.shape)
-        if problems:
-            raise ConfigError([dataclasses.replace(problem, file=str(self._trained.file)) for problem in problems])
         logger.info("%s is shown %s", self._trained.file, inputs)
         trained_on = tuple(self._trained.observation_groups)
         shown = tuple(group.name for group in inputs.groups)
@@ -108,6 +119,15 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
                 "', '".join(trained_on),
                 "', '".join(shown),
             )
+
+    def refuse_misfit(self, env: Environment) -> None:
+        """Refuse an environment that the network does not fit, and say nothing otherwise; see `check_environment`."""
+        inputs = self._meeting_with(env).inputs
+        problems = inputs.problems(self._trained.network.num_inputs)
+        if not problems:
+            problems = self._wrong_answers(inputs.size, env.action_spec.shape)
+        if problems:
+            raise ConfigError([dataclasses.replace(problem, file=str(self._trained.file)) for problem in problems])
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
         """Forget what was seen in the rows of episodes that begin, and take up their streams."""

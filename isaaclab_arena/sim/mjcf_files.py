@@ -1,15 +1,21 @@
 """Which files an MJCF file makes MuJoCo open: everything that a robot's files name has to lie below one folder."""
 
+import errno
 import html
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from isaaclab_arena.plain_files import not_a_plain_file
+
 # Looked for anywhere in the text and not in parsed elements: MuJoCo's parser takes XML that others refuse, and what
 # this finds beyond what MuJoCo reads does no harm.
 _NAME = re.compile(r"file\w*|meshdir|texturedir|assetdir")
 _VALUE = re.compile(r"""\s*=\s*(["'])(.*?)\1""", re.DOTALL)
-_MAX_BYTES = 1 << 28
+_MAX_BYTES = 1 << 29
+"""Of all files of a robot together."""
+_MAX_PLACES = 200_000
+"""Names times the folders that each may start from."""
 
 
 def file_outside(mjcf: Path, root: Path) -> Path | None:
@@ -23,7 +29,7 @@ def file_outside(mjcf: Path, root: Path) -> Path | None:
         root: The folder below which everything has to lie.
 
     Raises:
-        OSError: If a file cannot be read.
+        OSError: If a file cannot be read or is no plain file, or there are too many.
     """
     root, mjcf = root.resolve(), mjcf.resolve()
     seen: dict[Path, None] = {mjcf: None}
@@ -42,13 +48,19 @@ def _named_files(files: list[Path]) -> Iterator[Path]:
     """Yield the files that exist under the names in files, from every folder that a name might start from."""
     names: set[str] = set()
     folders = {""}
+    room = _MAX_BYTES
     for file in files:
-        text = _text(file)
+        text, num_bytes = _text(file, room)
+        room -= num_bytes
         for word in _NAME.finditer(text):
             value = _VALUE.match(text, word.end())
             if value is not None:
                 (names if word[0].startswith("file") else folders).update(_spellings(value[2]))
     starts = {base / folder for base in {file.parent for file in files} for folder in folders}
+    if len(starts) * len(names) > _MAX_PLACES:
+        raise OSError(
+            errno.E2BIG, f"names {len(names)} files in {len(starts)} folders, which is too many", str(files[0])
+        )
     for start in starts:
         for name in names:
             path = start / name
@@ -60,11 +72,17 @@ def _named_files(files: list[Path]) -> Iterator[Path]:
                 continue
 
 
-def _text(file: Path) -> str:
+def _text(file: Path, room: int) -> tuple[str, int]:
+    """Return a file as text, empty where it can name nothing, and how many bytes it has."""
+    wrong = not_a_plain_file(file)
+    if wrong is not None:
+        raise OSError(errno.EINVAL, wrong, str(file))
     with file.open("rb") as stream:
-        data = stream.read(_MAX_BYTES)
+        data = stream.read(room + 1)
+    if len(data) > room:
+        raise OSError(errno.EFBIG, f"with all files before it has more than {_MAX_BYTES >> 20} MiB", str(file))
     # Most files are meshes and textures, which name nothing; searching bytes is a hundred times as fast.
-    return data.decode("utf-8", "surrogateescape") if b"file" in data or b"dir" in data else ""
+    return data.decode("utf-8", "surrogateescape") if b"file" in data or b"dir" in data else "", len(data)
 
 
 def _spellings(name: str) -> Iterator[str]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from isaaclab_arena.episode_ranges import as_ranges
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
+from isaaclab_arena.plain_files import not_a_plain_file
 from isaaclab_arena.storage.hdf5 import list_episodes
 from isaaclab_arena.storage.layout import (
     EPISODE_FILE_PATTERN,
@@ -24,20 +25,32 @@ def find_recordings(path: str, *, key: str) -> list[Path]:
         key: What the user gave it as, for the message.
 
     Raises:
-        ConfigError: If there is no recording.
+        ConfigError: If there is no recording, or what is there is no plain file.
     """
-    given = Path(path).expanduser()
-    if given.is_file():
-        return [given]
-    if given.is_dir():
-        episodes = given / EPISODES_FOLDER
-        found = [*given.glob("*.hdf5"), *given.glob(EPISODE_FILE_PATTERN), *episodes.glob(EPISODE_FILE_PATTERN)]
-    else:
-        relative = given.relative_to(given.anchor)
-        found = list(Path(given.anchor or ".").glob(str(relative)))
+    found = sorted(_recordings_at(path))
     if not found:
         raise ConfigError(Problem(f"no recording at '{path}'", key=key))
-    return sorted(found)
+    problems = [
+        Problem(f"'{file}' {wrong}", key=key) for file in found if (wrong := not_a_plain_file(file)) is not None
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return found
+
+
+def _recordings_at(path: str) -> list[Path]:
+    try:
+        given = Path(path).expanduser()
+        is_folder, exists = given.is_dir(), given.exists()
+    except (OSError, RuntimeError, ValueError):
+        # Too long, links in a circle, or nobody's home: there is nothing.
+        return []
+    if exists and not is_folder:
+        return [given]
+    if is_folder:
+        episodes = given / EPISODES_FOLDER
+        return [*given.glob("*.hdf5"), *given.glob(EPISODE_FILE_PATTERN), *episodes.glob(EPISODE_FILE_PATTERN)]
+    return [file for file in Path(given.anchor or ".").glob(str(given.relative_to(given.anchor))) if not file.is_dir()]
 
 
 def index_episodes(files: Iterable[Path], *, key: str) -> dict[int, Path]:

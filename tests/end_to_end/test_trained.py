@@ -80,14 +80,15 @@ def test_validation_finds_a_checkpoint_that_is_not_there(trained):
     assert "job 'job0': policy_config_dict.checkpoint_path: 'logs/nowhere' does not exist" in finished.stderr
 
 
-def test_a_checkpoint_for_another_robot_fails_its_job_before_the_first_step(trained):
+def test_a_checkpoint_for_another_robot_is_refused_before_anything_starts(trained):
     write_checkpoint(trained / "logs" / "dog", num_inputs=48, num_actions=12)
     job = {"name": "dog", "arena_env_args": REACH, "policy_type": "rsl_rl", "num_episodes": 2,
            "policy_config_dict": {"checkpoint_path": "logs/dog"}}  # fmt: skip
     path = write_jobs(trained / "dog.json", [job])
     finished = run(command("--eval_jobs_config", path, "--output_dir", "dog"), directory=trained)
-    assert finished.returncode == 1
+    assert finished.returncode == 2
     assert (
-        "the network takes 48 numbers, this environment would show it group 'policy' with 26 numbers"
-        in (trained / "dog" / "logs" / "rank0.log").read_text()
+        "job 'dog': policy_config_dict.checkpoint_path: logs/dog/model_1.pt: the network takes 48 numbers, this "
+        in (finished.stderr)
     )
+    assert not (trained / "dog").exists()

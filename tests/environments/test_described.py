@@ -146,10 +146,10 @@ def test_a_mistake_in_the_description_is_told_with_its_key(folder, changes, key,
 
 
 def test_an_mjcf_file_that_is_missing_or_broken_is_named(folder):
-    assert "there is no file" in problems_of(changed(folder, mjcf="other.xml"))["mjcf"]
+    assert "there is no such file" in problems_of(changed(folder, mjcf="other.xml"))["mjcf"]
     (folder / "other.xml").write_text("<mujoco><worldbdy/></mujoco>")
     message = problems_of(changed(folder, mjcf="other.xml"))["mjcf"]
-    assert "MuJoCo cannot load" in message
+    assert "is refused by MuJoCo" in message
     assert "other.xml" in message
 
 

@@ -287,7 +287,7 @@ def job(**options: Any) -> JobConfig:
 
 
 def test_a_job_file_spells_the_options_in_plain_json(tmp_path):
-    checkpoint = write_checkpoint(tmp_path)
+    checkpoint = write_checkpoint(tmp_path, num_inputs=26, num_actions=8)
     (resolved,) = resolve_jobs([job(checkpoint_path=str(checkpoint), action_scaling="within_bounds", clip_actions=1)])
     assert isinstance(resolved.build_policy(), RslRlPolicy)
     with pytest.raises(ConfigError, match=r"policy_config_dict\.checkpoint_path: 'no\.pt' does not exist"):
@@ -300,4 +300,4 @@ def test_torchscript_is_a_program_and_not_loaded_with_no_import(tmp_path):
     program = write_torchscript(tmp_path / "policy.pt", 3, 3)
     with pytest.raises(ConfigError, match=r"policy_config_dict\.checkpoint_path: .* is a program; .*--no_import"):
         resolve_jobs([job(checkpoint_path=str(program))], may_import=False)
-    resolve_jobs([job(checkpoint_path=str(write_checkpoint(tmp_path)))], may_import=False)
+    resolve_jobs([job(checkpoint_path=str(write_checkpoint(tmp_path, num_inputs=26, num_actions=8)))], may_import=False)

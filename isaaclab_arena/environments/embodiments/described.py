@@ -11,7 +11,9 @@ from isaaclab_arena.environments.embodiments.description import RobotDescription
 from isaaclab_arena.environments.embodiments.embodiment import Embodiment
 from isaaclab_arena.environments.embodiments.workspace import Workspace
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.plain_files import not_a_plain_file
 from isaaclab_arena.sim.mjcf_files import file_outside
+from isaaclab_arena.sim.mjcf_trial import wrong_with_mjcf
 from isaaclab_arena.sim.robot import Robot
 from isaaclab_arena.sim.scene import PartFrame
 
@@ -35,9 +37,10 @@ def described_embodiment(path: str | Path, *, folder: Path | None = None) -> Emb
     """
     path = Path(path)
     description = read_description(path)
+    is_strange = folder is None
     folder = folder or path.parent
     asset = (folder / description.mjcf).resolve()
-    checker = _Checker(str(path), _compiled(asset, folder, str(path)))
+    checker = _Checker(str(path), _compiled(asset, folder, str(path), is_strange=is_strange))
     checker.check(description)
     return Embodiment(
         robot=_robot(description, checker.model),
@@ -50,10 +53,15 @@ def described_embodiment(path: str | Path, *, folder: Path | None = None) -> Emb
     )
 
 
-def _compiled(asset: Path, folder: Path, file: str) -> mujoco.MjModel:
-    if not asset.is_file():
-        raise ConfigError(Problem(f"there is no file '{asset}'", file=file, key="mjcf"))
+def _compiled(asset: Path, folder: Path, file: str, *, is_strange: bool) -> mujoco.MjModel:
+    wrong = not_a_plain_file(asset)
+    if wrong is not None:
+        raise ConfigError(Problem(f"'{asset}' {wrong}", file=file, key="mjcf"))
     _refuse_outside(asset, folder.resolve(), file)
+    # Those of MuJoCo Menagerie are known, and need not be compiled twice.
+    wrong = wrong_with_mjcf(asset) if is_strange else None
+    if wrong is not None:
+        raise ConfigError(Problem(f"'{asset}' {wrong}", file=file, key="mjcf"))
     try:
         return mujoco.MjModel.from_xml_path(str(asset))
     except ValueError as error:

@@ -1,0 +1,67 @@
+"""Compile a stranger's MJCF file in a process of its own first: a short file can ask for any time and memory.
+
+MuJoCo compiles ``<replicate>`` inside ``<replicate>``, textures of any size and meshes without a limit, in native code
+that nothing here can stop. So this file is also the program that does it once, with limits.
+"""
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import mujoco
+
+MAX_SECONDS = 60
+MAX_MEMORY_BYTES = 4 << 30
+MAX_MODEL_BYTES = 512 << 20
+MAX_BODIES = 2_000
+MAX_GEOMS = 20_000
+
+_BUDGET = "give the robot fewer replicas, smaller textures or simpler meshes"
+
+
+def wrong_with_mjcf(path: Path, *, max_seconds: int = MAX_SECONDS) -> str | None:
+    """Return why an MJCF file is not to be compiled in this process, None where it compiles within the limits.
+
+    Args:
+        path: The file.
+        max_seconds: Processor time that compiling may take; wall time is limited to twice as much [s].
+    """
+    command = [sys.executable, "-I", __file__, str(path), str(max_seconds)]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=2 * max_seconds, check=False)  # noqa: S603  this file
+    except subprocess.TimeoutExpired:
+        return f"takes MuJoCo more than {2 * max_seconds} s to compile; {_BUDGET}"
+    try:
+        told = json.loads(done.stdout)
+    except ValueError:
+        how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
+        limits = f"{max_seconds} s of processor time and {MAX_MEMORY_BYTES >> 30} GiB of memory"
+        return f"cannot be compiled within {limits}, or ends MuJoCo ({how}); {_BUDGET}"
+    return told["error"] or _beyond_limits(told["sizes"])
+
+
+def _beyond_limits(sizes: dict[str, int]) -> str | None:
+    limits = {"bytes": MAX_MODEL_BYTES, "bodies": MAX_BODIES, "geoms": MAX_GEOMS}
+    beyond = [f"{sizes[what]} {what} (at most {most})" for what, most in limits.items() if sizes[what] > most]
+    return f"compiles to {', '.join(beyond)}; {_BUDGET}" if beyond else None
+
+
+def _compile_within_limits(path: str, max_seconds: int) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (max_seconds, max_seconds + 1))
+    if sys.platform.startswith("linux"):
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    error, sizes = None, {}
+    try:
+        model = mujoco.MjModel.from_xml_path(path)
+        sizes = {"bytes": int(mujoco.mj_sizeModel(model)), "bodies": int(model.nbody), "geoms": int(model.ngeom)}
+    except ValueError as refused:
+        error = f"is refused by MuJoCo: {str(refused).strip()}"
+    except MemoryError:
+        error = f"needs more than {MAX_MEMORY_BYTES >> 30} GiB of memory to compile; {_BUDGET}"
+    sys.stdout.write(json.dumps({"error": error, "sizes": sizes}))
+
+
+if __name__ == "__main__":
+    _compile_within_limits(sys.argv[1], int(sys.argv[2]))

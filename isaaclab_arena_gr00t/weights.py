@@ -1,0 +1,110 @@
+"""Whether a safetensors file is whole, told from its size and its header; no weight is read."""
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from isaaclab_arena.plain_files import not_a_plain_file
+
+MAX_HEADER_BYTES = 100_000_000
+"""What the format allows."""
+
+_BITS = {
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 8),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
+    **dict.fromkeys(("U32", "I32", "F32"), 32),
+    **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
+}
+_LENGTH_BYTES = 8
+
+
+def wrong_with_weights(folder: Path) -> str | None:
+    """Return what is wrong with the safetensors files of a folder, None where each is whole and none is missing."""
+    files = sorted(folder.glob("*.safetensors"))
+    for file in files:
+        wrong = wrong_with_safetensors(file)
+        if wrong is not None:
+            return f"{file.name} {wrong}"
+    for index in sorted(folder.glob("*.safetensors.index.json")):
+        wrong = _wrong_with_index(index, {file.name for file in files})
+        if wrong is not None:
+            return f"{index.name} {wrong}"
+    return None
+
+
+def wrong_with_safetensors(file: Path) -> str | None:
+    """Return why a file is no whole safetensors file, None where it is one."""
+    wrong = not_a_plain_file(file)
+    if wrong is not None:
+        return wrong
+    try:
+        header, num_bytes = _header(file)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    except _DamagedError as error:
+        return str(error)
+    except (ValueError, RecursionError):
+        return "is damaged: its header is no JSON"
+    if not isinstance(header, dict):
+        return "is damaged: its header is no mapping"
+    return next(_lies(header, num_bytes), None)
+
+
+class _DamagedError(Exception):
+    """The header cannot be read; the message says why."""
+
+
+def _header(file: Path) -> tuple[Any, int]:
+    """Return what a file's header says, and how many bytes come after it."""
+    num_bytes = file.stat().st_size
+    with file.open("rb") as stream:
+        header_bytes = int.from_bytes(stream.read(_LENGTH_BYTES), "little")
+        room = num_bytes - _LENGTH_BYTES
+        if header_bytes > room:
+            message = f"is damaged: it has {num_bytes} bytes, and its header alone would have {header_bytes}"
+            raise _DamagedError(message)
+        if header_bytes > MAX_HEADER_BYTES:
+            message = f"has a header of {header_bytes} bytes; at most {MAX_HEADER_BYTES} are allowed"
+            raise _DamagedError(message)
+        return json.loads(stream.read(header_bytes)), room - header_bytes
+
+
+def _lies(header: Mapping[str, Any], num_bytes: int) -> Iterator[str]:
+    """Yield what a header says that cannot be so, for a file with so many bytes of weights."""
+    ends = [(0, 0)]
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        try:
+            dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+            numbers = [begin, end, *shape]
+        except (KeyError, TypeError, ValueError):
+            yield f"is damaged: its header does not say what '{name}' is"
+            return
+        if any(type(number) is not int or number < 0 for number in numbers):
+            yield f"is damaged: its header gives '{name}' sizes that are no whole numbers"
+            return
+        bits = _BITS.get(dtype) if isinstance(dtype, str) else None
+        if bits is not None and prod(shape) * bits != 8 * (end - begin):
+            yield f"is damaged: '{name}' has {end - begin} bytes, and its shape {shape} of {dtype} has others"
+        ends.append((begin, end))
+    ends.sort()
+    if any(begin != end for (_, end), (begin, _) in itertools.pairwise(ends)):
+        yield "is damaged: its weights overlap, or there are gaps between them"
+    if ends[-1][1] != num_bytes:
+        yield f"is damaged: it holds {num_bytes} bytes of weights, and its header says {ends[-1][1]}"
+
+
+def _wrong_with_index(index: Path, present: set[str]) -> str | None:
+    wrong = not_a_plain_file(index)
+    if wrong is not None:
+        return wrong
+    try:
+        named = set(json.loads(index.read_bytes())["weight_map"].values())
+        absent = sorted(named - present)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return "says of no weight which file holds it"
+    return f"names {absent[0]}, which is not there" if absent else None

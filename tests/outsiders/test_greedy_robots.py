@@ -1,0 +1,63 @@
+"""A short MJCF file can ask for any time and memory: it is compiled elsewhere first, within limits."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from isaaclab_arena.environments.embodiments.described import described_embodiment
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.sim.mjcf_trial import wrong_with_mjcf
+
+ROBOTS = Path(__file__).parents[2] / "docs" / "robots.md"
+
+
+def nested(count: int, levels: int) -> str:
+    inner = '<geom size=".1"/>'
+    for _ in range(levels):
+        inner = f'<replicate count="{count}" offset="1 0 0">{inner}</replicate>'
+    return f"<worldbody>{inner}</worldbody>"
+
+
+def textured(pixels: int) -> str:
+    texture = f'<texture name="t" type="2d" builtin="flat" width="{pixels}" height="{pixels}"/>'
+    return f'<asset>{texture}</asset><worldbody><geom size="1"/></worldbody>'
+
+
+def verdict(folder: Path, content: str) -> str | None:
+    (folder / "robot.xml").write_text(f"<mujoco>{content}</mujoco>")
+    return wrong_with_mjcf(folder / "robot.xml", max_seconds=5)
+
+
+def test_what_compiles_within_the_limits_is_let_in(tmp_path):
+    assert verdict(tmp_path, nested(100, 2)) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (nested(2, 15), "compiles to 32768 geoms (at most 20000)"),
+        (nested(2, 40), "cannot be compiled within 5 s of processor time and 4 GiB of memory"),
+        (f"<worldbody>{'<body/>' * 2001}</worldbody>", "compiles to 2002 bodies (at most 2000)"),
+        (f"<worldbody>{'<body>' * 200_000}{'</body>' * 200_000}</worldbody>", "nest"),
+        (textured(14_000), "bytes (at most 536870912)"),
+        (textured(60_000), "Could not allocate memory"),
+        ("<worldbdy/>", "is refused by MuJoCo: XML Error"),
+    ],
+)
+def test_what_asks_for_too_much_is_refused_with_the_limit(tmp_path, content, message):
+    assert message in str(verdict(tmp_path, content))
+
+
+def test_a_robot_that_is_too_greedy_is_a_mistake_of_its_description(tmp_path):
+    description, robot = (
+        re.findall(rf"```{kind}\n(.*?)```", ROBOTS.read_text(), re.DOTALL)[0] for kind in ("yaml", "xml")
+    )
+    (tmp_path / "robot.yaml").write_text(yaml.safe_dump({**yaml.safe_load(description), "mjcf": "robot.xml"}))
+    (tmp_path / "robot.xml").write_text(robot.replace("</mujoco>", f"{nested(2, 15)}</mujoco>"))
+    with pytest.raises(ConfigError) as caught:
+        described_embodiment(tmp_path / "robot.yaml")
+    (problem,) = caught.value.problems
+    assert (problem.key, problem.file) == ("mjcf", str(tmp_path / "robot.yaml"))
+    assert "give the robot fewer replicas" in problem.message
