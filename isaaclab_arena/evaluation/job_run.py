@@ -165,6 +165,7 @@ class JobRun:
             attempt=settings.attempt,
             env_args=environment_args(self._job),
             provenance={**settings.provenance, **environment.provenance(), "policy_type": config.policy_type},
+            contents=settings.contents.get(config.name),
         )
         return EpisodeRecorder(directory, recorded_job, settings.recording, may_commit=self._supply.still_holds)
 

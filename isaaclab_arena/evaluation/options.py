@@ -54,6 +54,8 @@ class RunOptions(LaunchOptions):
     """Exact folder for this run, instead of a dated one; missing or empty, or with --resume that of the run."""
     resume: str | None = None
     """Go on with a run: of that folder, of --output_dir, or the newest of --output_base_dir with the same jobs."""
+    rerun: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """With --resume, run this job's episodes anew if it evaluates something else now; may be given several times."""
     retry_errors: bool = False
     """With --resume, run episodes again that ended in an error; the table says how many."""
     no_dataset: bool = False
@@ -192,6 +194,11 @@ class RunOptions(LaunchOptions):
             "retry_errors",
             self.retry_errors and self.resume is None,
             "needs --resume: it goes on with an earlier run",
+        )
+        yield (
+            "rerun",
+            bool(self.rerun) and self.resume is None,
+            "needs --resume: it runs jobs of an earlier run anew; give --resume DIR too",
         )
         if self.resume and self.output_dir is not None:
             differs = Path(self.resume).resolve() != Path(self.output_dir).resolve()

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import zlib
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.interfaces.variation import spelled
 from isaaclab_arena.storage.attempts import Attempt, JobWork
+from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.run_plan import PlannedJob, RunPlan
 
@@ -46,7 +47,14 @@ class RunRequest:
     import_s: float | None = None
 
 
-def plan_run(request: RunRequest, context: DistributedContext, devices: Sequence[str], *, run_id: str) -> RunPlan:
+def plan_run(
+    request: RunRequest,
+    context: DistributedContext,
+    devices: Sequence[str],
+    *,
+    run_id: str,
+    contents: Mapping[str, Contents] | None = None,
+) -> RunPlan:
     """Return what ``run.json`` says before anything runs.
 
     Args:
@@ -54,6 +62,7 @@ def plan_run(request: RunRequest, context: DistributedContext, devices: Sequence
         context: Who this process is.
         devices: Device of each rank.
         run_id: Names this start of the program.
+        contents: What each job that is to run evaluates, by its name.
     """
     return RunPlan(
         run_id=run_id,
@@ -66,7 +75,7 @@ def plan_run(request: RunRequest, context: DistributedContext, devices: Sequence
         git_revision=provenance.git_revision(Path.cwd()),
         machine=provenance.machine(),
         devices=tuple(devices),
-        jobs=planned_jobs(request, context.world_size),
+        jobs=planned_jobs(request, context.world_size, contents or {}),
         settings=request.options.result_settings(),
         working_directory=str(Path.cwd()),
     )
@@ -110,14 +119,16 @@ def plan_attempt(
     )
 
 
-def planned_jobs(request: RunRequest, world_size: int) -> tuple[PlannedJob, ...]:
+def planned_jobs(request: RunRequest, world_size: int, contents: Mapping[str, Contents]) -> tuple[PlannedJob, ...]:
     """Return the jobs as the plan holds them, each with its rank where that is settled before the start."""
     options = request.options
     rank_of: dict[int, int] = {}
     if options.assignment != DYNAMIC and not options.split_jobs:
         shares = assign_jobs(options.assignment, len(request.jobs), world_size)
         rank_of = {index: rank for rank, share in enumerate(shares) for index in share}
-    return tuple(_planned_job(job, rank_of.get(job.config.index)) for job in request.jobs)
+    return tuple(
+        _planned_job(job, rank_of.get(job.config.index), contents.get(job.config.name)) for job in request.jobs
+    )
 
 
 def plan_differences(before: RunPlan, now: RunPlan) -> list[Problem]:
@@ -164,7 +175,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
 
-def _planned_job(job: Job, rank: int | None) -> PlannedJob:
+def _planned_job(job: Job, rank: int | None, contents: Contents | None) -> PlannedJob:
     config = job.config
     return PlannedJob(
         index=config.index,
@@ -186,6 +197,7 @@ def _planned_job(job: Job, rank: int | None) -> PlannedJob:
         status=str(config.status),
         config=dataclasses.asdict(config),
         conditions_checksum=_conditions_checksum(job),
+        contents=contents,
     )
 
 

@@ -12,6 +12,7 @@ from isaaclab_arena.evaluation.surroundings import surroundings
 from isaaclab_arena.recording.recorder import RecordedObservations, RecordingOptions
 from isaaclab_arena.recording.video_options import VideoOptions
 from isaaclab_arena.sim.threads import default_num_threads
+from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.recorded_episode import Compression
 
 
@@ -36,6 +37,7 @@ class RankSettings:
         build_timeout_s: How long the building of a job's environment and policy may take before the process is ended
             [s]; 0 for however long.
         provenance: What identifies the run, kept with every recording: versions, configuration hash.
+        contents: What each job evaluates, by its name; a job that is not here has nobody who knows.
     """
 
     rank: int
@@ -52,6 +54,7 @@ class RankSettings:
     build_timeout_s: float = 0.0
     import_s: float | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
+    contents: Mapping[str, Contents] = field(default_factory=dict)
 
 
 def rank_settings(
@@ -62,6 +65,7 @@ def rank_settings(
     attempt: int,
     config_hash: str,
     import_s: float | None = None,
+    contents: Mapping[str, Contents] | None = None,
 ) -> RankSettings:
     """Return what all jobs of a rank share.
 
@@ -72,6 +76,7 @@ def rank_settings(
         attempt: Which start of the program on this run, from 1.
         config_hash: Hash of the run's jobs.
         import_s: What this process took from its start to that of the program [s]; None if nobody knows.
+        contents: What each job evaluates, by its name.
     """
     return RankSettings(
         rank=context.rank,
@@ -92,4 +97,5 @@ def rank_settings(
         build_timeout_s=options.build_timeout_s,
         import_s=import_s,
         provenance={**surroundings(context.device), "config_hash": config_hash},
+        contents=contents or {},
     )

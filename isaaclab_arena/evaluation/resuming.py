@@ -1,10 +1,12 @@
 """Going on with a run: find its folder, make sure that it is the same run, and repair what a crash has left there."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
+from isaaclab_arena.evaluation.content_check import set_aside_what_does_not_count
 from isaaclab_arena.evaluation.output_directory import holds_no_run
 from isaaclab_arena.evaluation.planning import plan_differences
 from isaaclab_arena.storage.attempts import JobWork, attempt_numbers
@@ -72,7 +74,7 @@ def check_same_run(output_directory: Path, plan: RunPlan) -> RunPlan:
     return begun
 
 
-def take_up(output_directory: Path, plan: RunPlan, *, retry_errors: bool) -> Resumed:
+def take_up(output_directory: Path, plan: RunPlan, *, retry_errors: bool, anew: Sequence[str] = ()) -> Resumed:
     """Repair what a crash has left in the folder of a run, and return what is left to do.
 
     The caller holds the run's lock alone.
@@ -81,11 +83,13 @@ def take_up(output_directory: Path, plan: RunPlan, *, retry_errors: bool) -> Res
         output_directory: The run's folder.
         plan: The plan that it began with.
         retry_errors: Whether episodes that ended in an error run again.
+        anew: Jobs whose episodes do not count any more.
 
     Raises:
         StorageError: If something cannot be read or repaired.
     """
     number = max(attempt_numbers(output_directory), default=0) + 1
+    set_aside_what_does_not_count(output_directory, anew, attempt=number)
     recovery = recover_run(output_directory, plan, retry_errors=retry_errors, attempt=number)
     for note in recovery.notes:
         _LOG.warning("%s", note)

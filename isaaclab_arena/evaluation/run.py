@@ -176,6 +176,7 @@ class _RankRun:
             # The plan's hash, not the request's: in a deterministic run they may differ in num_envs.
             config_hash=self._started.plan.config_hash,
             import_s=self._request.import_s,
+            contents={work.job: work.contents for work in self._attempt.jobs if work.contents is not None},
         )
         return JobRunner(settings, stop_requested=self._interruption.stop_requested)
 

@@ -4,7 +4,7 @@ import json
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from isaaclab_arena.config.schema import JobStatus
@@ -14,6 +14,8 @@ from isaaclab_arena.distributed.places import Place
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import provenance
+from isaaclab_arena.evaluation.content_check import check_names, jobs_to_run_anew
+from isaaclab_arena.evaluation.contents import contents_of_jobs
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.output_directory import clear_unbegun, make_output_directory
 from isaaclab_arena.evaluation.planning import RunRequest, plan_attempt, plan_run
@@ -25,6 +27,7 @@ from isaaclab_arena.evaluation.run_folders import (
     places_of_ranks,
 )
 from isaaclab_arena.storage.attempts import Attempt, JobWork, read_attempt, write_attempt
+from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.run_lock import RunLock
 from isaaclab_arena.storage.run_plan import RunPlan, read_run_plan, write_run_plan
 
@@ -60,10 +63,14 @@ def start_run(request: RunRequest, context: DistributedContext, ranks: Ranks) ->
         DistributedError: If a rank does not answer.
         StorageError: If a file cannot be read or written.
     """
+    check_names(request.options.rerun, [job.config.name for job in request.jobs])
     ranks.agree("jobs", request.config_hash)
     agree_on_versions(ranks, provenance.versions())
     devices = ranks.gather("device", str(context.device))
-    begin = _Beginning(request, context, devices) if context.is_rank_zero else None
+    with ranks.keep_waiting():
+        # It reads every checkpoint from end to end, which takes a while where they are large.
+        contents = contents_of_jobs(request.jobs) if context.is_rank_zero else {}
+    begin = _Beginning(request, context, devices, contents) if context.is_rank_zero else None
     said = ["", False] if begin is None else [str(begin.folder.path), begin.folder.resumes]
     path, resumes = json.loads(ranks.share_from_rank_zero("output_directory", json.dumps(said)))
     places = places_of_ranks(ranks, request.options, RunFolder(path=Path(path), resumes=resumes))
@@ -115,14 +122,22 @@ class _Beginning:
         request: What the run is to do.
         context: Who this process is.
         devices: Device of each rank.
+        contents: What each job that is to run evaluates.
     """
 
-    def __init__(self, request: RunRequest, context: DistributedContext, devices: Sequence[str]) -> None:
+    def __init__(
+        self,
+        request: RunRequest,
+        context: DistributedContext,
+        devices: Sequence[str],
+        contents: Mapping[str, Contents],
+    ) -> None:
         self._request = request
         self._context = context
         self._devices = devices
         self._run_id = uuid.uuid4().hex
-        self._plan = plan_run(request, context, devices, run_id=self._run_id)
+        self._contents = contents
+        self._plan = plan_run(request, context, devices, run_id=self._run_id, contents=contents)
         self.folder = _choose_folder(request.options, self._plan)
         self.lock = RunLock(self.folder.path).hold_alone()
 
@@ -132,11 +147,20 @@ class _Beginning:
         Args:
             places: Where each rank writes; see `Attempt`.
         """
+        try:
+            return self._begin(places)
+        except BaseException:
+            # Who asks for a run in the wrong way may ask again, from the same process too.
+            self.lock.release()
+            raise
+
+    def _begin(self, places: tuple[str, ...]) -> Attempt | None:
         request, path = self._request, self.folder.path
-        number, jobs = 1, _all_jobs(request)
+        number, jobs, anew = 1, _all_jobs(request), ()
         if self.folder.resumes:
             begun = check_same_run(path, self._plan)
-            resumed = take_up(path, begun, retry_errors=request.options.retry_errors)
+            anew = jobs_to_run_anew(path, begun, self._plan, request.options.rerun)
+            resumed = take_up(path, begun, retry_errors=request.options.retry_errors, anew=anew)
             number, jobs = resumed.number, resumed.jobs
             _LOG.info("going on with %s: %d of %d jobs are not finished", path, len(jobs), len(request.jobs))
             if not jobs:
@@ -144,6 +168,7 @@ class _Beginning:
         else:
             clear_unbegun(path)
             write_run_plan(path, self._plan)
+        jobs = [replace(job, contents=self._contents.get(job.job), is_rerun=job.job in anew) for job in jobs]
         attempt = plan_attempt(
             request, self._context, self._devices, number=number, run_id=self._run_id, jobs=jobs, places=places
         )

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import torch
 
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.interfaces.content import ContentSources, sources_in_options
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 
@@ -115,6 +116,18 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
         """
         del config
         return ()
+
+    @classmethod
+    def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
+        """Return the files and packages that decide what the policy does, so that it can be known by content.
+
+        By default the files and folders that options ending in ``_path`` or ``_file`` name. The source of the class, of
+        its bases and of what they import from beside them counts anyway.
+
+        Args:
+            options: What `from_dict` takes. Nothing is read or built to answer.
+        """
+        return sources_in_options(options)
 
     def check_environment(self, env: Environment) -> None:
         """Refuse an environment that the policy cannot act in; called when both are built, before the first step.

@@ -1,15 +1,16 @@
 """The policy that plays recorded actions again."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem, StorageError, first_line
+from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
@@ -97,6 +98,12 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
         misfit = _misfit(read_actions(files[index], index), index, files[index], env)
         if misfit is not None:
             raise ConfigError(Problem(misfit, key=_KEY))
+
+    @classmethod
+    def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
+        """Return the recordings that are played; see `PolicyBase.content_sources`."""
+        files = find_recordings(options[_KEY], key=_KEY)
+        return ContentSources(files={f"{_KEY} {file.name}": file for file in files})
 
     def num_episodes(self) -> int | None:
         """Number of recorded episodes, 1 if one of them is played in every episode."""

@@ -3,17 +3,19 @@
 import dataclasses
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.action_scaling import ActionScaler
+from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.models.agent_settings import find_agent_file
 from isaaclab_arena.models.exported import is_torchscript
 from isaaclab_arena.models.network import Memory, forgotten
 from isaaclab_arena.models.run_directory import checkpoint_file
@@ -91,6 +93,18 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
             policy.refuse_misfit(env)
         except ConfigError as error:
             raise ConfigError([Problem(str(problem), key=FILE_KEY) for problem in error.problems]) from error
+
+    @classmethod
+    def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
+        """Return the checkpoint that is meant and the training's configuration; see `PolicyBase.content_sources`."""
+        file = checkpoint_file(options[FILE_KEY], options.get("checkpoint"))
+        agent_file = options.get("agent_cfg_path") or find_agent_file(file)
+        # An ONNX file may keep its tensors in a file beside it.
+        beside = file.with_name(f"{file.name}.data")
+        files = {f"{FILE_KEY} {file.name}": file}
+        files |= {f"{FILE_KEY} {beside.name}": beside} if beside.is_file() else {}
+        files |= {f"agent_cfg_path {Path(agent_file).name}": Path(agent_file)} if agent_file else {}
+        return ContentSources(files=files, checkpoint=str(file))
 
     @classmethod
     def foreign_code(cls, config: RslRlPolicyCfg) -> Sequence[Problem]:

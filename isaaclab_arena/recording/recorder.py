@@ -21,6 +21,7 @@ from isaaclab_arena.storage.atomic import FileThereError
 from isaaclab_arena.storage.commits import CommitContext, CommitRow, CommitWriter, commit_row
 from isaaclab_arena.storage.compressed_image import check_compression
 from isaaclab_arena.storage.consolidation import Consolidation, consolidate
+from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.hdf5 import write_episode
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.left_behind import LeftBehind, read_left_behind
@@ -60,6 +61,7 @@ class RecordedJob:
         attempt: Which start of the program on the run this is, from 1.
         env_args: Describes the environment, for robomimic: ``env_name``, ``env_kwargs``.
         provenance: What identifies the run: versions, configuration hash, policy.
+        contents: What it evaluates, None where nobody knows.
     """
 
     name: str
@@ -68,6 +70,7 @@ class RecordedJob:
     attempt: int
     env_args: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)
+    contents: Contents | None = None
 
 
 class EpisodeRecorder(Observer):
@@ -102,6 +105,7 @@ class EpisodeRecorder(Observer):
         self._job = job
         self._options = options
         self._may_commit = may_commit
+        self._contents = None if job.contents is None else json_line(job.contents)
         self._dataset_name = layout.dataset_file_name(job.name, job.rank, job.world_size)
         self._commits = CommitWriter(job_directory, job.rank)
         self._started_s: dict[int, float] = {}
@@ -222,6 +226,8 @@ class EpisodeRecorder(Observer):
 
     def _recorded(self, environment: Environment, arrays: Mapping[str, np.ndarray], row: CommitRow) -> RecordedEpisode:
         more = {"control_dt": environment.control_dt, "provenance": self._underway[environment].provenance}
+        if self._contents is not None:
+            more[layout.CONTENTS_ATTRIBUTE] = self._contents
         return RecordedEpisode(
             episode_index=row.episode_index,
             arrays=arrays,

@@ -7,7 +7,7 @@ file holds is named as missing. Merging again gives the same tables.
 import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from isaaclab_arena.results.rows import (
     missing_episodes,
     status_of,
 )
-from isaaclab_arena.storage.attempts import Attempt, read_attempts
+from isaaclab_arena.storage.attempts import Attempt, contents_in_effect, read_attempts, times_rerun
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.job_reports import read_job_reports
 from isaaclab_arena.storage.layout import job_directory
@@ -125,7 +125,15 @@ def _merged(output_directory: Path) -> MergedResults:
     problems += changes_between(attempts)
     jobs = sorted(plan.jobs, key=lambda job: job.index)
     same_conditions = not problems
-    evidence = [_evidence(output_directory, job, problems, same_conditions=same_conditions) for job in jobs]
+    contents, reruns = contents_in_effect(jobs, attempts), times_rerun(attempts)
+    evidence = [
+        replace(
+            _evidence(output_directory, job, problems, same_conditions=same_conditions),
+            contents=contents[job.name],
+            times_rerun=reruns[job.name],
+        )
+        for job in jobs
+    ]
     missing = tuple(owed for owed in map(_owed, evidence) if owed is not None)
     episodes = (episode_row(each.job, row) for each in evidence for row in each.rows)
     return MergedResults(

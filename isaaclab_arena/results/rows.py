@@ -8,6 +8,7 @@ from typing import Any
 
 from isaaclab_arena.results.statistics import clopper_pearson_interval, rate_bounds, success_rate, wilson_interval
 from isaaclab_arena.storage.commits import CommitRow
+from isaaclab_arena.storage.contents import UNKNOWN, Contents
 from isaaclab_arena.storage.job_reports import JobReport, ReportedStatus, Reproducible, StartUp
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.run_plan import PlannedJob
@@ -34,6 +35,8 @@ JOB_COLUMNS: dict[str, str] = {
     "embodiment": "string",
     "object": "string",
     "policy": "string",
+    "checkpoint": "string",
+    "policy_sha256": "string",
     "seed": "Int64",
     "status": "string",
     "planned": "Int64",
@@ -52,6 +55,7 @@ JOB_COLUMNS: dict[str, str] = {
     "timeouts": "Int64",
     "errors": "Int64",
     "retried": "Int64",
+    "rerun": "Int64",
     "missing": "Int64",
     "cut": "Int64",
     "reproducible": "string",
@@ -131,6 +135,8 @@ class JobEvidence:
         unequal_episodes: Whether an episode was committed twice with different results.
         retried_episodes: How many episodes count in place of an error of an earlier attempt.
         same_conditions: Whether all attempts of the run had the same versions and kind of machine.
+        contents: What its episodes were made with, None where nobody wrote it down.
+        times_rerun: How often its episodes were set aside and ran anew, because it evaluated something else.
     """
 
     job: PlannedJob
@@ -139,6 +145,8 @@ class JobEvidence:
     unequal_episodes: bool = False
     retried_episodes: int = 0
     same_conditions: bool = True
+    contents: Contents | None = None
+    times_rerun: int = 0
 
 
 def planned_episodes(evidence: JobEvidence) -> int | None:
@@ -185,6 +193,8 @@ def job_row(evidence: JobEvidence) -> dict[str, Any]:
         "embodiment": job.embodiment,
         "object": job.object,
         "policy": job.policy_type,
+        "checkpoint": None if evidence.contents is None else evidence.contents.checkpoint,
+        "policy_sha256": UNKNOWN if evidence.contents is None else evidence.contents.policy_sha256,
         "seed": job.seed,
         "status": str(status_of(evidence)),
         "planned": planned_episodes(evidence),
@@ -250,6 +260,7 @@ def _success(evidence: JobEvidence) -> dict[str, Any]:
         "timeouts": outcomes["timeout"],
         "errors": errors,
         "retried": evidence.retried_episodes,
+        "rerun": evidence.times_rerun,
         "missing": None if unknown_plan else missing,
     }
 

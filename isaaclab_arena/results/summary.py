@@ -47,6 +47,11 @@ def caveats(merged: MergedResults) -> list[str]:
                 f"* job '{plain(known['name'])}': {known['retried']} episodes count that had ended in an error before "
                 "and were run again (--retry_errors); what fails by chance gets more chances that way"
             )
+        if known["rerun"]:
+            lines.append(
+                f"* job '{plain(known['name'])}': its episodes ran anew with something else than before (--rerun), "
+                f"{_times(known['rerun'])}; those of before do not count and are in set_aside/"
+            )
         if not is_partial(known):
             continue
         name, low, high = plain(known["name"]), known["success_rate_lower_bound"], known["success_rate_upper_bound"]
@@ -62,6 +67,10 @@ def caveats(merged: MergedResults) -> list[str]:
                 f"if they are counted as failures, {100 * high:.1f} % as successes"
             )
     return lines
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
 
 
 def failures(merged: MergedResults) -> list[str]:

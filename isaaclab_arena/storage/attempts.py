@@ -4,16 +4,18 @@ The plan in ``run.json`` says what a run is; an attempt says who worked on it wh
 this file what is finished, so they agree on what remains though none of them asks another.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from isaaclab_arena.episode_ranges import EpisodeRanges
 from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.storage.atomic import write_text
+from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_text, read_versioned
 from isaaclab_arena.storage.layout import ATTEMPTS_FOLDER, attempt_file_name, attempt_number
-from isaaclab_arena.storage.run_plan import Machine
+from isaaclab_arena.storage.run_plan import Machine, PlannedJob
 
 SCHEMA_VERSION = 1
 
@@ -25,10 +27,14 @@ class JobWork:
     Attributes:
         job: Name of the job.
         finished: Episodes that must not run again.
+        contents: What it evaluates in this attempt, None in files of programs that did not say.
+        is_rerun: Whether its episodes of earlier attempts were set aside, because it evaluated something else then.
     """
 
     job: str
     finished: EpisodeRanges = ()
+    contents: Contents | None = None
+    is_rerun: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +121,23 @@ def read_attempts(output_directory: Path) -> tuple[list[Attempt], list[str]]:
         except ConfigError as error:
             problems.append(str(error))
     return attempts, problems
+
+
+def contents_in_effect(jobs: Sequence[PlannedJob], attempts: Sequence[Attempt]) -> dict[str, Contents | None]:
+    """Return what the episodes that count were made with, by the name of their job; None where nobody wrote it down.
+
+    Args:
+        jobs: The jobs of a run, as they were planned.
+        attempts: Those of the run, in order. All that worked on a job since it last ran anew evaluated the same.
+    """
+    found = {job.name: job.contents for job in jobs}
+    found.update({work.job: work.contents for attempt in attempts for work in attempt.jobs if work.contents})
+    return found
+
+
+def times_rerun(attempts: Sequence[Attempt]) -> Counter[str]:
+    """Return how often the episodes of each job were set aside and ran anew, because it evaluated something else."""
+    return Counter(work.job for attempt in attempts for work in attempt.jobs if work.is_rerun)
 
 
 def attempt_numbers(output_directory: Path) -> list[int]:

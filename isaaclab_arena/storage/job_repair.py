@@ -70,13 +70,20 @@ def repair_job(
     return lines
 
 
-def set_job_aside(job_directory: Path, job: str, *, attempt: int) -> list[str]:
+def set_job_aside(
+    job_directory: Path,
+    job: str,
+    *,
+    attempt: int,
+    why: str = "it is limited by steps and did not come to its end",
+) -> list[str]:
     """Move everything that a job has written out of the way, so that it can run from its beginning.
 
     Args:
         job_directory: Folder of the job.
         job: Name of the job.
         attempt: Number of the attempt that wrote it; it names the folder below ``set_aside/``.
+        why: Why, for people.
 
     Returns:
         What was done, for people.
@@ -94,7 +101,7 @@ def set_job_aside(job_directory: Path, job: str, *, attempt: int) -> list[str]:
     for path in files:
         move_aside(path, folder)
     remove_if_empty(job_directory / EPISODES_FOLDER)
-    return [f"job '{job}': it is limited by steps and did not come to its end; it starts anew, see {folder}"]
+    return [f"job '{job}': {why}; it starts anew, see {folder}"]
 
 
 def _tidy_lines(job_directory: Path, job: str, withdrawn: Collection[int], aside: Path) -> Iterator[str]:

@@ -20,6 +20,7 @@ MAX_LIVES = 10_000
 
 DATA_GROUP = "data"
 COMMIT_ATTRIBUTE = "commit"
+CONTENTS_ATTRIBUTE = "contents"
 ACTIONS = "actions"
 REWARDS = "rewards"
 DONES = "dones"

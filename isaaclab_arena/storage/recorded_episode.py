@@ -8,6 +8,11 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 import numpy as np
+from pydantic import ValidationError
+
+from isaaclab_arena.storage.contents import Contents
+from isaaclab_arena.storage.json_values import adapter
+from isaaclab_arena.storage.layout import CONTENTS_ATTRIBUTE
 
 AttributeValue: TypeAlias = str | int | float | bool
 Arrays: TypeAlias = Mapping[str, np.ndarray]
@@ -43,6 +48,14 @@ class RecordedEpisode:
     def provenance(self) -> Mapping[str, str]:
         """What it was recorded with: versions, processor, model and so on; empty where that was not recorded."""
         return json.loads(str(self.attributes.get("provenance", "{}")))
+
+    @property
+    def contents(self) -> Contents | None:
+        """What was evaluated, None where that was not recorded or nobody can read it."""
+        try:
+            return adapter(Contents).validate_json(str(self.attributes.get(CONTENTS_ATTRIBUTE, "")))
+        except ValidationError:
+            return None
 
 
 def checksum(arrays: Arrays) -> int:

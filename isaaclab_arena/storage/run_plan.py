@@ -8,6 +8,7 @@ from typing import Any
 from isaaclab_arena.config.names import name_problem
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.storage.atomic import write_text
+from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_text, read_versioned
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 
@@ -38,6 +39,8 @@ class PlannedJob:
         status: ``pending`` for a job to run; any other status of the job file means it is skipped.
         config: Every key of the job, resolved: what it takes to build the job again without its file.
         conditions_checksum: CRC-32 of the saved conditions that it runs, None where they are drawn.
+        contents: What it evaluated when the run began, None for a job that is skipped and in plans of programs that did
+            not say. Later attempts may say otherwise; see `contents_in_effect`.
     """
 
     index: int
@@ -59,6 +62,7 @@ class PlannedJob:
     status: str = "pending"
     config: Mapping[str, Any] = field(default_factory=dict)
     conditions_checksum: int | None = None
+    contents: Contents | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

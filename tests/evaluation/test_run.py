@@ -16,10 +16,12 @@ CONTEXT = DistributedContext.from_environment(device="cpu", visible_gpus=0)
 
 
 class MendedBuilder(CoinBuilder):
-    """Builds what the configuration asks for, without what makes it diverge."""
+    """Builds what the configuration asks for; once it is mended, without what makes it diverge."""
+
+    is_mended = False
 
     def build(self, config, *, num_envs, device, num_threads):
-        return CoinEnvironment(CoinConfig(), num_envs)
+        return CoinEnvironment(CoinConfig() if self.is_mended else config, num_envs)
 
 
 def run(job: Job, output_directory, **options) -> int:
@@ -45,11 +47,12 @@ def came_out(output_directory) -> list[dict]:
 
 def test_errors_stay_as_they_are_until_they_are_asked_to_run_again(tmp_path, capsys):
     breaking = CoinConfig(diverge_every=3)
-    assert run(coin_job(environment=breaking), tmp_path) == 0
+    mended = coin_job(environment=breaking, builder=MendedBuilder())
+    assert run(mended, tmp_path) == 0
     before = table(tmp_path)
     assert before["errors"] > 0
 
-    mended = coin_job(environment=breaking, builder=MendedBuilder())
+    mended.builder.is_mended = True  # pyright: ignore[reportAttributeAccessIssue]  it is the one made above
     assert run(mended, tmp_path, resume="") == 0
     assert table(tmp_path) == before
 

@@ -1,0 +1,108 @@
+"""Which source files decide what a class does: its module's, its bases', and what those import from beside them.
+
+Imports are read out of the text, also those inside functions; nothing is imported to find out, so the answer is the
+same whatever else a process has loaded.
+"""
+
+import ast
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+_OWN = frozenset({"isaaclab_arena", "isaaclab_arena_gr00t"})
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib")).resolve()
+
+
+def modules_of_class(found: type) -> list[str]:
+    """Return the modules of a class and of its bases that are neither this package's nor Python's, each once."""
+    names = dict.fromkeys(base.__module__ for base in found.__mro__)
+    return [name for name in names if _top(name) not in _OWN and _file(name) is not None]
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module that is imported belongs to an installed package, and not to somebody's own files."""
+    file = _file(module)
+    return file is not None and not _INSTALLED.isdisjoint(file.parts)
+
+
+def source_files(modules: Iterable[str]) -> dict[str, Path]:
+    """Return the source of modules and of all that they import from the same folder on, by dotted name.
+
+    Args:
+        modules: Names of modules that are imported and not installed.
+    """
+    found: dict[str, Path] = {}
+    waiting = [(name, file) for name in modules if (file := _file(name)) is not None]
+    while waiting:
+        name, file = waiting.pop()
+        if name in found or _top(name) in _OWN:
+            continue
+        found[name] = file
+        root = _root(name, file)
+        waiting += [(each, path) for each in _imports(name, file) if (path := _beside(root, each)) is not None]
+    return dict(sorted(found.items()))
+
+
+def _file(module: str) -> Path | None:
+    """Return the Python file of a module that is imported, None where it has none or it is Python's own."""
+    loaded: ModuleType | None = sys.modules.get(module)
+    name = getattr(loaded, "__file__", None)
+    if not isinstance(name, str) or not name.endswith(".py"):
+        return None
+    file = Path(name).resolve()
+    if file.is_relative_to(_STANDARD_LIBRARY) and _INSTALLED.isdisjoint(file.parts):
+        return None
+    return file
+
+
+def _top(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _root(module: str, file: Path) -> Path:
+    """Return the folder from which a module's dotted name counts."""
+    depth = module.count(".") + (file.name == "__init__.py")
+    return file.parents[min(depth, len(file.parents) - 1)]
+
+
+def _beside(root: Path, module: str) -> Path | None:
+    path = root.joinpath(*module.split("."))
+    for candidate in (path.with_name(f"{path.name}.py"), path / "__init__.py"):
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def _imports(module: str, file: Path) -> Iterator[str]:
+    """Yield every dotted name that a file may import, and the packages above it, whose code runs first."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError, RecursionError, OSError):
+        # Whatever it is, its own content counts.
+        return
+    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _with_parents(alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(node, package)
+            yield from _with_parents(base)
+            yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names if alias.name != "*")
+
+
+def _absolute(node: ast.ImportFrom, package: str) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = package.split(".")
+    above = parts[: len(parts) - node.level + 1]
+    return ".".join([*above, *([node.module] if node.module else [])])
+
+
+def _with_parents(name: str) -> Iterator[str]:
+    parts = [part for part in name.split(".") if part]
+    for length in range(1, len(parts) + 1):
+        yield ".".join(parts[:length])

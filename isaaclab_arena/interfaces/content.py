@@ -1,0 +1,70 @@
+"""What decides what a policy or an environment does, beside this package: files, classes, packages, servers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+_ENDINGS = ("_path", "_file")
+_SECRETS = ("token", "secret", "password", "api_key")
+_CHECKPOINTS = ("checkpoint_path", "model_path")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContentSources:
+    """Where that is to be found. Nothing of it is read to say so.
+
+    Attributes:
+        files: Files and folders by what they are, such as ``checkpoint_path model_300.pt``.
+        modules: Modules that are imported already and whose source counts, with what they import from beside them.
+        packages: Import names of installed packages.
+        stated: What is known without reading a file, such as the version that another interpreter has.
+        unknown: What counts and cannot be known here, such as ``server localhost:5555``.
+        checkpoint: What tables name as the checkpoint; None for a policy without one.
+    """
+
+    files: Mapping[str, Path] = field(default_factory=dict)
+    modules: Sequence[str] = ()
+    packages: Sequence[str] = ()
+    stated: Mapping[str, str] = field(default_factory=dict)
+    unknown: Sequence[str] = ()
+    checkpoint: str | None = None
+
+
+@runtime_checkable
+class ContentBuilder(Protocol):
+    """A builder of environments that knows more of what decides about them than `sources_in_options` finds."""
+
+    def content_sources(self, config: Any) -> ContentSources:
+        """Return what decides what the environment does.
+
+        Args:
+            config: An instance of the builder's ``config_class``, which was checked.
+        """
+        ...
+
+
+def sources_in_options(options: Mapping[str, Any]) -> ContentSources:
+    """Return the files and folders that options name: those that exist, of options that end in ``_path`` or ``_file``.
+
+    What holds a secret is left out: its hash would be written into the output of a run.
+
+    Args:
+        options: Plain values by the name of the option.
+    """
+    files = {
+        f"{name} {Path(value).name}": Path(value)
+        for name, value in options.items()
+        if name.endswith(_ENDINGS) and not any(word in name for word in _SECRETS)
+        if isinstance(value, str) and value and _exists(Path(value))
+    }
+    named = (options.get(name) for name in _CHECKPOINTS)
+    return ContentSources(files=files, checkpoint=next((name for name in named if isinstance(name, str)), None))
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        # Too long, or with a NUL in it: no file has that name.
+        return False
