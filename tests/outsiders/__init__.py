@@ -1,0 +1,1 @@
+"""What broke when strangers attacked it, and does not break any more."""
