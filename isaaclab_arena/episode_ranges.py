@@ -22,6 +22,11 @@ def of_ranges(ranges: EpisodeRanges) -> frozenset[int]:
     return frozenset(index for begin, end in ranges for index in range(begin, end))
 
 
+def contain(ranges: EpisodeRanges, index: int) -> bool:
+    """Return whether an index lies in one of the ranges."""
+    return any(begin <= index < end for begin, end in ranges)
+
+
 def count_episodes(ranges: EpisodeRanges) -> int:
     """Return how many episodes ranges hold."""
     return sum(end - begin for begin, end in ranges)

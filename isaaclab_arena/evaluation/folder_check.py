@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from isaaclab_arena.errors import StorageError
+from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.merge import MergedResults, MissingJob
 from isaaclab_arena.results.result_files import TABLES, stale_tables
 from isaaclab_arena.storage.commits import CommitRow, read_commits
@@ -71,7 +72,8 @@ def _check_episode(row: CommitRow, copies: Sequence[RecordedCopy]) -> Iterator[s
         if copies:
             yield f"{name} is recorded in {copies[0].path.name}, though its commit line says that nothing was"
     elif all(copy.damage is None and copy.checksum != row.checksum for copy in copies):
-        yield f"no file holds {name} with the checksum of its commit line"
+        what = "the recording of an error is lost: " if row.outcome == Outcome.ERROR else ""
+        yield f"{what}no file holds {name} with the checksum of its commit line"
 
 
 def _check_totals(directory: Path, job: str) -> Iterator[str]:

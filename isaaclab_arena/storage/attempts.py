@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from isaaclab_arena.episode_ranges import EpisodeRanges
-from isaaclab_arena.errors import ConfigError, StorageError
+from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_text, read_versioned
@@ -95,9 +95,11 @@ def read_attempt(output_directory: Path, number: int) -> Attempt:
 
     Raises:
         StorageError: If there is none.
-        ConfigError: If it is of another version of this program, or damaged.
+        ConfigError: If it is of another version of this program, or damaged, or a folder has taken its place.
     """
     path = attempt_path(output_directory, number)
+    if path.is_dir():
+        raise ConfigError(Problem("is a folder, where the file of an attempt should be", file=str(path)))
     if not path.is_file():
         raise StorageError(f"{path} is missing; the run's folder was changed by something else")
     return read_versioned(path, Attempt, SCHEMA_VERSION)

@@ -1,7 +1,8 @@
 """What is right and wrong with the files of a job: commit lines held against recordings. Decides, changes nothing.
 
-An episode has finished if a line commits it and a recording holds what the line says, or nothing was recorded. A
-recording without a line is adopted if it carries the line that its writer would have written next.
+An episode has finished if a line commits it and a recording holds what the line says, or nothing was recorded. An error
+has finished even if its recording is lost: to run it again would give what fails by chance more chances. A recording
+without a line is adopted if it carries the line that its writer would have written next.
 """
 
 import json
@@ -10,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from isaaclab_arena.episode_ranges import EpisodeRanges, contain
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage.commits import CommitLog, CommitRow, parse_row
@@ -28,6 +30,7 @@ class ExpectedJob:
         num_episodes: Episodes planned, None where that is not known.
         config_hash: Hash of the run's resolved jobs.
         retry_errors: Whether episodes that ended in an error run again.
+        retries_begun: Number of each earlier attempt that was to run errors again, and what it had not to run.
     """
 
     name: str
@@ -35,14 +38,20 @@ class ExpectedJob:
     num_episodes: int | None
     config_hash: str
     retry_errors: bool = False
+    retries_begun: tuple[tuple[int, EpisodeRanges], ...] = ()
 
     def has(self, episode_index: int) -> bool:
         """Whether an episode is planned."""
         return self.num_episodes is None or episode_index < self.num_episodes
 
     def retries(self, row: CommitRow) -> bool:
-        """Whether an episode runs again though it has finished."""
-        return self.retry_errors and row.outcome == Outcome.ERROR
+        """Whether an episode runs again though it has finished: that is asked for now, or was and is still due."""
+        if row.outcome != Outcome.ERROR:
+            return False
+        return self.retry_errors or any(
+            attempt > row.attempt and not contain(finished, row.episode_index)
+            for attempt, finished in self.retries_begun
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +74,7 @@ class Diagnosis:
     Attributes:
         finished: Episodes that must not run again.
         withdrawn: Episodes whose commit lines say what is not so any more, or belong to no planned episode.
+        lost: Episodes that ended in an error and stand, though no recording holds them any more.
         adopted: Lines to commit, of recordings that have none.
         discarded: Recordings to remove from where they are.
         consolidated: Name of a dataset to the episode files that belong into it.
@@ -72,6 +82,7 @@ class Diagnosis:
 
     finished: set[int] = field(default_factory=set)
     withdrawn: set[int] = field(default_factory=set)
+    lost: set[int] = field(default_factory=set)
     adopted: list[CommitRow] = field(default_factory=list)
     discarded: list[Discarded] = field(default_factory=list)
     consolidated: defaultdict[str, list[Path]] = field(default_factory=lambda: defaultdict(list))
@@ -121,9 +132,8 @@ def _diagnose(
     counted = adopted or (row if row is not None and is_recorded and not expected.retries(row) else None)
     if adopted is not None:
         diagnosis.adopted.append(adopted)
-    if row is not None and not is_recorded and row.outcome != Outcome.ERROR:
-        # An error gives way to any later line by itself; every other line counts for as long as it stands.
-        diagnosis.withdrawn.add(row.episode_index)
+    if row is not None and not is_recorded:
+        _judge_unrecorded(expected, row, copies, diagnosis, is_replaced=adopted is not None)
     if counted is not None:
         diagnosis.finished.add(counted.episode_index)
         _keep_one(counted, intact, diagnosis)
@@ -134,6 +144,19 @@ def _diagnose(
         if not is_kept and not is_evidence:
             reason = reasons.get(copy.path) or _reason(row, adopted, copy)
             diagnosis.discarded.append(Discarded(copy=copy, reason=reason))
+
+
+def _judge_unrecorded(
+    expected: ExpectedJob, row: CommitRow, copies: Sequence[RecordedCopy], diagnosis: Diagnosis, *, is_replaced: bool
+) -> None:
+    """Decide about the line of an episode that was recorded, and whose recording is not there any more."""
+    is_doubtful = any(copy.contradiction is not None for copy in copies)
+    if row.outcome != Outcome.ERROR or (is_doubtful and not is_replaced):
+        # An error gives way to any later line by itself; every other line counts for as long as it stands.
+        diagnosis.withdrawn.add(row.episode_index)
+    elif not is_replaced and not expected.retries(row):
+        diagnosis.lost.add(row.episode_index)
+        diagnosis.finished.add(row.episode_index)
 
 
 def _adoptable(

@@ -55,6 +55,11 @@ def repair_job(
         notes.append(
             f"{in_words(sorted(runs_again))} had a commit line, but has no recording that fits it; not finished"
         )
+    if diagnosis.lost:
+        notes.append(
+            f"{in_words(diagnosis.lost)} ended in an error, and the recording is lost; the error stands, "
+            "--retry_errors runs it again"
+        )
     for path, reason in unreadable:
         notes.append(f"set aside {path.name}: {reason}")
         move_aside(path, aside)

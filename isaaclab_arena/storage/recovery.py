@@ -12,6 +12,7 @@ from pathlib import Path
 from isaaclab_arena.episode_ranges import EpisodeRanges, as_ranges
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.storage.atomic import storage_errors
+from isaaclab_arena.storage.attempts import Attempt, read_attempts
 from isaaclab_arena.storage.commits import CommitLog, read_commits
 from isaaclab_arena.storage.job_diagnosis import Diagnosis, ExpectedJob, diagnose
 from isaaclab_arena.storage.job_repair import repair_job, set_job_aside
@@ -67,6 +68,8 @@ def recover_run(output_directory: Path, plan: RunPlan, *, retry_errors: bool, at
         StorageError: If a file cannot be read or written, for example for lack of permission or space.
     """
     notes = remove_temporary_files(output_directory, plan)
+    begun, damaged = read_attempts(output_directory)
+    notes += damaged
     jobs = []
     for job in plan.jobs:
         expected = ExpectedJob(
@@ -75,11 +78,19 @@ def recover_run(output_directory: Path, plan: RunPlan, *, retry_errors: bool, at
             num_episodes=job.num_episodes,
             config_hash=plan.config_hash,
             retry_errors=retry_errors,
+            retries_begun=tuple(_retries_begun(begun, job.name)),
         )
         recovered, job_notes = _recover_job(job_directory(output_directory, job.name), job, expected, attempt)
         jobs.append(recovered)
         notes += job_notes
     return Recovery(jobs=tuple(jobs), notes=tuple(notes))
+
+
+def _retries_begun(attempts: Sequence[Attempt], job: str) -> Iterator[tuple[int, EpisodeRanges]]:
+    """Yield, for each attempt that was to run a job's errors again, its number and what it had not to run."""
+    for attempt in attempts:
+        if attempt.retry_errors:
+            yield from ((attempt.number, work.finished) for work in attempt.jobs if work.job == job)
 
 
 def _recover_job(

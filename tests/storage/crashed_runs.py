@@ -6,6 +6,7 @@ from pathlib import Path
 
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
 from isaaclab_arena.storage import hdf5
+from isaaclab_arena.storage.attempts import Attempt, JobWork, write_attempt
 from isaaclab_arena.storage.commits import CommitContext, CommitRow, CommitWriter, commit_row, read_commits
 from isaaclab_arena.storage.consolidation import consolidate
 from isaaclab_arena.storage.job_reports import JobReport, ReportedStatus, write_job_report
@@ -43,6 +44,25 @@ def plan(*jobs: PlannedJob) -> RunPlan:
 
 def recover(output: Path, *jobs: PlannedJob, retry_errors: bool = False, attempt: int = 2) -> Recovery:
     return recover_run(output, plan(*jobs), retry_errors=retry_errors, attempt=attempt)
+
+
+def begin_attempt(output: Path, number: int, recovery: Recovery, *, retry_errors: bool = False) -> None:
+    """Write the attempt that is to run what a recovery has left to do."""
+    attempt = Attempt(
+        number=number,
+        run_id="run",
+        started_at="",
+        command_line=(),
+        assignment="round_robin",
+        world_size=1,
+        devices=("cpu",),
+        versions={},
+        git_revision=None,
+        machine=Machine(host="", cpu="", cores=1, platform=""),
+        jobs=tuple(JobWork(job=job.name, finished=job.finished) for job in recovery.jobs if job.to_run),
+        retry_errors=retry_errors,
+    )
+    write_attempt(output, attempt)
 
 
 class JobOnDisk:

@@ -4,6 +4,7 @@ from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage.attempts import (
     JobWork,
     attempt_numbers,
+    attempt_path,
     read_attempt,
     read_attempts,
     write_attempt,
@@ -48,3 +49,11 @@ def test_a_file_of_another_name_is_no_attempt(tmp_path, name):
     write_attempt(tmp_path, attempt(1))
     assert attempt_number(name) is None
     assert attempt_numbers(tmp_path) == [1]
+
+
+def test_an_attempt_whose_file_is_a_folder_is_named_as_that_and_the_others_are_read(tmp_path):
+    write_attempt(tmp_path, attempt(2))
+    attempt_path(tmp_path, 1).mkdir()
+    attempts, problems = read_attempts(tmp_path)
+    assert [each.number for each in attempts] == [2]
+    assert problems == [f"{attempt_path(tmp_path, 1)}: is a folder, where the file of an attempt should be"]

@@ -13,7 +13,7 @@ from isaaclab_arena.storage import hdf5
 from isaaclab_arena.storage.job_reports import ReportedStatus
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.leftovers import consolidate_leftovers
-from tests.storage.crashed_runs import JobOnDisk, planned, recover
+from tests.storage.crashed_runs import JobOnDisk, begin_attempt, planned, recover
 
 
 @pytest.fixture
@@ -408,8 +408,9 @@ def test_errors_run_again_where_that_is_asked_for(tmp_path, job, is_consolidated
     assert job.recorded() == {"dataset_lift.hdf5": [0, 2]}
     assert job.committed()[1].outcome == "error"
     hdf5.verify_episodes(job.directory / "set_aside" / "e000001.h5", [1])
-    # The retry that was asked for is still due if the program dies before it.
-    assert recover(tmp_path) == dataclasses.replace(recovery, notes=())
+    # The retry that was asked for is still due if the program dies before it, once the attempt has begun.
+    begin_attempt(tmp_path, 2, recovery, retry_errors=True)
+    assert recover(tmp_path, attempt=3) == dataclasses.replace(recovery, notes=())
 
 
 def test_a_result_that_took_the_place_of_an_error_is_adopted_and_does_not_run_again(tmp_path, job):
