@@ -128,9 +128,8 @@ class _Resolver:
             return None, problems
         builder, environment_config = environment
         policy_class, policy_options, placement = policy
-        fit = self._once(
-            "fit", [*wanted, *asked], lambda _: _check_fit(environment, (policy_class, policy_options)), job
-        )
+        placed = {**policy_options, **placement}
+        fit = self._once("fit", [*wanted, *asked], lambda _: _check_fit(environment, (policy_class, placed)), job)
         if isinstance(fit, ConfigError):
             return None, list(fit.problems)
         resolved = Job(

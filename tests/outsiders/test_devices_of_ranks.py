@@ -119,9 +119,8 @@ def test_a_gpu_that_is_not_there_is_refused_for_any_number_of_ranks(tmp_path, ma
         resolved(tmp_path, network(**named))
 
 
-def test_gpus_that_the_launcher_overrules_are_told_in_one_line(tmp_path, machine, caplog, monkeypatch):
+def test_gpus_that_the_launcher_overrules_are_told_in_one_line(tmp_path, machine, caplog):
     machine(4, local_rank=2, ranks=4)
-    monkeypatch.setattr("isaaclab_arena.policy.rsl_rl.load_trained", lambda *_: None)
     with caplog.at_level(logging.INFO, logger="isaaclab_arena"):
         resolved(
             tmp_path,
