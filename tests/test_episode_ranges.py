@@ -21,6 +21,7 @@ def test_ranges_hold_the_indices_they_were_made_of(indices, ranges):
         (((0, 3), (5, 6)), ((3, 5), (6, 10))),
         (((2, 12),), ((0, 2),)),
         (((10, 20),), ((0, 10),)),
+        (((3, 4), (12, 14)), ((0, 3), (4, 10))),
     ],
 )
 def test_what_remains_is_what_is_planned_and_not_finished(finished, remaining):

@@ -1,8 +1,10 @@
 import asyncio
 import json
+import random
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -245,6 +247,22 @@ def test_results_do_not_depend_on_the_job_before(tmp_path):
     runner.run(job("first", policy_class=Gambler, num_steps=3))
     runner.run(job("second", policy_class=Gambler, num_steps=3))
     assert Gambler.drawn[:3] == Gambler.drawn[3:]
+
+
+@pytest.mark.parametrize("seed", [5, 2**32 + 5, 2**63 - 1])
+def test_a_job_begins_with_torchs_numpys_and_pythons_generators_at_its_seed(tmp_path, seed):
+    drawn = []
+
+    class Gambler(ShrugPolicy):
+        def get_action(self, env, observation):
+            if not drawn:
+                drawn.extend((torch.rand(1).item(), np.random.random(), random.random()))
+            return super().get_action(env, observation)
+
+    torch.rand(1), np.random.random(), random.random()
+    JobRunner(settings(tmp_path)).run(job(policy_class=Gambler, num_episodes=1, seed=seed))
+    by_torch = torch.rand(1, generator=torch.Generator().manual_seed(seed)).item()
+    assert drawn == [by_torch, np.random.RandomState(seed % 2**32).random(), random.Random(seed).random()]
 
 
 def test_rebuilds_share_the_episodes_out_and_build_everything_again(tmp_path):

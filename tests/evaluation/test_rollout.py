@@ -214,6 +214,7 @@ def test_the_policy_is_told_of_each_episode_before_it_acts_in_it():
 def test_the_jobs_instruction_takes_the_place_of_the_tasks():
     _, _, policy = run(1, 1, language_instruction="guess")
     assert policy.task_description == "guess"
+    assert {start.language_instruction for start in policy.starts} == {"guess"}
 
 
 def test_a_policy_that_has_finished_ends_its_episode():

@@ -167,6 +167,17 @@ def test_every_query_of_an_episode_has_a_seed_of_its_own_and_no_other_episode_ch
     assert len(set(drawn)) == len(drawn)
 
 
+def test_the_seeds_of_an_episodes_queries_are_those_of_its_policy_stream(tmp_path):
+    """In order, whatever row it runs in: stream 1 of the episode, 63 bits each."""
+    env, policy = LimbEnvironment(4), made(tmp_path)
+    observation = started(env, policy, [2, 0])
+    for _ in range(2 * CHUNK):
+        policy.get_action(env, observation)
+    streams = [np.random.default_rng(np.random.SeedSequence(7, spawn_key=(1, index))) for index in (1, 0)]
+    expected = [[int(stream.integers(2**63)) for stream in streams] for _ in range(2)]
+    assert [query.noise_seeds for query in policy.queries] == expected
+
+
 def test_with_queries_of_one_size_an_episode_is_the_same_bits_whoever_shares_them(tmp_path):
     alone = played(tmp_path, 1, rows_per_query=4).actions
     for num_envs in (3, 7):

@@ -73,7 +73,7 @@ def seeded_noise(seeds: Sequence[int], shape: Sequence[int]) -> Tensor:
     The numbers are drawn on the CPU: they are the same on every device.
 
     Args:
-        seeds: One 64-bit integer per row.
+        seeds: One 64-bit integer per row, of which torch's generator on the CPU heeds the lower 32 bits.
         shape: Shape of one row.
 
     Returns:
