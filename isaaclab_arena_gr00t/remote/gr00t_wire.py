@@ -16,14 +16,10 @@ from isaaclab_arena_gr00t.remote.messages import (
     read_message,
     write_message,
 )
+from isaaclab_arena_gr00t.remote.npy_header import npy_header
 
 _ARRAY = "__ndarray_class__"
 _MODALITY = "__ModalityConfig_class__"
-_MAX_HEADER_BYTES = 1024
-_HEADER_READERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,14 +81,11 @@ def _saved_array(data: object) -> np.ndarray:
     """Return the array that ``np.save`` wrote, without ``np.load``, which makes room for what a header promises."""
     if not isinstance(data, bytes):
         raise MessageError(f"an array travels as bytes, this one is a {type(data).__name__}")
-    stream = io.BytesIO(data)
     try:
-        version = np.lib.format.read_magic(stream)
-        shape, is_fortran, dtype = _HEADER_READERS[version](stream, max_header_size=_MAX_HEADER_BYTES)
-    except (ValueError, TypeError, KeyError, SyntaxError, RecursionError, MemoryError) as error:
-        # What numpy says of it may hold what came, and what it says of a large one how to unpickle it all the same.
-        raise MessageError(f"an array is damaged: {type(error).__name__} in its header") from error
-    return array_of(memoryview(data)[stream.tell() :], dtype, shape, "F" if is_fortran else "C")
+        dtype, shape, is_fortran, size = npy_header(data)
+    except ValueError as error:
+        raise MessageError(f"an array is damaged: {error}") from error
+    return array_of(memoryview(data)[size:], dtype, shape, "F" if is_fortran else "C")
 
 
 def _modality(fields: object) -> RemoteModality:

@@ -19,17 +19,13 @@ import numpy as np
 from gr00t.data.types import ModalityConfig
 from gr00t.errors import Gr00tError
 from gr00t.policy.message_check import ContentLimits, outline
+from gr00t.policy.npy_header import npy_header
 
 _ARRAY = "__ndarray_class__"
 _MODALITY = "__ModalityConfig_class__"
 _ARRAY_KINDS = "biuf"
-_MAX_HEADER_BYTES = 1024
 _MAX_DIMENSIONS = 32
 _MAX_SIZE = 2**48
-_HEADER_READERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
 _MODALITY_FIELDS = {field.name for field in dataclasses.fields(ModalityConfig)}
 
 
@@ -151,16 +147,13 @@ def read_array(data: object) -> np.ndarray:
     """
     if not isinstance(data, bytes):
         raise WireError(f"an array travels as bytes, this one is a {type(data).__name__}")
-    stream = io.BytesIO(data)
     try:
-        version = np.lib.format.read_magic(stream)
-        shape, is_fortran, dtype = _HEADER_READERS[version](stream, max_header_size=_MAX_HEADER_BYTES)
-    except (ValueError, TypeError, KeyError, SyntaxError, RecursionError, MemoryError) as error:
-        # What numpy says of it may hold what came, and what it says of a large one how to unpickle it all the same.
-        raise WireError(f"an array is damaged: {type(error).__name__} in its header") from error
+        dtype, shape, is_fortran, size = npy_header(data)
+    except ValueError as error:
+        raise WireError(f"an array is damaged: {error}") from error
     if dtype.kind not in _ARRAY_KINDS:
         raise WireError(f"an array of {dtype} may not travel; booleans, integers and floats may")
-    body = memoryview(data)[stream.tell() :]
+    body = memoryview(data)[size:]
     is_shape = len(shape) <= _MAX_DIMENSIONS and all(0 <= size <= _MAX_SIZE for size in shape)
     if not is_shape or math.prod(shape) * dtype.itemsize != len(body):
         raise WireError(f"an array of shape {shape!r:.100} and type {dtype} came with {len(body)} bytes")
