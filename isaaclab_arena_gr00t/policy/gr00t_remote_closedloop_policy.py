@@ -13,6 +13,7 @@ from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
 from isaaclab_arena_gr00t.remote.address import address_problems, server_address
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
 from isaaclab_arena_gr00t.remote.gr00t_wire import RemoteModality
+from isaaclab_arena_gr00t.remote.messages import in_words
 
 _MODALITIES = ("video", "state", "action", "language")
 
@@ -104,7 +105,7 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
         answer = self._request("get_action", {"observation": observation, "options": {"noise_seeds": noise_seeds}})
         action = answer[0] if isinstance(answer, list) and answer else answer
         if not isinstance(action, dict) or not all(isinstance(values, np.ndarray) for values in action.values()):
-            raise PolicyError(f"the policy server's answer holds no arrays of actions: {answer!r:.200}")
+            raise PolicyError(f"the policy server's answer holds no arrays of actions: {in_words(answer)}")
         return action
 
     def modality_config(self) -> Mapping[str, Modality]:
@@ -140,7 +141,7 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
         if not all(isinstance(found.get(name), RemoteModality) for name in _MODALITIES):
             raise PolicyError(
                 f"the policy server does not say what its model takes and gives: {', '.join(_MODALITIES)} are due, "
-                f"it answered {answer!r:.200}; make sure that remote_host and remote_port name the right one"
+                f"it answered {in_words(answer)}; make sure that remote_host and remote_port name the right one"
             )
         return found
 

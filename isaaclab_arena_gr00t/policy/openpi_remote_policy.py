@@ -182,7 +182,11 @@ class OpenpiRemotePolicy(PolicyBase[OpenpiRemotePolicyCfg]):
         if columns is not None and max(columns) >= actions.shape[1]:
             raise PolicyError(f"the openpi policy's action has {actions.shape[1]} numbers, no column {max(columns)}")
         chosen = actions[:length] if columns is None else actions[:length, list(columns)]
-        return torch.from_numpy(np.ascontiguousarray(chosen, dtype=np.float32))
+        with np.errstate(over="ignore"):
+            chunk = np.ascontiguousarray(chosen, dtype=np.float32)
+        if not np.isfinite(chunk).all():
+            raise PolicyError("the openpi policy's actions hold numbers that are not finite")
+        return torch.from_numpy(chunk)
 
     def _request(self, env: Environment, observation: Observation, env_id: int) -> dict[str, Any]:
         options = self._options

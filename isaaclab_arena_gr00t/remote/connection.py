@@ -5,27 +5,19 @@ import socket as sockets
 import time
 from typing import Any
 
-import zmq
-from zmq.utils.monitor import recv_monitor_message
-
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError, Problem
+from isaaclab_arena.logs import plain_text
 from isaaclab_arena_gr00t.remote.address import KEY_FILE_OPTION, ServerAddress
 from isaaclab_arena_gr00t.remote.gr00t_wire import pack, unpack
 from isaaclab_arena_gr00t.remote.messages import DEFAULT_LIMITS, MessageError, MessageLimits
+from isaaclab_arena_gr00t.remote.request_socket import AnswerTooLargeError, RequestSocket
 
 # Below the program's own logger, so that it is in the log of the rank.
 _LOG = logging.getLogger("isaaclab_arena.gr00t")
 
 _FIRST_ATTEMPT_S = 0.25
 _LONGEST_ATTEMPT_S = 10.0
-_FIRST_RECONNECT_MS = 100
-_LONGEST_RECONNECT_MS = 2000
-_LOSSES: dict[int, str] = {
-    zmq.EVENT_DISCONNECTED: "it closed the connection",
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "what listens there does not speak ZeroMQ",
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "what listens there does not speak ZeroMQ",
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "it refused the connection",
-}
+_LONGEST_WORDS = 500
 _SHUTTING_DOWN = "the server is shutting down"
 """What the server that comes along answers to those who wait when it ends."""
 
@@ -49,10 +41,7 @@ class PolicyServerConnection:
     def __init__(self, address: ServerAddress, limits: MessageLimits = DEFAULT_LIMITS) -> None:
         self.address = address
         self._limits = limits
-        # Shared by all: a context of its own would hang when it is collected before its socket.
-        self._context = zmq.Context.instance()
-        self._socket: zmq.Socket[bytes] | None = None
-        self._monitor: zmq.Socket[bytes] | None = None
+        self._socket: RequestSocket | None = None
         self._loss = ""
 
     def wait_until_ready(self) -> None:
@@ -67,7 +56,7 @@ class PolicyServerConnection:
         attempt_s = _FIRST_ATTEMPT_S
         while True:
             started = time.monotonic()
-            answer = self._exchange(ping, attempt_s)
+            answer = self._exchange(ping, "ping", attempt_s)
             if answer is not None and not self._is_leaving(answer):
                 self._message(answer, "ping")
                 return
@@ -91,12 +80,12 @@ class PolicyServerConnection:
             ConfigError: If it wants another token.
         """
         request = self._request(endpoint, data)
-        answer = self._exchange(request, self.address.timeout_s)
+        answer = self._exchange(request, endpoint, self.address.timeout_s)
         if answer is None or self._is_leaving(answer):
             reason = self._loss if answer is None else _SHUTTING_DOWN
             _LOG.warning("the policy server at %s: %s; waiting for it", self.address, reason)
             self.wait_until_ready()
-            answer = self._exchange(request, self.address.timeout_s)
+            answer = self._exchange(request, endpoint, self.address.timeout_s)
         if answer is None:
             raise ServerUnreachableError(
                 f"the policy server at {self.address} answers a ping, but not '{endpoint}': {self._loss}, twice; "
@@ -106,10 +95,9 @@ class PolicyServerConnection:
 
     def close(self) -> None:
         """Close the connection. May be called more than once; the next request opens another."""
-        connection, self._socket, self._monitor = self._socket, None, None
+        connection, self._socket = self._socket, None
         if connection is not None:
-            connection.disable_monitor()
-            connection.close(linger=0)
+            connection.close()
 
     def _request(self, endpoint: str, data: dict[str, Any] | None) -> bytes:
         request: dict[str, Any] = {"endpoint": endpoint}
@@ -122,77 +110,49 @@ class PolicyServerConnection:
         except MessageError as error:
             raise PolicyError(f"'{endpoint}' cannot be asked of the policy server: {error}") from error
 
-    def _message(self, answer: bytes, endpoint: str) -> Any:
+    def _message(self, answer: bytes | bytearray, endpoint: str) -> Any:
         try:
             message = unpack(answer, self._limits)
         except MessageError as error:
-            raise PolicyError(
-                f"the policy server at {self.address} answered '{endpoint}' with something else than a GR00T policy "
-                f"server does: {error}; make sure that remote_host and remote_port name the right one"
-            ) from error
+            raise self._unreadable(endpoint, error) from error
         if not isinstance(message, dict) or "error" not in message:
             return message
-        if str(message["error"]).startswith("Unauthorized"):
+        says = plain_text(str(message["error"])[:_LONGEST_WORDS])
+        if says.startswith("Unauthorized"):
             what = "another token than the one given here" if self.address.api_token else "a token"
             text = f"must name a file with the token of the policy server at {self.address}, which wants {what}"
-            raise ConfigError(Problem(f"{text}; it says: {message['error']}", key=KEY_FILE_OPTION))
-        raise PolicyError(f"the policy server at {self.address} could not answer '{endpoint}': {message['error']}")
+            raise ConfigError(Problem(f"{text}; it says: {says}", key=KEY_FILE_OPTION))
+        raise PolicyError(f"the policy server at {self.address} could not answer '{endpoint}': {says}")
 
-    def _is_leaving(self, answer: bytes) -> bool:
+    def _unreadable(self, endpoint: str, error: Exception) -> PolicyError:
+        return PolicyError(
+            f"the policy server at {self.address} answered '{endpoint}' with something else than a GR00T policy "
+            f"server does: {plain_text(error)}; make sure that remote_host and remote_port name the right one"
+        )
+
+    def _is_leaving(self, answer: bytes | bytearray) -> bool:
         return answer == pack({"error": _SHUTTING_DOWN})
 
-    def _exchange(self, request: bytes, timeout_s: float) -> bytes | None:
+    def _exchange(self, request: bytes, endpoint: str, timeout_s: float) -> bytes | bytearray | None:
         """Return the answer to a request; None if there is none, and then `_loss` says why."""
-        connection, monitor = self._opened()
+        deadline = time.monotonic() + timeout_s
         try:
-            connection.send(request, flags=zmq.NOBLOCK, copy=len(request) < 65536)
-            self._loss = self._wait_for_answer(connection, monitor, timeout_s)
-            if not self._loss:
-                return connection.recv(flags=zmq.NOBLOCK)
-        except zmq.Again:
-            self._loss = "it takes no requests"
-        # A REQ socket that waits for an answer can ask nothing else.
+            if self._socket is None:
+                host, port = self.address.host, self.address.port
+                self._socket = RequestSocket(host, port, timeout_s=timeout_s, max_bytes=self._limits.max_bytes)
+            return self._socket.ask(request, deadline - time.monotonic())
+        except TimeoutError:
+            self._loss = f"it did not answer within {timeout_s:g} s"
+        except OSError as error:
+            self._loss = error.strerror or str(error)
+        except UnicodeError as error:
+            raise ConfigError(Problem(f"'{self.address.host}' is no machine: {error}", key="remote_host")) from error
+        except AnswerTooLargeError as error:
+            self.close()
+            raise self._unreadable(endpoint, error) from error
+        # What comes late would be taken for the answer to the next request.
         self.close()
         return None
-
-    def _wait_for_answer(self, connection: "zmq.Socket[bytes]", monitor: "zmq.Socket[bytes]", timeout_s: float) -> str:
-        """Return as soon as there is an answer, an empty text, or it is clear that there will be none, and why."""
-        poller = zmq.Poller()
-        poller.register(connection, zmq.POLLIN)
-        poller.register(monitor, zmq.POLLIN)
-        deadline = time.monotonic() + timeout_s
-        while (left_s := deadline - time.monotonic()) > 0:
-            ready = dict(poller.poll(max(1, round(left_s * 1000))))
-            if connection in ready:
-                return ""
-            if monitor in ready:
-                event = recv_monitor_message(monitor)["event"]
-                if event in _LOSSES:
-                    return _LOSSES[event]
-        return f"it did not answer within {timeout_s:g} s"
-
-    def _opened(self) -> tuple["zmq.Socket[bytes]", "zmq.Socket[bytes]"]:
-        if self._socket is not None and self._monitor is not None:
-            return self._socket, self._monitor
-        host = self.address.host
-        connection = self._context.socket(zmq.REQ)
-        connection.setsockopt(zmq.LINGER, 0)
-        connection.setsockopt(zmq.MAXMSGSIZE, 2 * self._limits.max_bytes)
-        connection.setsockopt(zmq.RECONNECT_IVL, _FIRST_RECONNECT_MS)
-        connection.setsockopt(zmq.RECONNECT_IVL_MAX, _LONGEST_RECONNECT_MS)
-        # A machine that vanishes closes no connection; its silence does, well before a long time-out.
-        connection.setsockopt(zmq.HEARTBEAT_IVL, 5000)
-        connection.setsockopt(zmq.HEARTBEAT_TIMEOUT, 15000)
-        connection.setsockopt(zmq.IPV6, int(":" in host))
-        monitor = connection.get_monitor_socket(sum(_LOSSES))
-        try:
-            connection.connect(f"tcp://[{host}]:{self.address.port}" if ":" in host else f"tcp://{self.address}")
-        except zmq.ZMQError as error:
-            connection.disable_monitor()
-            connection.close(linger=0)
-            raise ConfigError(Problem(f"'{host}' is no machine: {error.strerror}", key="remote_host")) from error
-        self._socket, self._monitor = connection, monitor
-        return connection, monitor
 
     def _why_unreachable(self) -> str:
         address = self.address

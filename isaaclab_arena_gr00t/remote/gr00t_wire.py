@@ -12,16 +12,14 @@ from isaaclab_arena_gr00t.remote.messages import (
     MessageError,
     MessageLimits,
     array_of,
+    in_words,
     read_message,
     write_message,
 )
+from isaaclab_arena_gr00t.remote.npy_header import npy_header
 
 _ARRAY = "__ndarray_class__"
 _MODALITY = "__ModalityConfig_class__"
-_HEADER_READERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +44,7 @@ def pack(message: Any) -> bytes:
     return write_message(message, _encoded)
 
 
-def unpack(data: bytes, limits: MessageLimits = DEFAULT_LIMITS) -> Any:
+def unpack(data: bytes | bytearray, limits: MessageLimits = DEFAULT_LIMITS) -> Any:
     """Return the message that the bytes stand for, with arrays and `RemoteModality` in it.
 
     Raises:
@@ -83,20 +81,18 @@ def _saved_array(data: object) -> np.ndarray:
     """Return the array that ``np.save`` wrote, without ``np.load``, which makes room for what a header promises."""
     if not isinstance(data, bytes):
         raise MessageError(f"an array travels as bytes, this one is a {type(data).__name__}")
-    stream = io.BytesIO(data)
     try:
-        version = np.lib.format.read_magic(stream)
-        shape, is_fortran, dtype = _HEADER_READERS[version](stream)
-    except (ValueError, TypeError, KeyError, SyntaxError) as error:
+        dtype, shape, is_fortran, size = npy_header(data)
+    except ValueError as error:
         raise MessageError(f"an array is damaged: {error}") from error
-    return array_of(memoryview(data)[stream.tell() :], dtype, shape, "F" if is_fortran else "C")
+    return array_of(memoryview(data)[size:], dtype, shape, "F" if is_fortran else "C")
 
 
 def _modality(fields: object) -> RemoteModality:
     known = fields if isinstance(fields, dict) else {}
     indices, keys = known.get("delta_indices"), known.get("modality_keys")
     if not _is_list_of(indices, int) or not _is_list_of(keys, str):
-        raise MessageError(f"a modality needs lists of delta_indices and modality_keys, got {fields!r:.200}")
+        raise MessageError(f"a modality needs lists of delta_indices and modality_keys, got {in_words(fields)}")
     return RemoteModality(delta_indices=tuple(indices or ()), modality_keys=tuple(keys or ()))
 
 

@@ -5,15 +5,19 @@ here: NVIDIA's package under that name does without the care, and a machine that
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgpack
 import numpy as np
 
+from isaaclab_arena_gr00t.remote.message_check import ContentLimits, outline
+
 ARRAY_KINDS = "biuf"
 """Kinds of numpy types that may travel: booleans, integers and floats."""
+_MAX_DIMENSIONS = 32
+_MAX_SIZE = 2**48
 
 
 class MessageError(ValueError):
@@ -25,14 +29,16 @@ class MessageLimits:
     """How large a message may be at most.
 
     Attributes:
-        max_bytes: Bytes of a message.
+        max_bytes: Bytes of a message in all its frames.
         max_depth: Maps and lists inside one another.
-        max_items: Entries of one map or list.
+        max_values: Values of the whole message: every number, text, array, list and map, and every key.
+        max_text_bytes: Bytes of all its texts together.
     """
 
     max_bytes: int = 256 * 1024 * 1024
     max_depth: int = 16
-    max_items: int = 16384
+    max_values: int = 65536
+    max_text_bytes: int = 1024 * 1024
 
 
 DEFAULT_LIMITS = MessageLimits()
@@ -55,7 +61,7 @@ def write_message(message: Any, encoded: Callable[[Any], Any]) -> bytes:
     return data or b""
 
 
-def read_message(data: bytes, decoded: Callable[[dict[Any, Any]], Any], limits: MessageLimits) -> Any:
+def read_message(data: bytes | bytearray, decoded: Callable[[dict[Any, Any]], Any], limits: MessageLimits) -> Any:
     """Return the message that the bytes stand for.
 
     Args:
@@ -68,20 +74,28 @@ def read_message(data: bytes, decoded: Callable[[dict[Any, Any]], Any], limits: 
     """
     if len(data) > limits.max_bytes:
         raise MessageError(f"the message has {len(data)} bytes, at most {limits.max_bytes} are allowed")
+    content = ContentLimits(
+        max_values=limits.max_values, max_depth=limits.max_depth, max_text_bytes=limits.max_text_bytes
+    )
     try:
-        message = msgpack.unpackb(
-            data,
-            object_hook=decoded,
-            ext_hook=_refused,
-            max_array_len=limits.max_items,
-            max_map_len=limits.max_items,
-        )
+        outline(data, content)
+    except ValueError as error:
+        raise MessageError(str(error)) from error
+    try:
+        return msgpack.unpackb(data, object_hook=decoded)
     except MessageError:
         raise
     except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
         raise MessageError(f"the message is no msgpack: {error or type(error).__name__}") from error
-    _check_depth(message, limits.max_depth)
-    return message
+
+
+def in_words(value: object) -> str:
+    """Return in a few words what a peer sent, however large it is."""
+    if isinstance(value, dict):
+        return f"a map with {len(value)} entries, such as {list(value)[:3]!r:.200}"
+    if isinstance(value, (list, tuple, bytes, bytearray, np.ndarray)):
+        return f"a {type(value).__name__} of length {len(value) if np.ndim(value) or not np.size(value) else 1}"
+    return f"the {type(value).__name__} {str(value)[:100]!r}"
 
 
 def array_of(data: object, dtype: np.dtype, shape: Sequence[Any], order: Literal["C", "F"] = "C") -> np.ndarray:
@@ -94,29 +108,8 @@ def array_of(data: object, dtype: np.dtype, shape: Sequence[Any], order: Literal
         raise MessageError(f"an array of {dtype} may not travel; booleans, integers and floats may")
     if not isinstance(data, (bytes, memoryview)):
         raise MessageError(f"an array travels as bytes, this one is a {type(data).__name__}")
-    if not all(type(size) is int and size >= 0 for size in shape) or math.prod(shape) * dtype.itemsize != len(data):
-        raise MessageError(f"an array of shape {tuple(shape)} and type {dtype} came with {len(data)} bytes")
+    is_shape = len(shape) <= _MAX_DIMENSIONS and all(type(size) is int and 0 <= size <= _MAX_SIZE for size in shape)
+    if not is_shape or math.prod(shape) * dtype.itemsize != len(data):
+        shown = tuple(shape[:_MAX_DIMENSIONS])
+        raise MessageError(f"an array of shape {shown!r:.100} and type {dtype} came with {len(data)} bytes")
     return np.frombuffer(data, dtype=dtype).reshape(shape, order=order).copy()
-
-
-def _refused(code: int, data: bytes) -> Any:
-    del data
-    raise MessageError(f"msgpack's extension type {code} may not travel")
-
-
-def _check_depth(message: object, max_depth: int) -> None:
-    level: list[object] = [message]
-    for _ in range(max_depth + 1):
-        level = [part for value in level for part in _parts(value)]
-        if not level:
-            return
-    raise MessageError(f"the message is nested deeper than {max_depth} maps and lists")
-
-
-def _parts(value: object) -> Iterator[object]:
-    if isinstance(value, dict):
-        yield from value.values()
-    elif isinstance(value, list):
-        yield from value
-    elif isinstance(value, msgpack.Timestamp):
-        raise MessageError("a timestamp may not travel")

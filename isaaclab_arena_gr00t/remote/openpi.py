@@ -10,9 +10,10 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from websockets.sync.client import ClientConnection, connect
 
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem
+from isaaclab_arena.logs import plain_text
 from isaaclab_arena_gr00t.remote.address import KEY_FILE_OPTION, ServerAddress
 from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
-from isaaclab_arena_gr00t.remote.messages import DEFAULT_LIMITS, MessageError, MessageLimits
+from isaaclab_arena_gr00t.remote.messages import MessageError, MessageLimits, in_words
 from isaaclab_arena_gr00t.remote.openpi_wire import pack, unpack
 
 # Below the program's own logger, so that it is in the log of the rank.
@@ -22,6 +23,9 @@ _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 _CLOSE_S = 1.0
 _UNAUTHORISED = (401, 403)
+_LONGEST_WORDS = 500
+_ANSWER_LIMITS = MessageLimits(max_bytes=32 * 1024 * 1024)
+"""An answer is a chunk of actions; a text may need four times its bytes."""
 
 
 class _LostError(Exception):
@@ -36,7 +40,7 @@ class OpenpiConnection:
         limits: How large its answers may be.
     """
 
-    def __init__(self, address: ServerAddress, limits: MessageLimits = DEFAULT_LIMITS) -> None:
+    def __init__(self, address: ServerAddress, limits: MessageLimits = _ANSWER_LIMITS) -> None:
         self.address = address
         self.metadata: Mapping[str, Any] = {}
         self._limits = limits
@@ -61,7 +65,7 @@ class OpenpiConnection:
                 if time.monotonic() + pause_s >= deadline:
                     raise ServerUnreachableError(
                         f"no openpi policy server answers at {self._uri}, after waiting "
-                        f"{self.address.wait_for_server_s:g} s for it: {error}"
+                        f"{self.address.wait_for_server_s:g} s for it: {_plain(error)}"
                     ) from error
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -80,14 +84,14 @@ class OpenpiConnection:
         try:
             return self._ask(request)
         except _LostError as error:
-            _LOG.warning("the openpi policy server at %s: %s; waiting for it", self._uri, error)
+            _LOG.warning("the openpi policy server at %s: %s; waiting for it", self._uri, _plain(error))
         self.wait_until_ready()
         try:
             return self._ask(request)
         except _LostError as error:
             raise ServerUnreachableError(
-                f"the openpi policy server at {self._uri} takes connections, but answers nothing: {error}, twice; "
-                f"its log may say why, and timeout_s has to leave its model enough time"
+                f"the openpi policy server at {self._uri} takes connections, but answers nothing: "
+                f"{_plain(error)}, twice; its log may say why, and timeout_s has to leave its model enough time"
             ) from error
 
     def close(self) -> None:
@@ -121,12 +125,12 @@ class OpenpiConnection:
             if isinstance(error, InvalidStatus) and error.response.status_code in _UNAUTHORISED:
                 what = "another key than the one given here" if token else "a key"
                 text = f"must name a file with the key of the openpi policy server at {self._uri}, which wants {what}"
-                raise ConfigError(Problem(f"{text}; it says: {error}", key=KEY_FILE_OPTION)) from error
-            raise _LostError(f"it refuses the connection ({error})") from error
+                raise ConfigError(Problem(f"{text}; it says: {_plain(error)}", key=KEY_FILE_OPTION)) from error
+            raise _LostError(f"it refuses the connection ({_plain(error)})") from error
         metadata = self._received(timeout_s)
         if not isinstance(metadata, Mapping):
             self.close()
-            raise PolicyError(f"{self._uri} is no openpi policy server: it introduced itself with {metadata!r:.200}")
+            raise PolicyError(f"{self._uri} is no openpi policy server: it introduced itself with {in_words(metadata)}")
         self.metadata = metadata
 
     def _ask(self, request: bytes) -> Mapping[str, Any]:
@@ -136,10 +140,10 @@ class OpenpiConnection:
             self._connection.send(request)
         except (ConnectionClosed, OSError) as error:
             self.close()
-            raise _LostError(f"the connection is lost ({error})") from error
+            raise _LostError(f"the connection is lost ({_plain(error)})") from error
         answer = self._received(self.address.timeout_s)
         if not isinstance(answer, Mapping):
-            raise PolicyError(f"the openpi policy server at {self._uri} answered {answer!r:.200}, a map is due")
+            raise PolicyError(f"the openpi policy server at {self._uri} answered {in_words(answer)}, a map is due")
         return answer
 
     def _received(self, timeout_s: float) -> Any:
@@ -154,7 +158,7 @@ class OpenpiConnection:
             raise _LostError(f"it did not answer within {timeout_s:g} s") from error
         except (WebSocketException, OSError) as error:
             self.close()
-            raise _LostError(f"the connection is lost ({error})") from error
+            raise _LostError(f"the connection is lost ({_plain(error)})") from error
         except PolicyError:
             self.close()
             raise
@@ -166,9 +170,16 @@ class OpenpiConnection:
         try:
             return unpack(answer, self._limits)
         except MessageError as error:
-            raise PolicyError(f"the openpi policy server at {self._uri} sent something else: {error}") from error
+            raise PolicyError(
+                f"the openpi policy server at {self._uri} sent something else: {_plain(error)}"
+            ) from error
 
 
 def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].strip()[:500] if lines else "it does not say why"
+    lines = [line for line in text[-8 * _LONGEST_WORDS :].splitlines() if line.strip()]
+    return _plain(lines[-1].strip()) if lines else "it does not say why"
+
+
+def _plain(words: object) -> str:
+    """Return what a server, or an error that may repeat it, says, cut and without what could steer a terminal."""
+    return plain_text(str(words)[:_LONGEST_WORDS])

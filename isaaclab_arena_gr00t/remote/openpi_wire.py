@@ -10,9 +10,12 @@ from isaaclab_arena_gr00t.remote.messages import (
     MessageError,
     MessageLimits,
     array_of,
+    in_words,
     read_message,
     write_message,
 )
+
+_LONGEST_TYPE_NAME = 16
 
 
 def pack(message: Any) -> bytes:
@@ -24,7 +27,7 @@ def pack(message: Any) -> bytes:
     return write_message(message, _encoded)
 
 
-def unpack(data: bytes, limits: MessageLimits = DEFAULT_LIMITS) -> Any:
+def unpack(data: bytes | bytearray, limits: MessageLimits = DEFAULT_LIMITS) -> Any:
     """Return the message that the bytes stand for.
 
     Raises:
@@ -47,7 +50,7 @@ def _decoded(value: dict[Any, Any]) -> Any:
     if b"__ndarray__" in value:
         shape = value.get(b"shape")
         if not isinstance(shape, list):
-            raise MessageError(f"the shape of an array is a list, this one is {shape!r:.100}")
+            raise MessageError(f"the shape of an array is a list, this one is {in_words(shape)}")
         return array_of(value.get(b"data"), _dtype(value.get(b"dtype")), shape)
     if b"__npgeneric__" in value:
         return _scalar(value.get(b"data"), _dtype(value.get(b"dtype")))
@@ -65,8 +68,8 @@ def _scalar(value: object, dtype: np.dtype) -> Any:
 
 def _dtype(name: object) -> np.dtype:
     try:
-        if isinstance(name, str):
+        if isinstance(name, str) and len(name) <= _LONGEST_TYPE_NAME:
             return np.dtype(name)
     except (TypeError, ValueError, SyntaxError) as error:
-        raise MessageError(f"there is no array of type {name!r:.100}") from error
-    raise MessageError(f"there is no array of type {name!r:.100}")
+        raise MessageError(f"there is no array of type {in_words(name)}") from error
+    raise MessageError(f"there is no array of type {in_words(name)}")

@@ -73,7 +73,7 @@ def test_something_else_that_listens_is_said_to():
         thread.start()
         with (
             connected(listener.getsockname()[1], wait_for_server_s=0.5) as connection,
-            pytest.raises(ServerUnreachableError, match=r"does not speak ZeroMQ|closed the connection"),
+            pytest.raises(ServerUnreachableError, match="does not speak ZeroMQ"),
         ):
             connection.wait_until_ready()
         listener.shutdown(sockets.SHUT_RDWR)
@@ -172,17 +172,12 @@ def test_an_answer_that_cannot_be_read_is_an_error_that_says_why(answer, says):
         connection.call("get_action", {})
 
 
-def test_a_huge_answer_is_refused():
-    with answering(PONG) as port:
+@pytest.mark.parametrize("answer", [PONG, PONG * 10_000], ids=["somewhat", "much"])
+def test_an_answer_that_is_larger_than_it_may_be_is_refused(answer):
+    with answering(answer) as port:
         address = ServerAddress(host="127.0.0.1", port=port, timeout_s=2.0, wait_for_server_s=0.5)
-        connection = PolicyServerConnection(address, MessageLimits(max_bytes=20))
-        with pytest.raises(PolicyError, match="37 bytes, at most 20 are allowed"):
-            connection.call("reset", {})
-        connection.close()
-    with answering(PONG * 10) as port:
-        address = ServerAddress(host="127.0.0.1", port=port, timeout_s=2.0, wait_for_server_s=0.5)
-        connection = PolicyServerConnection(address, MessageLimits(max_bytes=20))
-        with pytest.raises(ServerUnreachableError, match="closed the connection"):
+        connection = PolicyServerConnection(address, MessageLimits(max_bytes=36))
+        with pytest.raises(PolicyError, match="more bytes than the 36 that are allowed"):
             connection.call("reset", {})
         connection.close()
 

@@ -282,11 +282,10 @@ def test_a_client_that_speaks_another_protocol_harms_nobody():
 
 def test_a_request_that_is_too_large_is_an_error_that_says_so():
     with serving(Echo(), limits=WireLimits(max_message_bytes=10_000)) as server:
-        client = client_of(server, timeout_ms=500)
-        with pytest.raises(RuntimeError, match="at most 10000 are allowed"):
-            client.get_action(observation(1.0, size=60))
-        with pytest.raises(ServerTimeoutError, match="did not answer"):
-            client.get_action(observation(1.0, size=200))
+        client = client_of(server)
+        for size in (60, 1000):
+            with pytest.raises(RuntimeError, match="at most 10000 are allowed"):
+                client.get_action(observation(1.0, size=size))
         assert client.get_action(observation(1.0))[0]["arm"].shape == (1, 2, 3)
         client.close()
 
@@ -294,7 +293,7 @@ def test_a_request_that_is_too_large_is_an_error_that_says_so():
 def test_an_answer_that_is_too_large_is_an_error_that_says_so():
     with serving(Echo()) as server:
         client = client_of(server, limits=WireLimits(max_message_bytes=200))
-        with pytest.raises(RuntimeError, match="at most 200 are allowed"):
+        with pytest.raises(RuntimeError, match="more bytes than the 200 that are allowed"):
             client.get_action(observation(1.0))
         client.close()
 

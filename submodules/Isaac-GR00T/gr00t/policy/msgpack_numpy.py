@@ -2,13 +2,13 @@
 
 The bytes are those of NVIDIA's server and client, in both directions. What is read from the wire is checked before
 anything is made of it: nothing is unpickled, no array is larger than the bytes that came for it, and a message that
-is too large, too deep or made of other types is an error that says so.
+is too large, too deep, holds too many values or other types is an error that says so.
 """
 
 import dataclasses
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -18,14 +18,14 @@ import numpy as np
 
 from gr00t.data.types import ModalityConfig
 from gr00t.errors import Gr00tError
+from gr00t.policy.message_check import ContentLimits, outline
+from gr00t.policy.npy_header import npy_header
 
 _ARRAY = "__ndarray_class__"
 _MODALITY = "__ModalityConfig_class__"
 _ARRAY_KINDS = "biuf"
-_HEADER_READERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
+_MAX_DIMENSIONS = 32
+_MAX_SIZE = 2**48
 _MODALITY_FIELDS = {field.name for field in dataclasses.fields(ModalityConfig)}
 
 
@@ -38,14 +38,16 @@ class WireLimits:
     """How large a message may be at most.
 
     Attributes:
-        max_message_bytes: Bytes of a message; 64 rows with two cameras of 640 x 480 need 118 MB.
+        max_message_bytes: Bytes of a message in all its frames; 64 rows with two cameras of 640 x 480 need 118 MB.
         max_depth: Maps and lists inside one another.
-        max_items: Entries of one map or list.
+        max_values: Values of the whole message: every number, text, array, list and map, and every key.
+        max_text_bytes: Bytes of all its texts together.
     """
 
     max_message_bytes: int = 256 * 1024 * 1024
     max_depth: int = 16
-    max_items: int = 16384
+    max_values: int = 65536
+    max_text_bytes: int = 1024 * 1024
 
 
 DEFAULT_LIMITS = WireLimits()
@@ -67,7 +69,7 @@ def pack(message: Any) -> bytes:
     return data or b""
 
 
-def unpack(data: bytes, limits: WireLimits = DEFAULT_LIMITS) -> Any:
+def unpack(data: bytes | bytearray, limits: WireLimits = DEFAULT_LIMITS) -> Any:
     """Return the message that the bytes stand for; arrays are writable and own their memory.
 
     Args:
@@ -77,22 +79,49 @@ def unpack(data: bytes, limits: WireLimits = DEFAULT_LIMITS) -> Any:
     Raises:
         WireError: If it is larger than that, no msgpack, or holds an array or a type that may not travel.
     """
+    look_through(data, limits)
+    return _unpacked(data)
+
+
+def look_through(data: bytes | bytearray, limits: WireLimits = DEFAULT_LIMITS) -> Mapping[bytes, tuple[int, int]]:
+    """Return where the value of each key of a message begins and ends; nothing if the message is no map.
+
+    Nothing is made of the message.
+
+    Raises:
+        WireError: If it is larger than allowed, holds a type that may not travel, or is no msgpack.
+    """
     if len(data) > limits.max_message_bytes:
         raise WireError(f"the message has {len(data)} bytes, at most {limits.max_message_bytes} are allowed")
+    content = ContentLimits(
+        max_values=limits.max_values, max_depth=limits.max_depth, max_text_bytes=limits.max_text_bytes
+    )
     try:
-        message = msgpack.unpackb(
-            data,
-            object_hook=_decoded,
-            ext_hook=_refused,
-            max_array_len=limits.max_items,
-            max_map_len=limits.max_items,
-        )
+        return outline(data, content)
+    except ValueError as error:
+        raise WireError(str(error)) from error
+
+
+def value_in(data: bytes | bytearray, place: tuple[int, int]) -> Any:
+    """Return one value of a message that `look_through` has found in order.
+
+    Args:
+        data: The message.
+        place: Where the value begins and ends.
+
+    Raises:
+        WireError: If it holds an array that lies about itself, or a text that is none.
+    """
+    return _unpacked(data[slice(*place)])
+
+
+def _unpacked(data: bytes | bytearray) -> Any:
+    try:
+        return msgpack.unpackb(data, object_hook=_decoded)
     except WireError:
         raise
     except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
         raise WireError(f"the message is no msgpack: {error or type(error).__name__}") from error
-    _check_depth(message, limits.max_depth)
-    return message
 
 
 def write_array(array: np.ndarray) -> bytes:
@@ -118,17 +147,16 @@ def read_array(data: object) -> np.ndarray:
     """
     if not isinstance(data, bytes):
         raise WireError(f"an array travels as bytes, this one is a {type(data).__name__}")
-    stream = io.BytesIO(data)
     try:
-        version = np.lib.format.read_magic(stream)
-        shape, is_fortran, dtype = _HEADER_READERS[version](stream)
-    except (ValueError, TypeError, KeyError, SyntaxError) as error:
+        dtype, shape, is_fortran, size = npy_header(data)
+    except ValueError as error:
         raise WireError(f"an array is damaged: {error}") from error
     if dtype.kind not in _ARRAY_KINDS:
         raise WireError(f"an array of {dtype} may not travel; booleans, integers and floats may")
-    body = memoryview(data)[stream.tell() :]
-    if any(size < 0 for size in shape) or math.prod(shape) * dtype.itemsize != len(body):
-        raise WireError(f"an array of shape {shape} and type {dtype} came with {len(body)} bytes")
+    body = memoryview(data)[size:]
+    is_shape = len(shape) <= _MAX_DIMENSIONS and all(0 <= size <= _MAX_SIZE for size in shape)
+    if not is_shape or math.prod(shape) * dtype.itemsize != len(body):
+        raise WireError(f"an array of shape {shape!r:.100} and type {dtype} came with {len(body)} bytes")
     array = np.frombuffer(body, dtype=dtype)
     return array.reshape(shape, order="F" if is_fortran else "C").copy()
 
@@ -181,32 +209,9 @@ def _modality_config(fields: object) -> ModalityConfig:
     )
     indices, keys = known.get("delta_indices"), known.get("modality_keys")
     if not _is_list_of(indices, int) or not _is_list_of(keys, str):
-        raise WireError(f"a modality needs lists of delta_indices and modality_keys, got {fields!r:.200}")
+        raise WireError(f"a modality needs lists of delta_indices and modality_keys, got a {type(fields).__name__}")
     return ModalityConfig(**known)
 
 
 def _is_list_of(value: object, kind: type) -> bool:
     return isinstance(value, list) and all(isinstance(part, kind) for part in value)
-
-
-def _refused(code: int, data: bytes) -> Any:
-    del data
-    raise WireError(f"msgpack's extension type {code} may not travel")
-
-
-def _check_depth(message: object, max_depth: int) -> None:
-    level: list[object] = [message]
-    for _ in range(max_depth + 1):
-        level = [part for value in level for part in _parts(value)]
-        if not level:
-            return
-    raise WireError(f"the message is nested deeper than {max_depth} maps and lists")
-
-
-def _parts(value: object) -> Iterator[object]:
-    if isinstance(value, dict):
-        yield from value.values()
-    elif isinstance(value, list):
-        yield from value
-    elif isinstance(value, msgpack.Timestamp):
-        raise WireError("a timestamp may not travel")

@@ -1,12 +1,15 @@
 """Asks a policy server, with time-outs that are kept."""
 
+import time
 from typing import Any
-
-import zmq
 
 from gr00t.data.types import ModalityConfig
 from gr00t.policy.msgpack_numpy import DEFAULT_LIMITS, WireError, WireLimits, pack, unpack
+from gr00t.policy.peer_text import plain
 from gr00t.policy.policy import BasePolicy
+from gr00t.policy.request_socket import AnswerTooLargeError, RequestSocket
+
+_PAUSE_S = 0.1
 
 
 class ServerTimeoutError(RuntimeError):
@@ -17,7 +20,7 @@ class PolicyClient(BasePolicy):
     """A policy whose network runs in another process, behind this package's server or NVIDIA's.
 
     It holds one connection and belongs to one thread. A request that was not answered in time leaves nothing behind:
-    the next one goes over a new connection, as a REQ socket that waits for an answer cannot ask anything else.
+    the next one goes over a new connection. A request whose connection is lost is sent again.
 
     Args:
         host: Machine of the server.
@@ -44,9 +47,7 @@ class PolicyClient(BasePolicy):
         self.timeout_ms = timeout_ms
         self.api_token = api_token
         self._limits = limits
-        # One that everybody shares: a context of its own would hang when it is collected before its socket.
-        self.context = zmq.Context.instance()
-        self.socket = self._connected_socket()
+        self._socket: RequestSocket | None = None
 
     def ping(self) -> bool:
         """Whether the server answers in time."""
@@ -83,10 +84,10 @@ class PolicyClient(BasePolicy):
             request["api_token"] = self.api_token
         try:
             answer = unpack(self._exchange(pack(request), endpoint), self._limits)
-        except WireError as error:
-            raise RuntimeError(f"{self._server}: {endpoint}: {error}") from error
+        except (WireError, AnswerTooLargeError) as error:
+            raise RuntimeError(f"{self._server}: {endpoint}: {plain(error)}") from error
         if isinstance(answer, dict) and "error" in answer:
-            raise RuntimeError(f"Server error: {answer['error']}")
+            raise RuntimeError(f"Server error: {plain(answer['error'])}")
         return answer
 
     def get_modality_config(self) -> dict[str, ModalityConfig]:
@@ -105,38 +106,46 @@ class PolicyClient(BasePolicy):
 
     def close(self) -> None:
         """Close the connection. May be called more than once."""
-        self.socket.close(linger=0)
+        connection, self._socket = self._socket, None
+        if connection is not None:
+            connection.close()
 
     def _get_action(
         self, observation: dict[str, Any], options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         answer = self.call_endpoint("get_action", {"observation": observation, "options": options})
         if not isinstance(answer, list) or len(answer) != 2 or not all(isinstance(part, dict) for part in answer):
-            raise RuntimeError(f"{self._server}: get_action must answer with [action, info], got {answer!r:.200}")
+            raise RuntimeError(
+                f"{self._server}: get_action must answer with [action, info], got a {type(answer).__name__}"
+            )
         return answer[0], answer[1]
 
     @property
     def _server(self) -> str:
         return f"the policy server at {self.host}:{self.port}"
 
-    def _connected_socket(self) -> zmq.Socket[bytes]:
-        socket = self.context.socket(zmq.REQ)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.SNDTIMEO, self.timeout_ms)
-        socket.setsockopt(zmq.RCVTIMEO, self.timeout_ms)
-        socket.setsockopt(zmq.MAXMSGSIZE, 2 * self._limits.max_message_bytes)
-        socket.setsockopt(zmq.IPV6, int(":" in self.host))
-        socket.connect(f"tcp://[{self.host}]:{self.port}" if ":" in self.host else f"tcp://{self.host}:{self.port}")
-        return socket
+    def _exchange(self, request: bytes, endpoint: str) -> bytes | bytearray:
+        """Ask, on a new connection if the last one is gone; a server that is not there is waited for."""
+        deadline = time.monotonic() + self.timeout_ms / 1000
+        while True:
+            try:
+                return self._connected(deadline).ask(request, deadline - time.monotonic())
+            except AnswerTooLargeError:
+                self.close()
+                raise
+            except OSError as error:
+                self.close()
+                if time.monotonic() + _PAUSE_S >= deadline:
+                    raise ServerTimeoutError(
+                        f"{self._server} did not answer '{endpoint}' within {self.timeout_ms / 1000:g} s; "
+                        f"is it running, and is timeout_ms long enough for its model?"
+                    ) from error
+            time.sleep(_PAUSE_S)
 
-    def _exchange(self, request: bytes, endpoint: str) -> bytes:
-        try:
-            self.socket.send(request)
-            return self.socket.recv()
-        except zmq.Again as error:
-            self.socket.close(linger=0)
-            self.socket = self._connected_socket()
-            raise ServerTimeoutError(
-                f"{self._server} did not answer '{endpoint}' within {self.timeout_ms / 1000:g} s; "
-                f"is it running, and is timeout_ms long enough for its model?"
-            ) from error
+    def _connected(self, deadline: float) -> RequestSocket:
+        if self._socket is None:
+            left_s = max(0.001, deadline - time.monotonic())
+            self._socket = RequestSocket(
+                self.host, self.port, timeout_s=left_s, max_bytes=self._limits.max_message_bytes
+            )
+        return self._socket

@@ -2,22 +2,26 @@
 
 import hmac
 import logging
+import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import zmq
-
-from gr00t.policy.msgpack_numpy import DEFAULT_LIMITS, WireError, WireLimits, pack, unpack
+from gr00t.policy.listener import Arrived, Listener, ListenerLimits
+from gr00t.policy.msgpack_numpy import DEFAULT_LIMITS, WireError, WireLimits, look_through, pack, unpack, value_in
+from gr00t.policy.peer_text import plain
 from gr00t.policy.request_batching import ActionRequest, action_request, join, split
 
 _LOG = logging.getLogger(__name__)
 
-_POLL_MS = 100
-_FAREWELL_MS = 1000
+_POLL_S = 0.1
+_FAREWELL_S = 1.0
 _CLIENT_MEMORY_S = 10.0
-_LOCAL_HOSTS = {"localhost": "127.0.0.1", "127.0.0.1": "127.0.0.1", "::1": "[::1]"}
+_MAX_CLIENTS_REMEMBERED = 1000
+_MESSAGES_AT_ONCE = 4
+_LOCAL_HOSTS = {"localhost": "127.0.0.1", "127.0.0.1": "127.0.0.1", "::1": "::1"}
 
 
 class ServedPolicy(Protocol):
@@ -66,12 +70,12 @@ class _Waiting:
     """A request for actions that has arrived.
 
     Attributes:
-        envelope: The frames in front of the message, which lead back to its client.
+        sender: Where its answer goes.
         data: What came with it.
         request: The same in a form that can be put together with others; None if it must be answered by itself.
     """
 
-    envelope: Sequence[bytes]
+    sender: Arrived
     data: Any
     request: ActionRequest | None
 
@@ -89,7 +93,7 @@ class PolicyServer:
         port: Port to listen on; 0 takes a free one, see `port`.
         api_token: What requests must carry, None for nothing.
         batching: How requests are put together.
-        limits: How large a message may be.
+        limits: How large a message may be; at most four of the largest are kept at a time.
         allow_kill: Whether a client may stop the server. Where others than this machine can reach it, that also takes
             an ``api_token``.
 
@@ -120,12 +124,12 @@ class PolicyServer:
         self._limits = limits
         self._may_kill = allow_kill and (is_local(host) or api_token is not None)
         self._waiting: list[_Waiting] = []
-        self._last_asked: dict[bytes, float] = {}
+        self._last_asked: dict[int, float] = {}
         self._endpoints: dict[str, EndpointHandler] = {}
-        self.context = zmq.Context()
-        self.socket = self._listening_socket(host, port)
-        self.address = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        self.port = int(self.address.rpartition(":")[2])
+        self._listener = _listener(host, port, limits)
+        self.port = self._listener.port
+        name = f"[{self._listener.host}]" if ":" in self._listener.host else self._listener.host
+        self.address = f"tcp://{name}:{self.port}"
         self.register_endpoint("get_action", policy.get_action)
         self.register_endpoint("reset", policy.reset)
         self.register_endpoint(
@@ -145,16 +149,16 @@ class PolicyServer:
     def run(self) -> None:
         """Answer requests until `stop` is called, in a signal handler or another thread, or a client kills it."""
         _LOG.info("listening on %s", self.address)
+        self._listener.start()
         try:
             while self.running:
-                self._receive(wait_ms=_POLL_MS)
+                self._receive(wait_s=_POLL_S)
                 while self._waiting and self.running:
                     self._gather()
                     self._answer_some()
         finally:
             self._say_goodbye()
-            self.socket.close(linger=_FAREWELL_MS)
-            self.context.term()
+            self._listener.close(linger_s=_FAREWELL_S)
 
     def stop(self) -> None:
         """Have `run` return after what it is doing."""
@@ -165,62 +169,74 @@ class PolicyServer:
         """Serve a policy until somebody stops it."""
         PolicyServer(policy, host=host, port=port, api_token=api_token).run()
 
-    def _listening_socket(self, host: str, port: int) -> zmq.Socket[bytes]:
-        socket = self.context.socket(zmq.ROUTER)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.IPV6, int(":" in host))
-        # Beyond this ZeroMQ ends the connection without a word; up to it the client learns what is wrong.
-        socket.setsockopt(zmq.MAXMSGSIZE, 2 * self._limits.max_message_bytes)
-        name = _LOCAL_HOSTS.get(host, f"[{host}]" if ":" in host else host)
-        try:
-            socket.bind(f"tcp://{name}:{port or '*'}")
-        except zmq.ZMQError as error:
-            socket.close()
-            self.context.term()
-            raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
-        return socket
+    def _receive(self, wait_s: float) -> bool:
+        """Take the messages that are there, after waiting for the first one; return whether there was one."""
+        has_come = False
+        while self.running and self._waiting_rows() < self._batching.max_batch:
+            arrived = self._listener.receive(0 if has_come else wait_s)
+            if arrived is None:
+                break
+            has_come = True
+            self._take(arrived)
+        return has_come
 
-    def _receive(self, wait_ms: float) -> None:
-        """Take the messages that are there, after waiting for the first one."""
-        wait = max(0, round(wait_ms))
-        while self.running and self._waiting_rows() < self._batching.max_batch and self.socket.poll(wait):
-            self._take(self.socket.recv_multipart())
-            wait = 0
-
-    def _take(self, frames: list[bytes]) -> None:
-        envelope, body = _opened(frames)
-        if not envelope:
+    def _take(self, arrived: Arrived) -> None:
+        if not arrived.envelope:
             _LOG.warning("dropped a message that came from no REQ socket")
+            self._listener.answer(arrived.client)
             return
         try:
-            self._dispatch(envelope, self._request_of(body))
+            self._dispatch(arrived)
         except Exception as error:  # noqa: BLE001  what one client sends must not stop the others
-            self._fail(envelope, error)
+            self._fail(arrived, error)
 
-    def _request_of(self, body: list[bytes]) -> dict[str, Any]:
-        if len(body) != 1:
-            raise WireError(f"a request is one message, this one came in {len(body)} parts")
-        request = unpack(body[0], self._limits)
-        if not isinstance(request, dict):
-            raise WireError(f"a request is a map, this one is a {type(request).__name__}")
-        return request
-
-    def _dispatch(self, envelope: list[bytes], request: dict[str, Any]) -> None:
-        if not self._is_authorised(request):
-            self._reply(envelope, {"error": "Unauthorized: Invalid API token"})
+    def _dispatch(self, arrived: Arrived) -> None:
+        request = self._request_in(arrived)
+        if request is None:
+            self._reply(arrived, {"error": "Unauthorized: Invalid API token"})
             return
         name = request.get("endpoint", "get_action")
         handler = self._handler(name)
         data = request.get("data", {})
         if name == "get_action":
-            self._last_asked[envelope[0]] = time.monotonic()
-            self._waiting.append(_Waiting(envelope=envelope, data=data, request=action_request(data)))
+            self._remember(arrived.client)
+            self._waiting.append(_Waiting(sender=arrived, data=data, request=action_request(data)))
         else:
-            self._reply(envelope, handler.handler(**data) if handler.requires_input else handler.handler())
+            self._reply(arrived, handler.handler(**data) if handler.requires_input else handler.handler())
+
+    def _request_in(self, arrived: Arrived) -> dict[str, Any] | None:
+        """Return the request, None if its client may ask nothing; then nothing but its token was read."""
+        if arrived.problem:
+            raise WireError(arrived.problem)
+        if len(arrived.body) != 1:
+            raise WireError(f"a request is one message, this one came in {len(arrived.body)} parts")
+        message = arrived.body[0]
+        places = look_through(message, self._limits)
+        if self.api_token is not None:
+            place = places.get(b"api_token")
+            token = None if place is None else value_in(message, place)
+            if not isinstance(token, str) or not hmac.compare_digest(token.encode(), self.api_token.encode()):
+                return None
+        request = unpack(message, self._limits)
+        if not isinstance(request, dict):
+            raise WireError(f"a request is a map, this one is a {type(request).__name__}")
+        return request
+
+    def _remember(self, client: int) -> None:
+        """Note that a client has asked just now; of those that have, the latest stand last."""
+        self._last_asked.pop(client, None)
+        self._last_asked[client] = time.monotonic()
+        self._forget_old()
+
+    def _forget_old(self) -> None:
+        now = time.monotonic()
+        while self._last_asked:
+            client, when = next(iter(self._last_asked.items()))
+            if now - when < _CLIENT_MEMORY_S and len(self._last_asked) <= _MAX_CLIENTS_REMEMBERED:
+                return
+            del self._last_asked[client]
 
     def _handler(self, name: object) -> EndpointHandler:
-        # What is the server's own stands in no table: an object that holds its own methods is collected late, and a
-        # context that is collected before its socket hangs.
         own = {"ping": self._ping, "kill": self._kill}
         if isinstance(name, str) and name in self._endpoints:
             return self._endpoints[name]
@@ -228,28 +244,19 @@ class PolicyServer:
             return EndpointHandler(handler=own[name], requires_input=False)
         raise ValueError(f"Unknown endpoint: {name}")
 
-    def _is_authorised(self, request: dict[str, Any]) -> bool:
-        if self.api_token is None:
-            return True
-        token = request.get("api_token")
-        return isinstance(token, str) and hmac.compare_digest(token.encode(), self.api_token.encode())
-
     def _gather(self) -> None:
         """Wait a moment for the clients that have asked of late and not yet asked again."""
         deadline = time.monotonic() + self._batching.wait_ms / 1000
         while self._may_grow() and self._others_may_ask():
-            left_ms = (deadline - time.monotonic()) * 1000
-            if left_ms < 0.5 or not self.socket.poll(round(left_ms)):
+            if not self._receive(max(0.0, deadline - time.monotonic())):
                 return
-            self._receive(wait_ms=0)
 
     def _may_grow(self) -> bool:
         return self._waiting[0].request is not None and self._waiting_rows() < self._batching.max_batch
 
     def _others_may_ask(self) -> bool:
-        now = time.monotonic()
-        self._last_asked = {who: when for who, when in self._last_asked.items() if now - when < _CLIENT_MEMORY_S}
-        return bool(set(self._last_asked) - {waiting.envelope[0] for waiting in self._waiting})
+        self._forget_old()
+        return bool(set(self._last_asked) - {waiting.sender.client for waiting in self._waiting})
 
     def _waiting_rows(self) -> int:
         return sum(1 if waiting.request is None else waiting.request.num_rows for waiting in self._waiting)
@@ -264,11 +271,13 @@ class PolicyServer:
                 observation, options = join(requests)
                 action, info = self._act(observation=observation, options=options)
                 answers = split(action, info, [request.num_rows for request in requests])
-            except Exception:  # noqa: BLE001  one of them may be to blame, and only that one is to learn of it
-                _LOG.debug("a batch of %d requests failed; each is answered by itself", len(batch), exc_info=True)
+            except Exception as error:  # noqa: BLE001  one of them may be to blame, and only that one is to learn of it
+                _LOG.debug(
+                    "a batch of %d requests failed, and each is answered by itself: %s", len(batch), plain(error)
+                )
             else:
                 for waiting, answer in zip(batch, answers, strict=True):
-                    self._reply(waiting.envelope, answer)
+                    self._reply(waiting.sender, answer)
                 return
         for waiting in batch:
             self._answer_alone(waiting)
@@ -286,26 +295,27 @@ class PolicyServer:
 
     def _answer_alone(self, waiting: _Waiting) -> None:
         try:
-            self._reply(waiting.envelope, self._act(**waiting.data))
+            self._reply(waiting.sender, self._act(**waiting.data))
         except Exception as error:  # noqa: BLE001  what one client asks must not stop the others
-            self._fail(waiting.envelope, error)
+            self._fail(waiting.sender, error)
 
     def _act(self, **data: Any) -> Any:
         return self._endpoints["get_action"].handler(**data)
 
-    def _fail(self, envelope: Sequence[bytes], error: Exception) -> None:
-        _LOG.warning("a request failed: %s: %s", type(error).__name__, error)
-        _LOG.debug("its traceback:", exc_info=error)
-        self._reply(envelope, {"error": str(error) or type(error).__name__})
+    def _fail(self, sender: Arrived, error: Exception) -> None:
+        # What an error says is often what its client has sent.
+        words = plain(error)
+        _LOG.warning("a request failed: %s: %s", type(error).__name__, words)
+        _LOG.debug("it came from here:\n%s", "".join(traceback.format_tb(error.__traceback__)))
+        self._reply(sender, {"error": words or type(error).__name__})
 
-    def _reply(self, envelope: Sequence[bytes], answer: Any) -> None:
-        # A ROUTER drops what is for a client that has gone, so nobody can hold it up.
+    def _reply(self, sender: Arrived, answer: Any) -> None:
         try:
             message = pack(answer)
         except WireError as error:
             _LOG.warning("an answer cannot be sent: %s", error)
             message = pack({"error": str(error)})
-        self.socket.send_multipart([*envelope, message])
+        self._listener.answer(sender.client, [*sender.envelope, message])
 
     def _ping(self) -> Mapping[str, str]:
         return {"status": "ok", "message": "Server is running"}
@@ -316,11 +326,11 @@ class PolicyServer:
         self.running = False
 
     def _say_goodbye(self) -> None:
-        envelopes = [waiting.envelope for waiting in self._waiting]
-        while self.socket.poll(0):
-            envelopes.append(_opened(self.socket.recv_multipart())[0])
-        for envelope in filter(None, envelopes):
-            self._reply(envelope, {"error": "the server is shutting down"})
+        senders = [waiting.sender for waiting in self._waiting]
+        while (arrived := self._listener.receive(0)) is not None:
+            senders.append(arrived)
+        for sender in senders:
+            self._reply(sender, {"error": "the server is shutting down"})
         self._waiting = []
 
 
@@ -329,9 +339,11 @@ def is_local(host: str) -> bool:
     return host in _LOCAL_HOSTS
 
 
-def _opened(frames: list[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """Return the frames that lead back to the client, none if it left them out, and those of its message."""
-    if b"" not in frames[1:]:
-        return [], frames
-    end = frames.index(b"", 1) + 1
-    return frames[:end], frames[end:]
+def _listener(host: str, port: int, limits: WireLimits) -> Listener:
+    name = "" if host == "*" else _LOCAL_HOSTS.get(host, host)
+    most = limits.max_message_bytes
+    kept = ListenerLimits(max_message_bytes=most, max_bytes=_MESSAGES_AT_ONCE * most)
+    try:
+        return Listener((name, port), socket.AF_INET6 if ":" in name else socket.AF_INET, kept)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error

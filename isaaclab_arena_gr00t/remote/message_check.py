@@ -1,0 +1,162 @@
+"""Looking through the bytes of a msgpack message before anything is made of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+_NUMBERS = {0xC0: 0, 0xC2: 0, 0xC3: 0, 0xCA: 4, 0xCB: 8}
+_NUMBERS |= {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
+_BYTES = {0xC4: 1, 0xC5: 2, 0xC6: 4}
+_TEXTS = {0xD9: 1, 0xDA: 2, 0xDB: 4}
+_LISTS = {0xDC: 2, 0xDD: 4}
+_MAPS = {0xDE: 2, 0xDF: 4}
+_EXTENSIONS = {0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD4: 0, 0xD5: 0, 0xD6: 0, 0xD7: 0, 0xD8: 0}
+_TIMESTAMP = 0xFF
+_LONGEST_NAME_BYTES = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContentLimits:
+    """What a message may hold at most, all of it together.
+
+    Attributes:
+        max_values: Values: every number, text, array, list and map, and every key.
+        max_depth: Maps and lists inside one another.
+        max_text_bytes: Bytes of all texts together, which may need four times as much memory.
+    """
+
+    max_values: int
+    max_depth: int
+    max_text_bytes: int
+
+
+class _Value(NamedTuple):
+    """The first bytes of a value.
+
+    Attributes:
+        end: Where in the message it ends; of a list or a map, where its first entry begins.
+        num_parts: Values in it, keys included; None if it is no list and no map.
+        text_begins: Where its text begins, -1 if it is none.
+        is_map: Whether it is a map.
+    """
+
+    end: int
+    num_parts: int | None = None
+    text_begins: int = -1
+    is_map: bool = False
+
+
+def outline(data: bytes | bytearray, limits: ContentLimits) -> Mapping[bytes, tuple[int, int]]:
+    """Return where the value of each key of the outermost map begins and ends; nothing if the message is no map.
+
+    Nothing is made of the message, so that whoever must be turned away, or asks too much, costs next to nothing.
+
+    Args:
+        data: One message.
+        limits: What it may hold.
+
+    Raises:
+        ValueError: If it holds more than that, a type that may not travel, or is no msgpack.
+    """
+    walk = _Walk(data, limits)
+    entries: dict[bytes, tuple[int, int]] = {}
+    outermost = walk.enter()
+    for _ in range((outermost.num_parts or 0) // 2 if outermost.is_map else 0):
+        key = walk.skip()
+        begin = walk.position
+        walk.skip()
+        if key.text_begins >= 0 and key.end - key.text_begins <= _LONGEST_NAME_BYTES:
+            entries[bytes(data[key.text_begins : key.end])] = (begin, walk.position)
+    for _ in range(0 if outermost.is_map else outermost.num_parts or 0):
+        walk.skip()
+    walk.check_end()
+    return entries
+
+
+class _Walk:
+    """Goes over a message, value by value, and counts.
+
+    Attributes:
+        position: Where the next value begins.
+    """
+
+    def __init__(self, data: bytes | bytearray, limits: ContentLimits) -> None:
+        self.position = 0
+        self._data = data
+        self._limits = limits
+        self._num_values = 0
+        self._num_text_bytes = 0
+        # How many values each list and map that is open still lacks, the innermost last.
+        self._due: list[int] = []
+
+    def enter(self) -> _Value:
+        """Take the next value; of a list or a map, only what says how long it is."""
+        value = _value_at(self._data, self.position)
+        self._num_values += 1
+        if self._num_values > self._limits.max_values:
+            raise ValueError(f"the message holds more than {self._limits.max_values} values")
+        if value.text_begins >= 0:
+            self._num_text_bytes += value.end - value.text_begins
+            if self._num_text_bytes > self._limits.max_text_bytes:
+                raise ValueError(f"the texts of the message have more than {self._limits.max_text_bytes} bytes")
+        if value.end + (value.num_parts or 0) > len(self._data):
+            raise ValueError("the message is no msgpack: it ends too early")
+        if value.num_parts is not None:
+            if len(self._due) == self._limits.max_depth:
+                raise ValueError(f"the message is nested deeper than {self._limits.max_depth} maps and lists")
+            self._due.append(value.num_parts)
+        self.position = value.end
+        return value
+
+    def skip(self) -> _Value:
+        """Take the next value with all that it holds, and return its beginning."""
+        level = len(self._due)
+        first = self.enter()
+        while len(self._due) > level:
+            if self._due[-1] == 0:
+                self._due.pop()
+            else:
+                self._due[-1] -= 1
+                self.enter()
+        return first
+
+    def check_end(self) -> None:
+        """Refuse a message with something behind it."""
+        if self.position != len(self._data):
+            raise ValueError("the message is no msgpack: something stands behind it")
+
+
+def _value_at(data: bytes | bytearray, begin: int) -> _Value:
+    if begin >= len(data):
+        raise ValueError("the message is no msgpack: it ends too early")
+    kind, first = data[begin], begin + 1
+    if kind <= 0x7F or kind >= 0xE0:
+        return _Value(end=first)
+    if kind <= 0x8F:
+        return _Value(end=first, num_parts=2 * (kind & 0x0F), is_map=True)
+    if kind <= 0x9F:
+        return _Value(end=first, num_parts=kind & 0x0F)
+    if kind <= 0xBF:
+        return _Value(end=first + (kind & 0x1F), text_begins=first)
+    if kind in _NUMBERS:
+        return _Value(end=first + _NUMBERS[kind])
+    return _long_value_at(data, kind, first)
+
+
+def _long_value_at(data: bytes | bytearray, kind: int, first: int) -> _Value:
+    """Return a value whose size is a number of its own."""
+    for kinds in (_BYTES, _TEXTS, _LISTS, _MAPS):
+        if kind in kinds:
+            begin = first + kinds[kind]
+            size = int.from_bytes(data[first:begin])
+            if kinds is _BYTES:
+                return _Value(end=begin + size)
+            if kinds is _TEXTS:
+                return _Value(end=begin + size, text_begins=begin)
+            return _Value(end=begin, num_parts=size if kinds is _LISTS else 2 * size, is_map=kinds is _MAPS)
+    if kind in _EXTENSIONS:
+        place = first + _EXTENSIONS[kind]
+        code = data[place] if place < len(data) else 0
+        what = "a timestamp" if code == _TIMESTAMP else f"msgpack's extension type {code}"
+        raise ValueError(f"{what} may not travel")
+    raise ValueError(f"the message is no msgpack: no value begins with {kind:#04x}")

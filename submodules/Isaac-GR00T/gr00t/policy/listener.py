@@ -1,0 +1,337 @@
+"""Listens for messages of ZeroMQ's REQ sockets in a thread of its own, within limits on all that it keeps."""
+
+import contextlib
+import logging
+import queue
+import selectors
+import socket as sockets
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gr00t.policy.zmtp import (
+    GREETING,
+    MAX_FRAMES,
+    Command,
+    Message,
+    MessageBegins,
+    MessageReader,
+    ProtocolError,
+    message_pieces,
+    pong,
+    ready,
+    split_envelope,
+)
+
+_LOG = logging.getLogger(__name__)
+
+_TICK_S = 1.0
+_MAX_PIECES_WAITING = 64
+_READS_AT_ONCE = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListenerLimits:
+    """What is kept of what clients send.
+
+    Attributes:
+        max_message_bytes: Bytes of a message in all its frames.
+        max_bytes: Bytes of all messages together that are under way, or that are not answered yet.
+        max_clients: Connections at a time; more are closed at once.
+        patience_s: How long a client may be silent in the middle of a message or of its introduction [s].
+    """
+
+    max_message_bytes: int
+    max_bytes: int
+    max_clients: int = 1000
+    patience_s: float = 30.0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Arrived:
+    """A message.
+
+    Attributes:
+        client: Which connection it came by.
+        envelope: The frames in front of it, which its answer needs too; none if it came from no REQ socket.
+        body: Its frames.
+        problem: Why it was not kept, empty if it was.
+    """
+
+    client: int
+    envelope: Sequence[bytes]
+    body: Sequence[bytes | bytearray]
+    problem: str = ""
+
+
+class _Connection:
+    """What is known of a client. It is asked nothing new before its last message is answered."""
+
+    def __init__(self, socket: sockets.socket, number: int, max_message_bytes: int) -> None:
+        self.socket = socket
+        self.number = number
+        self.reader = MessageReader(max_message_bytes)
+        self.outgoing: deque[memoryview] = deque()
+        self.watched = 0
+        self.num_unanswered_bytes = 0
+        self.is_unanswered = False
+        self.is_answered = False
+        self.is_inside_message = False
+        self.is_introduced = False
+        self.heard_at = time.monotonic()
+
+    @property
+    def num_held(self) -> int:
+        return self.reader.num_held + self.num_unanswered_bytes
+
+    @property
+    def has_paused(self) -> bool:
+        """Whether its next message has to wait for the answer to the one before."""
+        return self.is_unanswered and self.is_inside_message
+
+    def events(self) -> int:
+        reading = 0 if self.has_paused else selectors.EVENT_READ
+        return reading | (selectors.EVENT_WRITE if self.outgoing else 0)
+
+    def send(self, pieces: Sequence[bytes | bytearray]) -> None:
+        self.outgoing.extend(memoryview(piece) for piece in pieces)
+
+
+class Listener:
+    """Takes connections, gives out their messages one after the other, and takes the answers.
+
+    Args:
+        address: Host and port, as `socket.bind` takes them; port 0 takes a free one.
+        family: ``AF_INET`` or ``AF_INET6``.
+        limits: What is kept.
+
+    Raises:
+        OSError: If it cannot listen there.
+    """
+
+    def __init__(self, address: tuple[str, int], family: int, limits: ListenerLimits) -> None:
+        self._limits = limits
+        self._socket = sockets.create_server(address, family=family, backlog=128)
+        self._socket.settimeout(0)
+        self.host, self.port = self._socket.getsockname()[:2]
+        self._arrived: queue.SimpleQueue[Arrived | Exception] = queue.SimpleQueue()
+        self._answers: deque[tuple[int, Sequence[bytes | bytearray]]] = deque()
+        self._bell, self._ringing = sockets.socketpair()
+        self._selector = selectors.DefaultSelector()
+        self._connections: dict[int, _Connection] = {}
+        self._next_number = 0
+        self._ends_at: float | None = None
+        self._thread = threading.Thread(target=self._run, name="gr00t-listener", daemon=True)
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._thread.start()
+
+    def receive(self, wait_s: float) -> Arrived | None:
+        """Return the next message, None if there is none in time.
+
+        Args:
+            wait_s: How long to wait for it [s].
+        """
+        try:
+            arrived = self._arrived.get(timeout=wait_s) if wait_s > 0 else self._arrived.get_nowait()
+        except queue.Empty:
+            return None
+        if isinstance(arrived, Exception):
+            raise arrived
+        return arrived
+
+    def answer(self, client: int, frames: Sequence[bytes | bytearray] = ()) -> None:
+        """Send the answer to a client's message; one that has gone gets none, and none waits for another.
+
+        Args:
+            client: See `Arrived`.
+            frames: The answer with its envelope; nothing for a message that gets no answer.
+        """
+        self._answers.append((client, frames))
+        self._ring()
+
+    def close(self, linger_s: float) -> None:
+        """Close all connections when what waits has been sent, or the time is over [s]."""
+        self._ends_at = time.monotonic() + linger_s
+        if self._thread.is_alive():
+            self._ring()
+            self._thread.join()
+        else:
+            self._close_all()
+
+    def _ring(self) -> None:
+        # A bell that is already ringing, or that hangs no more, needs no second ring.
+        with contextlib.suppress(OSError):
+            self._ringing.send(b"!", sockets.MSG_DONTWAIT)
+
+    def _run(self) -> None:
+        try:
+            self._selector.register(self._socket, selectors.EVENT_READ)
+            self._selector.register(self._bell, selectors.EVENT_READ)
+            while not self._has_ended():
+                self._turn()
+        except Exception as error:  # noqa: BLE001  whoever receives must learn that nothing comes any more
+            self._arrived.put(error)
+        finally:
+            self._close_all()
+
+    def _has_ended(self) -> bool:
+        if self._ends_at is None:
+            return False
+        is_sent = not self._answers and not any(each.outgoing for each in self._connections.values())
+        return is_sent or time.monotonic() >= self._ends_at
+
+    def _turn(self) -> None:
+        for key, events in self._selector.select(_TICK_S if self._ends_at is None else 0.01):
+            if key.fileobj is self._socket:
+                self._accept()
+            elif key.fileobj is self._bell:
+                self._bell.recv(4096)
+            elif key.data in self._connections:
+                self._serve(self._connections[key.data], events)
+        while self._answers:
+            client, frames = self._answers.popleft()
+            if client in self._connections:
+                self._send_answer(self._connections[client], frames)
+        self._drop_silent()
+
+    def _accept(self) -> None:
+        try:
+            socket, _ = self._socket.accept()
+        except OSError as error:
+            # Out of file descriptors, say. The client knocks on, and so must not be heard without a pause.
+            _LOG.warning("a client cannot be taken: %s", error.strerror)
+            time.sleep(0.05)
+            return
+        if len(self._connections) >= self._limits.max_clients:
+            _LOG.warning("a client was turned away: there are %d already", len(self._connections))
+            socket.close()
+            return
+        socket.settimeout(0)
+        socket.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
+        connection = _Connection(socket, self._next_number, self._limits.max_message_bytes)
+        self._next_number += 1
+        self._connections[connection.number] = connection
+        connection.send([GREETING])
+        self._serve(connection, 0)
+
+    def _serve(self, connection: _Connection, events: int) -> None:
+        try:
+            if events & selectors.EVENT_READ:
+                self._read(connection)
+            _write(connection)
+        except (ProtocolError, OSError) as error:
+            _LOG.debug("a client is gone: %s", error)
+            self._drop(connection)
+        else:
+            self._watch(connection)
+
+    def _watch(self, connection: _Connection) -> None:
+        events = connection.events()
+        if events == connection.watched:
+            return
+        if not events:
+            self._selector.unregister(connection.socket)
+        elif not connection.watched:
+            self._selector.register(connection.socket, events, connection.number)
+        else:
+            self._selector.modify(connection.socket, events, connection.number)
+        connection.watched = events
+
+    def _read(self, connection: _Connection) -> None:
+        """Take what is there, but not so much that the others have to wait."""
+        reader = connection.reader
+        for _ in range(_READS_AT_ONCE):
+            if connection.has_paused:
+                return
+            try:
+                data = connection.socket.recv(reader.num_wanted)
+            except BlockingIOError:
+                return
+            if not data:
+                raise ConnectionResetError("it closed the connection")
+            connection.heard_at = time.monotonic()
+            event = reader.feed(data)
+            if reader.num_held and self._num_held() > self._limits.max_bytes:
+                reader.give_up()
+            if event is not None:
+                self._heard(connection, event)
+            if reader.has_greeted and not connection.is_introduced:
+                connection.is_introduced = True
+                connection.send([ready("ROUTER")])
+            if isinstance(event, Message):
+                return
+
+    def _num_held(self) -> int:
+        return sum(connection.num_held for connection in self._connections.values())
+
+    def _heard(self, connection: _Connection, event: Command | MessageBegins | Message) -> None:
+        if isinstance(event, Command):
+            # One that only asks and never listens gets no more than a few answers.
+            if event.name == b"PING" and len(connection.outgoing) < _MAX_PIECES_WAITING:
+                connection.send([pong(event)])
+        elif isinstance(event, MessageBegins):
+            connection.is_inside_message = True
+        else:
+            connection.is_inside_message, connection.is_unanswered = False, True
+            connection.num_unanswered_bytes = sum(map(len, event.frames))
+            envelope, body = split_envelope(event.frames)
+            problem = "" if event.is_whole else self._why_not_kept(event)
+            self._arrived.put(
+                Arrived(client=connection.number, envelope=tuple(envelope), body=tuple(body), problem=problem)
+            )
+
+    def _why_not_kept(self, message: Message) -> str:
+        if message.num_bytes > self._limits.max_message_bytes:
+            most = self._limits.max_message_bytes
+            return f"the message has {message.num_bytes} bytes, at most {most} are allowed"
+        if message.num_frames > MAX_FRAMES:
+            return f"the message has {message.num_frames} frames, at most {MAX_FRAMES} are allowed"
+        return f"the requests under way have more than {self._limits.max_bytes} bytes together; ask again later"
+
+    def _send_answer(self, connection: _Connection, frames: Sequence[bytes | bytearray]) -> None:
+        connection.send(message_pieces(frames))
+        connection.is_answered = True
+        self._serve(connection, 0)
+
+    def _drop_silent(self) -> None:
+        now = time.monotonic()
+        for connection in list(self._connections.values()):
+            is_due = not connection.is_introduced or (connection.is_inside_message and not connection.has_paused)
+            if is_due and now - connection.heard_at > self._limits.patience_s:
+                _LOG.debug("a client was silent in the middle of a message")
+                self._drop(connection)
+
+    def _drop(self, connection: _Connection) -> None:
+        del self._connections[connection.number]
+        if connection.watched:
+            self._selector.unregister(connection.socket)
+        connection.socket.close()
+
+    def _close_all(self) -> None:
+        for connection in list(self._connections.values()):
+            connection.socket.close()
+        self._connections.clear()
+        self._selector.close()
+        for socket in (self._socket, self._bell, self._ringing):
+            socket.close()
+
+
+def _write(connection: _Connection) -> None:
+    """Send what the socket takes."""
+    while connection.outgoing:
+        piece = connection.outgoing[0]
+        try:
+            sent = connection.socket.send(piece)
+        except BlockingIOError:
+            return
+        if sent < len(piece):
+            connection.outgoing[0] = piece[sent:]
+        else:
+            connection.outgoing.popleft()
+    if connection.is_answered:
+        connection.is_answered = connection.is_unanswered = False
+        connection.num_unanswered_bytes = 0
