@@ -1,6 +1,7 @@
 """The process group: ranks find each other, over the right backend, and leave without waiting for each other.
 
-It serves for the words at start-up. Ranks have very unequal work, and nobody waits in a collective for it.
+It serves for the words at start-up, and for training. Ranks have very unequal work, and nobody waits in a collective
+for it. So an evaluation does without NCCL where that fails.
 """
 
 import logging
@@ -11,48 +12,62 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Literal, TypeAlias
 
 import torch
 import torch.distributed as dist
 
 # torch.distributed has these names too, but only at run time, where a type checker does not see them.
-from torch._C._distributed_c10d import HashStore, PrefixStore
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.devices import gpu_address
+from isaaclab_arena.distributed.nccl_trial import try_together
 from isaaclab_arena.distributed.ranks import DistributedError, Ranks, network_failures
-from isaaclab_arena.errors import ConfigError, first_line
+from isaaclab_arena.errors import ArenaError, ConfigError, Problem, first_line
 
 _LOG = logging.getLogger(__name__)
 _LOOK_INTERVAL_S = 1.0
 _LEAVE_TIMEOUT_S = 10.0
+_NCCL_TIMEOUT_S = 60.0
+_WITH_NCCL = "cpu:gloo,cuda:nccl"
 _NO_GPU = "no GPU"
 _NO_NCCL = "no NCCL"
 
+ProcessGroupChoice: TypeAlias = Literal["auto", "nccl", "gloo"]
+"""What ``--process_group`` can say: NCCL where it works, NCCL or an error, or gloo without a try."""
+
+
+_NCCL_WAY_OUT = "a container's small /dev/shm is the usual cause (docker run --shm-size=1g, or --ipc=host)"
+
 
 @contextmanager
-def initialise(context: DistributedContext, *, timeout_s: float = 120.0) -> Iterator[Ranks]:
+def initialise(
+    context: DistributedContext, *, timeout_s: float = 120.0, process_group: ProcessGroupChoice = "auto"
+) -> Iterator[Ranks]:
     """Select the rank's GPU and, with several ranks, join the process group for the length of a ``with`` block.
 
     The GPU is selected before anything touches one. The group speaks NCCL and gloo where every rank has a GPU of
-    its own, gloo alone elsewhere. A group that exists already is used, and left as it is.
+    its own and NCCL works on all of them, gloo alone elsewhere. A group that exists already is used, and left as it is.
 
     Args:
         context: Who this process is, from its own environment variables.
         timeout_s: How long to wait for the other ranks [s].
+        process_group: What the user asked for, the same on every rank.
 
     Yields:
         The ranks, for words at start-up.
 
     Raises:
-        DistributedError: If the ranks do not find each other in time.
-        ConfigError: If a process group exists already and does not match ``context``.
+        DistributedError: If the ranks do not find each other in time, or NCCL was asked for and fails.
+        ConfigError: If a process group exists already and does not match ``context``, if the ranks were not asked for
+            the same, or for NCCL where it cannot be.
     """
     if context.device.type == "cuda":
         torch.cuda.set_device(context.device)
     joined_here = context.is_distributed and not dist.is_initialized()
-    ranks = _join(context, timeout_s)
+    ranks = _join(context, timeout_s, process_group)
     _LOG.info("%s", _describe(ranks))
     try:
         yield ranks
@@ -75,7 +90,7 @@ def choose_backend(gpus: Sequence[str]) -> tuple[str, str]:
         return "gloo", "this build of torch has no NCCL"
     if len(set(gpus)) < len(gpus):
         return "gloo", f"ranks share a GPU ({_describe_sharing(gpus)})"
-    return "cpu:gloo,cuda:nccl", "every rank has a GPU of its own"
+    return _WITH_NCCL, "every rank has a GPU of its own"
 
 
 def _describe_sharing(gpus: Sequence[str]) -> str:
@@ -93,7 +108,7 @@ def gpu_name(device: torch.device) -> str:
     return str(torch.cuda.get_device_properties(device).uuid) if dist.is_nccl_available() else _NO_NCCL
 
 
-def _join(context: DistributedContext, timeout_s: float) -> Ranks:
+def _join(context: DistributedContext, timeout_s: float, wanted: ProcessGroupChoice) -> Ranks:
     if dist.is_initialized():
         return _ranks_of_existing_group(context, timeout_s)
     if not context.is_distributed:
@@ -105,17 +120,100 @@ def _join(context: DistributedContext, timeout_s: float) -> Ranks:
         found, _, _ = next(rendezvous("env://", context.rank, context.world_size, timeout=timeout))
         store = PrefixStore(f"isaaclab_arena/attempt_{context.attempt}", found)
         ranks = Ranks(context, backend=None, store=store, timeout_s=timeout_s)
-        ranks.backend, reason = choose_backend(ranks.gather("GPU", gpu_name(context.device)))
-        dist.init_process_group(
-            ranks.backend,
-            store=PrefixStore("process_group", store),
-            rank=context.rank,
-            world_size=context.world_size,
-            timeout=timeout,
-            device_id=context.device if "nccl" in ranks.backend else None,
-        )
+        try:
+            ranks.backend, reason = _open(ranks, store, timeout, wanted)
+        except ArenaError as error:
+            # Rank 0 may hold the store, which the others still need in order to come to the same end.
+            ranks.give_up(first_line(error))
+            raise
     _LOG.info("process group of %d ranks over %s: %s", context.world_size, ranks.backend, reason)
     return ranks
+
+
+def _open(ranks: Ranks, store: Store, timeout: timedelta, wanted: ProcessGroupChoice) -> tuple[str, str]:
+    """Open the group that all ranks can have, and return its backend and why it is that one."""
+    ranks.agree("--process_group", wanted)
+    backend, reason = choose_backend(ranks.gather("GPU", gpu_name(ranks.context.device)))
+    if wanted == "nccl" and backend != _WITH_NCCL:
+        raise ConfigError(Problem(f"nccl cannot be: {reason}", key="--process_group"))
+    if wanted == "gloo" and backend == _WITH_NCCL:
+        backend, reason = "gloo", "asked for"
+    if backend == _WITH_NCCL:
+        backend, reason = _with_nccl_if_it_works(ranks, store, timeout, wanted)
+    if backend == "gloo":
+        open_group("gloo", ranks.context, PrefixStore("process_group", store), timeout)
+    return backend, reason
+
+
+def open_group(backend: str, context: DistributedContext, store: Store, timeout: timedelta) -> None:
+    """Open the process group and, over NCCL, say a first word: only then is memory taken for what goes between GPUs.
+
+    Raises:
+        RuntimeError: If that does not work.
+    """
+    has_nccl = backend == _WITH_NCCL
+    if has_nccl:
+        # Each thread has a GPU of its own, and this need not be the one that selected it.
+        torch.cuda.set_device(context.device)
+    dist.init_process_group(
+        backend,
+        store=store,
+        rank=context.rank,
+        world_size=context.world_size,
+        timeout=timeout,
+        device_id=context.device if has_nccl else None,
+    )
+    if has_nccl:
+        word = torch.ones(1, device=context.device)
+        dist.all_reduce(word)
+        word.item()
+
+
+def _with_nccl_if_it_works(
+    ranks: Ranks, store: Store, timeout: timedelta, wanted: ProcessGroupChoice
+) -> tuple[str, str]:
+    """Open the group over NCCL on all ranks, or on none; return the backend to use and why.
+
+    Raises:
+        DistributedError: If NCCL fails and nothing else was asked for.
+    """
+    # Shorter than the group's own limit, after which torch would end the process.
+    limit_s = min(_NCCL_TIMEOUT_S, timeout.total_seconds() / 2)
+    failure = try_together(
+        ranks,
+        lambda: open_group(_WITH_NCCL, ranks.context, PrefixStore("process_group_nccl", store), timeout),
+        limit_s=limit_s,
+    )
+    if failure is None:
+        return _WITH_NCCL, "every rank has a GPU of its own"
+    _drop_group()
+    if wanted == "nccl":
+        raise DistributedError(f"NCCL fails on {failure}; {_NCCL_WAY_OUT}, or use --process_group gloo")
+    if ranks.context.is_rank_zero:
+        _LOG.warning(
+            "NCCL fails on %s; the ranks go on with gloo, which evaluations need no more than; %s, or say "
+            "--process_group gloo",
+            failure,
+            _NCCL_WAY_OUT,
+        )
+    return "gloo", "NCCL fails"
+
+
+def _drop_group() -> None:
+    """Leave a group that does not work, as far as there is one, without waiting for the other ranks.
+
+    Raises:
+        DistributedError: If NCCL does not let go.
+    """
+    # torch has public ways to leave a group with the other ranks only, and names the next group by a count that has to
+    # be the same on ranks that got this far and on those that did not.
+    if dist.is_initialized():
+        dropping = threading.Thread(target=dist.distributed_c10d._abort_process_group, daemon=True)
+        dropping.start()
+        dropping.join(_LEAVE_TIMEOUT_S)
+        if dist.is_initialized():
+            raise DistributedError("NCCL fails and does not let go; use --process_group gloo")
+    dist.distributed_c10d._world.group_count = 0
 
 
 def _await_host(context: DistributedContext, timeout_s: float) -> None:

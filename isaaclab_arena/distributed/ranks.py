@@ -98,6 +98,15 @@ class Ranks:
         self._say(f"gathered/{name}/{self.context.rank}", value)
         return [self._hear(f"gathered/{name}/{rank}", rank=rank, name=name) for rank in range(self.context.world_size)]
 
+    def announce(self, name: str) -> None:
+        """Let all ranks know that something has happened; see `is_announced`."""
+        self._say(f"announced/{name}", "")
+
+    def is_announced(self, name: str) -> bool:
+        """Return whether a rank has announced it. Nobody is waited for."""
+        with network_failures(self.context, self._timeout_s):
+            return self._store.check([f"{self._prefix}announced/{name}"])
+
     def share_long_from_rank_zero(self, name: str, value: str) -> str:
         """Return rank 0's value, on every rank, however long it is; see `share_from_rank_zero`."""
         pieces = [value[start : start + _PIECE_LENGTH] for start in range(0, len(value), _PIECE_LENGTH)]

@@ -102,6 +102,8 @@ class RunOptions(LaunchOptions):
     """Physics threads of this rank. By default its share of the cores."""
     torch_threads: int = 1
     """Torch threads of this rank."""
+    process_group: Literal["auto", "nccl", "gloo"] = "auto"
+    """What ranks talk over: auto is NCCL if each has a GPU of its own and it works, else gloo; or nccl, or gloo."""
     headless: bool = False
     """Accepted for Isaac Lab Arena's command lines; nothing here opens a window."""
     distributed: bool = False

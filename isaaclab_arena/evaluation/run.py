@@ -54,7 +54,7 @@ def execute(request: RunRequest, context: DistributedContext) -> int:
     limit_threads(request.options.torch_threads)
     if request.options.deterministic:
         calculate_deterministically()
-    with initialise(context) as ranks:
+    with initialise(context, process_group=request.options.process_group) as ranks:
         return execute_among(ranks, request)
 
 

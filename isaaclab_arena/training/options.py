@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tyro
 
@@ -44,6 +44,8 @@ class TrainOptions(LaunchOptions):
     """Physics threads of this rank. By default its share of the cores."""
     torch_threads: int = 1
     """Torch threads of this rank. More than one pays for large networks, on cores that nobody else uses."""
+    process_group: Literal["auto", "nccl", "gloo"] = "auto"
+    """What ranks talk over: auto is NCCL if each has a GPU of its own and it works, else gloo; or nccl, or gloo."""
     distributed: bool = False
     """Accepted for other trainers' command lines; the launcher's variables say it."""
 

@@ -57,7 +57,8 @@ def _run(arguments: tuple[str, ...]) -> int:
         die_with_parent()
     num_threads = options.num_threads or default_num_threads(context.local_world_size)
     limit_threads(options.torch_threads)
-    with initialise(context, timeout_s=config.distributed.timeout_s) as ranks:
+    timeout_s = config.distributed.timeout_s
+    with initialise(context, timeout_s=timeout_s, process_group=options.process_group) as ranks:
         return _train(options, config, ranks, num_threads=num_threads, command_line=(PROGRAM, *arguments))
 
 

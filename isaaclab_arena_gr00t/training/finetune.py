@@ -50,7 +50,7 @@ def _run(options: FinetuneOptions) -> int:
     if context.launched_by_torchrun:
         die_with_parent()
     limit_threads(options.torch_threads)
-    with initialise(context) as ranks:
+    with initialise(context, process_group=options.process_group) as ranks:
         return TrainingRun(options, context, ranks).execute()
 
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -55,6 +55,8 @@ class FinetuneOptions(TrainingSettings):
     """Where to train: cpu, cuda or cuda:<index>. By default a GPU where there is one; each rank its own."""
     torch_threads: int = 1
     """Torch threads of this rank."""
+    process_group: Literal["auto", "nccl", "gloo"] = "auto"
+    """What ranks talk over: auto is NCCL if each has a GPU of its own and it works, else gloo; or nccl, or gloo."""
 
     def training_settings(self) -> TrainingSettings:
         """Return what decides how the weights change."""

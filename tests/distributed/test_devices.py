@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 
@@ -177,7 +179,8 @@ def test_a_policy_shares_the_gpu_that_its_rank_simulates_on():
 @pytest.mark.parametrize("environ", [{}, {"LOCAL_RANK": "0"}, {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}])
 @pytest.mark.parametrize("gpus", [0, 2])
 def test_a_policy_device_that_does_not_exist_is_refused_for_any_number_of_ranks(environ, gpus):
-    for named in ({"policy_device_id": 2}, {"policy_device": "cuda:2"}):
+    several: tuple[dict[str, Any], ...] = ({"policy_device_id": 2}, {"policy_device": "cuda:2"})
+    for named in several:
         with pytest.raises(ConfigError, match=r"policy_device(_id)?: 'cuda:2' does not exist"):
             check_policy_device(environ=environ, visible_gpus=gpus, **named)
 

@@ -15,7 +15,9 @@ from isaaclab_arena.distributed import devices
 from isaaclab_arena.environments.gym_builder import GymBuilder, GymConfig
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import eval_runner
+from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.policy.rsl_rl import RslRlPolicy
 from tests.end_to_end.launching import write_jobs
 
 CARTPOLE = str(Path(__file__).parents[2] / "models" / "cartpole")
@@ -61,6 +63,12 @@ def resolved(tmp_path: Path, *jobs: dict[str, Any], **options: Any):
     return resolve_jobs(load_jobs_file(str(path), JobDefaults()).jobs, file=str(path), **options)
 
 
+def device_of(job: Job) -> torch.device:
+    policy = job.build_policy()
+    assert isinstance(policy, RslRlPolicy)
+    return policy.device
+
+
 def test_under_a_launcher_the_cpu_that_is_asked_for_is_the_policys_too(tmp_path, machine):
     machine(4, local_rank=0)
     assert started(tmp_path, network(), more=("--device", "cpu")) == 0
@@ -73,14 +81,14 @@ def test_under_a_launcher_the_cpu_that_is_asked_for_is_the_policys_too(tmp_path,
 def test_a_job_may_say_so_for_its_own_policy(tmp_path, machine):
     machine(4, local_rank=5, ranks=6)
     [job] = resolved(tmp_path, network(policy_device="cpu"))
-    assert job.build_policy().device == torch.device("cpu")
+    assert device_of(job) == torch.device("cpu")
 
 
 def test_the_way_out_of_too_few_gpus_works_for_every_rank(tmp_path, machine):
     for rank in range(6):
         machine(4, local_rank=rank, ranks=6)
         [job] = resolved(tmp_path, network(), device="cpu")
-        assert job.build_policy().device == torch.device("cpu")
+        assert device_of(job) == torch.device("cpu")
         with pytest.raises(ConfigError, match="only 4 GPUs are visible"):
             resolved(tmp_path, network())
 

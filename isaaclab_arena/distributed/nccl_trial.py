@@ -1,0 +1,82 @@
+"""Whether the ranks can speak over NCCL: all of them try at once, and all come to the same verdict.
+
+NCCL may fail on one rank while another waits for it for ever, or believes that all is well. So each rank tries in a
+thread, says in the store what came of it, and believes only what all have said.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+
+from isaaclab_arena.distributed.ranks import Ranks
+
+_LOOK_INTERVAL_S = 0.1
+_PATIENCE_S = 3.0
+"""How long a rank goes on after it heard that another has failed [s]: its own failure may say more."""
+
+_FAILED = "NCCL fails"
+_CPP_TRACE = "Exception raised from"
+
+
+def try_together(ranks: Ranks, speak: Callable[[], None], *, limit_s: float) -> str | None:
+    """Have all ranks speak over NCCL, and return what every rank believes of it.
+
+    Args:
+        ranks: All of them.
+        speak: Opens the process group and uses it; raises or never returns where that is impossible. It runs in a
+            thread, which is left behind if it does not return.
+        limit_s: How long it may take [s].
+
+    Returns:
+        None if it worked on all ranks; otherwise which rank failed, with NCCL's own last line, the same on all of them.
+
+    Raises:
+        DistributedError: If a rank does not say what came of it.
+        PeerStoppedError: If another rank has given up.
+    """
+    trial = _Trial(speak)
+    is_own, failure = _outcome(trial, ranks, limit_s)
+    if failure is not None:
+        ranks.announce(_FAILED)
+    said = [json.loads(text) for text in ranks.gather("NCCL", json.dumps([is_own, failure]))]
+    failures = [(rank, own, words) for rank, (own, words) in enumerate(said) if words is not None]
+    if not failures:
+        return None
+    # What NCCL itself says is worth more than that somebody waited in vain.
+    rank, _, words = min(failures, key=lambda each: (not each[1], each[0]))
+    return f"rank {rank}: {words}"
+
+
+def last_line(error: BaseException) -> str:
+    """Return what NCCL itself says, of all that torch raises around it."""
+    text = str(error).partition(_CPP_TRACE)[0]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+class _Trial(threading.Thread):
+    def __init__(self, speak: Callable[[], None]) -> None:
+        super().__init__(name="nccl-trial", daemon=True)
+        self._speak = speak
+        self.error: str | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._speak()
+        except (RuntimeError, ValueError, OSError) as error:
+            self.error = last_line(error)
+
+
+def _outcome(trial: _Trial, ranks: Ranks, limit_s: float) -> tuple[bool, str | None]:
+    """Return whether a failure is this rank's own, and the failure, None for none."""
+    deadline = time.monotonic() + limit_s
+    has_heard = False
+    while trial.is_alive():
+        if time.monotonic() >= deadline:
+            return not has_heard, "waits for a rank that failed" if has_heard else f"no answer within {limit_s:g} s"
+        if not has_heard and ranks.is_announced(_FAILED):
+            has_heard, deadline = True, min(deadline, time.monotonic() + _PATIENCE_S)
+        trial.join(_LOOK_INTERVAL_S)
+    return True, trial.error
