@@ -8,6 +8,7 @@ from isaaclab_arena.plain_files import not_a_plain_file
 from isaaclab_arena_gr00t.weights import wrong_with_weights
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+_LOADED = frozenset({".safetensors", ".json", ".jinja", ".model", ".txt", ".yaml", ".yml", ".py"})
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
@@ -32,6 +33,18 @@ def checkpoint_problems(
         return [Problem(f"'{model_path}' does not exist, {searched}", key=key)]
     wrong = _wrong_with_folder(folder)
     return [] if wrong is None else [Problem(f"'{model_path}' {wrong}", key=key)]
+
+
+def checkpoint_files(model_path: str) -> dict[str, Path]:
+    """Return the files of a checkpoint's folder that a model is loaded from, by what they are.
+
+    What training goes on from is not among them; nothing comes of a name on the hub.
+    """
+    folder = Path(model_path)
+    if not folder.is_dir():
+        return {}
+    files = (path for path in sorted(folder.rglob("*")) if path.suffix in _LOADED and not path.is_dir())
+    return {f"model_path {path.relative_to(folder).as_posix()}": path for path in files}
 
 
 def _wrong_with_folder(folder: Path) -> str | None:

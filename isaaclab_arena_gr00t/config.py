@@ -18,7 +18,8 @@ _EMBODIMENT_OF_TASK_MODE = {
     "gr1_tabletop_manipulation": "GR1",
     "droid_manipulation": "OXE_DROID",
 }
-_PATHS = ("modality_config_path", "policy_joints_config_path", "action_joints_config_path", "state_joints_config_path")
+JOINT_FILES = ("policy_joints_config_path", "action_joints_config_path", "state_joints_config_path")
+_PATHS = ("modality_config_path", *JOINT_FILES)
 
 
 @dataclass(frozen=True)

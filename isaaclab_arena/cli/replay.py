@@ -59,10 +59,11 @@ def main(argv: Sequence[str]) -> int:
     replayed: list[ReplayedEpisode] = []
     told: set[str] = set()
     for episode in _in_order(replay(files, settings), files):
-        for line in episode.surroundings:
+        lines = [f"the environment is not the one that was recorded: {each}" for each in episode.contents]
+        for line in [*lines, *(f"when this was recorded, {each}" for each in episode.surroundings)]:
             if line not in told:
                 told.add(line)
-                print(plain_text(f"when this was recorded, {line}"))
+                print(plain_text(line))
         print(plain_text(described(episode)), flush=True)
         replayed.append(episode)
     print(plain_text(summary(replayed), keep_lines=True))

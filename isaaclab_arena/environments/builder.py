@@ -11,6 +11,7 @@ from isaaclab_arena.environments.actions import ACTION_MODES, make_action_mode
 from isaaclab_arena.environments.cameras import CameraOptions, EnvironmentCameras, check_camera_options
 from isaaclab_arena.environments.catalog import EMBODIMENTS, OBJECTS
 from isaaclab_arena.environments.embodiments.embodiment import Embodiment
+from isaaclab_arena.environments.embodiments.files import part_files, robot_files
 from isaaclab_arena.environments.embodiments.lookup import find_embodiment, refuse_out_of_reach, refuse_too_tall
 from isaaclab_arena.environments.simulation import backend_choice, on_the_cpu
 from isaaclab_arena.environments.summary import EnvironmentSummary, described_success
@@ -20,6 +21,7 @@ from isaaclab_arena.environments.variations.catalogue import Scene, catalogue
 from isaaclab_arena.environments.variations.distractors import Distractors, distractor_kinds, most_distractors
 from isaaclab_arena.environments.variations.varied_world import VariedWorld
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem, did_you_mean
+from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.variation import Variation
 from isaaclab_arena.registry import Registry
 from isaaclab_arena.sim.backends import make_backend
@@ -61,6 +63,15 @@ class TableEnvironmentBuilder:
         if hasattr(config, "object"):
             refuse_too_tall(OBJECTS.get(config.object), embodiment)
         refuse_out_of_reach(self.make_task(config, embodiment), embodiment)
+
+    def content_sources(self, config: Any) -> ContentSources:
+        """Return the files of a robot and of an object that do not come with this package; see `ContentBuilder`."""
+        return ContentSources(
+            files={
+                **robot_files(config.embodiment),
+                **(part_files("object", OBJECTS.get(config.object).asset) if hasattr(config, "object") else {}),
+            }
+        )
 
     def summary(self) -> EnvironmentSummary:
         """Return what the environment is about, with its default options, and what it can be built with."""

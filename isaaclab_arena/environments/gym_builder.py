@@ -24,6 +24,7 @@ from isaaclab_arena.environments.gym_rows import (
 from isaaclab_arena.environments.gym_success import SuccessRule
 from isaaclab_arena.environments.worker_process import RequestError, WorkerError
 from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError, Problem
+from isaaclab_arena.interfaces.content import ContentSources
 
 _UNKNOWN_CONTROL_DT_S = 1.0
 
@@ -112,6 +113,23 @@ class GymBuilder:
         if config.python is not None:
             problems.append(Problem(f"'{config.python}' is a program that would be run", key="python"))
         return problems
+
+    def content_sources(self, config: GymConfig) -> ContentSources:
+        """Return the packages and the source that decide what the environment does; see `ContentBuilder`.
+
+        In another interpreter a package is known by its version, and a module of one's own by the one file.
+        """
+        found = self._find(config)
+        if config.python is None:
+            return ContentSources(modules=found["modules"])
+        files: dict[str, Path] = {}
+        stated: dict[str, str] = {}
+        for name, origin in found["origins"].items():
+            if origin["versions"] is not None:
+                stated[f"package {name.partition('.')[0]} of {config.python}"] = origin["versions"]
+            elif origin["file"] is not None:
+                files[f"module {name}"] = Path(origin["file"])
+        return ContentSources(files=files, stated=stated)
 
     def build(self, config: GymConfig, *, num_envs: int, device: torch.device, num_threads: int) -> GymEnvironment:
         """Build the environment; see `EnvironmentBuilder`.

@@ -2,16 +2,17 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.provenance import package_content
-from isaaclab_arena.evaluation.source_files import is_installed, modules_of_class, source_files
+from isaaclab_arena.evaluation.source_files import is_installed, modules_of_class, modules_of_object, source_files
 from isaaclab_arena.interfaces.content import ContentBuilder, ContentSources, sources_in_options
 from isaaclab_arena.storage.content_hash import content_hash
-from isaaclab_arena.storage.contents import UNKNOWN, Contents
+from isaaclab_arena.storage.contents import SAVED_CONDITIONS, UNKNOWN, Contents
 from isaaclab_arena.storage.json_values import json_line
 
 _COMPARED_IN_EVERY_RUN = frozenset({"torch", "numpy", "scipy", "gymnasium", "mujoco", "warp", "mujoco_warp"})
@@ -35,6 +36,7 @@ class ContentReader:
         self._hashes: dict[str, str] = {}
         self._modules: dict[tuple[str, ...], Mapping[str, Path]] = {}
         self._of_policy: dict[str, tuple[Mapping[str, str], str | None]] = {}
+        self._of_environment: dict[str, Mapping[str, str]] = {}
 
     def read(self, job: Job) -> Contents:
         """Return what a job evaluates."""
@@ -48,15 +50,16 @@ class ContentReader:
 
     def environment(self, job: Job) -> Mapping[str, str]:
         """Return what decides what a job's environment does."""
-        builder: Any = job.builder
-        sources = (
-            builder.content_sources(job.environment_config)
-            if isinstance(builder, ContentBuilder)
-            else sources_in_options(job.config.environment_args)
-        )
-        found = dict(self._contents(sources, modules_of_class(type(builder))))
+        key = job.environment_key
+        if key not in self._of_environment:
+            builder: Any = job.builder
+            options = sources_in_options(job.config.environment_args)
+            known = builder.content_sources(job.environment_config) if isinstance(builder, ContentBuilder) else options
+            sources = replace(known, files={**options.files, **known.files})
+            self._of_environment[key] = self._contents(sources, modules_of_object(builder))
+        found = dict(self._of_environment[key])
         if job.saved_conditions is not None:
-            found["saved conditions"] = hashlib.sha256(json_line(job.saved_conditions).encode()).hexdigest()
+            found[SAVED_CONDITIONS] = hashlib.sha256(json_line(job.saved_conditions).encode()).hexdigest()
         return found
 
     def _contents(self, sources: ContentSources, modules: Sequence[str]) -> Mapping[str, str]:

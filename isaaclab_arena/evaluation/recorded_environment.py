@@ -3,13 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.variation import spelled
 
 _NAME, _OPTIONS, _CAMERAS, _VARIATIONS = "env_name", "env_kwargs", "enable_cameras", "variations"
@@ -30,24 +27,15 @@ def environment_args(job: Job) -> dict[str, Any]:
     }
 
 
-def build_recorded_environment(
-    env_args: Mapping[str, Any],
-    *,
-    source: str,
-    num_envs: int,
-    device: torch.device,
-    num_threads: int,
-    cameras: bool,
-    may_import: bool = False,
-) -> Environment:
-    """Build the environment that a recording was made in.
+def recorded_environment_job(
+    env_args: Mapping[str, Any], *, source: str, num_envs: int, cameras: bool, may_import: bool = False
+) -> Job:
+    """Return a job whose environment is the one that a recording was made in.
 
     Args:
         env_args: What the recording says of it; see `environment_args`.
         source: The recording, for messages.
         num_envs: Rows to build.
-        device: Where observations live and actions are expected.
-        num_threads: Threads that its physics may use.
         cameras: Whether policies' pictures are needed; without them nothing is rendered.
         may_import: Whether a module or an interpreter that the recording names may be loaded. It runs with the rights
             of who replays, whoever made the recording.
@@ -70,7 +58,7 @@ def build_recorded_environment(
         num_episodes=1,
     )
     (job,) = resolve_jobs([config], file=source, may_import=may_import)
-    return job.build_environment(device=device, num_threads=num_threads)
+    return job
 
 
 def _mapping(env_args: Mapping[str, Any], key: str, source: str) -> Mapping[str, Any]:

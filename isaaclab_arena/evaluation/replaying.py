@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 
+from isaaclab_arena.evaluation.contents import ContentReader
 from isaaclab_arena.evaluation.episode_comparison import Difference, compared_fields, first_difference
-from isaaclab_arena.evaluation.recorded_environment import build_recorded_environment
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.recorded_environment import recorded_environment_job
 from isaaclab_arena.evaluation.reenactment import Reenactment, recorded_observations, reenact
 from isaaclab_arena.evaluation.surroundings import named_differences, surroundings
-from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.recording.recorder import RecordedObservations
+from isaaclab_arena.storage.contents import SAVED_CONDITIONS, UNKNOWN, changes
 from isaaclab_arena.storage.hdf5 import read_episode
 from isaaclab_arena.storage.layout import ACTIONS
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode, checksum
@@ -32,6 +34,7 @@ class ReplayedEpisode:
         from_exact_state: Whether it started from the recorded state of the simulator; otherwise from its conditions.
         compared: What was compared: ``states``, ``rewards``, ``obs`` and so on.
         surroundings: What was other when it was recorded: versions, processor, model.
+        contents: What its environment was made of that is another now: a robot's files, a class, a package.
     """
 
     episode_index: int
@@ -41,6 +44,7 @@ class ReplayedEpisode:
     from_exact_state: bool = False
     compared: tuple[str, ...] = ()
     surroundings: tuple[str, ...] = ()
+    contents: tuple[str, ...] = ()
 
     @property
     def is_bitwise(self) -> bool:
@@ -56,7 +60,7 @@ class ReplaySettings:
         num_envs: Rows of the batch; fewer where there are fewer episodes.
         device: Where it is simulated.
         num_threads: Threads of the physics.
-        may_import: Whether code that a recording names may be loaded; see `build_recorded_environment`.
+        may_import: Whether code that a recording names may be loaded; see `recorded_environment_job`.
     """
 
     num_envs: int
@@ -90,26 +94,26 @@ def replay(files: Mapping[int, Path], settings: ReplaySettings) -> Iterator[Repl
 
 def _replay_together(files: Mapping[int, Path], settings: ReplaySettings) -> Iterator[ReplayedEpisode]:
     """Replay the recordings of one environment."""
-    environment = _environment(files, settings)
+    job = _environment_job(files, settings)
+    contents = ContentReader().environment(job)
+    environment = job.build_environment(device=settings.device, num_threads=settings.num_threads)
     damaged: list[ReplayedEpisode] = []
     try:
         now = {**surroundings(settings.device), **environment.provenance()}
         for reenactment in reenact(environment, _intact(files, damaged)):
-            yield _judged(reenactment, now)
+            yield _judged(reenactment, now, contents)
     finally:
         environment.close()
     yield from damaged
 
 
-def _environment(files: Mapping[int, Path], settings: ReplaySettings) -> Environment:
+def _environment_job(files: Mapping[int, Path], settings: ReplaySettings) -> Job:
     index, file = next(iter(files.items()))
     first = read_episode(file, index)
-    return build_recorded_environment(
+    return recorded_environment_job(
         first.env_args,
         source=str(file),
         num_envs=min(settings.num_envs, len(files)),
-        device=settings.device,
-        num_threads=settings.num_threads,
         cameras=recorded_observations(first) is RecordedObservations.ALL,
         may_import=settings.may_import,
     )
@@ -126,8 +130,11 @@ def _intact(files: Mapping[int, Path], damaged: list[ReplayedEpisode]) -> Iterat
             damaged.append(ReplayedEpisode(episode_index=index, num_steps=num_steps, is_damaged=True))
 
 
-def _judged(reenactment: Reenactment, now: Mapping[str, str]) -> ReplayedEpisode:
+def _judged(reenactment: Reenactment, now: Mapping[str, str], contents: Mapping[str, str]) -> ReplayedEpisode:
     recorded = reenactment.recorded
+    known = recorded.contents
+    # A policy plays no part here, and conditions come with the recording.
+    before = {} if known is None else {**known.environment, SAVED_CONDITIONS: UNKNOWN}
     return ReplayedEpisode(
         episode_index=recorded.episode_index,
         num_steps=len(recorded.arrays[ACTIONS]),
@@ -135,4 +142,5 @@ def _judged(reenactment: Reenactment, now: Mapping[str, str]) -> ReplayedEpisode
         from_exact_state=reenactment.from_exact_state,
         compared=compared_fields(recorded),
         surroundings=named_differences(recorded.provenance, now),
+        contents=() if known is None else tuple(f"{what} {how}" for what, how in changes(before, contents)),
     )

@@ -22,6 +22,19 @@ def modules_of_class(found: type) -> list[str]:
     return [name for name in names if _top(name) not in _OWN and _file(name) is not None]
 
 
+def modules_of_object(found: object) -> list[str]:
+    """Return the modules of an object's class, and of the classes and functions that it is made of."""
+    names = dict.fromkeys(modules_of_class(type(found)))
+    for value in vars(found).values() if hasattr(found, "__dict__") else ():
+        if isinstance(value, type):
+            names.update(dict.fromkeys(modules_of_class(value)))
+        elif callable(value):
+            name = getattr(getattr(value, "func", value), "__module__", None)
+            if isinstance(name, str) and _top(name) not in _OWN and _file(name) is not None:
+                names[name] = None
+    return list(names)
+
+
 def is_installed(module: str) -> bool:
     """Whether a module that is imported belongs to an installed package, and not to somebody's own files."""
     file = _file(module)

@@ -16,10 +16,11 @@ from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.evaluation.endings import BROKEN_OFF
 from isaaclab_arena.evaluation.episode_comparison import Difference, first_difference, result_difference
 from isaaclab_arena.evaluation.surroundings import named_differences
-from isaaclab_arena.evaluation.verification_plan import plan_sample
+from isaaclab_arena.evaluation.verification_plan import plan_sample, read_contents
 from isaaclab_arena.policy.catalog import resolve_policy_class
-from isaaclab_arena.storage.attempts import Attempt, read_attempts, write_attempt
+from isaaclab_arena.storage.attempts import Attempt, contents_in_effect, read_attempts, write_attempt
 from isaaclab_arena.storage.commits import CommitRow, read_commits
+from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, differences_of_contents
 from isaaclab_arena.storage.hdf5 import read_attributes, read_episode
 from isaaclab_arena.storage.job_reports import read_job_reports
 from isaaclab_arena.storage.json_values import json_line
@@ -51,6 +52,7 @@ class VerifiedEpisode:
         failure: Why it did not finish this time, None if it did.
         explanation: Why a difference is no surprise, None where there is none.
         surroundings: What was other when the run ran: versions, processor, device, model.
+        contents: What was run that is not what ran now: checkpoints, classes, robots.
     """
 
     job: str
@@ -61,6 +63,7 @@ class VerifiedEpisode:
     failure: str | None = None
     explanation: str | None = None
     surroundings: tuple[str, ...] = ()
+    contents: tuple[str, ...] = ()
 
     @property
     def is_same(self) -> bool:
@@ -176,6 +179,7 @@ class _JobFiles:
     files: Mapping[int, list[Path]]
     devices: Mapping[int, str]
     errors: tuple[str, ...]
+    contents: Contents | None = None
 
     def recording(self, index: int) -> RecordedEpisode | None:
         """Return the recording of an episode, None if there is none."""
@@ -201,7 +205,9 @@ class _Run:
     def __init__(self, output_directory: Path) -> None:
         self._directory = output_directory
         self._plan = read_run_plan(output_directory)
-        self._attempts = {attempt.number: attempt for attempt in read_attempts(output_directory)[0]}
+        attempts = read_attempts(output_directory)[0]
+        self._attempts = {attempt.number: attempt for attempt in attempts}
+        self._contents = {**contents_in_effect(self._plan.jobs, attempts), **read_contents(output_directory)}
 
     def job(self, name: str) -> _JobFiles:
         directory = job_directory(self._directory, name)
@@ -214,6 +220,7 @@ class _Run:
             files=locate_episodes(directory, name)[0],
             devices={report.rank: report.device for report in reports},
             errors=tuple(report.error for report in reports if report.error is not None),
+            contents=self._contents.get(name),
         )
 
 
@@ -226,7 +233,12 @@ def _last_words(log: Path) -> list[str]:
 
 def _compared(before: _JobFiles, now: _JobFiles, index: int) -> VerifiedEpisode:
     row = before.rows[index]
-    verdict = VerifiedEpisode(job=before.job.name, episode_index=index, num_steps=row.episode_length)
+    verdict = VerifiedEpisode(
+        job=before.job.name,
+        episode_index=index,
+        num_steps=row.episode_length,
+        contents=_other_contents(before.contents, now.contents),
+    )
     if index not in now.rows:
         return dataclasses.replace(verdict, failure="; ".join(now.errors) or "it did not finish")
     again = now.rows[index]
@@ -242,9 +254,17 @@ def _compared(before: _JobFiles, now: _JobFiles, index: int) -> VerifiedEpisode:
         verdict,
         compares_arrays=recorded is not None and found is not None,
         difference=difference,
-        explanation=None if difference is None else _explanation(before, now, difference),
+        explanation=None if difference is None else _explanation(before, now, difference, verdict.contents),
         surroundings=named_differences(*surroundings),
     )
+
+
+def _other_contents(before: Contents | None, now: Contents | None) -> tuple[str, ...]:
+    if before is None or now is None:
+        return ()
+    # The conditions of a sample are taken from the run itself.
+    differences = differences_of_contents(before, now)
+    return tuple(f"{what} {how}" for what, how in differences if what != SAVED_CONDITIONS)
 
 
 def _difference_of_rows(row: CommitRow, again: CommitRow) -> Difference | None:
@@ -263,8 +283,10 @@ def _results(row: CommitRow) -> dict[str, Any]:
     return {**dataclasses.asdict(row), "metrics": json_line(row.metrics)}
 
 
-def _explanation(before: _JobFiles, now: _JobFiles, difference: Difference) -> str | None:
-    """Return why a policy may act otherwise this time, where the difference could come from that."""
+def _explanation(before: _JobFiles, now: _JobFiles, difference: Difference, contents: Sequence[str]) -> str | None:
+    """Return why an episode may go otherwise this time, where the difference could come from that."""
+    if contents:
+        return "expected: something else ran than was run"
     comes_from_actions = difference.field == ACTIONS or (difference.step is None and not difference.at_start)
     if not comes_from_actions:
         return None

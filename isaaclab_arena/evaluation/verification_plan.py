@@ -11,13 +11,17 @@ from isaaclab_arena.config.schema import JobConfig, JobStatus
 from isaaclab_arena.episode_ranges import as_ranges, remaining_episodes
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation import provenance
+from isaaclab_arena.evaluation.contents import contents_of_jobs
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.evaluation.verification_sample import another_num_envs
 from isaaclab_arena.interfaces.episode import Conditions, conditions_from_json
+from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.attempts import Attempt, JobWork
 from isaaclab_arena.storage.commits import read_commits
+from isaaclab_arena.storage.contents import Contents
+from isaaclab_arena.storage.json_values import adapter, json_text
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory
 from isaaclab_arena.storage.run_plan import PlannedJob, RunPlan
 
@@ -25,6 +29,7 @@ ATTEMPT = 1
 """Number of the one attempt at running a sample again."""
 
 _ASSIGNMENT = "round_robin"
+_CONTENTS_FILE = "contents.json"
 
 
 def plan_sample(
@@ -93,6 +98,21 @@ def jobs_of_plan(plan: RunPlan, source: Path, *, may_import: bool, device: str |
         job if planned.conditions is None else dataclasses.replace(job, saved_conditions=_conditions(source, planned))
         for job, planned in zip(jobs, plan.jobs, strict=True)
     )
+
+
+def write_contents(folder: Path, jobs: Sequence[Job]) -> None:
+    """Write down what the jobs of a sample evaluate now.
+
+    Raises:
+        StorageError: If a checkpoint cannot be read, or the file cannot be written.
+    """
+    write_text(folder / _CONTENTS_FILE, json_text(contents_of_jobs(jobs)))
+
+
+def read_contents(folder: Path) -> dict[str, Contents]:
+    """Return what `write_contents` wrote, by the name of the job; nothing where it wrote nothing."""
+    path = folder / _CONTENTS_FILE
+    return adapter(dict[str, Contents]).validate_json(path.read_bytes()) if path.is_file() else {}
 
 
 def options_of_plan(plan: RunPlan) -> RunOptions:

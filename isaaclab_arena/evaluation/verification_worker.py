@@ -17,7 +17,7 @@ from isaaclab_arena.evaluation.console import exit_code_of
 from isaaclab_arena.evaluation.job_runner import JobRunner
 from isaaclab_arena.evaluation.options import read_command_line, refuse_unknown
 from isaaclab_arena.evaluation.rank_settings import rank_settings
-from isaaclab_arena.evaluation.verification_plan import ATTEMPT, jobs_of_plan, options_of_plan
+from isaaclab_arena.evaluation.verification_plan import ATTEMPT, jobs_of_plan, options_of_plan, write_contents
 from isaaclab_arena.evaluation.work_queue import jobs_of_rank
 from isaaclab_arena.storage.attempts import read_attempt
 from isaaclab_arena.storage.run_plan import read_run_plan
@@ -63,6 +63,8 @@ def _run(arguments: Sequence[str]) -> int:
     if run_options.deterministic:
         calculate_deterministically()
     jobs = jobs_of_plan(plan, options.source, may_import=not options.no_import, device=options.device)
+    if context.is_rank_zero:
+        write_contents(options.output_dir, jobs)
     settings = rank_settings(
         run_options,
         context,

@@ -44,6 +44,20 @@ def file_outside(mjcf: Path, root: Path) -> Path | None:
     return None if mjcf.is_relative_to(root) else mjcf
 
 
+def files_of(mjcf: Path) -> list[Path]:
+    """Return an MJCF file and every regular file that MuJoCo might open for it, sorted.
+
+    Raises:
+        OSError: If a file cannot be read.
+    """
+    seen: dict[Path, None] = {mjcf.resolve(): None}
+    known = 0
+    while known != len(seen):
+        known = len(seen)
+        seen.update(dict.fromkeys(path for path in list(_named_files(list(seen))) if path.is_file()))
+    return sorted(seen)
+
+
 def _named_files(files: list[Path]) -> Iterator[Path]:
     """Yield the files that exist under the names in files, from every folder that a name might start from."""
     names: set[str] = set()

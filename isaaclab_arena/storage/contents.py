@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 UNKNOWN = "unknown"
 """What stands for a content that nobody here can know: that of a server which states none."""
 
+SAVED_CONDITIONS = "saved conditions"
+"""The name of a job's saved conditions among what decides what its environment does."""
+
 _HASH = re.compile(r"[0-9a-f]{64}")
 _SHOWN_DIGITS = 12
 

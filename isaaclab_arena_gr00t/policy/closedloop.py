@@ -4,17 +4,20 @@ import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
 
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem
+from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena.seeding import MAX_SEED
 from isaaclab_arena_gr00t.config import (
+    JOINT_FILES,
     YAML_OPTION,
     ClosedloopPolicyArgs,
     Gr00tClosedloopPolicyConfig,
@@ -123,6 +126,14 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
             ConfigError: With every problem of the file.
         """
         return read_policy_config(config.policy_config_yaml_path)
+
+    @classmethod
+    def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
+        """Return the YAML file and the joint files that it names; see `PolicyBase.content_sources`."""
+        settings = cls.settings_of(cls.config_class(**options)) if cls.config_class is not None else None
+        paths = {YAML_OPTION: options[YAML_OPTION]}
+        paths |= {key: getattr(settings, key) for key in JOINT_FILES}
+        return ContentSources(files={f"{key} {Path(path).name}": Path(path) for key, path in paths.items() if path})
 
     @classmethod
     def check_options(cls, config: Any) -> None:

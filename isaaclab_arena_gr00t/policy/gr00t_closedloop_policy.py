@@ -10,7 +10,8 @@ import torch
 
 from isaaclab_arena.distributed.devices import resolve_policy_device
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
-from isaaclab_arena_gr00t.checkpoints import checkpoint_problems
+from isaaclab_arena.interfaces.content import ContentSources
+from isaaclab_arena_gr00t.checkpoints import checkpoint_files, checkpoint_problems
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyArgs, Gr00tClosedloopPolicyConfig
 from isaaclab_arena_gr00t.modality import Dimensions, Modality
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
@@ -50,6 +51,21 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         """Return what the YAML file says, with the job's own checkpoint where it names one."""
         settings = super().settings_of(config)
         return settings if config.model_path is None else dataclasses.replace(settings, model_path=config.model_path)
+
+    @classmethod
+    def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
+        """Return the checkpoint, the model package and the YAML files; see `PolicyBase.content_sources`."""
+        beside = super().content_sources(options)
+        model_path = cls.settings_of(Gr00tClosedloopPolicyArgs(**options)).model_path
+        found = checkpoint_files(model_path)
+        return dataclasses.replace(
+            beside,
+            files={**beside.files, **found},
+            packages=("gr00t",),
+            # Which revision a name on the hub stands for is the hub's to say, and may change.
+            unknown=() if found else (f"model_path {model_path}",),
+            checkpoint=model_path,
+        )
 
     @classmethod
     def check_options(cls, config: Gr00tClosedloopPolicyArgs) -> None:

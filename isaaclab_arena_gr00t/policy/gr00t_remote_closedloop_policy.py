@@ -1,12 +1,13 @@
 """The policy whose GR00T model runs in another process, behind a policy server."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem
+from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
 from isaaclab_arena_gr00t.modality import Modality
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
@@ -79,6 +80,13 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
     def is_remote(self) -> bool:
         """True: the network runs in another process."""
         return True
+
+    @classmethod
+    def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
+        """Return the YAML files, and that the server's model is not known yet; see `PolicyBase.content_sources`."""
+        args = Gr00tRemoteClosedloopPolicyArgs(**options)
+        server = f"server {args.remote_host}:{args.remote_port}"
+        return replace(super().content_sources(options), unknown=(server,))
 
     @classmethod
     def check_options(cls, config: Any) -> None:

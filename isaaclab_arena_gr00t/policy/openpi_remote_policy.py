@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean
+from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
@@ -87,6 +88,14 @@ class OpenpiRemotePolicy(PolicyBase[OpenpiRemotePolicyCfg]):
     def is_remote(self) -> bool:
         """True: the network runs in another process."""
         return True
+
+    @classmethod
+    def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
+        """Return that the server's model is not known yet; see `PolicyBase.content_sources`."""
+        host, port = (
+            options.get(name, getattr(OpenpiRemotePolicyCfg, name)) for name in ("remote_host", "remote_port")
+        )
+        return ContentSources(unknown=(f"server {host}:{port}",))
 
     @classmethod
     def check_options(cls, config: Any) -> None:

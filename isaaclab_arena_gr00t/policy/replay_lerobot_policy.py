@@ -1,16 +1,17 @@
 """The policy that plays the actions of a LeRobot dataset."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from isaaclab_arena.episode_ranges import as_ranges
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem, StorageError, first_line
+from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.policy.policy_base import PolicyBase
@@ -65,6 +66,21 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
         self._device = None if config.device is None else _checked_device(config.device)
         self._playing: dict[int, _Playing] = {}
         self._num_envs = 0
+
+    @classmethod
+    def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
+        """Return what the dataset says and holds, without its videos; see `PolicyBase.content_sources`."""
+        args = ReplayLerobotPolicyArgs(**options)
+        settings = read_replay_config(args)
+        root = Path(settings.dataset_path).expanduser()
+        files = {f"dataset_path {name}": root / name for name in ("meta", "data") if (root / name).exists()}
+        paths = {
+            "policy_config_yaml_path": args.yaml_path,
+            "policy_joints_config_path": settings.policy_joints_config_path,
+            "action_joints_config_path": settings.action_joints_config_path,
+        }
+        files |= {f"{key} {Path(path).name}": Path(path) for key, path in paths.items() if path}
+        return ContentSources(files=files)
 
     def num_episodes(self) -> int | None:
         """Number of trajectories, 1 if one of them is played in every episode."""

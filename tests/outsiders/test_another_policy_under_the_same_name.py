@@ -1,4 +1,4 @@
-"""A checkpoint or a class that is another one when a run goes on: its episodes are never counted with the first one's."""
+"""A checkpoint or a class that is another one when a run goes on: its episodes never count with the first one's."""
 
 import dataclasses
 import json
@@ -81,8 +81,7 @@ def run_half(monkeypatch, out: Path, *jobs: Job, **options: Any) -> int:
     with monkeypatch.context() as patched:
         patched.setattr(Weighed, "breaks_after", 30)
         assert run(out, *jobs, **options) == 1
-    episodes = merge_results(out).episodes
-    return int((episodes["outcome"] != "error").sum())
+    return sum(outcome != "error" for outcome in merge_results(out).episodes["outcome"].tolist())
 
 
 def rows(out: Path) -> list[dict[str, Any]]:

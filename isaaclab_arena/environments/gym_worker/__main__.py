@@ -73,7 +73,8 @@ class _Worker:
     def answer(self, message: dict, arrays: dict) -> tuple[dict, dict]:
         request = message["request"]
         if request == "find":
-            return sources[message["source"]].find(message["name"]), {}
+            found = sources[message["source"]].find(message["name"])
+            return {**found, "origins": {name: row_module.origin(name) for name in found["modules"]}}, {}
         if request == "make":
             environment = sources[message["source"]].make(
                 message["name"], message["make_kwargs"], message["max_episode_length"]

@@ -12,7 +12,7 @@ EPISODE_LENGTH = 500
 
 
 def find(name: str) -> dict[str, object]:
-    """Return what is known of a task before it is made.
+    """Return what is known of a task before it is made, and the module that decides what it does.
 
     Raises:
         LookupError: If there is no such task; the message names those that exist.
@@ -21,7 +21,7 @@ def find(name: str) -> dict[str, object]:
     tasks = task_names()
     if name not in tasks:
         raise LookupError(f"Meta-World has no task '{name}'; it has {', '.join(tasks)}")
-    return {"max_episode_length": EPISODE_LENGTH}
+    return {"max_episode_length": EPISODE_LENGTH, "modules": ["metaworld"]}
 
 
 def task_names() -> list[str]:

@@ -8,7 +8,7 @@ import gymnasium
 
 
 def find(name: str) -> dict[str, object]:
-    """Return what is known of an environment before it is made.
+    """Return what is known of an environment before it is made, and the modules that decide what it does.
 
     Raises:
         LookupError: If there is no such environment; the message suggests another.
@@ -27,9 +27,9 @@ def find(name: str) -> dict[str, object]:
         raise LookupError(str(error)) from error
     if spec.entry_point is None:
         raise LookupError(f"'{identifier}' exists as a vector environment only, and single ones are needed")
-    if isinstance(spec.entry_point, str):
-        _import(spec.entry_point.partition(":")[0])
-    return {"max_episode_length": spec.max_episode_steps}
+    made_by = spec.entry_point.partition(":")[0] if isinstance(spec.entry_point, str) else spec.entry_point.__module__
+    _import(made_by)
+    return {"max_episode_length": spec.max_episode_steps, "modules": [name for name in (module, made_by) if name]}
 
 
 def make(name: str, make_kwargs: dict, max_episode_length: int | None) -> gymnasium.Env:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import sys
 import typing
 from importlib import metadata
 
@@ -167,6 +168,16 @@ def _control_dt(environment: gymnasium.Env) -> float | None:
     if not isinstance(dt, (int, float)) and rate_hz:
         dt = 1.0 / float(rate_hz)
     return float(dt) if isinstance(dt, (int, float)) and dt > 0 else None
+
+
+def origin(module: str) -> dict[str, str | None]:
+    """Return the file of a module that is imported, and the versions of what provides it, if that is installed."""
+    package = module.partition(".")[0]
+    providers = (
+        metadata.packages_distributions().get(package, ()) if hasattr(metadata, "packages_distributions") else ()
+    )
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in sorted(set(providers)))
+    return {"file": getattr(sys.modules[module], "__file__", None), "versions": versions or None}
 
 
 def _versions(package: str) -> dict[str, str]:

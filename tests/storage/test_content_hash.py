@@ -1,0 +1,72 @@
+import hashlib
+import os
+import socket
+
+import pytest
+
+from isaaclab_arena.errors import StorageError
+from isaaclab_arena.storage.content_hash import content_hash
+
+
+def test_a_file_is_known_by_the_sha_256_that_every_other_program_gives(tmp_path):
+    content = b"weights" * 500_000
+    (tmp_path / "model.pt").write_bytes(content)
+    assert content_hash(tmp_path / "model.pt") == hashlib.sha256(content).hexdigest()
+
+
+def test_a_link_is_what_it_leads_to(tmp_path):
+    (tmp_path / "model.pt").write_bytes(b"weights")
+    (tmp_path / "link.pt").symlink_to("model.pt")
+    (tmp_path / "nowhere.pt").symlink_to("gone.pt")
+    assert content_hash(tmp_path / "link.pt") == content_hash(tmp_path / "model.pt")
+    assert content_hash(tmp_path / "nowhere.pt") == "absent"
+
+
+def test_a_folder_is_known_by_names_and_contents_wherever_it_lies(tmp_path):
+    def made(name: str, files: dict[str, str]) -> str:
+        for file, content in files.items():
+            path = tmp_path / name / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+        return content_hash(tmp_path / name)
+
+    files = {"config.json": "{}", "deep/model.safetensors": "weights"}
+    first = made("first", files)
+    assert made("second", dict(reversed(files.items()))) == first
+    assert made("edited", {**files, "config.json": "{ }"}) != first
+    assert made("more", {**files, "a": ""}) != first
+    assert made("renamed", {"config.json": "{}", "deep/model2.safetensors": "weights"}) != first
+    assert made("hidden", {**files, ".cache/lock": "now", "__pycache__/x.pyc": "b"}) == first
+
+
+def test_names_do_not_run_into_contents(tmp_path):
+    for folder, name in (("one", "ab"), ("two", "a")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_text("c")
+    assert content_hash(tmp_path / "one") != content_hash(tmp_path / "two")
+
+
+def test_what_is_no_regular_file_is_never_opened(tmp_path):
+    # Opening a pipe that nobody writes to would wait for ever.
+    os.mkfifo(tmp_path / "pipe")
+    assert content_hash(tmp_path / "pipe") == "no regular file"
+    assert len(content_hash(tmp_path)) == 64
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "s"))
+        assert content_hash(tmp_path / "s") == "no regular file"
+
+
+def test_links_in_a_circle_come_to_an_end(tmp_path):
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "model.pt").write_bytes(b"weights")
+    (tmp_path / "below" / "up").symlink_to(tmp_path)
+    assert len(content_hash(tmp_path)) == 64
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the administrator may read everything")
+def test_a_file_that_may_not_be_read_is_named(tmp_path):
+    path = tmp_path / "model.pt"
+    path.write_bytes(b"weights")
+    path.chmod(0)
+    with pytest.raises(StorageError, match=r"model\.pt"):
+        content_hash(path)
