@@ -61,7 +61,7 @@ def checked_top_level(document: Any) -> TopLevel:
 
 
 class Interpolation(Protocol):
-    """Resolves ``${...}``; `isaaclab_arena.config.loading` has the one that does.
+    """Resolves ``${...}``; `isaaclab_arena.config.interpolation` has the one that does.
 
     Attributes:
         problems: What is wrong in ``variables`` and ``defaults``, as pairs of key and message.
@@ -70,7 +70,11 @@ class Interpolation(Protocol):
     problems: list[tuple[str, str]]
 
     def resolve(self, tree: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-        """Return the tree with its interpolations resolved, and what cannot be, as pairs of key and message."""
+        """Return the tree with its interpolations resolved, and what cannot be, as pairs of key and message.
+
+        Raises:
+            ConfigError: If too much was asked for in all, with the key; nothing can be resolved any more.
+        """
         ...
 
 
@@ -155,16 +159,25 @@ class Reading:
         if not isinstance(own, dict):
             self._add(Problem(f"{shown(own)} is not a mapping", job=label, key="sweep"))
             return {}
-        resolved, problems = self._interpolation.resolve(overlaid(self._top.sweep, own))
+        resolved, problems = self._interpolated(overlaid(self._top.sweep, own), label)
         for key, message in problems:
             self._add(Problem(message, job=label, key=f"sweep.{key}"))
         return {} if problems else resolved
 
     def _resolved(self, tree: dict[str, Any], label: str, block: dict[str, Any]) -> dict[str, Any] | None:
-        resolved, problems = self._interpolation.resolve(tree)
+        resolved, problems = self._interpolated(tree, label)
         for key, message in problems:
             self._add(self._blame(Problem(message, job=label, key=key), block))
         return None if problems else resolved
+
+    def _interpolated(self, tree: dict[str, Any], label: str) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+        try:
+            return self._interpolation.resolve(tree)
+        except ConfigError as error:
+            # The jobs after this one cannot be resolved either.
+            for problem in error.problems:
+                self._add(replace(problem, job=label))
+            raise ConfigError(tuple(self._problems)) from error
 
     def _blame(self, problem: Problem, block: dict[str, Any]) -> Problem:
         # What is wrong in the defaults is said once, not for each of a thousand jobs.

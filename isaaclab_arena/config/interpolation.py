@@ -1,0 +1,237 @@
+"""The ``${...}`` of a job file, resolved within a budget; the one place that knows OmegaConf."""
+
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+from omegaconf import Container, DictConfig, ListConfig, Node, OmegaConf
+from omegaconf.errors import GrammarParseError, OmegaConfBaseException
+
+from isaaclab_arena.config.messages import shown
+from isaaclab_arena.errors import ConfigError, Problem, first_line
+
+MAX_LOOK_UPS = 1_000
+LOOK_UPS_PER_JOB = 100
+MAX_VALUES = 1_000_000
+MAX_CHARACTERS = 64 * 2**20
+
+_INDEPENDENT_REFERENCE = re.compile(r"\$\{(?!job\b)[A-Za-z_][\w.\[\]]*\}")
+_CHARACTERS_PER_LOOK_UP = 1_000
+_COUNTING = threading.Lock()
+_COUNTED = ("_resolve_node_interpolation", "_evaluate_custom_resolver")
+
+
+class OmegaConfInterpolation:
+    """Resolves ``${...}`` with OmegaConf, which is slow: only strings that hold one are shown to it.
+
+    A few references that each name two others double at every level, so what one file may ask for is limited: in
+    look-ups, with more of them for every job, and in the values and characters that they put in their places.
+
+    Args:
+        variables: What the file's ``variables`` hold.
+        defaults: What its ``defaults`` hold.
+        jobs: Its ``jobs`` as they are written there.
+    """
+
+    def __init__(self, *, variables: dict[str, Any], defaults: dict[str, Any], jobs: list[Any]) -> None:
+        self.problems: list[tuple[str, str]] = []
+        self._budget = _Budget()
+        self._seen: set[str] = set()
+        shared = {}
+        for key, block in (("variables", variables), ("defaults", defaults)):
+            shared[key], found = self._well_formed(block)
+            self.problems += [(f"{key}.{inner}", message) for inner, message in found]
+        self._root = OmegaConf.create(shared)
+        self._jobs = jobs
+        self._independent: dict[str, Any] = {}
+
+    def resolve(self, tree: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+        """Return the tree with its interpolations resolved, and what cannot be, as pairs of key and message.
+
+        Raises:
+            ConfigError: Where the budget of the whole file is spent; ``key`` is set. Nothing can be resolved any more.
+        """
+        if next(_interpolated(tree, ()), None) is None:
+            return tree, []
+        self._budget.allow(LOOK_UPS_PER_JOB)
+        resolved, problems = self._well_formed(tree)
+        source = _copied(resolved)
+        self._root["job"] = None
+        with self._budget.counting():
+            for path, text in _interpolated(source, ()):
+                try:
+                    _set(resolved, path, self._value(source, path, text))
+                except (OmegaConfBaseException, ValueError, KeyError, RecursionError) as error:
+                    self._refuse_spent(_dotted(path), text)
+                    problems.append((_dotted(path), f"{shown(text)} cannot be resolved: {first_line(error)}"))
+        return resolved, problems
+
+    def _value(self, tree: dict[str, Any], path: tuple[str | int, ...], text: str) -> Any:
+        if "${jobs" in text and "jobs" not in self._root:
+            self._root["jobs"] = self._well_formed(self._jobs)[0]
+        if "${" in _INDEPENDENT_REFERENCE.sub("", text):
+            if self._root["job"] is None:
+                self._root["job"] = tree
+            parent: Any = self._root["job"]
+            for part in path[:-1]:
+                parent = parent[part]
+            return _plain(parent[path[-1]])
+        if text not in self._independent:
+            self._root["value"] = text
+            self._independent[text] = _plain(self._root["value"])
+        value = self._independent[text]
+        self._budget.take_extent(value)
+        return _copied(value)
+
+    def _well_formed(self, tree: Any) -> tuple[Any, list[tuple[str, str]]]:
+        """Return a copy without the strings that break OmegaConf's grammar, and where they were."""
+        copied = _copied(tree)
+        problems = []
+        for path, text in _interpolated(tree, ()):
+            if text not in self._seen:
+                self._seen.add(text)
+                try:
+                    self._budget.take_look_ups(text.count("${") + len(text) // _CHARACTERS_PER_LOOK_UP)
+                except _SpentError:
+                    self._refuse_spent(_dotted(path), text)
+            if not _is_well_formed(text):
+                problems.append((_dotted(path), f"{shown(text)} is no well-formed interpolation"))
+                _set(copied, path, None)
+        return copied, problems
+
+    def _refuse_spent(self, key: str, text: str) -> None:
+        if self._budget.spent is not None:
+            raise ConfigError(Problem(f"{shown(text)} {self._budget.spent}", key=key))
+
+
+class _SpentError(ValueError):
+    """The budget of a file is spent."""
+
+
+class _Budget:
+    """What the interpolations of one file may still ask for; counted, not timed, so that it is the same everywhere.
+
+    Attributes:
+        spent: What was too much and the way out, None while nothing was.
+    """
+
+    def __init__(self) -> None:
+        self.spent: str | None = None
+        self._look_ups, self._max_look_ups = 0, MAX_LOOK_UPS
+        self._values = self._characters = 0
+
+    def allow(self, look_ups: int) -> None:
+        """Allow for more look-ups."""
+        self._max_look_ups += look_ups
+
+    def take_look_ups(self, count: int) -> None:
+        """Count look-ups.
+
+        Raises:
+            _SpentError: If there have been too many.
+        """
+        self._look_ups += count
+        if self._look_ups > self._max_look_ups:
+            self._end(f"{self._max_look_ups} look-ups of other keys")
+
+    def take_extent(self, value: Any) -> None:
+        """Count what is put in the place of a reference.
+
+        Args:
+            value: A plain value, or a node of OmegaConf with what lies below it.
+
+        Raises:
+            _SpentError: If there have been too many values or characters.
+        """
+        pending = [value]
+        while pending:
+            value = pending.pop()
+            if isinstance(value, DictConfig | ListConfig):
+                value = value.__dict__["_content"]
+            elif isinstance(value, Node):
+                value = value._value()  # pyright: ignore[reportPrivateUsage]  its text before resolution
+            self._values += 1
+            if isinstance(value, str):
+                self._characters += len(value)
+            elif isinstance(value, dict | list):
+                pending.extend(value.values() if isinstance(value, dict) else value)
+            if self._values > MAX_VALUES:
+                self._end(f"{MAX_VALUES} values in the places of references")
+            if self._characters > MAX_CHARACTERS:
+                self._end(f"{MAX_CHARACTERS} characters in the places of references")
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count what OmegaConf looks up within the block; it has no door for that, so two of its methods are wrapped."""
+        with _COUNTING:
+            originals = {name: getattr(Container, name) for name in _COUNTED}
+            try:
+                for name, original in originals.items():
+                    setattr(Container, name, self._counted(original))
+                yield
+            finally:
+                for name, original in originals.items():
+                    setattr(Container, name, original)
+
+    def _counted(self, original: Any) -> Any:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self.take_look_ups(1)
+            found = original(*args, **kwargs)
+            self.take_extent(found)
+            return found
+
+        return counted
+
+    def _end(self, limit: str) -> None:
+        self.spent = (
+            f"makes the interpolations of this file need more than {limit}; keys that name others, which name others, "
+            "multiply: write the value out, or name fewer keys"
+        )
+        raise _SpentError(self.spent)
+
+
+@lru_cache(maxsize=10_000)
+def _is_well_formed(text: str) -> bool:
+    try:
+        OmegaConf.create({"value": text})
+    except GrammarParseError:
+        return False
+    return True
+
+
+def _plain(value: Any) -> Any:
+    # OmegaConf's own conversion looks nothing up twice, and so multiplies what was looked up without a word.
+    if isinstance(value, DictConfig):
+        return {key: _plain(value[key]) for key in value}
+    return [_plain(item) for item in value] if isinstance(value, ListConfig) else value
+
+
+def _interpolated(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    if isinstance(value, str):
+        if "${" in value:
+            yield path, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _interpolated(item, (*path, key))
+    elif isinstance(value, list):
+        for position, item in enumerate(value):
+            yield from _interpolated(item, (*path, position))
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    return [_copied(item) for item in value] if isinstance(value, list) else value
+
+
+def _set(tree: Any, path: tuple[str | int, ...], value: Any) -> None:
+    for part in path[:-1]:
+        tree = tree[part]
+    tree[path[-1]] = value
+
+
+def _dotted(path: tuple[str | int, ...]) -> str:
+    return ".".join(map(str, path))

@@ -1,0 +1,110 @@
+"""References that multiply are refused after so many look-ups, on any machine, with the key and the way out."""
+
+import json
+
+import pytest
+from omegaconf import Container
+
+from isaaclab_arena.config.loading import load_jobs_file, read_jobs
+from isaaclab_arena.errors import ConfigError
+
+JOB = {"name": "a", "arena_env_args": {"environment": "reach"}, "policy_type": "zero_action", "num_episodes": 1}
+
+
+def doubled(levels: int, reference: str = "${{{0}}}${{{0}}}") -> dict:
+    """Return variables of which each names the one before twice."""
+    chain = {f"a{level}": reference.format(f"variables.a{level - 1}") for level in range(1, levels + 1)}
+    return {"a0": "x", **chain}
+
+
+def refused(document: dict) -> str:
+    with pytest.raises(ConfigError) as caught:
+        read_jobs(document, source="jobs.json")
+    (problem,) = caught.value.problems
+    assert (problem.file, problem.job) == ("jobs.json", "a")
+    assert "write the value out, or name fewer keys" in problem.message
+    return f"{problem.key}: {problem.message}"
+
+
+def test_a_few_levels_that_double_are_resolved():
+    (job,) = read_jobs({"variables": doubled(6), "jobs": [{**JOB, "policy_type": "${variables.a6}"}]}, source="").jobs
+    assert job.policy_type == "x" * 64
+
+
+@pytest.mark.parametrize("levels", [12, 40])
+@pytest.mark.parametrize("reference", ["${{{0}}}${{{0}}}", "${{oc.select:{0}}}${{oc.select:{0}}}", "a${{{0}}}${{{0}}}"])
+def test_levels_that_double_are_refused_after_a_thousand_look_ups(levels, reference):
+    variables = doubled(levels, reference)
+    message = refused({"variables": variables, "jobs": [{**JOB, "policy_type": f"${{variables.a{levels}}}"}]})
+    assert message.startswith(f'policy_type: "${{variables.a{levels}}}" makes the interpolations of this file need')
+    assert "more than 1100 look-ups of other keys" in message
+
+
+def test_hundreds_of_levels_are_refused_as_too_deep():
+    with pytest.raises(ConfigError, match="cannot be resolved: RecursionError"):
+        read_jobs({"variables": doubled(200), "jobs": [{**JOB, "policy_type": "${variables.a200}"}]}, source="")
+
+
+def test_mappings_that_double_are_refused_too():
+    chain = {f"a{level}": {key: f"${{variables.a{level - 1}}}" for key in "xy"} for level in range(1, 30)}
+    document = {"variables": {"a0": 1, **chain}, "jobs": [{**JOB, "policy_config_dict": "${variables.a29}"}]}
+    assert "look-ups" in refused(document)
+
+
+def test_keys_that_double_in_the_names_of_keys_are_refused_too():
+    chain: dict = {"x0": "k"}
+    for level in range(1, 30):
+        chain[f"t{level}"] = {"k": f"${{variables.x{level - 1}}}"}
+        chain[f"x{level}"] = f"${{variables.t{level}.${{variables.x{level - 1}}}}}"
+    assert "look-ups" in refused({"variables": chain, "jobs": [{**JOB, "policy_type": "${variables.x29}"}]})
+
+
+def test_a_job_that_names_its_own_keys_doubles_no_further():
+    chain = {f"k{level}": f"${{.k{level - 1}}}${{.k{level - 1}}}" for level in range(1, 30)}
+    assert "look-ups" in refused({"jobs": [{**JOB, "policy_config_dict": {"k0": "x", **chain}}]})
+
+
+def test_a_sweep_gives_each_of_its_jobs_a_hundred_look_ups_and_no_more():
+    own = {f"k{level}": f"${{.k{level - 1}}}${{.k{level - 1}}}" for level in range(1, 7)}
+    sweep = {f"policy_config_dict.s{number}": [0, 1, 2] for number in range(7)}
+    document = {"jobs": [{**JOB, "policy_config_dict": {"k0": "x", **own}, "sweep": sweep}]}
+    with pytest.raises(ConfigError, match=r"need more than \d+ look-ups") as caught:
+        read_jobs(document, source="")
+    assert len(caught.value.problems) == 1
+
+
+def test_a_long_text_that_is_named_many_times_is_refused_before_it_is_put_together():
+    variables = {"long": "x" * 700_000, "all": "${variables.long}" * 100}
+    message = refused({"variables": variables, "jobs": [{**JOB, "policy_type": "${variables.all}"}]})
+    assert "more than 67108864 characters in the places of references" in message
+
+
+def test_a_long_list_that_is_named_many_times_is_refused():
+    options = {f"o{number}": "${variables.long}" for number in range(101)}
+    document = {"variables": {"long": list(range(10_000))}, "jobs": [{**JOB, "policy_config_dict": options}]}
+    assert "more than 1000000 values in the places of references" in refused(document)
+
+
+def test_a_text_with_thousands_of_references_is_refused_before_it_is_parsed():
+    message = refused({"jobs": [{**JOB, "policy_type": "${variables.a}" * 1101}], "variables": {"a": 1}})
+    assert "more than 1100 look-ups" in message
+    assert len(message) < 400
+
+
+def test_many_jobs_may_each_name_what_they_share():
+    shared = {"variables": {"length": 3, "args": {"a": 1, "b": [1, 2]}}}
+    block = {**JOB, "num_episodes": "${variables.length}", "policy_config_dict": "${variables.args}"}
+    jobs = [{**block, "name": f"job{number}", "language_instruction": "do ${.name}"} for number in range(200)]
+    read = read_jobs({**shared, "jobs": jobs}, source="").jobs
+    assert {job.num_episodes for job in read} == {3}
+    assert read[7].language_instruction == "do job7"
+
+
+def test_the_file_that_was_refused_leaves_omegaconf_as_it_was(tmp_path):
+    before = (Container._resolve_node_interpolation, Container._evaluate_custom_resolver)
+    (tmp_path / "jobs.json").write_text(
+        json.dumps({"variables": doubled(40), "jobs": [{**JOB, "name": "${variables.a40}"}]})
+    )
+    with pytest.raises(ConfigError):
+        load_jobs_file(tmp_path / "jobs.json")
+    assert before == (Container._resolve_node_interpolation, Container._evaluate_custom_resolver)
