@@ -1,3 +1,4 @@
+import numpy as np
 import torch
 
 from isaaclab_arena.evaluation.rollout import rollout
@@ -25,6 +26,14 @@ def test_episodes_and_seeds_differ():
     first, other = actions(4), actions(4, seed=8)
     assert not torch.equal(first[0][:3], first[1][:3])
     assert not torch.equal(first[0][:3], other[0][:3])
+
+
+def test_an_episode_draws_from_stream_1_of_its_seed_in_order():
+    """The bounds of the actions are -1 and 2."""
+    stream = np.random.default_rng(np.random.SeedSequence(7, spawn_key=(1, 5)))
+    action = actions(3)[5]
+    expected = -1 + 3 * stream.random((len(action), 3))
+    torch.testing.assert_close(action, torch.from_numpy(expected).float())
 
 
 def test_actions_fill_the_bounds_evenly():

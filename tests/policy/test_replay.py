@@ -18,13 +18,13 @@ from tests.fakes_environment import ScriptedEnvironment, episodes
 from tests.policy.playing import play
 
 
-def recording(folder, name="dataset_push.hdf5", indices: Iterable[int] = range(6), length=3, seed=7):
+def recording(folder, name="dataset_push.hdf5", indices: Iterable[int] = range(6), length=3, seed=7, **attributes):
     folder.mkdir(exist_ok=True)
     parts = []
     for index in indices:
         actions = np.full((length, 3), index, np.float32) + np.arange(length, dtype=np.float32)[:, None] / 10
         episode = RecordedEpisode(
-            episode_index=index, arrays={"actions": actions}, attributes={"seed": seed}, env_args={}
+            episode_index=index, arrays={"actions": actions}, attributes={"seed": seed, **attributes}, env_args={}
         )
         parts.append(folder / episode_file_name(index))
         write_episode(parts[-1], episode)
@@ -130,8 +130,11 @@ def test_another_seed_is_told_once(tmp_path, monkeypatch):
     monkeypatch.setattr(logging.getLogger("isaaclab_arena.policy.replay"), "handlers", [handler])
     play(replay(recording(tmp_path / "other", seed=99)), 6)
     play(replay(recording(tmp_path / "same", seed=7)), 6)
+    play(replay(recording(tmp_path / "placed as here", seed=99, placement_seed=7)), 6)
     assert len(lines) == 1
     assert "recorded with seed 99, job 'push' has seed 7" in lines[0]
+    play(replay(recording(tmp_path / "placed elsewhere", seed=7, placement_seed=8)), 6)
+    assert "recorded with seed 8, job 'push' has seed 7" in lines[1]
 
 
 def test_the_last_action_is_held_past_the_end(tmp_path):

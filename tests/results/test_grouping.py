@@ -47,6 +47,12 @@ def test_jobs_with_the_same_strength_are_pooled_and_strengths_are_in_order(merge
     assert (groups["success_low"][1], groups["success_high"][1]) == (interval.low, interval.high)
 
 
+def test_numbers_are_in_the_order_of_their_size_and_not_of_their_digits(tmp_path):
+    jobs = [planned(str(seed), index=index, seed=seed) for index, seed in enumerate((10, 9, 100, 2))]
+    write_plan(tmp_path, *jobs)
+    assert group_by(merge_results(tmp_path), ["seed"])["seed"].tolist() == [2, 9, 10, 100]
+
+
 def test_several_keys_make_a_row_per_combination(merged):
     groups = group_by(merged, ["name", "seed"])
     assert groups["name"].tolist() == ["plain", "strong", "weak-1", "weak-2"]

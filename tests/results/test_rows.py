@@ -106,6 +106,22 @@ def test_an_attempt_that_failed_before_the_job_was_built_takes_no_promise_away()
     assert job_row(evidence("", reports=[unbuilt]))["reproducible"] is None
 
 
+def test_an_episodes_row_says_of_it_what_its_line_says():
+    line = dataclasses.replace(
+        rows("u")[0], episode_seed=99, rank=2, attempt=3, wall_s=1.5, metrics={"a_m": 0.5}, checksum=7, env_id=1
+    )
+    row = episode_row(planned(object="can"), line)
+    assert row["success"] is None
+    assert row["outcome"] is None
+    assert (row["seed"], row["episode_seed"]) == (3, 99)
+    assert (row["length"], row["return"], row["termination"]) == (10, 0.0, "terminated")
+    assert (row["conditions"], row["metrics"]) == ('{"cube.x": 0.5}', '{"a_m": 0.5}')
+    assert (row["job"], row["environment"], row["object"], row["policy"]) == (
+        "lift", "lift_object", "can", "zero_action",
+    )  # fmt: skip
+    assert (row["rank"], row["attempt"], row["wall_s"], row["checksum"], row["env_id"]) == (2, 3, 1.5, 7, 1)
+
+
 def test_rows_hold_the_columns_and_no_others():
     assert set(job_row(evidence("s"))) == {*JOB_COLUMNS, *JOB_TIMING_COLUMNS}
     assert set(episode_row(planned(), rows("s")[0])) == {*EPISODE_COLUMNS, *EPISODE_TIMING_COLUMNS}

@@ -1,3 +1,4 @@
+import dataclasses
 import io
 import os
 from pathlib import Path
@@ -48,6 +49,14 @@ def test_a_job_limited_by_steps_says_how_many_episodes_were_cut(tmp_path):
     write_rows(tmp_path, rows("sss"))
     write_report(tmp_path, report(cut_episodes=7))
     assert "7 episodes were under way at its last step" in shown(tmp_path)
+
+
+def test_episodes_that_count_in_place_of_an_error_are_told_of(tmp_path):
+    write_plan(tmp_path, planned(num_episodes=3))
+    write_rows(tmp_path, rows("ees"))
+    write_rows(tmp_path, [dataclasses.replace(row, attempt=2) for row in rows("ss")])
+    write_report(tmp_path, report())
+    assert "2 episodes count that had ended in an error before and were run again (--retry_errors)" in shown(tmp_path)
 
 
 def test_a_complete_job_needs_no_caveat(tmp_path):

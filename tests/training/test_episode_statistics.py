@@ -78,3 +78,9 @@ def test_a_row_that_broke_down_is_lost_and_its_numbers_spoil_nothing(counter):
     assert (told.lost_rate, told.mean_return, told.success_rate) == (1.0, 0.0, 0.0)
     counter.add(step(terminated=mask(0), diverged=mask(1), metric=2.0), mask(0, 1), NOBODY)
     assert counter.take().metrics["distance_m"] == 2.0
+
+
+def test_a_row_that_broke_down_has_not_succeeded_whatever_its_task_says(counter):
+    counter.add(step(success=mask(0, 1), diverged=mask(0), terminated=mask(1)), mask(0, 1), NOBODY)
+    told = counter.take()
+    assert (told.num_episodes, told.success_rate, told.lost_rate) == (2, 0.5, 0.5)
