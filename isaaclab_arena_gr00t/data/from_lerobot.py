@@ -20,6 +20,8 @@ from isaaclab_arena_gr00t.data.features import DatasetFeatures
 from isaaclab_arena_gr00t.data.stored_dataset import StoredDataset, open_dataset
 from isaaclab_arena_gr00t.data.stored_features import stored_features, video_feature
 
+_MAX_PICTURE_BYTES = 16 << 30
+
 
 def write_recordings(
     dataset: Path, output_dir: Path, told: Callable[[int, int], None] = lambda *_: None
@@ -100,6 +102,7 @@ def _episode(
 ) -> RecordedEpisode:
     names = [*features.vectors, *([layout.REWARD] if features.rewards else [])]
     columns = stored.columns(index, names)
+    _check_pictures(stored, features, index)
     arrays: dict[str, np.ndarray] = {}
     for name, column in features.vectors.items():
         arrays |= column.unpacked(columns[name])
@@ -126,6 +129,16 @@ def _episode(
     return RecordedEpisode(
         episode_index=index, arrays=arrays, attributes=attributes, env_args=about.get("env_args", {})
     )
+
+
+def _check_pictures(stored: StoredDataset, features: DatasetFeatures, index: int) -> None:
+    num_steps = stored.episodes[index].num_steps
+    num_bytes = sum(num_steps * camera.height * camera.width * 3 for camera in features.cameras.values())
+    if num_bytes > _MAX_PICTURE_BYTES:
+        raise StorageError(
+            f"{stored.root}: the pictures of episode {index} would take {num_bytes >> 30} GiB of memory; "
+            f"at most {_MAX_PICTURE_BYTES >> 30} are taken"
+        )
 
 
 def _plain_attributes(values: Mapping[str, Any]) -> Iterator[tuple[str, AttributeValue]]:

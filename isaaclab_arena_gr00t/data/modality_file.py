@@ -5,7 +5,9 @@ from typing import Any
 
 from isaaclab_arena_gr00t.data import layout
 from isaaclab_arena_gr00t.data.features import DatasetFeatures
+from isaaclab_arena_gr00t.data.foreign import Fields
 
+_MAX_NUMBERS = 65_536
 _COLUMN_OF_MODALITY = {"state": layout.STATE, "action": layout.ACTION}
 
 
@@ -31,20 +33,17 @@ def groups_of(document: Mapping[str, Any], modality: str) -> dict[str, tuple[str
         modality: ``state`` or ``action``.
 
     Raises:
-        KeyError: If something is missing.
-        TypeError: If something is of another type.
-        ValueError: If something has another value.
+        StorageError: If something is missing or wrong.
     """
     default = _COLUMN_OF_MODALITY[modality]
-    return {
-        str(key): (str(group.get("original_key") or default), int(group["start"]), int(group["end"]))
-        for key, group in document.get(modality, {}).items()
-    }
+    found = {}
+    for key, group in Fields(document, layout.MODALITY_FILE).optional_mapping(modality).mappings().items():
+        start = group.integer("start", 0, _MAX_NUMBERS)
+        found[key] = (group.optional_text("original_key", default), start, group.integer("end", start, _MAX_NUMBERS))
+    return found
 
 
 def video_columns(document: Mapping[str, Any]) -> dict[str, str]:
     """Return the video feature of each of the model's pictures; see `groups_of`."""
-    return {
-        str(key): str(video.get("original_key") or layout.PICTURES_PREFIX + key)
-        for key, video in document.get("video", {}).items()
-    }
+    videos = Fields(document, layout.MODALITY_FILE).optional_mapping("video").mappings()
+    return {key: video.optional_text("original_key", layout.PICTURES_PREFIX + key) for key, video in videos.items()}

@@ -12,6 +12,7 @@ from isaaclab_arena.storage.recordings import find_recordings, index_episodes
 
 DATASET_OPTION = "--dataset"
 _FPS_TOLERANCE = 1e-6
+_SHORTEST_STEP_S, _LONGEST_STEP_S = 1e-6, 1e3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +89,7 @@ def frames_per_second(episodes: Iterable[SourceEpisode]) -> int:
         message = f"{episode.name} does not say how long a control step is; give --fps"
         raise ConfigError(Problem(message, key=DATASET_OPTION))
     rate = 1 / control_dt
-    if abs(rate - round(rate)) > _FPS_TOLERANCE * rate:
+    if round(rate) < 1 or abs(rate - round(rate)) > _FPS_TOLERANCE * rate:
         message = f"{episode.name} has {rate:.6g} control steps per second, and LeRobot takes whole numbers; give --fps"
         raise ConfigError(Problem(message, key=DATASET_OPTION))
     return round(rate)
@@ -153,8 +154,13 @@ def _episode(file: Path, index: int, attributes: dict[str, AttributeValue], defa
         file=file,
         episode_index=index,
         instruction=str(attributes.get("language_instruction") or default_instruction),
-        control_dt=float(control_dt) if isinstance(control_dt, int | float) and control_dt > 0 else None,
+        control_dt=float(control_dt) if isinstance(control_dt, int | float) and _is_step(control_dt) else None,
     )
+
+
+def _is_step(control_dt: float) -> bool:
+    """Whether a control step can take so long [s]: from a microsecond to a quarter of an hour."""
+    return _SHORTEST_STEP_S <= control_dt <= _LONGEST_STEP_S
 
 
 def _refuse_silent(episodes: Iterable[SourceEpisode]) -> None:

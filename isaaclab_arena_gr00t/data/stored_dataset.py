@@ -1,6 +1,7 @@
 """Reading a LeRobot dataset of version 2.0, 2.1 or 3.0, whoever wrote it, one episode at a time."""
 
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +12,23 @@ import numpy as np
 
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.errors import StorageError, did_you_mean
+from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena_gr00t.data import layout
-from isaaclab_arena_gr00t.data.tables import read_columns, read_rows
+from isaaclab_arena_gr00t.data.foreign import Fields, regular_file, shown
+from isaaclab_arena_gr00t.data.tables import TableExtent, read_columns, read_rows
 from isaaclab_arena_gr00t.data.video_files import read_frames
 
-_MAX_FPS = 1e6
+_LEAST_FPS, _MOST_FPS = 1e-3, 1e6
+_MAX_EPISODES = 200_000
+_MAX_STEPS = 10_000_000
+_MAX_FEATURES = 1000
+_MAX_NUMBERS = 65_536
+_MAX_PIXELS = 16_384
+_MAX_DIMENSIONS = 4
+_PICTURE_DIMENSIONS = 3
+_MAX_LINE = 1 << 20
+_MOST = 2**53
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,15 +62,23 @@ class StoredDataset(ABC):
 
     def __init__(self, root: Path, info: Mapping[str, Any]) -> None:
         self.root = root
-        self._info = info
-        self.fps = float(info["fps"])
-        if not 0 < self.fps < _MAX_FPS:
-            raise ValueError(f"fps is {self.fps}")
-        self.features: dict[str, dict[str, Any]] = {str(name): dict(each) for name, each in info["features"].items()}
-        self.video_features = tuple(name for name, each in self.features.items() if each["dtype"] == "video")
-        self.episodes: dict[int, StoredEpisode] = {
-            episode.episode_index: episode for episode in sorted(self._read_episodes(), key=lambda e: e.episode_index)
+        self._info = Fields(info, str(root / layout.INFO_FILE))
+        self.fps = self._info.number("fps", _LEAST_FPS, _MOST_FPS)
+        described = self._info.mapping("features").mappings()
+        if len(described) > _MAX_FEATURES:
+            raise self._info.wrong("features", f"at most {_MAX_FEATURES}")
+        self.features: dict[str, dict[str, Any]] = {
+            name: {**info["features"][name], **_feature(fields)} for name, fields in described.items()
         }
+        self.video_features = tuple(name for name, each in self.features.items() if each["dtype"] == "video")
+        found: dict[int, StoredEpisode] = {}
+        for episode in self._read_episodes():
+            if episode.episode_index in found:
+                raise StorageError(f"{root} holds episode {episode.episode_index} twice")
+            if len(found) == _MAX_EPISODES:
+                raise StorageError(f"{root} holds more than {_MAX_EPISODES} episodes")
+            found[episode.episode_index] = episode
+        self.episodes: dict[int, StoredEpisode] = dict(sorted(found.items()))
 
     @abstractmethod
     def _read_episodes(self) -> Iterator[StoredEpisode]:
@@ -78,15 +98,28 @@ class StoredDataset(ABC):
             StorageError: If the table cannot be read, or lacks a column or steps.
         """
         episode = self.episodes[episode_index]
-        filters = [(layout.EPISODE_INDEX, "==", episode_index)]
-        columns = read_columns(episode.data_file, names, filters=filters)
+        sizes = {name: self.size(name) for name in names}
+        extent = TableExtent(
+            key=layout.EPISODE_INDEX, value=episode_index, num_rows=episode.num_steps, max_size=max(sizes.values())
+        )
+        columns = read_columns(regular_file(episode.data_file, self.root), names, extent)
         for name, values in columns.items():
-            if len(values) != episode.num_steps:
+            if values.shape != (episode.num_steps, sizes[name]):
                 raise StorageError(
-                    f"{episode.data_file} has {len(values)} rows of '{name}' for episode {episode_index}; "
-                    f"{episode.num_steps} are due"
+                    f"{episode.data_file}: '{name}' of episode {episode_index} has {len(values)} rows of "
+                    f"{values.shape[1]}; {episode.num_steps} rows of {sizes[name]} are due"
                 )
-        return {name: values.reshape(len(values), -1) for name, values in columns.items()}
+        return columns
+
+    def size(self, name: str) -> int:
+        """Return how many numbers a row of a column has.
+
+        Raises:
+            StorageError: If ``info.json`` knows no such column.
+        """
+        if name not in self.features:
+            raise StorageError(f"{self.root / layout.INFO_FILE}: features: there is no column '{plain_text(name)}'")
+        return math.prod(self.features[name]["shape"])
 
     def frames(self, episode_index: int, feature: str) -> Iterator[np.ndarray]:
         """Yield the pictures of an episode. Shape of each: (height, width, 3), uint8.
@@ -96,7 +129,12 @@ class StoredDataset(ABC):
         """
         episode = self.episodes[episode_index]
         path, first = episode.videos[feature]
-        yield from read_frames(path, fps=self.fps, first=first, count=episode.num_steps)
+        height, width = frame_size(self.features[feature]["shape"])
+        found = regular_file(path, self.root)
+        for frame in read_frames(found, fps=self.fps, first=first, count=episode.num_steps, size=(height, width)):
+            if frame.shape != (height, width, 3):
+                raise StorageError(f"{path} has frames of {frame.shape[:2]}, {layout.INFO_FILE} says {(height, width)}")
+            yield frame
 
     def document(self, name: str) -> dict[str, Any] | None:
         """Return what a small JSON file of the dataset says, None if there is no such file.
@@ -108,7 +146,7 @@ class StoredDataset(ABC):
         path = self.root / name
         if not path.is_file():
             return None
-        document = read_document(path)
+        document = read_document(regular_file(path, self.root))
         if not isinstance(document, dict):
             raise StorageError(f"{path} is not as LeRobot has it: no mapping")
         return document
@@ -121,15 +159,19 @@ class StoredDataset(ABC):
         """
         path = self.root / name
         if path.is_file():
-            with storage_errors("read", path), path.open(encoding="utf-8") as file:
-                for number, line in enumerate(file, start=1):
+            with storage_errors("read", path), regular_file(path, self.root).open("rb") as file:
+                for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE + 1), b""), start=1):
+                    if len(line) > _MAX_LINE:
+                        raise StorageError(f"{path}, line {number} has more than {_MAX_LINE} bytes")
                     yield _mapping(line, f"{path}, line {number}")
 
-    def _located(self, template: str, **numbers: Any) -> Path:
+    def _located(self, template: str, **names: int | str) -> Path:
         """Return a file of the dataset; a path that leads out of it is refused."""
-        path = self.root / template.format(**numbers)
-        if not path.resolve().is_relative_to(self.root.resolve()):
-            raise StorageError(f"{self.root / layout.INFO_FILE} names a file outside of the dataset: {path}")
+        path = self.root / self._info.path(template, **names)
+        with storage_errors("find", path):
+            is_inside = path.resolve().is_relative_to(self.root.resolve())
+        if not is_inside:
+            raise self._info.wrong(template, "a path inside the dataset")
         return path
 
 
@@ -137,18 +179,17 @@ class StoredDatasetV2(StoredDataset):
     """A dataset with a table per episode: version 2.0 or 2.1."""
 
     def _read_episodes(self) -> Iterator[StoredEpisode]:
-        chunks_size = int(self._info["chunks_size"])
-        for line in self.lines(layout.EPISODES_LINES_FILE):
-            index = int(line["episode_index"])
+        chunks_size = self._info.integer("chunks_size", 1, _MOST)
+        for number, line in enumerate(self.lines(layout.EPISODES_LINES_FILE), start=1):
+            fields = Fields(line, f"{self.root / layout.EPISODES_LINES_FILE}, line {number}")
+            index = fields.integer("episode_index", 0, _MOST)
             place = {"episode_chunk": index // chunks_size, "episode_index": index}
-            videos = {
-                key: (self._located(self._info["video_path"], **place, video_key=key), 0) for key in self.video_features
-            }
+            videos = {key: (self._located("video_path", **place, video_key=key), 0) for key in self.video_features}
             yield StoredEpisode(
                 episode_index=index,
-                num_steps=int(line["length"]),
-                task=str(next(iter(line["tasks"]), "")),
-                data_file=self._located(self._info["data_path"], **place),
+                num_steps=fields.integer("length", 1, _MAX_STEPS),
+                task=_first_task(fields),
+                data_file=self._located("data_path", **place),
                 videos=videos,
             )
 
@@ -164,22 +205,23 @@ class StoredDatasetV3(StoredDataset):
             for name in ("chunk_index", "file_index", "from_timestamp")
         ]
         for path in sorted((self.root / "meta" / "episodes").glob("*/*.parquet")):
-            for row in read_rows(path, names):
+            for number, row in enumerate(read_rows(regular_file(path, self.root), names)):
+                fields = Fields(row, f"{path}, row {number}")
                 yield StoredEpisode(
-                    episode_index=int(row["episode_index"]),
-                    num_steps=int(row["length"]),
-                    task=str(next(iter(row["tasks"]), "")),
-                    data_file=self._file("data_path", row, "data"),
-                    videos={key: self._video(row, key) for key in self.video_features},
+                    episode_index=fields.integer("episode_index", 0, _MOST),
+                    num_steps=fields.integer("length", 1, _MAX_STEPS),
+                    task=_first_task(fields),
+                    data_file=self._file("data_path", fields, "data"),
+                    videos={key: self._video(fields, key) for key in self.video_features},
                 )
 
-    def _file(self, template: str, row: Mapping[str, Any], prefix: str, **more: str) -> Path:
-        numbers = {name: int(row[f"{prefix}/{name}"]) for name in ("chunk_index", "file_index")}
-        return self._located(self._info[template], **numbers, **more)
+    def _file(self, template: str, fields: Fields, prefix: str, **more: str) -> Path:
+        numbers = {name: fields.integer(f"{prefix}/{name}", 0, _MOST) for name in ("chunk_index", "file_index")}
+        return self._located(template, **numbers, **more)
 
-    def _video(self, row: Mapping[str, Any], key: str) -> tuple[Path, int]:
-        first = round(float(row[f"videos/{key}/from_timestamp"]) * self.fps)
-        return self._file("video_path", row, f"videos/{key}", video_key=key), first
+    def _video(self, fields: Fields, key: str) -> tuple[Path, int]:
+        first = round(fields.number(f"videos/{key}/from_timestamp", 0, _MAX_STEPS) * self.fps)
+        return self._file("video_path", fields, f"videos/{key}", video_key=key), first
 
 
 _READERS = {"v2.0": StoredDatasetV2, "v2.1": StoredDatasetV2, "v3.0": StoredDatasetV3}
@@ -193,28 +235,56 @@ def open_dataset(root: Path) -> StoredDataset:
         StorageError: If there is none, it was not written to the end, or it is of a version that is not read here.
     """
     path = root / layout.INFO_FILE
-    if not path.is_file():
-        unfinished = (root / "meta").is_dir()
-        reason = "its conversion has not come to its end" if unfinished else "there is no LeRobot dataset"
+    with storage_errors("read", path):
+        is_there, is_unfinished = path.is_file(), (root / "meta").is_dir()
+    if not is_there:
+        reason = "its conversion has not come to its end" if is_unfinished else "there is no LeRobot dataset"
         raise StorageError(f"no {layout.INFO_FILE} in {root}: {reason}")
-    info = read_document(path)
+    info = read_document(regular_file(path, root))
     version = info.get("codebase_version") if isinstance(info, dict) else None
-    if version not in _READERS:
-        raise StorageError(f"{path} is of version {version!r}{did_you_mean(str(version), _READERS)}")
-    try:
-        dataset = _READERS[version](root, info)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise StorageError(f"{root} is not as LeRobot has it: {type(error).__name__}: {error}") from error
+    if not isinstance(version, str) or version not in _READERS:
+        named = version if isinstance(version, str) else shown(version)
+        raise StorageError(f"{path} is of version {shown(version)}{did_you_mean(named[:20], _READERS)}")
+    dataset = _READERS[version](root, info)
     if not dataset.episodes:
         raise StorageError(f"{root} holds no episodes")
     return dataset
 
 
-def _mapping(line: str, place: str) -> dict[str, Any]:
+def frame_size(shape: Sequence[int]) -> tuple[int, int]:
+    """Return height and width of a video's frames; some datasets put the channels first."""
+    first, second, third = shape
+    channels_first = first == 3 and third != 3
+    return (second, third) if channels_first else (first, second)
+
+
+def _feature(fields: Fields) -> dict[str, Any]:
+    """Return type and shape of a column or a video; a video's has three lengths."""
+    dtype = fields.text("dtype")
+    is_picture = dtype in ("video", "image")
+    length = _PICTURE_DIMENSIONS if is_picture else len(fields.items("shape"))
+    if length > _MAX_DIMENSIONS:
+        raise fields.wrong("shape", f"a list of at most {_MAX_DIMENSIONS} whole numbers")
+    shape = fields.integers("shape", length, _MAX_PIXELS if is_picture else _MAX_NUMBERS)
+    if math.prod(shape) > _MAX_NUMBERS and not is_picture:
+        raise fields.wrong("shape", f"lengths of at most {_MAX_NUMBERS} together")
+    if is_picture and 0 in shape:
+        raise fields.wrong("shape", "height, width and channels of a picture")
+    return {"dtype": dtype, "shape": list(shape)}
+
+
+def _first_task(fields: Fields) -> str:
+    tasks = fields.items("tasks")
+    if tasks and not isinstance(tasks[0], str):
+        raise fields.wrong("tasks", "a list of texts")
+    return tasks[0] if tasks else ""
+
+
+def _mapping(line: bytes, place: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise StorageError(f"{place} is no JSON: {error}") from error
+        raise StorageError(f"{place} is no JSON: {plain_text(error)}") from error
     if not isinstance(value, dict):
         raise StorageError(f"{place} is no mapping")
     return value

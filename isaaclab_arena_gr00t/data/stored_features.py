@@ -1,15 +1,20 @@
 """Which recorded arrays a dataset's columns are: as ``arena.json`` says, else ``modality.json``, else as they are."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from isaaclab_arena.errors import StorageError
+from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena_gr00t.data import layout
 from isaaclab_arena_gr00t.data.columns import Column, whole_arrays
 from isaaclab_arena_gr00t.data.features import Camera, DatasetFeatures, features_of_document
 from isaaclab_arena_gr00t.data.modality_file import groups_of, video_columns
-from isaaclab_arena_gr00t.data.stored_dataset import StoredDataset
+from isaaclab_arena_gr00t.data.stored_dataset import StoredDataset, frame_size
+
+_MAX_NUMBERS = 65_536
+_PATH = re.compile(r"[^/\x00-\x1f]{1,200}(/[^/\x00-\x1f]{1,200}){0,8}")
 
 
 def stored_features(dataset: StoredDataset) -> DatasetFeatures:
@@ -23,8 +28,9 @@ def stored_features(dataset: StoredDataset) -> DatasetFeatures:
         arena = dataset.document(layout.ARENA_FILE)
         features = _foreign(dataset) if arena is None else _own(arena)
         _check(features, dataset)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise StorageError(f"{dataset.root} is not as LeRobot has it: {type(error).__name__}: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        words = plain_text(f"{type(error).__name__}: {error}")[:500]
+        raise StorageError(f"{dataset.root} is not as LeRobot has it: {words}") from error
     return features
 
 
@@ -41,12 +47,12 @@ def _foreign(dataset: StoredDataset) -> DatasetFeatures:
     for name, feature in dataset.features.items():
         if name.startswith("observation.") and _is_vector(feature):
             vectors[name] = _observed(name, _size(feature), states if name == layout.STATE else {})
-    vectors[layout.ACTION] = whole_arrays({"action": (recorded.ACTIONS, _size(dataset.features[layout.ACTION]))})
+    vectors[layout.ACTION] = whole_arrays({"action": (recorded.ACTIONS, dataset.size(layout.ACTION))})
     keys = {feature: key for key, feature in video_columns(modality).items()}
     cameras = {}
     for name in dataset.video_features:
         key = keys.get(name, name.removeprefix(layout.PICTURES_PREFIX))
-        height, width = _height_and_width(dataset.features[name])
+        height, width = frame_size(dataset.features[name]["shape"])
         cameras[name.removeprefix(layout.PICTURES_PREFIX)] = Camera(
             path=f"{recorded.CAMERA_OBSERVATIONS}/{key}", height=height, width=width
         )
@@ -70,14 +76,20 @@ def _observed(name: str, size: int, groups: Mapping[str, tuple[str, int, int]]) 
 
 def _check(features: DatasetFeatures, dataset: StoredDataset) -> None:
     for name, column in features.vectors.items():
-        found = _size(dataset.features[name])
+        found = dataset.size(name)
+        if any(size < 1 for size in column.sources.values()) or sum(column.sources.values()) > _MAX_NUMBERS:
+            raise ValueError(f"the sources of '{name}' have no sizes from 1 to {_MAX_NUMBERS} together")
+        if any(not _PATH.fullmatch(path) for path in column.sources):
+            raise ValueError(f"the sources of '{name}' are no paths of recorded arrays")
         if column.size != found or len(column.names) != found:
             raise ValueError(f"'{name}' has {found} numbers in {layout.INFO_FILE}, {column.size} elsewhere")
         places = range(sum(column.sources.values()))
         if any(place not in places for group in column.groups.values() for place in group):
             raise ValueError(f"the groups of '{name}' go beyond it")
     for key, camera in features.cameras.items():
-        height, width = _height_and_width(dataset.features[video_feature(dataset, key)])
+        height, width = frame_size(dataset.features[video_feature(dataset, key)]["shape"])
+        if not _PATH.fullmatch(camera.path):
+            raise ValueError(f"the path of '{key}' is none of a recorded array")
         if not (0 < camera.height <= height and 0 < camera.width <= width):
             raise ValueError(f"the pictures of '{key}' are smaller than {layout.ARENA_FILE} says")
 
@@ -95,10 +107,3 @@ def _is_vector(feature: Mapping[str, Any]) -> bool:
 def _size(feature: Mapping[str, Any]) -> int:
     (size,) = feature["shape"]
     return int(size)
-
-
-def _height_and_width(feature: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the size of a video's frames; some datasets put the channels first."""
-    first, second, third = (int(length) for length in feature["shape"])
-    channels_first = first == 3 and third != 3
-    return (second, third) if channels_first else (first, second)

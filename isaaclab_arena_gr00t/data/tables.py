@@ -1,17 +1,23 @@
 """The tables of a dataset: Parquet files, one row per control step or per episode."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import parquet
+from pyarrow import compute, parquet
 
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.storage.atomic import storage_errors
+from isaaclab_arena.logs import plain_text
+from isaaclab_arena.storage.atomic import storage_error
 from isaaclab_arena_gr00t.data.layout import of_number
+
+_VALUES_AT_ONCE = 1 << 21
+_MAX_ROWS_AT_ONCE = 65_536
+_MAX_TEXTS = 1000
 
 
 def steps_table(columns: Mapping[str, np.ndarray]) -> pa.Table:
@@ -88,46 +94,125 @@ class TableFiles:
             self._writer = None
 
 
-def read_columns(path: Path, names: Sequence[str], *, filters: list[tuple[str, str, Any]]) -> dict[str, np.ndarray]:
-    """Return columns of the rows that a filter lets through; others are not read, as far as row groups allow it.
+@dataclass(frozen=True, kw_only=True)
+class TableExtent:
+    """Which rows of a table are wanted, and how much they can be.
+
+    Attributes:
+        key: Column that says which rows.
+        value: What it holds in them.
+        num_rows: How many there should be.
+        max_size: Numbers of a row of a column at most.
+    """
+
+    key: str
+    value: int
+    num_rows: int
+    max_size: int
+
+
+def read_columns(path: Path, names: Sequence[str], extent: TableExtent) -> dict[str, np.ndarray]:
+    """Return columns of some rows; others are not read, as far as row groups allow it.
+
+    Memory is needed for the rows that are wanted, whatever else a file of a few bytes unfolds to.
 
     Returns:
-        Shape of each: (num_rows,), or (num_rows, size) for a column of lists.
+        Shape of each: (num_rows, size), of columns of single numbers too.
 
     Raises:
-        StorageError: If the file cannot be read, or a column is missing or holds something else.
+        StorageError: If the file cannot be read, has more rows than are due, or a column is missing or holds something
+            else.
     """
-    with parquet_errors("read", path):
-        known = parquet.read_schema(path).names
-        missing = [name for name in names if name not in known]
+    with parquet_errors("read", path), parquet.ParquetFile(path) as file:
+        known = file.schema_arrow.names
+        missing = [name for name in (extent.key, *names) if name not in known]
         if missing:
             raise StorageError(f"{path} has no column '{missing[0]}'")
-        table = parquet.read_table(path, columns=list(names), filters=filters)
-    return {name: _numbers(table[name].combine_chunks(), f"column '{name}' of {path}") for name in names}
+        for name in (extent.key, *names):
+            _check_type(file.schema_arrow.field(name).type, f"column '{name}' of {path}")
+        groups = _groups_with(file.metadata, extent)
+        rows_at_once = _rows_at_once(file.metadata, groups, names, extent.max_size, path)
+        parts, found = [], 0
+        wanted = list(dict.fromkeys((extent.key, *names)))
+        for batch in file.iter_batches(rows_at_once, row_groups=groups, columns=wanted):
+            part = batch.filter(compute.equal(batch[extent.key], extent.value))
+            found += part.num_rows
+            if found > extent.num_rows:
+                raise StorageError(
+                    f"{path} has more rows with {extent.key} {extent.value} than the {extent.num_rows} that are due"
+                )
+            parts.append(part)
+        table = pa.Table.from_batches(parts, schema=pa.schema([file.schema_arrow.field(name) for name in wanted]))
+    return {name: _numbers(table[name], f"column '{name}' of {path}") for name in names}
 
 
-def read_rows(path: Path, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """Return every row of a table, of all its columns or of those named that it has.
+def read_rows(path: Path, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table, of those columns of the named ones that it has.
 
     Raises:
         StorageError: If the file cannot be read.
     """
-    with parquet_errors("read", path):
-        known = parquet.read_schema(path).names
-        columns = None if names is None else [name for name in names if name in known]
-        return parquet.read_table(path, columns=columns).to_pylist()
+    with parquet_errors("read", path), parquet.ParquetFile(path) as file:
+        known = file.schema_arrow.names
+        columns = [name for name in names if name in known]
+        groups = list(range(file.metadata.num_row_groups))
+        rows_at_once = _rows_at_once(file.metadata, groups, columns, _MAX_TEXTS, path)
+        for batch in file.iter_batches(rows_at_once, columns=columns):
+            yield from batch.to_pylist()
 
 
-def _numbers(column: pa.Array | pa.ChunkedArray, what: str) -> np.ndarray:
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+def _groups_with(metadata: parquet.FileMetaData, extent: TableExtent) -> list[int]:
+    """Return the row groups that may hold the rows that are wanted, as far as the file says so."""
+    found = []
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        columns = (group.column(position) for position in range(group.num_columns))
+        statistics = next((each.statistics for each in columns if each.path_in_schema == extent.key), None)
+        if statistics is None or not statistics.has_min_max or statistics.min <= extent.value <= statistics.max:
+            found.append(number)
+    return found
+
+
+def _rows_at_once(
+    metadata: parquet.FileMetaData, groups: Iterable[int], names: Iterable[str], max_size: int, path: Path
+) -> int:
+    """Return how many rows to read at a time, so that they take some megabytes.
+
+    Raises:
+        StorageError: If one of the named columns has more values to a row than it may.
+    """
+    leaves = {f"{name}{ending}" for name in names for ending in ("", ".list.element", ".list.item")}
+    for number in groups:
+        group = metadata.row_group(number)
+        for column in (group.column(position) for position in range(group.num_columns)):
+            if column.path_in_schema in leaves and column.num_values > max(1, group.num_rows) * max(1, max_size):
+                raise StorageError(
+                    f"{path}: '{plain_text(column.path_in_schema)}' has {column.num_values} values in "
+                    f"{group.num_rows} rows; at most {max_size} in a row are due"
+                )
+    return max(1, min(_MAX_ROWS_AT_ONCE, _VALUES_AT_ONCE // max(1, max_size)))
+
+
+def _check_type(kind: pa.DataType, what: str) -> None:
+    inner = kind.value_type if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) else kind
+    if not (pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_boolean(inner)):
+        raise StorageError(f"{what} holds {plain_text(kind)}, and should hold numbers or lists of numbers")
+
+
+def _numbers(column: pa.ChunkedArray, what: str) -> np.ndarray:
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = array.chunk(0) if array.num_chunks else pa.array([], type=column.type)
     if array.null_count:
         raise StorageError(f"{what} has empty places")
     if not pa.types.is_nested(array.type):
-        return array.to_numpy(zero_copy_only=False)
+        return array.to_numpy(zero_copy_only=False).reshape(-1, 1)
     flat = array.flatten()
+    if flat.null_count:
+        raise StorageError(f"{what} has empty places")
     size = len(flat) // max(1, len(array))
     lengths = np.unique(np.asarray(array.value_lengths())) if len(array) else np.array([size])
-    if lengths.tolist() != [size] or pa.types.is_nested(flat.type):
+    if lengths.tolist() != [size]:
         raise StorageError(f"{what} is no list of equally many numbers per row")
     return flat.to_numpy(zero_copy_only=False).reshape(len(array), size)
 
@@ -136,7 +221,11 @@ def _numbers(column: pa.Array | pa.ChunkedArray, what: str) -> np.ndarray:
 def parquet_errors(doing: str, path: Path) -> Iterator[None]:
     """Turn what pyarrow raises into a `StorageError` that names the file."""
     try:
-        with storage_errors(doing, path):
-            yield
-    except pa.ArrowException as error:
-        raise StorageError(f"cannot {doing} {path}: {error}") from error
+        yield
+    except OSError as error:
+        if error.errno is not None:
+            raise storage_error(doing, path, error) from error
+        # What pyarrow says of a damaged file may repeat its bytes.
+        raise StorageError(f"cannot {doing} {path}: {plain_text(error)[:500]}") from error
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise StorageError(f"cannot {doing} {path}: {plain_text(error)[:500]}") from error

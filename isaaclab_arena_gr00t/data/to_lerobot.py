@@ -29,6 +29,7 @@ from isaaclab_arena_gr00t.data.statistics import (
 )
 from isaaclab_arena_gr00t.data.writers import WRITERS, EpisodeContent, EpisodeWriter, append_lines
 
+_UNKNOWN_ROBOT = "unknown"
 _NOT_KEPT = frozenset({"checksum", "num_samples", recorded.COMMIT_ATTRIBUTE})
 """Attributes of an episode that are about its file."""
 
@@ -234,5 +235,8 @@ def _refuse_endless(columns: Mapping[str, np.ndarray], episode: SourceEpisode) -
 
 def _robot_type(episode: SourceEpisode) -> str:
     attributes = read_attributes(episode.file, episode.episode_index)
-    provenance = json.loads(str(attributes.get("provenance", "{}")))
-    return str(provenance.get("embodiment", "unknown"))
+    try:
+        provenance = json.loads(str(attributes.get("provenance", "{}")))
+    except (ValueError, RecursionError):
+        return _UNKNOWN_ROBOT
+    return str(provenance.get("embodiment", _UNKNOWN_ROBOT)) if isinstance(provenance, dict) else _UNKNOWN_ROBOT

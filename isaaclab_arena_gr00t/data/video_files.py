@@ -19,6 +19,13 @@ _LOSSY = ("libx264", "yuv420p", {"preset": "medium", "crf": "18"})
 _LOSSLESS = ("libx264rgb", "rgb24", {"preset": "medium", "qp": "0"})
 # Random access, as training does it, decodes from the last key frame; later frames must not come before earlier ones.
 _RANDOM_ACCESS = {"g": "2", "bf": "0", "sc_threshold": "0"}
+_FILLED_UP = 64
+_MAX_SIZE = (16_384, 16_384)
+# A playlist that calls itself a video could name any file and any server.
+_ONLY_THIS_FILE = {
+    "protocol_whitelist": "file",
+    "format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi",
+}
 
 
 class VideoWriter:
@@ -45,8 +52,8 @@ class VideoWriter:
 
     @property
     def num_bytes(self) -> int:
-        """About how large the file is by now."""
-        return self.path.stat().st_size
+        """About how large the file is by now; it is made with the first frame that leaves the encoder."""
+        return self.path.stat().st_size if self.path.exists() else 0
 
     def add(self, frames: Iterable[np.ndarray]) -> None:
         """Append an episode.
@@ -108,7 +115,9 @@ def described_video(*, fps: int, height: int, width: int, lossless: bool) -> dic
     }
 
 
-def read_frames(path: Path, *, fps: float, first: int, count: int) -> Iterator[np.ndarray]:
+def read_frames(
+    path: Path, *, fps: float, first: int, count: int, size: tuple[int, int] = _MAX_SIZE
+) -> Iterator[np.ndarray]:
     """Yield consecutive frames of a video. Shape of each: (height, width, 3), uint8.
 
     Args:
@@ -116,15 +125,21 @@ def read_frames(path: Path, *, fps: float, first: int, count: int) -> Iterator[n
         fps: Frames per second.
         first: Number of the first frame wanted.
         count: How many.
+        size: Height and width of a frame [pixel]; one that is larger by more than codecs fill up is not decoded.
 
     Raises:
         StorageError: If the file cannot be read, or lacks a frame.
     """
     due = first
-    with _video_errors("read", path), av.open(str(path)) as container:
+    with _video_errors("read", path), av.open(str(path), options=dict(_ONLY_THIS_FILE)) as container:
         if not container.streams.video:
             raise StorageError(f"{path} holds no video")
         stream = container.streams.video[0]
+        most = (size[0] + _FILLED_UP) * (size[1] + _FILLED_UP)
+        if stream.codec_context.height * stream.codec_context.width > most:
+            found = (stream.codec_context.height, stream.codec_context.width)
+            raise StorageError(f"{path} has frames of {found}; {size} are due")
+        stream.codec_context.options = {"max_pixels": str(most)}
         time_base = stream.time_base or Fraction(1, 1)
         start = stream.start_time or 0
         container.seek(start + int(first / fps / time_base), stream=stream)
@@ -146,4 +161,4 @@ def _video_errors(doing: str, path: Path) -> Iterator[None]:
         with storage_errors(doing, path):
             yield
     except FFmpegError as error:
-        raise StorageError(f"cannot {doing} {path}: {error.strerror}") from error
+        raise StorageError(f"cannot {doing} {path}: {error.strerror or type(error).__name__}") from error

@@ -14,6 +14,7 @@ from isaaclab_arena.errors import ConfigError, PolicyError, Problem, StorageErro
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.logs import plain_text
 from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena_gr00t.data import layout
@@ -99,7 +100,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
         index = self.args.trajectory_index
         first = min(self.dataset.episodes) if index is None else index
         try:
-            actions = self._actions(env, first)
+            actions = self._finite_actions(env, first)
         except StorageError as error:
             raise ConfigError(Problem(str(error), key="dataset_path")) from error
         if actions.shape[1:] != env.action_spec.shape:
@@ -159,19 +160,29 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
         if index not in self.dataset.episodes:
             raise PolicyError(f"{self.dataset.root} has no trajectory {index}; it has {_in_words(self.dataset)}")
         try:
-            actions = self._actions(env, index)
+            actions = self._finite_actions(env, index)
         except StorageError as error:
             raise PolicyError(str(error)) from error
         if actions.shape[1:] != env.action_spec.shape or len(actions) == 0:
             raise PolicyError(_misfit(self.dataset, actions, env))
         return torch.as_tensor(actions[: self.args.max_steps], dtype=torch.float32, device=self._device or env.device)
 
+    def _finite_actions(self, env: Environment, index: int) -> np.ndarray:
+        actions = self._actions(env, index)
+        if not np.isfinite(actions).all():
+            file = self.dataset.episodes[index].data_file
+            raise StorageError(f"{file}: the actions of episode {index} hold numbers that are not finite")
+        return actions
+
     def _actions(self, env: Environment, index: int) -> np.ndarray:
         """Return a trajectory in the order of the environment. Shape: (num_steps, action_dim)."""
         if self._joints.policy is None:
             column = stored_features(self.dataset).vectors[layout.ACTION]
             values = self.dataset.columns(index, [layout.ACTION])[layout.ACTION]
-            return column.unpacked(values)[recorded.ACTIONS]
+            actions = column.unpacked(values).get(recorded.ACTIONS)
+            if actions is None:
+                raise StorageError(f"{self.dataset.root}: {layout.ARENA_FILE} does not say where the actions are whole")
+            return actions
         groups = groups_of(self.dataset.document(layout.MODALITY_FILE) or {}, "action")
         places, problems = wired_action(env.action_spec, list(groups), self._joints)
         if problems:
@@ -179,6 +190,11 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
         columns = self.dataset.columns(index, sorted({column for column, _, _ in groups.values()}))
         ordered = np.zeros((self.dataset.episodes[index].num_steps, sum(map(len, places.values()))), np.float32)
         for key, (column, begin, end) in groups.items():
+            if end > columns[column].shape[1]:
+                raise StorageError(
+                    f"{self.dataset.root / layout.MODALITY_FILE}: action: {plain_text(key)}: end: must be at most "
+                    f"{columns[column].shape[1]}, which is the size of '{plain_text(column)}', got {end}"
+                )
             if end - begin != len(places[key]):
                 message = f"the group '{key}' has {end - begin} numbers, the file names {len(places[key])} joints"
                 raise ConfigError(Problem(message, key="policy_joints_config_path"))

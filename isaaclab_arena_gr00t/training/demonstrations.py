@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena.storage.hdf5 import list_episodes, read_attributes
-from isaaclab_arena.storage.layout import ACTIONS, OBSERVATIONS
+from isaaclab_arena.storage.hdf5 import list_episodes, locate_arrays, read_attributes
+from isaaclab_arena.storage.layout import ACTIONS, OBSERVATIONS, demo_name
 from isaaclab_arena.storage.recorded_steps import RecordedArray, RecordedSteps
 from isaaclab_arena_gr00t.joints import to_groups
 from isaaclab_arena_gr00t.observations import model_observation
 from isaaclab_arena_gr00t.wiring import CAMERA_GROUP, STATE_GROUP, Wiring
+
+_ACTIONS_DIMENSIONS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +89,7 @@ def find_demonstrations(files: Iterable[Path], *, only_successes: bool = True) -
             demonstration = Demonstration(
                 file=file,
                 episode_index=index,
-                num_steps=int(attributes["num_samples"]),
+                num_steps=_num_steps(file, index, attributes.get("num_samples")),
                 instruction=str(attributes.get("language_instruction", "")),
                 job=str(attributes.get("job", "")),
             )
@@ -97,6 +99,17 @@ def find_demonstrations(files: Iterable[Path], *, only_successes: bool = True) -
         why = f"; {left_out} did not succeed" if left_out else ""
         raise ConfigError(Problem(f"there is no demonstration in these recordings{why}", key="--dataset"))
     return found
+
+
+def _num_steps(file: Path, index: int, said: object) -> int:
+    """Return how many control steps an episode has, which its actions have to bear out."""
+    actions = locate_arrays(file, index).get(ACTIONS)
+    has = 0 if actions is None or len(actions.shape) != _ACTIONS_DIMENSIONS else actions.shape[0]
+    if not isinstance(said, int) or said != has:
+        raise StorageError(
+            f"{file}: {demo_name(index)}: num_samples: must be {has}, the number of its actions, got {said!r:.80}"
+        )
+    return has
 
 
 def recorded_spaces(demonstration: Demonstration, steps: RecordedSteps) -> RecordedSpaces:

@@ -1,0 +1,142 @@
+"""What stands in files that somebody else wrote, checked field by field; every error names file, key and value."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+from isaaclab_arena.errors import StorageError
+from isaaclab_arena.logs import plain_text
+from isaaclab_arena.storage.atomic import storage_errors
+
+_LONGEST_SHOWN = 80
+_LONGEST_PATH = 500
+_NUMBER_FORMAT = re.compile(r"(0?\d?d?)?")
+
+
+class Fields:
+    """The fields of a mapping in a file.
+
+    Args:
+        values: The mapping.
+        place: Where it stands, for messages: the file, and where in it.
+    """
+
+    def __init__(self, values: Mapping[Any, Any], place: str) -> None:
+        self._values = values
+        self._place = place
+
+    def wrong(self, key: str, due: str) -> StorageError:
+        """Return the error that says what a field should be, and what it is."""
+        found = shown(self._values[key]) if key in self._values else "nothing"
+        return StorageError(f"{self._place}: {plain_text(key)}: must be {due}, got {found}")
+
+    def integer(self, key: str, least: int, most: int) -> int:
+        """Return a whole number from ``least`` to ``most``; whole numbers that came as floats are taken too."""
+        value = self._values.get(key)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise self.wrong(key, f"a whole number from {least} to {most}")
+        return value
+
+    def number(self, key: str, least: float, most: float) -> float:
+        """Return a number from ``least`` to ``most``."""
+        value = self._values.get(key)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
+            raise self.wrong(key, f"a number from {least:g} to {most:g}")
+        return float(value)
+
+    def text(self, key: str) -> str:
+        """Return a text."""
+        value = self._values.get(key)
+        if not isinstance(value, str):
+            raise self.wrong(key, "a text")
+        return value
+
+    def optional_text(self, key: str, default: str) -> str:
+        """Return a text, the default where there is none or an empty one."""
+        return self.text(key) if self._values.get(key) is not None and self._values[key] != "" else default
+
+    def items(self, key: str) -> list[Any]:
+        """Return a list."""
+        value = self._values.get(key)
+        if not isinstance(value, list):
+            raise self.wrong(key, "a list")
+        return value
+
+    def integers(self, key: str, length: int, most: int) -> tuple[int, ...]:
+        """Return a list of so many whole numbers, each from 0 to ``most``."""
+        items = self.items(key)
+        if len(items) != length:
+            raise self.wrong(key, f"a list of {length} whole numbers")
+        numbers = {str(position): item for position, item in enumerate(items)}
+        return tuple(Fields(numbers, f"{self._place}: {plain_text(key)}").integer(name, 0, most) for name in numbers)
+
+    def mapping(self, key: str) -> "Fields":
+        """Return the fields of a mapping."""
+        value = self._values.get(key)
+        if not isinstance(value, Mapping):
+            raise self.wrong(key, "a mapping")
+        return Fields(value, f"{self._place}: {plain_text(key)}")
+
+    def optional_mapping(self, key: str) -> "Fields":
+        """Return the fields of a mapping, none where there is no mapping."""
+        return self.mapping(key) if self._values.get(key) is not None else Fields({}, self._place)
+
+    def mappings(self) -> dict[str, "Fields"]:
+        """Return the fields of every value, each of which is a mapping."""
+        return {str(key): self.mapping(key) for key in self._values}
+
+    def path(self, key: str, **names: int | str) -> str:
+        """Return a path that is made of a template, such as ``data/chunk-{chunk_index:03d}``.
+
+        Args:
+            key: The field that holds it.
+            **names: What may stand in it, as it is or, for numbers, with a width.
+        """
+        template = self.text(key)
+        try:
+            pieces = list(Formatter().parse(template)) if len(template) <= _LONGEST_PATH else []
+        except ValueError:
+            pieces = []
+        for _, name, form, conversion in pieces:
+            is_known = name is None or (name in names and not conversion and _NUMBER_FORMAT.fullmatch(form or ""))
+            if not is_known or (form and isinstance(names[name or ""], str)):
+                pieces = []
+                break
+        path = template.format(**names) if pieces else ""
+        if not path or "\0" in path:
+            raise self.wrong(key, f"a path made of {', '.join(f'{{{name}}}' for name in names)}")
+        return path
+
+
+def shown(value: object) -> str:
+    """Return what a file holds, cut and without what could steer a terminal."""
+    words = f"{value:.6g}" if isinstance(value, float) else ""
+    if isinstance(value, str):
+        words = repr(value[:_LONGEST_SHOWN])
+    elif isinstance(value, list | dict):
+        words = f"a {'list' if isinstance(value, list) else 'mapping'} of {len(value)}"
+    elif not words:
+        # Python refuses to write out the longest numbers.
+        is_long = isinstance(value, int) and value.bit_length() > 200
+        words = "a number of many digits" if is_long else repr(value)
+    return plain_text(words[:_LONGEST_SHOWN])
+
+
+def regular_file(path: Path, root: Path) -> Path:
+    """Return a file of a dataset that is really one: no pipe or device that never ends, nothing outside of it.
+
+    Raises:
+        StorageError: If it is missing, something else, or a link leads out of the dataset.
+    """
+    with storage_errors("read", path):
+        inside = path.resolve().is_relative_to(root.resolve())
+        is_there, is_file = path.exists(), path.is_file()
+    if not inside:
+        raise StorageError(f"{root} has a file outside of the dataset: {plain_text(path)}")
+    if not is_file:
+        raise StorageError(f"cannot read {plain_text(path)}: {'It is no file' if is_there else 'No such file'}")
+    return path

@@ -1,0 +1,199 @@
+"""A seeded generator of LeRobot datasets that are damaged, or made to do harm."""
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from isaaclab_arena_gr00t.data.video_files import VideoWriter
+
+STEERING = "\x1b[2J\x1b]0;owned\x07\u202e"
+Attack = Callable[[Path, random.Random], None]
+
+_VALUES: list[Any] = [
+    None, True, -1, 0, 1, 3.5, 10**15, 10**30, 1e308, "", "x", STEERING, "../../etc/passwd", "/etc/passwd", [], {},
+    [1], [[]], {"a": 1}, "{episode_chunk.__class__}", "{episode_index:0999999999d}", "{0}", "{}", "{", "nan", "a\0b",
+]  # fmt: skip
+_TEMPLATES: list[Any] = [
+    "{episode_chunk.__class__}", "{chunk_index.__class__.__mro__}", "{episode_index:0999999999d}",
+    "{video_key:>9999999}", "{0}", "{}", "{", "../../../etc/{episode_chunk}{chunk_index}", "/etc/passwd", "/dev/zero",
+    "meta", "a\0b", "", "x" * 9999,
+    "{episode_index!r:>99999}", "data/{nothing}.parquet", 7, None, ["data"],
+]  # fmt: skip
+_DOCUMENTS = ["meta/info.json", "meta/arena.json", "meta/modality.json"]
+_LINES = ["meta/episodes.jsonl", "meta/arena_episodes.jsonl"]
+
+
+def _places(value: Any) -> list[tuple[Any, Any]]:
+    """Return every container of a document with each of its keys."""
+    keys = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
+    return [(value, key) for key in keys] + [place for key in keys for place in _places(value[key])]
+
+
+def _change(document: Any, random_: random.Random) -> Any:
+    container, key = random_.choice(_places(document))
+    if random_.random() < 0.2:
+        del container[key]
+    else:
+        container[key] = random_.choice(_VALUES)
+    return document
+
+
+def a_field(root: Path, random_: random.Random) -> None:
+    """Put something else into a field of a JSON file."""
+    path = root / random_.choice(_DOCUMENTS)
+    path.write_text(json.dumps(_change(json.loads(path.read_text()), random_)))
+
+
+def a_template(root: Path, random_: random.Random) -> None:
+    """Put something else in place of where files are said to be."""
+    path = root / "meta/info.json"
+    info = json.loads(path.read_text())
+    path.write_text(json.dumps(info | {random_.choice(["data_path", "video_path"]): random_.choice(_TEMPLATES)}))
+
+
+def a_size(root: Path, random_: random.Random) -> None:
+    """Say that there is far more, or less, than there is."""
+    path = root / "meta/info.json"
+    info = json.loads(path.read_text())
+    feature = random_.choice(list(info["features"].values()))
+    sizes = [0, -1, 10**9, 10**18, 1e400, None, "9", [3]]
+    feature["shape"] = random_.choice([[random_.choice(sizes) for _ in feature["shape"]], [], [1] * 1000, {}, 5])
+    info["fps"] = random_.choice([info["fps"], info["fps"], 0, -1, 1e-300, 1e300, True, "20", None])
+    info["chunks_size"] = random_.choice([info["chunks_size"], 0, -5, "a", 2**70])
+    path.write_text(json.dumps(info).replace("Infinity", "1e400"))
+
+
+def a_line(root: Path, random_: random.Random) -> None:
+    """Put something else into a line, or tear it."""
+    path = root / random_.choice(_LINES)
+    lines = path.read_text().splitlines() if path.exists() else ['{"episode_index": 0}']
+    number = random_.randrange(len(lines))
+    if random_.random() < 0.6:
+        lines[number] = json.dumps(_change(json.loads(lines[number]), random_))
+    else:
+        torn = lines[number][: random_.randrange(len(lines[number]))]
+        lines[number] = random_.choice([torn, "[1]", "[" * 100_000, '{"a": ' + "9" * 5000 + "}", "x" * 3_000_000, ""])
+    data = "\n".join(lines).encode() + random_.choice([b"", b"\n", b"\n\xff\xfe\n", b"\n\0\n"])
+    path.write_bytes(data)
+
+
+def _a_table(root: Path, random_: random.Random) -> Path:
+    return random_.choice(sorted(root.glob("**/*.parquet")))
+
+
+def a_column(root: Path, random_: random.Random) -> None:
+    """Give a column of a table another type, other lengths or other values."""
+    path = _a_table(root, random_)
+    table = parquet.read_table(path)
+    rows, name = table.num_rows, random_.choice(table.column_names)
+    column: Any = random_.choice(
+        [
+            [None] * rows,
+            ["text"] * rows,
+            [STEERING] * rows,
+            [b"\xff"] * rows,
+            [float("nan")] * rows,
+            [1e300] * rows,
+            [-1] * rows,
+            [2**60] * rows,
+            [[1.0, None]] * rows,
+            [[[1.0]]] * rows,
+            [[0.0] * (1 + row % 3) for row in range(rows)],
+            [[]] * rows,
+            [{"a": 1}] * rows,
+            [True] * rows,
+            [[0.5] * 100_000] * rows,
+            [1e-3] * rows,
+        ]
+    )
+    position = table.column_names.index(name)
+    if random_.random() < 0.15:
+        changed = table.remove_column(position)
+    else:
+        changed = table.set_column(position, name, pa.array(column))
+    parquet.write_table(changed, path)
+
+
+def a_garbled_file(root: Path, random_: random.Random) -> None:
+    """Damage some bytes of a file, or cut it."""
+    path = random_.choice(sorted(each for each in root.rglob("*") if each.is_file()))
+    data = bytearray(path.read_bytes())
+    for _ in range(random_.randrange(1, 30)):
+        data[random_.randrange(len(data))] = random_.randrange(256)
+    path.write_bytes(data[: random_.choice([len(data), len(data), random_.randrange(len(data)), 0])])
+
+
+def another_file(root: Path, random_: random.Random) -> None:
+    """Put something in a file's place: a pipe, a folder, a device, a link that leads out, nothing."""
+    path = random_.choice(sorted(each for each in root.rglob("*") if each.is_file()))
+    path.unlink()
+    kind = random_.randrange(6)
+    if kind == 0:
+        os.mkfifo(path)
+    elif kind == 1:
+        path.mkdir()
+    elif kind == 2:
+        path.symlink_to(random_.choice(["/dev/zero", "/etc/passwd", "/proc/self/environ", "/dev/stdin"]))
+    elif kind == 3:
+        path.symlink_to(path)
+    elif kind == 4:
+        path.write_bytes(b"")
+        os.truncate(path, 1 << 40)
+
+
+def another_video(root: Path, random_: random.Random) -> None:
+    """Put a video in the place of another: of another size, shorter, a playlist, a picture, none."""
+    path = random_.choice(sorted(root.rglob("*.mp4")))
+    kind = random_.randrange(5)
+    if kind == 0:
+        path.write_text(
+            random_.choice(
+                [f"#EXTM3U\n#EXTINF:1,\nfile:///etc/passwd\n{STEERING}", "ffconcat version 1.0\nfile '/etc/passwd'\n"]
+            )
+        )
+        return
+    height, width = random_.choice([(2, 2), (30, 40), (64, 48), (1024, 2048)])
+    length = random_.choice([1, 2, 40])
+    path.unlink()
+    video = VideoWriter(path, fps=random_.choice([1, 20, 60]), lossless=False)
+    video.add(np.zeros((height, width, 3), np.uint8) for _ in range(length))
+    video.close()
+
+
+def statistics(root: Path, random_: random.Random) -> None:
+    """Damage what says how numbers are spread."""
+    for name in ("meta/stats.json", "meta/episodes_stats.jsonl"):
+        path = root / name
+        if path.exists():
+            wrong = ["NaN", "0", "-1", "1e400", '"a"', "[]", "null"]
+            path.write_text(f'{{"action": {{"std": [{random_.choice(wrong)}], "mean": [{random_.choice(wrong)}]}}}}')
+
+
+def many_folders(root: Path, random_: random.Random) -> None:
+    """Make whoever walks over the dataset walk in circles."""
+    del random_
+    for name in ("meta", "meta/episodes", "data"):
+        if (root / name).is_dir():
+            (root / name / "again").symlink_to(root, target_is_directory=True)
+
+
+ATTACKS: tuple[Attack, ...] = (
+    a_field, a_field, a_field, a_template, a_size, a_line, a_line, a_column, a_column, a_garbled_file,
+    a_garbled_file, another_file, another_video, statistics, many_folders,
+)  # fmt: skip
+
+
+def attacked(original: Path, target: Path, seed: int) -> Path:
+    """Return a copy of a dataset to which something has been done."""
+    random_ = random.Random(seed)
+    root = Path(shutil.copytree(original, target))
+    random_.choice(ATTACKS)(root, random_)
+    return root
