@@ -24,7 +24,7 @@ from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem, d
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.variation import Variation
 from isaaclab_arena.registry import Registry
-from isaaclab_arena.sim.backends import make_backend
+from isaaclab_arena.sim.backends import faster_backend, make_backend
 from isaaclab_arena.sim.scene import ScenePart, compose_scene
 
 _TABLE = "scenes/table.xml"
@@ -86,6 +86,26 @@ class TableEnvironmentBuilder:
             embodiments=tuple(name for name in EMBODIMENTS.names() if self._accepts(embodiment=name)),
             objects=tuple(name for name in objects if self._accepts(object=name)),
         )
+
+    def faster_backend(
+        self,
+        config: Any,
+        *,
+        num_envs: int,
+        device: torch.device,
+        num_threads: int,
+        variations: tuple[Variation, ...] = (),
+    ) -> str:
+        """Return which backend is the faster one here; see `SimulatedBuilder`.
+
+        Raises:
+            EnvironmentBuildError: If the scene does not compile.
+        """
+        embodiment = find_embodiment(config.embodiment)
+        task = self.make_task(config, embodiment)
+        distractors = Distractors.ready(task, most_distractors(variations))
+        model = _compile(task, embodiment, distractors.parts())
+        return faster_backend(model, num_envs=num_envs, device=device, num_threads=num_threads)
 
     def _accepts(self, **options: str) -> bool:
         try:

@@ -1,9 +1,10 @@
 """How a registered environment of a machine on a floor is built."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import mujoco
 import torch
 
 from isaaclab_arena.environments.cameras import (
@@ -17,7 +18,8 @@ from isaaclab_arena.environments.simulation import backend_choice, on_the_cpu
 from isaaclab_arena.environments.summary import EnvironmentSummary, described_success
 from isaaclab_arena.environments.tasks.floor_task import FloorTask
 from isaaclab_arena.errors import EnvironmentBuildError
-from isaaclab_arena.sim.backends import make_backend
+from isaaclab_arena.interfaces.variation import Variation
+from isaaclab_arena.sim.backends import faster_backend, make_backend
 from isaaclab_arena.sim.scene import ScenePart, compose_scene
 
 FLOOR = "scenes/floor.xml"
@@ -73,18 +75,39 @@ class FloorEnvironmentBuilder:
         """
         self.check(config)
         task = self.make_task(config)
-        machine = task.machine
-        try:
-            robot = ScenePart(prefix="robot", asset=machine.asset)
-            model = compose_scene(FLOOR, (robot, *task.parts), task.contact_sensors, (machine.viewport,))
-        except ValueError as error:
-            raise EnvironmentBuildError(f"the scene of '{task.name}' does not compile: {error}") from error
         device = torch.device(device)
         backend = make_backend(
-            model, choice=backend_choice(config), num_envs=num_envs, device=device, num_threads=num_threads
+            _compile(task), choice=backend_choice(config), num_envs=num_envs, device=device, num_threads=num_threads
         )
         cameras = EnvironmentCameras(backend, _camera_options(config), device, num_threads=num_threads)
         return FloorEnvironment(backend=backend, task=task, cameras=cameras, device=device)
+
+    def faster_backend(
+        self,
+        config: Any,
+        *,
+        num_envs: int,
+        device: torch.device,
+        num_threads: int,
+        variations: Sequence[Variation] = (),
+    ) -> str:
+        """Return which backend is the faster one here; see `SimulatedBuilder`. Nothing varies on the floor.
+
+        Raises:
+            EnvironmentBuildError: If the scene does not compile.
+        """
+        del variations
+        model = _compile(self.make_task(config))
+        return faster_backend(model, num_envs=num_envs, device=device, num_threads=num_threads)
+
+
+def _compile(task: FloorTask) -> mujoco.MjModel:
+    machine = task.machine
+    try:
+        robot = ScenePart(prefix="robot", asset=machine.asset)
+        return compose_scene(FLOOR, (robot, *task.parts), task.contact_sensors, (machine.viewport,))
+    except ValueError as error:
+        raise EnvironmentBuildError(f"the scene of '{task.name}' does not compile: {error}") from error
 
 
 def _camera_options(config: ViewportOptions) -> CameraOptions:

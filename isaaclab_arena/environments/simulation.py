@@ -23,5 +23,5 @@ def on_the_cpu(config: Any) -> Any:
 
 
 def backend_choice(config: object) -> BackendChoice:
-    """Return what is to simulate an environment, ``auto`` for options of another kind."""
-    return config.backend if isinstance(config, SimulationOptions) else "auto"
+    """Return what is to simulate an environment: MuJoCo for options of another kind, where nobody can say it."""
+    return config.backend if isinstance(config, SimulationOptions) else "mujoco"

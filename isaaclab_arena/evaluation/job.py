@@ -8,10 +8,13 @@ from typing import Any, Self
 import torch
 
 from isaaclab_arena.config.schema import JobConfig
-from isaaclab_arena.interfaces.environment import Environment, EnvironmentBuilder
+from isaaclab_arena.interfaces.environment import Environment, EnvironmentBuilder, SimulatedBuilder
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.variation import VariableEnvironmentBuilder, Variation, spelled
 from isaaclab_arena.policy.policy_base import PolicyBase
+
+OPEN_BACKEND = "auto"
+"""Value of the option ``backend`` that leaves open what simulates an environment."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,8 @@ class Job:
             command line gives where the policy has such options.
         policy_placement: What is added to that in this process alone, because of where it runs; no part of the job.
         variations: What varies from episode to episode.
+        settled_backend: What simulates it where the job leaves that open, None as long as nobody has settled it, and
+            where there is nothing to settle.
         saved_conditions: What each episode starts from, by index, where the job takes that from a file.
     """
 
@@ -37,6 +42,7 @@ class Job:
     policy_options: Mapping[str, Any]
     policy_placement: Mapping[str, Any] = field(default_factory=dict)
     variations: tuple[Variation, ...] = ()
+    settled_backend: str | None = None
     saved_conditions: tuple[Conditions, ...] | None = None
 
     @property
@@ -50,6 +56,7 @@ class Job:
                 config.num_envs,
                 config.enable_cameras,
                 spelled(self.variations),
+                self.settled_backend,
             ],
             sort_keys=True,
         )
@@ -60,6 +67,23 @@ class Job:
         free = {"num_envs"} if self.policy_class.serves_any_num_envs else set()
         decisive = {name: value for name, value in self.policy_options.items() if name not in free}
         return json.dumps([self.config.policy_type, decisive], sort_keys=True)
+
+    @property
+    def asked_backend(self) -> str | None:
+        """What the job says of its simulation: ``auto`` or a backend; None where there is nothing to choose."""
+        return getattr(self.environment_config, "backend", None) if isinstance(self.builder, SimulatedBuilder) else None
+
+    def with_backend(self, backend: str | None) -> Self:
+        """Return the job as it is once it is settled what simulates it; what the job itself says stands.
+
+        Args:
+            backend: What was settled, None for nothing.
+        """
+        if backend is None or self.asked_backend != OPEN_BACKEND:
+            return self
+        return replace(
+            self, settled_backend=backend, environment_config=replace(self.environment_config, backend=backend)
+        )
 
     def with_rows(self, num_envs: int, *, policy_rows: int) -> Self:
         """Return the job as it is for a group of its rows.

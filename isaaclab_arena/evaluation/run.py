@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from isaaclab_arena.evaluation.job_runner import JobRunner
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.progress import ProgressDisplay, ProgressObserver
 from isaaclab_arena.evaluation.rank_settings import rank_settings
+from isaaclab_arena.evaluation.settled_backends import with_settled_backends
 from isaaclab_arena.evaluation.start_up import StartedRun, start_run
 from isaaclab_arena.evaluation.work import work_of_rank
 from isaaclab_arena.evaluation.work_queue import AssignedJob
@@ -74,6 +76,7 @@ def execute_among(ranks: Ranks, request: RunRequest) -> int:
     with started.lock, watch_for_interruption() as interruption:
         if started.attempt is None:
             return _show_finished_run(request, started.output_directory) if context.is_rank_zero else 0
+        request = replace(request, jobs=with_settled_backends(request.jobs, started.attempt))
         try:
             with log_file(started.output_directory / "logs" / f"rank{context.rank}.log", context.rank):
                 exchange = Exchange(

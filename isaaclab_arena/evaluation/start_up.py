@@ -4,6 +4,7 @@ import json
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,8 +27,17 @@ from isaaclab_arena.evaluation.run_folders import (
     make_own_folder,
     places_of_ranks,
 )
+from isaaclab_arena.evaluation.settled_backends import (
+    Machinery,
+    refuse_slow_backends,
+    settle_backends,
+    with_backends,
+)
+from isaaclab_arena.evaluation.watchdog import Watchdog
+from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage.attempts import Attempt, JobWork, read_attempt, write_attempt
 from isaaclab_arena.storage.contents import Contents
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.storage.run_lock import RunLock
 from isaaclab_arena.storage.run_plan import RunPlan, read_run_plan, write_run_plan
 
@@ -138,6 +148,12 @@ class _Beginning:
         self._run_id = uuid.uuid4().hex
         self._contents = contents
         self._plan = plan_run(request, context, devices, run_id=self._run_id, contents=contents)
+        options = request.options
+        self._machinery = Machinery(
+            devices=tuple(devices),
+            num_threads=options.num_threads or default_num_threads(context.local_world_size),
+            num_groups=options.pipeline,
+        )
         self.folder = _choose_folder(request.options, self._plan)
         self.lock = RunLock(self.folder.path).hold_alone()
 
@@ -157,9 +173,15 @@ class _Beginning:
     def _begin(self, places: tuple[str, ...]) -> Attempt | None:
         request, path = self._request, self.folder.path
         number, jobs, anew = 1, _all_jobs(request), ()
+        known: dict[str, str] = {}
         if self.folder.resumes:
             begun = check_same_run(path, self._plan)
+            known = {job.name: job.backend for job in begun.jobs if job.backend is not None}
             anew = jobs_to_run_anew(path, begun, self._plan, request.options.rerun)
+            # Before what they have is set aside.
+            refuse_slow_backends(
+                request.jobs, with_backends([JobWork(job=name) for name in anew], known), self._machinery
+            )
             resumed = take_up(path, begun, retry_errors=request.options.retry_errors, anew=anew)
             number, jobs = resumed.number, resumed.jobs
             _LOG.info("going on with %s: %d of %d jobs are not finished", path, len(jobs), len(request.jobs))
@@ -167,13 +189,26 @@ class _Beginning:
                 return None
         else:
             clear_unbegun(path)
-            write_run_plan(path, self._plan)
+        left = {work.job for work in jobs}
+        to_run = [job for job in request.jobs if job.config.name in left]
+        settled = settle_backends(to_run, self._machinery, known=known, watch=self._watch)
         jobs = [replace(job, contents=self._contents.get(job.job), is_rerun=job.job in anew) for job in jobs]
+        jobs = with_backends(jobs, settled)
+        refuse_slow_backends(to_run, jobs, self._machinery)
+        if not self.folder.resumes:
+            planned = tuple(replace(job, backend=settled.get(job.name)) for job in self._plan.jobs)
+            write_run_plan(path, replace(self._plan, jobs=planned))
         attempt = plan_attempt(
             request, self._context, self._devices, number=number, run_id=self._run_id, jobs=jobs, places=places
         )
         write_attempt(path, attempt)
         return attempt
+
+    def _watch(self, job: str) -> AbstractContextManager[None]:
+        # Under a name that the next start clears away if this one dies with it.
+        watchdog = Watchdog(self.folder.path / f".{RUN_PLAN_FILE}.watchdog.tmp")
+        silence_s = self._request.options.build_timeout_s
+        return watchdog.watch(job, silence_s=silence_s, missing="has not been tried on a GPU in")
 
 
 def _named(places: Sequence[Place]) -> tuple[str, ...]:

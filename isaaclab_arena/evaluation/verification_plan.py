@@ -94,8 +94,11 @@ def jobs_of_plan(plan: RunPlan, source: Path, *, may_import: bool, device: str |
     policy_batch = options_of_plan(plan).fixed_policy_batch()
     file = str(source / RUN_PLAN_FILE)
     jobs = resolve_jobs(configs, file=file, policy_batch=policy_batch, may_import=may_import, device=device)
+    # What simulated the run simulates it again, also where another backend would be faster.
     return tuple(
-        job if planned.conditions is None else dataclasses.replace(job, saved_conditions=_conditions(source, planned))
+        job.with_backend(planned.backend)
+        if planned.conditions is None
+        else dataclasses.replace(job.with_backend(planned.backend), saved_conditions=_conditions(source, planned))
         for job, planned in zip(jobs, plan.jobs, strict=True)
     )
 

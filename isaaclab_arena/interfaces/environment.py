@@ -292,6 +292,37 @@ class EnvironmentBuilder(Protocol):
 
 
 @runtime_checkable
+class SimulatedBuilder(Protocol):
+    """A builder whose environments can be simulated in several ways, as the option ``backend`` of its config says.
+
+    ``auto`` leaves that open. What is then settled replaces it in the config, so that all who build it build the same.
+    """
+
+    def faster_backend(
+        self,
+        config: Any,
+        *,
+        num_envs: int,
+        device: torch.device,
+        num_threads: int,
+        variations: Sequence[Any] = (),
+    ) -> str:
+        """Return the value of ``backend`` that is the fastest on this machine.
+
+        Args:
+            config: An instance of the builder's ``config_class`` that `EnvironmentBuilder.check` has accepted.
+            num_envs: Number of rows.
+            device: The rank's device.
+            num_threads: Threads that the physics may use.
+            variations: Those that are on; see `isaaclab_arena.interfaces.variation`.
+
+        Raises:
+            EnvironmentBuildError: If it cannot be built.
+        """
+        ...
+
+
+@runtime_checkable
 class CodeLoadingBuilder(Protocol):
     """A builder whose name or options may name code: a module to import, a program to run."""
 

@@ -7,12 +7,14 @@ from typing import Literal, TypeAlias
 import mujoco
 import torch
 
+from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.sim.backend import Backend, StartState
 from isaaclab_arena.sim.mujoco_backend import MujocoBackend
 
 _LOG = logging.getLogger(__name__)
 
 BackendChoice: TypeAlias = Literal["auto", "mujoco", "warp"]
+SettledBackend: TypeAlias = Literal["mujoco", "warp"]
 
 _LAUNCH_S = 1e-3
 """What a physics step of any number of worlds takes on a GPU at least, by its chain of small kernels [s]."""
@@ -24,8 +26,7 @@ def make_backend(
 ) -> Backend:
     """Return worlds of a model, on the backend that is asked for or, with ``auto``, on the faster one.
 
-    Without a GPU ``auto`` is MuJoCo. With one, MuJoCo steps all worlds a few times; if that takes less than a GPU
-    needs to be told, it is MuJoCo, and otherwise MuJoCo-Warp is measured too.
+    Where several build worlds of the same kind, one of them asks `faster_backend` for all.
 
     Args:
         model: The compiled model.
@@ -39,16 +40,45 @@ def make_backend(
     """
     if choice == "warp":
         return _warp_backend(model, num_envs=num_envs, device=device)
+    if choice == "mujoco":
+        return MujocoBackend(model, num_envs=num_envs, num_threads=num_threads)
+    return _faster(model, num_envs=num_envs, device=device, num_threads=num_threads)[1]
+
+
+def faster_backend(model: mujoco.MjModel, *, num_envs: int, device: torch.device, num_threads: int) -> SettledBackend:
+    """Return which backend steps worlds of a model faster here.
+
+    Without a GPU it is MuJoCo, and nothing is measured. With one, MuJoCo steps all worlds a few times; if that takes
+    less than a GPU needs to be told, it is MuJoCo, and otherwise MuJoCo-Warp is measured too.
+
+    Args:
+        model: The compiled model.
+        num_envs: Number of worlds.
+        device: The rank's device.
+        num_threads: Threads that MuJoCo may use.
+    """
+    if device.type != "cuda":
+        return "mujoco"
+    return _faster(model, num_envs=num_envs, device=device, num_threads=num_threads)[0]
+
+
+def _faster(
+    model: mujoco.MjModel, *, num_envs: int, device: torch.device, num_threads: int
+) -> tuple[SettledBackend, Backend]:
     on_cpu = MujocoBackend(model, num_envs=num_envs, num_threads=num_threads)
-    if choice == "mujoco" or device.type != "cuda":
-        return on_cpu
+    if device.type != "cuda":
+        return "mujoco", on_cpu
     cpu_s = _step_s(on_cpu)
     if cpu_s < _LAUNCH_S:
         _LOG.info("backend mujoco: a step of %d worlds takes %.2g ms on the CPU", num_envs, 1e3 * cpu_s)
-        return on_cpu
-    on_gpu = _warp_backend(model, num_envs=num_envs, device=device)
+        return "mujoco", on_cpu
+    try:
+        on_gpu = _warp_backend(model, num_envs=num_envs, device=device)
+    except EnvironmentBuildError as error:
+        _LOG.info("backend mujoco: %s", error)
+        return "mujoco", on_cpu
     gpu_s = _step_s(on_gpu)
-    name = "warp" if gpu_s < cpu_s else "mujoco"
+    name: SettledBackend = "warp" if gpu_s < cpu_s else "mujoco"
     _LOG.info(
         "backend %s: a step of %d worlds takes %.2g ms on the CPU, %.2g ms on %s",
         name,
@@ -57,7 +87,7 @@ def make_backend(
         1e3 * gpu_s,
         device,
     )
-    return on_gpu if name == "warp" else on_cpu
+    return name, on_gpu if name == "warp" else on_cpu
 
 
 def _warp_backend(model: mujoco.MjModel, *, num_envs: int, device: torch.device) -> Backend:

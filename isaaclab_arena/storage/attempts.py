@@ -29,12 +29,14 @@ class JobWork:
         finished: Episodes that must not run again.
         contents: What it evaluates in this attempt, None in files of programs that did not say.
         is_rerun: Whether its episodes of earlier attempts were set aside, because it evaluated something else then.
+        backend: What simulates it, the same on every rank; None where there is nothing to choose.
     """
 
     job: str
     finished: EpisodeRanges = ()
     contents: Contents | None = None
     is_rerun: bool = False
+    backend: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,6 +41,8 @@ class PlannedJob:
         conditions_checksum: CRC-32 of the saved conditions that it runs, None where they are drawn.
         contents: What it evaluated when the run began, None for a job that is skipped and in plans of programs that did
             not say. Later attempts may say otherwise; see `contents_in_effect`.
+        backend: What simulates it, as the job says or as was settled for all ranks before the start; None in runs of
+            earlier versions and where there is nothing to choose.
     """
 
     index: int
@@ -63,6 +65,7 @@ class PlannedJob:
     config: Mapping[str, Any] = field(default_factory=dict)
     conditions_checksum: int | None = None
     contents: Contents | None = None
+    backend: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """The task that is trained, as a job of the evaluation runner."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,8 @@ from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.config.schema import JobsFile
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.job import OPEN_BACKEND, Job
+from isaaclab_arena.evaluation.settled_backends import Machinery, settle_backends
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.training.closed_loop import ClosedLoopEvaluation
 from isaaclab_arena.training.config import TrainingConfig
@@ -28,6 +30,30 @@ def environment_job(config: TrainingConfig) -> Job:
     except ConfigError as error:
         raise ConfigError([_in_words_of_training(problem) for problem in error.problems]) from error
     return job
+
+
+def with_settled_backend(config: TrainingConfig, ranks: Ranks, *, num_threads: int) -> TrainingConfig:
+    """Return the configuration with what simulates its rows, where that was left open: rank 0 settles it for all.
+
+    Args:
+        config: What is asked for.
+        ranks: All ranks of the run; each calls this.
+        num_threads: Threads that the physics may use.
+
+    Raises:
+        ConfigError: With every problem of the environment's options and variations.
+        DistributedError: If a rank does not answer.
+    """
+    job = environment_job(config)
+    if job.asked_backend != OPEN_BACKEND or not ranks.context.is_distributed:
+        return config
+    devices = tuple(ranks.gather("device of training", str(ranks.context.device)))
+    settled = {job.config.name: ""}
+    with ranks.keep_waiting():
+        if ranks.context.is_rank_zero:
+            settled = settle_backends([job], Machinery(devices=devices, num_threads=num_threads))
+    backend = ranks.share_from_rank_zero("backend of training", settled[job.config.name])
+    return replace(config, env={**config.env, "backend": backend})
 
 
 def evaluation_jobs(config: TrainingConfig) -> JobsFile:

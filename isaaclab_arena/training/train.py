@@ -93,12 +93,14 @@ def _train(
     from isaaclab_arena.training.agent import check_agent  # noqa: PLC0415
     from isaaclab_arena.training.learner import Learner  # noqa: PLC0415
     from isaaclab_arena.training.logging_writer import check_logger  # noqa: PLC0415
+    from isaaclab_arena.training.task_evaluation import with_settled_backend  # noqa: PLC0415
     from isaaclab_arena.training.training_run import TrainingRun  # noqa: PLC0415
 
     check_agent(config)
     check_logger(config)
     ranks.agree("training", repr(config))
-    learner = Learner(config, ranks.context, num_threads=num_threads)
+    settled = with_settled_backend(config, ranks, num_threads=num_threads)
+    learner = Learner(settled, ranks.context, num_threads=num_threads)
     run_directory = shared_run_directory(options, config, ranks)
     lock = RunLock(run_directory).hold_alone() if ranks.context.is_rank_zero else None
     try:

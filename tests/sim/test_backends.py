@@ -3,9 +3,10 @@ import logging
 import pytest
 import torch
 
+from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.sim import backends
 from isaaclab_arena.sim.backend import StartState
-from isaaclab_arena.sim.backends import BackendChoice, make_backend
+from isaaclab_arena.sim.backends import BackendChoice, faster_backend, make_backend
 from isaaclab_arena.sim.mujoco_backend import MujocoBackend
 from isaaclab_arena.sim.scene import ScenePart, compose_scene
 
@@ -69,6 +70,34 @@ def test_many_worlds_go_where_they_are_stepped_faster(model, on_gpu, caplog, gpu
         assert isinstance(made(model, "auto", GPU, num_envs=512), kind)
     assert (512, "cuda:0") in built
     assert f"backend {name}: a step of 512 worlds takes 20 ms on the CPU, {1e3 * gpu_s:.2g} ms on cuda:0" in caplog.text
+
+
+@pytest.mark.parametrize(("gpu_s", "name"), [(1.9e-2, "warp"), (2e-2, "mujoco"), (2.1e-2, "mujoco")])
+def test_the_faster_backend_can_be_asked_for_without_being_kept(model, on_gpu, gpu_s, name):
+    built, taken_s = on_gpu
+    taken_s |= {MujocoBackend: 2e-2, FakeGpu: gpu_s}
+    assert faster_backend(model, num_envs=8, device=GPU, num_threads=1) == name
+    assert built == [(8, "cuda:0")]
+
+
+def test_without_a_gpu_nobody_is_timed(model, on_gpu):
+    # Whoever is timed here has no time in the fixture, and fails.
+    assert faster_backend(model, num_envs=8, device=CPU, num_threads=1) == "mujoco"
+    assert not on_gpu[0]
+
+
+def test_a_scene_that_warp_cannot_simulate_is_mujocos_unless_warp_was_asked_for(model, monkeypatch, caplog):
+    def refuse(model, *, num_envs, device):
+        raise EnvironmentBuildError("MuJoCo-Warp cannot simulate this scene: no such sensor; use backend 'mujoco'")
+
+    monkeypatch.setattr(backends, "_warp_backend", refuse)
+    monkeypatch.setattr(backends, "_step_s", lambda _: 1.0)
+    with caplog.at_level(logging.INFO):
+        assert faster_backend(model, num_envs=8, device=GPU, num_threads=1) == "mujoco"
+    assert "backend mujoco: MuJoCo-Warp cannot simulate this scene: no such sensor" in caplog.text
+    assert isinstance(made(model, "auto", GPU), MujocoBackend)
+    with pytest.raises(EnvironmentBuildError):
+        made(model, "warp", GPU)
 
 
 def test_worlds_that_were_measured_are_as_new_ones(model):

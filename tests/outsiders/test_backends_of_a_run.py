@@ -1,0 +1,233 @@
+"""``backend: auto`` is settled once for a job, whoever shares it, and stays so when the run goes on."""
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from isaaclab_arena.config.schema import JobStatus
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.ranks import Ranks
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.errors import ConfigError, EnvironmentBuildError
+from isaaclab_arena.evaluation.group_building import build_groups
+from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.options import RunOptions
+from isaaclab_arena.evaluation.planning import RunRequest
+from isaaclab_arena.evaluation.run import execute
+from isaaclab_arena.evaluation.settled_backends import Machinery, settle_backends, with_settled_backends
+from isaaclab_arena.evaluation.start_up import StartedRun, start_run
+from isaaclab_arena.evaluation.start_up_clock import StartUpClock
+from isaaclab_arena.evaluation.workbench import Workbench
+from isaaclab_arena.interfaces.environment import SimulatedBuilder
+from tests.distributed.threads import ranks_in_threads
+from tests.evaluation.jobs import coin_job, settings
+from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment
+
+GPUS = ("cuda:0", "cuda:1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TossConfig(CoinConfig):
+    backend: str = "auto"
+
+
+class TossBuilder(CoinBuilder):
+    """Says at each measurement the other backend, as clocks may; keeps what was measured and what was built."""
+
+    config_class = TossConfig
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.measured: list[tuple[int, str]] = []
+        self.backends: list[str] = []
+        self.error: Exception | None = None
+
+    def faster_backend(
+        self, config: Any, *, num_envs: int, device: torch.device, num_threads: int, variations: Sequence[Any] = ()
+    ) -> str:
+        if self.error is not None:
+            raise self.error
+        self.measured.append((num_envs, str(device)))
+        return ("warp", "mujoco")[(len(self.measured) + 1) % 2]
+
+    def build(self, config: Any, *, num_envs: int, device: torch.device, num_threads: int) -> CoinEnvironment:
+        self.backends.append(config.backend)
+        return super().build(config, num_envs=num_envs, device=device, num_threads=num_threads)
+
+
+@pytest.fixture
+def builder() -> TossBuilder:
+    return TossBuilder()
+
+
+def job_of(builder: TossBuilder, name: str = "coins", *, backend: str = "auto", **config: Any) -> Job:
+    return coin_job(name, builder=builder, environment=TossConfig(backend=backend), **config)
+
+
+def request_of(*jobs: Job, output_directory: Path, **options: Any) -> RunRequest:
+    return RunRequest(
+        jobs=jobs,
+        config_hash="abc",
+        source_file=None,
+        command_line=(),
+        options=RunOptions(output_dir=str(output_directory), **options),
+    )
+
+
+def start_on(devices: Sequence[str], request: RunRequest) -> list[StartedRun]:
+    """Let ranks, which are threads here, begin a run; return what each of them then knows."""
+
+    def begin(ranks: Ranks, device: str) -> StartedRun:
+        context = replace(ranks.context, device=torch.device(device), local_world_size=len(devices))
+        ranks = Ranks(context, backend="gloo", store=ranks._store, timeout_s=30.0)
+        return start_run(request, context, ranks)
+
+    with ThreadPoolExecutor(len(devices)) as threads:
+        started = list(threads.map(begin, ranks_in_threads(len(devices)), devices))
+    for each in started:
+        with each.lock:
+            pass
+    return started
+
+
+def backends_of(started: StartedRun, request: RunRequest) -> list[str | None]:
+    assert started.attempt is not None
+    return [job.settled_backend for job in with_settled_backends(request.jobs, started.attempt)]
+
+
+def planned(folder: Path) -> dict[str, str | None]:
+    return {job["name"]: job["backend"] for job in json.loads((folder / "run.json").read_text())["jobs"]}
+
+
+@pytest.mark.parametrize("options", [{}, {"split_jobs": True}, {"assignment": "dynamic", "split_jobs": True}])
+def test_all_ranks_simulate_a_job_with_what_one_of_them_measured_once(tmp_path, builder, options):
+    # The second is a job of the same environment, the third one of other rows.
+    jobs = [job_of(builder, "a"), job_of(builder, "b", index=1, seed=3), job_of(builder, "c", index=2, num_envs=8)]
+    request = request_of(*jobs, output_directory=tmp_path / "out", **options)
+    started = start_on(GPUS, request)
+    assert [backends_of(each, request) for each in started] == [["warp", "warp", "mujoco"]] * 2
+    assert builder.measured == [(4, "cuda:0"), (8, "cuda:0")]
+    assert planned(tmp_path / "out") == {"a": "warp", "b": "warp", "c": "mujoco"}
+
+
+def test_a_run_that_goes_on_measures_nothing_and_keeps_its_backend(tmp_path, builder):
+    request = request_of(job_of(builder), output_directory=tmp_path / "out")
+    start_on(GPUS, request)
+    builder.measured.append((0, "so that the next answer would be another"))
+    again = request_of(job_of(builder), output_directory=tmp_path / "out", resume="")
+    for devices in (GPUS, ("cuda:0",)):
+        assert [backends_of(each, again) for each in start_on(devices, again)] == [["warp"]] * len(devices)
+    assert len(builder.measured) == 2
+
+
+def test_what_began_on_the_cpu_stays_mujocos_where_there_is_a_gpu(tmp_path, builder):
+    start_on(["cpu"], request_of(job_of(builder), output_directory=tmp_path / "out"))
+    again = request_of(job_of(builder), output_directory=tmp_path / "out", resume="")
+    [started] = start_on(["cuda:0"], again)
+    assert backends_of(started, again) == ["mujoco"]
+    assert not builder.measured
+
+
+@pytest.mark.parametrize("devices", [("cpu",), ("cpu", "cpu"), ("cuda:0", "cpu"), ("cpu", "cuda:0")])
+def test_unless_every_rank_has_a_gpu_auto_is_mujoco_without_measuring(tmp_path, builder, devices):
+    request = request_of(job_of(builder), output_directory=tmp_path / "out")
+    assert {tuple(backends_of(each, request)) for each in start_on(devices, request)} == {("mujoco",)}
+    assert not builder.measured
+    assert planned(tmp_path / "out") == {"coins": "mujoco"}
+
+
+def test_a_run_that_was_settled_on_a_gpu_does_not_creep_on_without_one(tmp_path, builder):
+    jobs = (job_of(builder, "a"), job_of(builder, "b", index=1, backend="warp"))
+    start_on(GPUS, request_of(*jobs, output_directory=tmp_path / "out"))
+    again = request_of(*jobs, output_directory=tmp_path / "out", resume="")
+    with pytest.raises(ConfigError) as refused:
+        start_on(["cpu"], again)
+    # Who asked for MuJoCo-Warp gets it everywhere.
+    assert str(refused.value) == (
+        "job 'a': arena_env_args.backend: is simulated by MuJoCo-Warp since the run began on GPUs, and now ranks are "
+        "on cpu; go on with a GPU for every rank, or start a new run"
+    )
+    assert len(list((tmp_path / "out" / "attempts").iterdir())) == 1
+
+
+def test_runs_of_earlier_versions_go_on(tmp_path, builder):
+    folder = tmp_path / "out"
+    start_on(["cpu"], request_of(job_of(builder), output_directory=folder))
+    for path in (folder / "run.json", folder / "attempts" / "attempt_1.json"):
+        content = json.loads(path.read_text())
+        for job in content["jobs"]:
+            del job["backend"]
+        path.write_text(json.dumps(content))
+    again = request_of(job_of(builder), output_directory=folder, resume="")
+    [started] = start_on(["cpu"], again)
+    assert backends_of(started, again) == ["mujoco"]
+
+
+def test_what_a_job_says_stands_and_is_in_the_plan(tmp_path, builder):
+    jobs = (
+        job_of(builder, "a", backend="warp"),
+        job_of(builder, "b", backend="mujoco", index=1),
+        coin_job("c", index=2),
+    )
+    request = request_of(*jobs, output_directory=tmp_path / "out")
+    start_on(GPUS, request)
+    assert planned(tmp_path / "out") == {"a": "warp", "b": "mujoco", "c": None}
+    assert not builder.measured
+
+
+def test_a_job_that_cannot_be_measured_fails_alone_and_not_the_run(builder):
+    builder.error = EnvironmentBuildError("the scene does not compile")
+    assert settle_backends([job_of(builder)], Machinery(devices=GPUS, num_threads=1)) == {"coins": "mujoco"}
+
+
+def test_a_skipped_job_is_not_measured(builder):
+    skipped = job_of(builder, status=JobStatus.COMPLETED)
+    assert settle_backends([skipped], Machinery(devices=GPUS, num_threads=1)) == {}
+
+
+@pytest.mark.parametrize(("num_groups", "measured"), [(1, 5), (2, 3), (9, 1)])
+def test_groups_of_rows_share_what_was_measured_for_the_largest(builder, tmp_path, num_groups, measured):
+    job = job_of(builder, num_envs=5)
+    machinery = Machinery(devices=GPUS, num_threads=1, num_groups=num_groups)
+    settled = job.with_backend(settle_backends([job], machinery)["coins"])
+    assert [rows for rows, _ in builder.measured] == [measured]
+    build_groups(settled, settings(tmp_path, num_groups=num_groups), Workbench(), StartUpClock("coins", import_s=None))
+    assert builder.backends == ["warp"] * min(num_groups, 5)
+
+
+def test_an_environment_of_another_backend_is_not_used_again(builder):
+    job = job_of(builder)
+    keys = {job.environment_key, job.with_backend("warp").environment_key, job.with_backend("mujoco").environment_key}
+    assert len(keys) == 3
+
+
+def test_environments_that_are_simulated_here_can_be_settled():
+    for name in ("reach", "lift_object", "cartpole", "velocity_go1"):
+        config = ENVIRONMENTS.get(name).config_class()
+        builder = ENVIRONMENTS.get(name)
+        assert isinstance(builder, SimulatedBuilder)
+        assert config.backend == "auto"
+        kind = builder.faster_backend(config, num_envs=2, device=torch.device("cpu"), num_threads=1)
+        assert kind == "mujoco"
+
+
+def test_a_whole_run_keeps_what_was_settled_beside_its_results(tmp_path):
+    config = ENVIRONMENTS.get("cartpole").config_class()
+    job = coin_job("balance", num_episodes=1, num_envs=1)
+    job = replace(
+        job,
+        config=replace(job.config, environment="cartpole", environment_args={}),
+        builder=ENVIRONMENTS.get("cartpole"),
+        environment_config=config,
+    )
+    request = request_of(job, output_directory=tmp_path / "out", no_dataset=True)
+    assert execute(request, DistributedContext.from_environment({}, device="cpu", visible_gpus=0)) == 0
+    assert planned(tmp_path / "out") == {"balance": "mujoco"}
+    attempt = json.loads((tmp_path / "out" / "attempts" / "attempt_1.json").read_text())
+    assert attempt["jobs"][0]["backend"] == "mujoco"
