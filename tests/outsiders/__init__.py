@@ -1,0 +1,1 @@
+"""What broke when strangers attacked: each file is named by its subject."""
