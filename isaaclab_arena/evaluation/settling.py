@@ -22,7 +22,7 @@ _LOG = logging.getLogger(__name__)
 
 MULTIPLES = (4, 8, 16)
 """What a batch is filled up to. 4 rows come first even where the batch as it is might do: a probe of a few calls sees a
-network that differs in 2 of 100 rows too seldom to be relied on, and filling up costs three rows at most."""
+network that differs in a few of 100 rows too seldom to be relied on, and filling up costs three rows at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +112,8 @@ def _settled(settling: Settling, policies: Sequence[PolicyBase]) -> AskedPolicie
         result = settling.probe(policies[0], counts)
     if counts > num_rows:
         _LOG.info("calls of %s are filled up from %d rows to %d", type(policies[0]).__name__, num_rows, counts)
+    if counts > 1 and counts % MULTIPLES[0]:
+        problem = problem or _too_few_calls(counts)
     rows_of_environment = settling.fixed_batch if own is not None else counts
     return AskedPolicies(
         policies=[on_fixed_batch(policy, rows_of_environment) for policy in policies],
@@ -204,6 +206,13 @@ def _places_matter(sizes: Sequence[int]) -> str:
     return (
         f"on this machine a row's answer depends on its place or its neighbours in a batch of {_in_words(sizes)} rows; "
         "a single row has neither"
+    )
+
+
+def _too_few_calls(batch: int) -> str:
+    return (
+        f"episodes of an earlier start were asked for on a batch of {batch} rows, and where that is no multiple of "
+        f"{MULTIPLES[0]} few calls cannot tell whether places in it matter; a new run fills it up"
     )
 
 

@@ -82,7 +82,7 @@ def test_what_a_policy_remembers_of_a_row_may_move_with_it_but_not_stay_behind()
         sums, forgets = None, True
 
         def scale(self, env):
-            return 1.0
+            return torch.ones(env.num_envs, 1)
 
     class Lopsided(Adding):
         def scale(self, env):

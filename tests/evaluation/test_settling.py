@@ -112,6 +112,19 @@ def test_a_job_of_a_program_that_settled_nothing_goes_on_with_as_many_rows_as_th
     assert (report.policy_batch, report.reproducible) == (5, Reproducible.PLAN)
 
 
+class Unseen(Network):
+    granule = 1
+
+
+def test_a_batch_of_an_older_program_that_is_no_multiple_of_4_promises_nothing_though_it_passes(tmp_path):
+    played(tmp_path, Unseen, 5)
+    (tmp_path / "coins" / "settled.json").unlink()
+    report = played(tmp_path, Unseen, 5, attempt=2)
+    assert (report.policy_batch, report.reproducible) == (5, Reproducible.PLAN)
+    assert report.plan_because is not None
+    assert "on a batch of 5 rows, and where that is no multiple of 4" in report.plan_because
+
+
 def test_a_damaged_record_of_what_was_settled_takes_the_promise_and_not_the_job(tmp_path):
     (tmp_path / "coins").mkdir()
     (tmp_path / "coins" / "settled.json").write_text("{")
