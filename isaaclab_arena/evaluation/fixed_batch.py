@@ -1,8 +1,9 @@
 """Asking a policy on a batch of one size, whatever the number of rows.
 
 The last digits of a network's output for a row change with the size of the batch, and that is enough to change a
-success. They do not change with where the row stands in a batch of a given size, nor with what stands beside it. So
-a policy that is always asked on as many rows gives an episode the same bits for any ``num_envs``.
+success. On batches of the right size they do not change with where the row stands, nor with what stands beside it;
+which sizes those are differs from machine to machine, and `settling` finds out. A policy that is always asked on as
+many rows then gives an episode the same bits for any ``num_envs``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -83,6 +84,9 @@ class FixedBatchPolicy(PolicyBase[None]):
             PolicyError: If the other policy's answer does not fit the batch.
         """
         view = self._view_of(env)
+        if view.num_envs == view.num_real:
+            # Nothing is filled up, and the loop checks the answer by itself.
+            return self._policy.get_action(view, _of_one_layout(observation))
         action = self._policy.get_action(view, padded(observation, view.num_envs))
         # Values are for the loop to judge, which knows which rows run; here only the shape of the batch matters.
         nowhere = torch.zeros(view.num_envs, dtype=torch.bool, device=env.device)
@@ -231,6 +235,18 @@ class WideView(Environment):
     def render_s(self) -> float:
         """See `Environment.render_s`."""
         return self.real.render_s
+
+
+def _of_one_layout(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a nested dict of tensors with each of them laid out in order, itself where it already is."""
+    return {
+        name: _of_one_layout(part)
+        if isinstance(part, Mapping)
+        else part.contiguous()
+        if isinstance(part, torch.Tensor)
+        else part
+        for name, part in tree.items()
+    }
 
 
 def padded(tree: Mapping[str, Any], num_rows: int) -> dict[str, Any]:

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from pathlib import Path
 
-from isaaclab_arena.evaluation.fixed_batch import on_fixed_batch, rows_asked_on
 from isaaclab_arena.evaluation.group_rows import RowGroup
 from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.policy_probe import ProbeResult, probe_rows
 from isaaclab_arena.evaluation.rank_settings import RankSettings
 from isaaclab_arena.evaluation.rollout import row_shares
+from isaaclab_arena.evaluation.settling import Settling, asked_policies
 from isaaclab_arena.evaluation.start_up_clock import StartUpClock, StartUpPart
 from isaaclab_arena.evaluation.workbench import Bench, Workbench
 from isaaclab_arena.interfaces.environment import Environment
@@ -21,14 +23,19 @@ class BuiltGroups:
 
     Attributes:
         groups: The groups, in order of their rows.
-        is_reproducible: Whether episodes follow, to the last bit, from their conditions, observations and streams.
+        policy_batch: Rows that each policy is asked on together, None where that makes no difference.
+        plan_because: Why episodes do not follow, to the last bit, from their conditions, observations and streams; None
+            if they do.
     """
 
     groups: Sequence[RowGroup]
-    is_reproducible: bool
+    policy_batch: int | None
+    plan_because: str | None
 
 
-def build_groups(job: Job, settings: RankSettings, workbench: Workbench, start_up: StartUpClock) -> BuiltGroups:
+def build_groups(
+    job: Job, settings: RankSettings, workbench: Workbench, start_up: StartUpClock, directory: Path
+) -> BuiltGroups:
     """Return the groups of a job's rows, with what the job before left of what this one asks for.
 
     Args:
@@ -36,35 +43,70 @@ def build_groups(job: Job, settings: RankSettings, workbench: Workbench, start_u
         settings: Into how many groups rows are divided, and where they are simulated.
         workbench: Keeps what is built.
         start_up: Is told what has been built.
+        directory: Folder of the job, where it is kept on how many rows its policy is asked.
     """
-    jobs = _jobs_of_groups(job, settings)
-    benches = workbench.benches(len(jobs))
+    shares = row_shares(job.config.num_envs, min(settings.num_groups, job.config.num_envs))
+    benches = workbench.benches(len(shares))
+    jobs = [job.with_rows(share, policy_rows=share) for share in shares]
     environments = [_environment(bench, each, settings) for bench, each in zip(benches, jobs, strict=True)]
     start_up.finish(StartUpPart.ENVIRONMENT)
-    policies: list[PolicyBase] = []
-    for bench, each, environment in zip(benches, jobs, environments, strict=True):
-        policies.append(_policy(bench, each, policies[0] if policies else None))
-        policies[-1].reset()
-        policies[-1].check_environment(environment)
-    start_up.finish(StartUpPart.POLICY)
-    first_rows = accumulate((each.config.num_envs for each in jobs[:-1]), initial=0)
-    groups = [
-        RowGroup(environment=environment, policy=on_fixed_batch(policy, settings.policy_batch), first_row=first_row)
-        for environment, policy, first_row in zip(environments, policies, first_rows, strict=True)
-    ]
-    is_reproducible = all(
-        environment.reproducible and policy.reproducible and not policy.is_remote
-        for environment, policy in zip(environments, policies, strict=True)
+    workshop = _PolicyWorkshop(job, benches, environments, workbench)
+    settling = Settling(
+        directory=directory,
+        policy_class=job.policy_class,
+        environments=environments,
+        fixed_batch=settings.policy_batch,
+        make=workshop.make,
+        probe=workshop.probe,
     )
-    return BuiltGroups(groups=groups, is_reproducible=is_reproducible)
+    asked = asked_policies(settling, simulated_on=settings.device.type)
+    start_up.finish(StartUpPart.POLICY)
+    first_rows = accumulate(shares[:-1], initial=0)
+    groups = [
+        RowGroup(environment=environment, policy=policy, first_row=first_row)
+        for environment, policy, first_row in zip(environments, asked.policies, first_rows, strict=True)
+    ]
+    return BuiltGroups(groups=groups, policy_batch=asked.batch, plan_because=asked.plan_because)
 
 
-def _jobs_of_groups(job: Job, settings: RankSettings) -> list[Job]:
-    """Return the job as it is for each group of its rows."""
-    num_envs = job.config.num_envs
-    shares = row_shares(num_envs, min(settings.num_groups, num_envs))
-    asked_on = [rows_asked_on(job.policy_class, settings.policy_batch, num_envs=share) for share in shares]
-    return [job.with_rows(share, policy_rows=rows) for share, rows in zip(shares, asked_on, strict=True)]
+class _PolicyWorkshop:
+    """Builds the policies of a job's groups, and asks them; what was built and found before is used again."""
+
+    def __init__(
+        self, job: Job, benches: Sequence[Bench], environments: Sequence[Environment], workbench: Workbench
+    ) -> None:
+        self._job = job
+        self._benches = benches
+        self._environments = environments
+        self._workbench = workbench
+        self._begun: list[PolicyBase] = []
+
+    def make(self, num_rows: int | None) -> Sequence[PolicyBase]:
+        """Return the policy of each group; see `Settling.make`."""
+        policies: list[PolicyBase] = []
+        for bench, environment in zip(self._benches, self._environments, strict=True):
+            rows = environment.num_envs
+            # A policy whose rows never influence each other is asked as it is.
+            asked_on = rows if num_rows is None or self._job.policy_class.batch_invariant else num_rows
+            job = self._job.with_rows(rows, policy_rows=asked_on)
+            policies.append(_policy(bench, job, policies[0] if policies else None))
+            self._begin(policies[-1], environment)
+        return policies
+
+    def _begin(self, policy: PolicyBase, environment: Environment) -> None:
+        """Have a policy forget the job before and look at the environment of this one, once."""
+        if not any(policy is each for each in self._begun):
+            policy.reset()
+            policy.check_environment(environment)
+            self._begun.append(policy)
+
+    def probe(self, policy: PolicyBase, batch: int) -> ProbeResult:
+        """Ask the first group's policy; see `Settling.probe`. Jobs that follow each other need not ask again."""
+        found = self._workbench.probed
+        key = (self._job.policy_key, self._job.environment_key, batch)
+        if key not in found:
+            found[key] = probe_rows(policy, self._environments[0], num_rows=batch)
+        return found[key]
 
 
 def _environment(bench: Bench, job: Job, settings: RankSettings) -> Environment:

@@ -1,5 +1,6 @@
 """One job under way on a rank: build or reuse what it needs, run its episodes, and know how far it has come."""
 
+import logging
 import random
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from isaaclab_arena.evaluation.episode_plan import (
     job_length,
 )
 from isaaclab_arena.evaluation.episode_supply import EpisodeSupply
-from isaaclab_arena.evaluation.group_building import build_groups
+from isaaclab_arena.evaluation.group_building import BuiltGroups, build_groups
 from isaaclab_arena.evaluation.group_rows import RolloutLimits, RowGroup
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.rank_settings import RankSettings
@@ -36,6 +37,8 @@ from isaaclab_arena.storage.job_reports import JobReport, ReportedStatus, Reprod
 
 if TYPE_CHECKING:
     from isaaclab_arena.recording.video import VideoRecorder
+
+_LOG = logging.getLogger(__name__)
 
 
 class JobRun:
@@ -73,7 +76,7 @@ class JobRun:
         self._results: list[RolloutResult] = []
         self._num_episodes: int | None = job.config.num_episodes
         self._env_steps = _EnvStepCounter()
-        self._reproducible: Reproducible | None = None
+        self._built: BuiltGroups | None = None
 
     def run(self, directory: Path) -> None:
         """Run every rebuild of the job in which this rank has something to do."""
@@ -84,14 +87,14 @@ class JobRun:
                 indices = self._known_indices(rebuild)
                 if indices == ():
                     continue
-                groups = self._build(anew=bool(self._results))
+                groups = self._build(directory, anew=bool(self._results))
                 self._prepare(writers, directory, rebuild, groups[0].environment)
                 self._run_rebuild(rebuild, indices, groups, writers.observers())
                 if self._results[-1].interrupted:
                     return
             if not self._results:
                 # Everything had finished before. What is left is to say what the job promises.
-                self._build(anew=False)
+                self._build(directory, anew=False)
             with self._stopwatch.measure(Phase.RECORD):
                 writers.finish()
         finally:
@@ -122,7 +125,9 @@ class JobRun:
             env_steps=self._env_steps.total,
             num_episodes=self._num_episodes,
             cut_episodes=sum(result.cut_episodes for result in self._results),
-            reproducible=self._reproducible,
+            reproducible=self._promise(),
+            plan_because=None if self._built is None else self._built.plan_because,
+            policy_batch=None if self._built is None else self._built.policy_batch,
             error=error,
             traceback_file=traceback_file,
         )
@@ -136,16 +141,22 @@ class JobRun:
         first = next(indices, None)
         return () if first is None else chain((first,), indices)
 
-    def _build(self, *, anew: bool) -> Sequence[RowGroup]:
+    def _promise(self) -> Reproducible | None:
+        if self._built is None:
+            return None
+        return Reproducible.BITWISE if self._built.plan_because is None else Reproducible.PLAN
+
+    def _build(self, directory: Path, *, anew: bool) -> Sequence[RowGroup]:
         """Return the groups of the job's rows, as the job before left them if it asked for the same, unless anew."""
         if anew:
             self._workbench.clear()
         config, silence_s = self._job.config, self._settings.build_timeout_s
         watched = self._boundary.watchdog.watch(config.name, silence_s=silence_s, missing="has not been built in")
         with watched, self._stopwatch.measure(Phase.BUILD):
-            built = build_groups(self._job, self._settings, self._workbench, self._start_up)
-        bitwise = self._settings.device.type == "cpu" and built.is_reproducible
-        self._reproducible = Reproducible.BITWISE if bitwise else Reproducible.PLAN
+            built = build_groups(self._job, self._settings, self._workbench, self._start_up, directory)
+        if built.plan_because is not None and self._built is None:
+            _LOG.info("job '%s' is reproducible as plan, not bitwise: %s", config.name, built.plan_because)
+        self._built = built
         return built.groups
 
     def _prepare(self, writers: "_Writers", directory: Path, rebuild: int, environment: Environment) -> None:

@@ -180,6 +180,7 @@ class _JobFiles:
     devices: Mapping[int, str]
     errors: tuple[str, ...]
     contents: Contents | None = None
+    plan_because: tuple[str, ...] = ()
 
     def recording(self, index: int) -> RecordedEpisode | None:
         """Return the recording of an episode, None if there is none."""
@@ -221,6 +222,7 @@ class _Run:
             devices={report.rank: report.device for report in reports},
             errors=tuple(report.error for report in reports if report.error is not None),
             contents=self._contents.get(name),
+            plan_because=tuple(report.plan_because for report in reports if report.plan_because is not None),
         )
 
 
@@ -295,8 +297,9 @@ def _explanation(before: _JobFiles, now: _JobFiles, difference: Difference, cont
     deterministic = bool(before.plan.settings.get("deterministic"))
     if before.job.num_envs != now.job.num_envs and not policy.batch_invariant and not deterministic:
         reasons.append("expected: this policy's answers may change with num_envs; run with --deterministic")
-    if not policy.reproducible:
+    if not policy.reproducible and not before.plan_because:
         reasons.append("this policy does not say that it is reproducible")
+    reasons += dict.fromkeys([*before.plan_because, *now.plan_because])
     return "; ".join(reasons) or None
 
 

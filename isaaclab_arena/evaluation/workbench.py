@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from isaaclab_arena.evaluation.policy_probe import ProbeResult
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.policy.policy_base import PolicyBase
 
@@ -60,10 +61,16 @@ class Bench:
 
 
 class Workbench:
-    """What one rank has built, for each group of a job's rows."""
+    """What one rank has built, for each group of a job's rows.
+
+    Attributes:
+        probed: What policies have shown when they were asked about made-up observations: policy, environment and rows
+            of the batch to what came of it.
+    """
 
     def __init__(self) -> None:
         self._benches: list[Bench] = []
+        self.probed: dict[tuple[str, str, int], ProbeResult] = {}
 
     def benches(self, num_groups: int) -> Sequence[Bench]:
         """Return one bench for each group, after clearing those that are too many."""

@@ -34,10 +34,14 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
         config_class: Dataclass of the policy's options, None for a policy that takes a dict or nothing.
         reproducible: Whether an episode's actions follow from its observations and its own stream alone, so that the
             same job gives the same bits after any other job and on any rank. Nobody can check it, so it is for the
-            author to say; the results then promise it. An object may say otherwise than its class.
+            author to say; the results then promise it, if asking it about made-up observations does not show the
+            contrary. An object may say otherwise than its class.
+        plan_because: Why an object that is not reproducible is not, in one line and with the way out; None where there
+            is nothing more to say than that.
         batch_invariant: Whether the action of a row is the same, to the last bit, whatever the other rows hold and
-            however many there are. A network's is not: its last digits change with the size of the batch. With
-            ``--deterministic`` a policy that does not say so is always asked on a batch of one size.
+            however many there are. A network's is not: its last digits change with the size of the batch, and on
+            some processors with the place in it. A policy that does not say so is asked on a batch that is filled up
+            to where places make no difference; with ``--deterministic``, always of one size.
         serves_any_num_envs: Whether one object can serve environments of any ``num_envs``, one after the other,
             whatever its option of that name says. Consecutive jobs that differ only there then share it.
         uses_own_device: Whether its options ``policy_device`` and ``policy_device_id`` name a device of this machine,
@@ -47,6 +51,7 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
     name: ClassVar[str] = ""
     config_class: ClassVar[type | None] = None
     reproducible: bool = False
+    plan_because: str | None = None
     batch_invariant: ClassVar[bool] = False
     serves_any_num_envs: ClassVar[bool] = False
     uses_own_device: ClassVar[bool] = True
@@ -184,6 +189,24 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
         None, as by default, where it takes another policy, which is then built from the same options.
         """
         return None
+
+    def rows_per_call(self, num_envs: int) -> int | None:
+        """Return how many rows every call of the network has, for a policy that divides rows into calls of one size.
+
+        None, as by default, for a policy whose rows are all asked for together.
+
+        Args:
+            num_envs: Rows of the environment as this policy sees it.
+        """
+        del num_envs
+        return None
+
+    def fill_calls_up_to(self, num_rows: int | None) -> None:
+        """Take calls of another size from now on; only for a policy that has `rows_per_call`.
+
+        Args:
+            num_rows: Rows of every call, at least `rows_per_call`; None for just that.
+        """
 
     def has_length(self) -> bool:
         """Whether the policy itself says how long a run is."""

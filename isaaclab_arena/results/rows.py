@@ -59,6 +59,8 @@ JOB_COLUMNS: dict[str, str] = {
     "missing": "Int64",
     "cut": "Int64",
     "reproducible": "string",
+    "plan_because": "string",
+    "policy_batch": "Int64",
     "error": "string",
 }
 """Column to type of the table of jobs, in order; equal for any ranks, interruptions and moments.
@@ -284,6 +286,8 @@ def _how_it_went(evidence: JobEvidence) -> dict[str, Any]:
     return {
         "cut": 0 if all_episodes_finished(evidence) else sum(report.cut_episodes for report in latest),
         "reproducible": _reproducible(evidence),
+        "plan_because": _plan_because(evidence),
+        "policy_batch": max(_policy_batches(evidence), default=None),
         "error": first_error.error if first_error else None,
         "traceback_file": first_error.traceback_file if first_error else None,
         "attempts": len({report.attempt for report in reports}),
@@ -300,7 +304,24 @@ def _reproducible(evidence: JobEvidence) -> str | None:
     if not promises:
         return None
     bitwise = promises == {Reproducible.BITWISE} and evidence.same_conditions and not evidence.unequal_episodes
-    return str(Reproducible.BITWISE if bitwise else Reproducible.PLAN)
+    return str(Reproducible.BITWISE if bitwise and len(_policy_batches(evidence)) < 2 else Reproducible.PLAN)
+
+
+def _plan_because(evidence: JobEvidence) -> str | None:
+    """Return why running the job again does not give the same bits, None where it does or nobody has said why not."""
+    if _reproducible(evidence) != Reproducible.PLAN:
+        return None
+    said = [report.plan_because for report in evidence.reports if report.plan_because]
+    reasons = {
+        "starts of the program had other versions or another kind of machine": not evidence.same_conditions,
+        "an episode was finished twice, with different results": evidence.unequal_episodes,
+        "ranks asked the policy on batches of different sizes": len(_policy_batches(evidence)) > 1,
+    }
+    return next(iter([*said, *(reason for reason, holds in reasons.items() if holds)]), None)
+
+
+def _policy_batches(evidence: JobEvidence) -> list[int]:
+    return sorted({report.policy_batch for report in evidence.reports if report.policy_batch is not None})
 
 
 def _seconds(reports: Sequence[JobReport]) -> dict[str, Any]:

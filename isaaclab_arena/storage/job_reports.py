@@ -79,6 +79,8 @@ class JobReport:
         num_episodes: Episodes planned, once known; None for a job limited by steps.
         cut_episodes: Episodes under way that a step limit or an interruption ended.
         reproducible: What running it again gives, None where the job was never built.
+        plan_because: Why that is ``plan`` and not ``bitwise``, in one line; None where it is not.
+        policy_batch: Rows that the policy was asked on together, None where that makes no difference.
         error: What went wrong, in one line.
         traceback_file: File with the whole traceback, relative to the output folder.
         schema_version: Version of this layout.
@@ -102,6 +104,8 @@ class JobReport:
     num_episodes: int | None = None
     cut_episodes: int = 0
     reproducible: Reproducible | None = None
+    plan_because: str | None = None
+    policy_batch: int | None = None
     error: str | None = None
     traceback_file: str | None = None
     attempt: int = 1

@@ -80,6 +80,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         self.args = config
         self.settings = self.settings_of(config)
         self.count = QueryCount()
+        self._filled_up_to: int | None = None
         self._files = _joint_files(self.settings)
         self._instructions: dict[int, str] = {}
         self._generators: dict[int, np.random.Generator] = {}
@@ -117,6 +118,14 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
             return self.args.rows_per_query
         # With --deterministic the policy sees an environment of a fixed number of rows.
         return num_envs if torch.are_deterministic_algorithms_enabled() else None
+
+    def rows_per_call(self, num_envs: int) -> int | None:
+        """Return how many rows every query has as the options say it, None for as many as need a chunk."""
+        return self.rows_per_query(num_envs)
+
+    def fill_calls_up_to(self, num_rows: int | None) -> None:
+        """Ask queries of so many rows from now on, None for what the options say."""
+        self._filled_up_to = num_rows
 
     @classmethod
     def settings_of(cls, config: Any) -> Gr00tClosedloopPolicyConfig:
@@ -235,7 +244,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         """Return new chunks for some rows. Shape: (len(env_ids), chunk_length, action_dim)."""
         wiring = self._wiring_of(env)
         seeds = [self._draw_seed(env_id) for env_id in env_ids]
-        size = self.rows_per_query(env.num_envs) or len(env_ids)
+        size = self._filled_up_to or self.rows_per_query(env.num_envs) or len(env_ids)
         parts = []
         for first in range(0, len(env_ids), size):
             rows, part_seeds = env_ids[first : first + size], seeds[first : first + size]

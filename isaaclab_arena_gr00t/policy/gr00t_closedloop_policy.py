@@ -2,7 +2,8 @@
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +19,9 @@ from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
 
 # Below the program's own logger, so that it is in the log of the rank.
 logger = logging.getLogger("isaaclab_arena.gr00t")
+
+NOISE_SEEDS = "noise_seeds"
+"""The option of a query that gives each row its noise, where the model package honours it."""
 
 CPU_ROWS_PER_QUERY = 4
 """On a CPU time goes with the number of rows, so small queries cost little, and one size gives the same bits always."""
@@ -42,9 +46,10 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
     def __init__(self, config: Gr00tClosedloopPolicyArgs, *, model: Any = None) -> None:
         super().__init__(config)
         self.device = _resolve_policy_device(config, self.settings.policy_device)
-        # The last digits of a row depend on how many share its query, and so on what other episodes do.
-        self.reproducible = self.rows_per_query(config.num_envs) is not None
         self._model: Any = self.load_policy() if model is None else model
+        self._draws_by_row = NOISE_SEEDS in getattr(self._model, "honoured_options", ())
+        self.plan_because = self._why_only_plan()
+        self.reproducible = self.plan_because is None
 
     @classmethod
     def settings_of(cls, config: Gr00tClosedloopPolicyArgs) -> Gr00tClosedloopPolicyConfig:
@@ -129,7 +134,11 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
 
     def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
         """Ask the model; see `ClosedloopPolicy.query`."""
-        action, _ = self._model.get_action(observation, options={"noise_seeds": noise_seeds})
+        if self._draws_by_row:
+            action, _ = self._model.get_action(observation, options={NOISE_SEEDS: noise_seeds})
+            return action
+        with _global_noise(noise_seeds, self.device):
+            action, _ = self._model.get_action(observation)
         return action
 
     def modality_config(self) -> Mapping[str, Modality]:
@@ -151,12 +160,25 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
 
     def with_own_memory(self) -> "Gr00tClosedloopPolicy":
         """Return a policy that asks the same model for other rows."""
-        return type(self)(self.args, model=self._model)
+        sharing = type(self)(self.args, model=self._model)
+        sharing.fill_calls_up_to(self._filled_up_to)
+        return sharing
 
     def close(self) -> None:
         """Let go of the model."""
         super().close()
         self._model = None
+
+    def _why_only_plan(self) -> str | None:
+        if not self._draws_by_row:
+            return (
+                f"the model package does not say that it honours options['{NOISE_SEEDS}'], so a row's noise depends on "
+                "the rows that share its query; a package that does lists it in Gr00tPolicy.honoured_options"
+            )
+        if self.rows_per_query(self.args.num_envs) is None:
+            # The last digits of a row depend on how many share its query, and so on what other episodes do.
+            return "a query has as many rows as need a chunk, which other episodes decide; rows_per_query fixes that"
+        return None
 
     def _compile(self, model: Any) -> None:
         compile_model = getattr(model, "compile", None)
@@ -169,6 +191,17 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         if problems:
             file = self.args.policy_config_yaml_path
             raise ConfigError([dataclasses.replace(problem, file=file) for problem in problems])
+
+
+@contextmanager
+def _global_noise(noise_seeds: Sequence[int], device: torch.device) -> Iterator[None]:
+    """Have torch's process-wide generators draw what follows from the seeds of a query's rows, and put them back."""
+    seed = int(np.random.SeedSequence(noise_seeds).generate_state(1, np.uint64)[0])
+    # A device without an index is the current one.
+    gpus = () if device.type == "cpu" else (torch.cuda.current_device() if device.index is None else device.index,)
+    with torch.random.fork_rng(gpus):
+        torch.manual_seed(seed)  # noqa: TID251  a package from elsewhere draws from nothing else
+        yield
 
 
 def embodiment_tag(name: str) -> Any:

@@ -122,6 +122,31 @@ def test_an_episodes_row_says_of_it_what_its_line_says():
     assert (row["rank"], row["attempt"], row["wall_s"], row["checksum"], row["env_id"]) == (2, 3, 1.5, 7, 1)
 
 
+def test_why_a_job_is_no_more_than_the_plan_stands_beside_it():
+    sure = evidence("s", reports=[report(policy_batch=4)])
+    assert (job_row(sure)["plan_because"], job_row(sure)["policy_batch"]) == (None, 4)
+    doubt = report(reproducible="plan", plan_because="its dice are loaded", policy_batch=4)
+    row = job_row(evidence("s", reports=[report(policy_batch=4), doubt]))
+    assert (row["reproducible"], row["plan_because"], row["policy_batch"]) == ("plan", "its dice are loaded", 4)
+    unequal = job_row(dataclasses.replace(sure, unequal_episodes=True))
+    assert unequal["plan_because"] == "an episode was finished twice, with different results"
+    moved = job_row(dataclasses.replace(sure, same_conditions=False))
+    assert moved["plan_because"] == "starts of the program had other versions or another kind of machine"
+
+
+def test_ranks_that_ask_on_batches_of_different_sizes_do_not_give_the_same_bits():
+    row = job_row(evidence("s", reports=[report(policy_batch=4), report(rank=1, policy_batch=8)]))
+    assert (row["reproducible"], row["policy_batch"]) == ("plan", 8)
+    assert row["plan_because"] == "ranks asked the policy on batches of different sizes"
+
+
+def test_reports_of_programs_that_did_not_say_take_no_promise_away():
+    row = job_row(evidence("s", reports=[report(), report(attempt=2, policy_batch=4)]))
+    assert (row["reproducible"], row["plan_because"], row["policy_batch"]) == ("bitwise", None, 4)
+    old = job_row(evidence("s", reports=[report(reproducible="plan")]))
+    assert (old["reproducible"], old["plan_because"], old["policy_batch"]) == ("plan", None, None)
+
+
 def test_rows_hold_the_columns_and_no_others():
     assert set(job_row(evidence("s"))) == {*JOB_COLUMNS, *JOB_TIMING_COLUMNS}
     assert set(episode_row(planned(), rows("s")[0])) == {*EPISODE_COLUMNS, *EPISODE_TIMING_COLUMNS}

@@ -30,11 +30,15 @@ class Gr00tPolicy(BasePolicy):
         model: The model.
         processor: Its processor.
         embodiment_tag: The robot.
+        honoured_options: What the options of a query may say and is heeded: ``noise_seeds``, one per row, of which a
+            row's noise depends on its own alone.
 
     Raises:
         CheckpointError: If there is no checkpoint at the path, or one that must not be loaded.
         EmbodimentError: If the tag does not exist, or the checkpoint was not made for it.
     """
+
+    honoured_options = frozenset({"noise_seeds"})
 
     def __init__(
         self,

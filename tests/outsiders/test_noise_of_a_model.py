@@ -1,0 +1,149 @@
+"""A model package that ignores what it is told about noise promises the plan, whatever it says of itself."""
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from isaaclab_arena.evaluation.episode_supply import FixedShare
+from isaaclab_arena.evaluation.job_runner import JobRunner
+from isaaclab_arena.recording.recorder import RecordingOptions
+from isaaclab_arena.storage.commits import read_commits
+from isaaclab_arena.storage.job_reports import JobReport, Reproducible
+from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyArgs
+from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopPolicy
+from tests.evaluation.jobs import coin_job, settings
+from tests.fakes import CoinBuilder, CoinConfig
+from tests.gr00t.fakes import DIMENSIONS, MODALITIES, LimbEnvironment, network_answer, write_policy_yaml
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+
+class Package:
+    """Stands for a model package: a random network, whose noise comes from each row's own seed."""
+
+    honoured_options: ClassVar[frozenset[str]] = frozenset({"noise_seeds"})
+
+    def get_action(self, observation: Any, options: Any = None) -> Any:
+        return network_answer(observation, self.seeds(len(observation["state"]["arm"]), options)), {}
+
+    def seeds(self, num_rows: int, options: Any) -> list[int]:
+        del num_rows
+        return options["noise_seeds"]
+
+    def get_modality_config(self) -> Any:
+        return MODALITIES
+
+    def get_dimensions(self) -> Any:
+        return DIMENSIONS
+
+
+class Ignoring(Package):
+    """Documents its options as unused, as NVIDIA's does, and draws from torch's generator."""
+
+    honoured_options: ClassVar[frozenset[str]] = frozenset()
+
+    def seeds(self, num_rows: int, options: Any) -> list[int]:
+        assert options is None
+        return torch.randint(2**31, (num_rows,)).tolist()
+
+
+class Lying(Package):
+    """Says that it honours seeds, and does not."""
+
+    def seeds(self, num_rows: int, options: Any) -> list[int]:
+        return torch.randint(2**31, (num_rows,)).tolist()
+
+
+class LimbBuilder(CoinBuilder):
+    def build(self, config: CoinConfig, *, num_envs: int, device: torch.device, num_threads: int) -> Any:
+        return LimbEnvironment(num_envs)
+
+
+def played(folder: Path, package: type[Package], num_envs: int, shares: list, **options: Any) -> tuple:
+    """Return the reports of ranks that share a job, and the checksums of its episodes' arrays."""
+    yaml = write_policy_yaml(folder.parent, model_path="owner/name", policy_device="cpu")
+
+    class Policy(Gr00tClosedloopPolicy):
+        @classmethod
+        def from_dict(cls, config_dict: Any) -> Any:
+            return cls(Gr00tClosedloopPolicyArgs(policy_config_yaml_path=yaml, num_envs=num_envs, **options))
+
+        def load_policy(self) -> Any:
+            return package()
+
+    job = coin_job("limb", LimbBuilder(), policy_class=Policy, num_envs=num_envs, num_episodes=8)
+    reports: list[JobReport] = []
+    for rank, share in enumerate(shares):
+        ranks = settings(folder, rank=rank, world_size=len(shares), recording=RecordingOptions())
+        reports.append(JobRunner(ranks).run(job, supply=FixedShare(share=share)))
+    assert [report.error for report in reports] == [None] * len(shares)
+    return reports, {row.episode_index: row.checksum for row in read_commits(folder / "limb", "limb").rows}
+
+
+ALL, TWO = [((0, 8),)], [((0, 3),), ((3, 8),)]
+
+
+def test_a_package_that_honours_a_rows_noise_keeps_what_it_promises(tmp_path):
+    """On whichever processor: with queries of one size, other ranks and other numbers of rows give the same bits."""
+    reports, alone = played(tmp_path / "one", Package, 3, ALL)
+    halves, together = played(tmp_path / "two", Package, 3, TWO)
+    single, one_row = played(tmp_path / "three", Package, 1, ALL)
+    promises = {report.reproducible for report in (*reports, *halves, *single)}
+    assert {report.policy_batch for report in (*reports, *halves, *single)} <= {4, 8, 16}
+    assert promises != {Reproducible.BITWISE} or alone == together == one_row
+
+
+def test_a_package_that_ignores_it_promises_the_plan_and_says_why(tmp_path):
+    [report], _ = played(tmp_path / "one", Ignoring, 3, ALL)
+    assert report.reproducible is Reproducible.PLAN
+    assert report.plan_because is not None
+    assert "does not say that it honours options['noise_seeds']" in report.plan_because
+
+
+def test_its_noise_still_follows_from_the_episodes_that_share_a_query(tmp_path):
+    _, first = played(tmp_path / "one", Ignoring, 3, ALL)
+    torch.rand(100)
+    _, again = played(tmp_path / "two", Ignoring, 3, ALL)
+    assert first == again
+    assert len(set(first.values())) == 8
+
+
+def test_torchs_generators_are_put_back_after_each_query(tmp_path):
+    yaml = write_policy_yaml(tmp_path, model_path="owner/name", policy_device="cpu")
+
+    class Policy(Gr00tClosedloopPolicy):
+        def load_policy(self) -> Any:
+            return Ignoring()
+
+        def ask(self, seeds: list[int]) -> Any:
+            rows = len(seeds)
+            observation = {
+                "video": {key: torch.zeros(rows, 1, 4, 4, 3, dtype=torch.uint8).numpy() for key in ("ego", "aside")},
+                "state": {key: torch.zeros(rows, 1, 2).numpy() for key in ("arm", "leg", "hand")},
+                "language": {"annotation.human.task_description": [["move"]] * rows},
+            }
+            return self.query(observation, seeds)["arm"].tolist()
+
+    policy = Policy(Gr00tClosedloopPolicyArgs(policy_config_yaml_path=yaml))
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    first = policy.ask([1, 2])
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert policy.ask([1, 2]) == first
+    assert policy.ask([2, 1]) != first
+
+
+def test_a_package_that_only_says_so_is_found_out(tmp_path):
+    [report], _ = played(tmp_path / "one", Lying, 3, ALL)
+    assert report.reproducible is Reproducible.PLAN
+    assert report.plan_because is not None
+    assert "depends on its place or its neighbours" in report.plan_because
+
+
+@pytest.mark.parametrize(("asked", "batch"), [(1, 1), (3, 4), (4, 4), (5, 8)])
+def test_queries_of_one_size_are_filled_up_as_any_batch_is(tmp_path, asked, batch):
+    [report], _ = played(tmp_path / "one", Package, 3, ALL, rows_per_query=asked)
+    assert report.reproducible is not Reproducible.BITWISE or report.policy_batch in {batch, 8, 16}
+    assert (report.policy_batch or 0) >= batch
