@@ -1,6 +1,6 @@
 """One file of many episodes, made of files of one episode and of datasets."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import groupby
 from pathlib import Path
@@ -9,6 +9,7 @@ import h5py
 from h5py import h5o  # pyright: ignore[reportAttributeAccessIssue]  compiled, its stubs lack it
 
 from isaaclab_arena.errors import StorageError
+from isaaclab_arena.long_work import told
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.episode_structure import EpisodeStructure
 from isaaclab_arena.storage.episode_template import EpisodeBlock
@@ -38,7 +39,7 @@ def make_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> None:
     verify_episodes(target, [index for index, _ in sources])
 
 
-def copy_episodes(sources: Iterable[tuple[int, Path]], target: Path) -> None:
+def copy_episodes(sources: Sequence[tuple[int, Path]], target: Path) -> None:
     """Make a file that holds episodes of other files; compressed chunks are copied as they are.
 
     Args:
@@ -51,7 +52,8 @@ def copy_episodes(sources: Iterable[tuple[int, Path]], target: Path) -> None:
     with hdf5_errors("write", target), h5py.File(target, "x") as file:
         data = file.create_group(DATA_GROUP)
         total, env_args = 0, "{}"
-        for path, group_of_sources in groupby(sources, key=lambda source: source[1]):
+        counted = told(sources, f"consolidating {_final_name(target)}")
+        for path, group_of_sources in groupby(counted, key=lambda source: source[1]):
             with opened(path) as source:
                 env_args = str(source.attributes(source.data).get("env_args", env_args))
                 for index, _ in group_of_sources:
@@ -62,7 +64,7 @@ def copy_episodes(sources: Iterable[tuple[int, Path]], target: Path) -> None:
         data.attrs["env_args"] = env_args
 
 
-def assemble_dataset(sources: Iterable[tuple[int, Path]], target: Path) -> bool:
+def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> bool:
     """Make a file that holds episodes as `write_episode` wrote them, uncompressed, without the library of HDF5.
 
     Each episode is read once and compared with its own checksum.
@@ -81,7 +83,7 @@ def assemble_dataset(sources: Iterable[tuple[int, Path]], target: Path) -> bool:
     with hdf5_errors("write", target):
         with target.open("xb", buffering=_WRITE_BYTES) as file, ExitStack() as kept_open:
             writer, datasets = DatasetWriter(file), _Datasets(kept_open)
-            for index, path in sources:
+            for index, path in told(sources, f"consolidating {_final_name(target)}"):
                 block = (
                     _block_of_part(path)
                     if episode_index_of_file(path.name) is not None
@@ -96,6 +98,11 @@ def assemble_dataset(sources: Iterable[tuple[int, Path]], target: Path) -> bool:
             writer.finish(top_attributes(env_args), total)
         _check_assembled(target, indices)
     return True
+
+
+def _final_name(target: Path) -> str:
+    """Return the name that a file will have once it is in place, for people."""
+    return target.name.removeprefix(".").partition(".hdf5")[0] + ".hdf5"
 
 
 def _block_of_part(path: Path) -> EpisodeBlock | None:

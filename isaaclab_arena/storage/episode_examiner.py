@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from isaaclab_arena.errors import StorageError
+from isaaclab_arena.long_work import told
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.episode_structure import EpisodeStructure
 from isaaclab_arena.storage.hdf5_file import OpenRecording, hdf5_errors, mapped, opened
@@ -35,8 +36,8 @@ class EpisodeExaminer:
             if attributes is not None:
                 return [attributes]
         with opened(path) as recording:
-            content = mapped(path)
-            return [self._examined(recording, index, content) for index in episode_indices]
+            content, doing = mapped(path), f"checking {path.name}"
+            return [self._examined(recording, index, content) for index in told(episode_indices, doing)]
 
     def _examined(
         self, recording: OpenRecording, episode_index: int, content: memoryview

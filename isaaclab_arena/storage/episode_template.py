@@ -27,9 +27,8 @@ from isaaclab_arena.storage.hdf5_format import (
     dataset_messages,
     encoded_item_bytes,
     group,
-    heap_size,
-    heap_text,
     object_header,
+    referenced_bytes,
     text_heap,
     text_reference,
 )
@@ -115,6 +114,7 @@ class EpisodeTemplate:
         self._all_pointers = np.array([*addresses, *self._pointers], np.int64)
         self._moved_metadata: tuple[int, bytes] = (0, bytes(self._metadata))
         self._fixed = self._bytes_that_are_fixed()
+        self._is_text = [attribute.value_bytes is None for attribute in attributes]
 
     @property
     def group_offset(self) -> int:
@@ -189,15 +189,18 @@ class EpisodeTemplate:
             shapes.append(shape)
             contents.append(view[position : position + num_bytes])
             position += num_bytes + -num_bytes % 8
-        values, heap_bytes = self._values_of(view, address, position), heap_size(view, position)
-        if values is None or heap_bytes is None:
+        values = self._values_of(view, address, position)
+        if values is None:
+            return None
+        heap = text_heap([value for value, is_text in zip(values, self._is_text, strict=True) if is_text])
+        if content[position : position + len(heap)] != heap:
             return None
         absent = [layout_at for layout_at, each in zip(self._layouts, contents, strict=True) if not each]
         return ReadBack(
             shapes=tuple(shapes),
             contents=tuple(contents),
             values=values,
-            num_bytes=position + heap_bytes - address,
+            num_bytes=position + len(heap) - address,
             pointers=self._pointers_without(absent),
         )
 
@@ -205,18 +208,19 @@ class EpisodeTemplate:
         return np.setdiff1d(self._all_pointers, absent) if absent else self._all_pointers
 
     def _values_of(self, content: memoryview, address: int, heap_address: int) -> tuple[bytes, ...] | None:
-        """Return the values of the attributes, None if the texts are not where `filled` puts them."""
+        """Return the values of the attributes, None if texts are not where `filled` puts them."""
         values: list[bytes] = []
         position, number = heap_address + HEAP_HEADER_BYTES, 0
         for at, attribute in zip(self._values, self._attributes, strict=True):
             value = bytes(content[address + at : address + at + (attribute.value_bytes or REFERENCE_BYTES)])
             if attribute.value_bytes is None:
                 number += 1
-                text = heap_text(content, position)
-                if text is None or value != text_reference(len(text), heap_address, number):
+                num_bytes = referenced_bytes(value)
+                position += HEAP_ENTRY_BYTES
+                if value != text_reference(num_bytes, heap_address, number):
                     return None
-                position += HEAP_ENTRY_BYTES + len(text) + -len(text) % 8
-                value = text
+                value = bytes(content[position : position + num_bytes])
+                position += num_bytes + -num_bytes % 8
             values.append(value)
         return tuple(values)
 

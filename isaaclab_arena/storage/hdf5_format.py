@@ -33,7 +33,6 @@ _MIN_HEAP_BYTES = 4096
 _HEAP_ENTRY = struct.Struct("<HHIQ")
 _NO_FREE_BLOCK = 1
 _TEXT = struct.Struct("<IQI")
-_HEAP_SIGNATURE = b"GCOL"
 HEAP_HEADER_BYTES = 16
 HEAP_ENTRY_BYTES = _HEAP_ENTRY.size
 REFERENCE_BYTES = _TEXT.size
@@ -202,29 +201,12 @@ def text_heap(texts: Sequence[bytes]) -> bytes:
         size = used + _HEAP_ENTRY.size
     if size > used:
         entries.append(_HEAP_ENTRY.pack(0, 0, 0, size - used) + bytes(size - used - _HEAP_ENTRY.size))
-    return _HEAP_SIGNATURE + struct.pack("<B3xQ", 1, size) + b"".join(entries)
+    return b"GCOL" + struct.pack("<B3xQ", 1, size) + b"".join(entries)
 
 
-def heap_size(content: bytes | memoryview, position: int) -> int | None:
-    """Return how many bytes the heap at a position has, None if there is none or it does not lie within these bytes."""
-    if position + HEAP_HEADER_BYTES > len(content) or bytes(content[position : position + 4]) != _HEAP_SIGNATURE:
-        return None
-    (size,) = struct.unpack_from("<Q", content, position + 8)
-    return size if HEAP_HEADER_BYTES <= size <= len(content) - position else None
-
-
-def heap_text(heap: bytes | memoryview, position: int) -> bytes | None:
-    """Return a text of a heap that `text_heap` made, None if it does not lie within these bytes.
-
-    Args:
-        heap: Bytes that hold the heap.
-        position: Where in them the entry of the text begins.
-    """
-    if position + _HEAP_ENTRY.size > len(heap):
-        return None
-    *_, num_bytes = _HEAP_ENTRY.unpack_from(heap, position)
-    text = bytes(heap[position + _HEAP_ENTRY.size : position + _HEAP_ENTRY.size + num_bytes])
-    return text if len(text) == num_bytes else None
+def referenced_bytes(reference: bytes) -> int:
+    """Return the size of the text that a `text_reference` refers to."""
+    return _TEXT.unpack(reference)[0]
 
 
 def encoded_item_bytes(encoded_type: bytes) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isaaclab_arena.errors import StorageError
+from isaaclab_arena.long_work import told
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.commits import CommitRow
 from isaaclab_arena.storage.episode_examiner import EpisodeExaminer
@@ -97,7 +98,7 @@ def read_recordings(job_directory: Path, job: str, rows: Iterable[CommitRow]) ->
             unreadable.append((path, damage(error)))
         else:
             copies += _copies(path, indices, by_index, examiner)
-    for path, index in episode_files(job_directory):
+    for path, index in told(list(episode_files(job_directory)), f"checking job '{job}'"):
         _check_opens(path)
         copies += _copies(path, [index], by_index, examiner)
     return JobRecordings(copies=tuple(copies), unreadable=tuple(unreadable))
