@@ -79,6 +79,8 @@ def described(episode: VerifiedEpisode) -> str:
     """Return in one line what came of an episode."""
     if episode.failure is not None:
         verdict = f"did not finish: {episode.failure}"
+    elif episode.unreadable is not None:
+        verdict = f"cannot be compared: {episode.unreadable}"
     elif episode.difference is not None:
         verdict = f"differs first {episode.difference}"
     else:

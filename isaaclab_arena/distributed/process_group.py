@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 # torch.distributed has these names too, but only at run time, where a type checker does not see them.
-from torch._C._distributed_c10d import HashStore, PrefixStore, Store
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 from torch.distributed.rendezvous import rendezvous
 
 from isaaclab_arena.distributed.context import DistributedContext
@@ -117,8 +117,7 @@ def _join(context: DistributedContext, timeout_s: float, wanted: ProcessGroupCho
     timeout = timedelta(seconds=timeout_s)
     with network_failures(context, timeout_s):
         # The prefix keeps a restart by torchrun from reading the addresses that the attempt before has left.
-        found, _, _ = next(rendezvous("env://", context.rank, context.world_size, timeout=timeout))
-        store = PrefixStore(f"isaaclab_arena/attempt_{context.attempt}", found)
+        store = PrefixStore(f"isaaclab_arena/attempt_{context.attempt}", _find_store(context, timeout))
         ranks = Ranks(context, backend=None, store=store, timeout_s=timeout_s)
         try:
             ranks.backend, reason = _open(ranks, store, timeout, wanted)
@@ -214,6 +213,16 @@ def _drop_group() -> None:
         if dist.is_initialized():
             raise DistributedError("NCCL fails and does not let go; use --process_group gloo")
     dist.distributed_c10d._world.group_count = 0
+
+
+def _find_store(context: DistributedContext, timeout: timedelta) -> Store:
+    """Return the store in which ranks leave words, as soon as it is there: who is missing is found out by name."""
+    if context.launched_by_torchrun:
+        return next(rendezvous("env://", context.rank, context.world_size, timeout=timeout))[0]
+    host, _, port = (context.master_address or "").rpartition(":")
+    return TCPStore(
+        host, int(port), is_master=context.is_rank_zero, timeout=timeout, wait_for_workers=False, multi_tenant=True
+    )
 
 
 def _await_host(context: DistributedContext, timeout_s: float) -> None:

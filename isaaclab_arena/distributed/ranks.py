@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 
 # torch.distributed has this name too, but only at run time, where a type checker does not see it.
 from torch._C._distributed_c10d import Store
@@ -20,6 +21,8 @@ _LOG = logging.getLogger(__name__)
 _POLL_INTERVAL_S = 0.05
 _BEAT_INTERVAL_S = 1.0
 _LINGER_S = 0.3
+_PATIENCE_S = 5.0
+"""For this long nothing is said about waiting."""
 _PIECE_LENGTH = 500_000
 
 
@@ -161,7 +164,8 @@ class Ranks:
 
     def _hear(self, key: str, *, rank: int, name: str) -> str:
         key = f"{self._prefix}{key}"
-        deadline, heard = time.monotonic() + self._timeout_s, b""
+        started = time.monotonic()
+        deadline, heard, told = started + self._timeout_s, b"", False
         with network_failures(self.context, self._timeout_s):
             while not self._store.check([key]):
                 if self._store.check(["stopped"]):
@@ -169,10 +173,27 @@ class Ranks:
                 beat = self._store.get("patience") if self._store.check(["patience"]) else b""
                 if beat != heard:
                     deadline, heard = time.monotonic() + self._timeout_s, beat
+                if not told and time.monotonic() - started > min(_PATIENCE_S, self._timeout_s / 2):
+                    told = True
+                    self._tell_waiting(rank, name, deadline - time.monotonic())
                 if time.monotonic() > deadline:
-                    raise DistributedError(f"rank {rank} did not say its {name} within {self._timeout_s:g} s")
+                    raise DistributedError(
+                        f"rank {rank} did not say its {name} within {self._timeout_s:g} s; check that all "
+                        f"{self.context.world_size} processes were started and are still there"
+                    )
                 time.sleep(_POLL_INTERVAL_S)
             return self._store.get(key).decode()
+
+    def _tell_waiting(self, rank: int, name: str, left_s: float) -> None:
+        until = (datetime.now().astimezone() + timedelta(seconds=left_s)).strftime("%H:%M:%S")
+        _LOG.warning(
+            "rank %d of %d waits for rank %d to say its %s, until %s unless that rank says that it needs longer",
+            self.context.rank,
+            self.context.world_size,
+            rank,
+            name,
+            until,
+        )
 
 
 @contextmanager

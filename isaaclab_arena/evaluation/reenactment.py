@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.errors import ArenaError, first_line
 from isaaclab_arena.evaluation.endings import BROKEN_OFF, ending_of
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions, conditions_from_json
@@ -107,6 +107,9 @@ class _Stage:
             observation = environment.restore(rows, [_conditions(each) for each in given.values()], [*states.values()])
         except KeyError as missing:
             raise ArenaError(f"the recorded conditions lack {missing}, which this environment starts from") from missing
+        except (TypeError, ValueError, IndexError, RuntimeError, OverflowError) as error:
+            # Their keys are those that this environment knows, their values may be anything.
+            raise ArenaError(f"the recorded start does not fit this environment: {first_line(error)}") from error
         self._kept().start(list(given))
         return observation
 
@@ -147,13 +150,13 @@ class _Stage:
     def _actions(self, episode: RecordedEpisode) -> torch.Tensor:
         actions = episode.arrays.get(layout.ACTIONS)
         wanted = self._environment.action_spec.shape
-        if actions is None or len(actions) == 0 or actions.shape[1:] != wanted:
+        if actions is None or actions.ndim != 2 or len(actions) == 0 or actions.shape[1:] != wanted:
             found = "none" if actions is None else f"shape {actions.shape}"
             raise ArenaError(
                 f"the actions of {layout.demo_name(episode.episode_index)} have {found}; "
                 f"the environment takes (num_steps, action_dim) = (1 or more, {wanted[0]})"
             )
-        return torch.as_tensor(actions, dtype=torch.float32, device=self._environment.device)
+        return torch.as_tensor(actions.astype(np.float32), device=self._environment.device)
 
 
 def _simulator_state(episode: RecordedEpisode, environment: Environment, row: int) -> Mapping[str, np.ndarray]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import torch
 
+from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.evaluation.contents import ContentReader
 from isaaclab_arena.evaluation.episode_comparison import Difference, compared_fields, first_difference
 from isaaclab_arena.evaluation.job import Job
@@ -17,7 +19,7 @@ from isaaclab_arena.evaluation.reenactment import Reenactment, recorded_observat
 from isaaclab_arena.evaluation.surroundings import named_differences, surroundings
 from isaaclab_arena.recording.recorder import RecordedObservations
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, UNKNOWN, changes
-from isaaclab_arena.storage.hdf5 import read_episode
+from isaaclab_arena.storage.hdf5 import read_env_args, read_episode
 from isaaclab_arena.storage.layout import ACTIONS
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode, checksum
 
@@ -77,14 +79,14 @@ def replay(files: Mapping[int, Path], settings: ReplaySettings) -> Iterator[Repl
         settings: How.
 
     Raises:
-        ConfigError: If a recording does not say what its environment was, or there is no such environment.
-        StorageError: If a recording cannot be read.
+        ConfigError: If a recording cannot be read or does not say what its environment was, or there is no such
+            environment.
         ArenaError: If a recording does not fit its environment.
     """
     told: dict[Path, Mapping[str, Any]] = {}
-    for index, file in files.items():
-        if file not in told:
-            told[file] = read_episode(file, index).env_args
+    for file in dict.fromkeys(files.values()):
+        with _mistakes_of(file):
+            told[file] = read_env_args(file)
     # Episodes of one environment are replayed together, whichever files they are in.
     key_of = {file: json.dumps(env_args, sort_keys=True) for file, env_args in told.items()}
     ordered = sorted(files, key=lambda index: (key_of[files[index]], index))
@@ -109,7 +111,7 @@ def _replay_together(files: Mapping[int, Path], settings: ReplaySettings) -> Ite
 
 def _environment_job(files: Mapping[int, Path], settings: ReplaySettings) -> Job:
     index, file = next(iter(files.items()))
-    first = read_episode(file, index)
+    first = _read(file, index)
     return recorded_environment_job(
         first.env_args,
         source=str(file),
@@ -122,12 +124,28 @@ def _environment_job(files: Mapping[int, Path], settings: ReplaySettings) -> Job
 def _intact(files: Mapping[int, Path], damaged: list[ReplayedEpisode]) -> Iterator[RecordedEpisode]:
     """Yield the recordings whose arrays are what was written, and put the others into ``damaged``."""
     for index, file in files.items():
-        episode = read_episode(file, index)
+        episode = _read(file, index)
         if checksum(episode.arrays) == episode.attributes.get("checksum"):
             yield episode
         else:
-            num_steps = len(episode.arrays.get(ACTIONS, ()))
+            actions = episode.arrays.get(ACTIONS)
+            num_steps = 0 if actions is None or actions.ndim == 0 else len(actions)
             damaged.append(ReplayedEpisode(episode_index=index, num_steps=num_steps, is_damaged=True))
+
+
+def _read(file: Path, index: int) -> RecordedEpisode:
+    with _mistakes_of(file):
+        return read_episode(file, index)
+
+
+@contextmanager
+def _mistakes_of(file: Path) -> Iterator[None]:
+    """Turn what is wrong with a recording that somebody named into a `ConfigError` that names it too."""
+    try:
+        yield
+    except StorageError as error:
+        text = str(error)
+        raise ConfigError(Problem(text, file=None if str(file) in text else str(file))) from error
 
 
 def _judged(reenactment: Reenactment, now: Mapping[str, str], contents: Mapping[str, str]) -> ReplayedEpisode:

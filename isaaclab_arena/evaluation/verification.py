@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.errors import ArenaError, StorageError, first_line
 from isaaclab_arena.evaluation.endings import BROKEN_OFF
 from isaaclab_arena.evaluation.episode_comparison import Difference, first_difference, result_difference
 from isaaclab_arena.evaluation.surroundings import named_differences
@@ -50,6 +50,7 @@ class VerifiedEpisode:
         compares_arrays: Whether its recording was compared, beside how it ended.
         difference: The first thing that differs, None if nothing does.
         failure: Why it did not finish this time, None if it did.
+        unreadable: Why its recording cannot be compared, None where that is not so.
         explanation: Why a difference is no surprise, None where there is none.
         surroundings: What was other when the run ran: versions, processor, device, model.
         contents: What was run that is not what ran now: checkpoints, classes, robots.
@@ -61,6 +62,7 @@ class VerifiedEpisode:
     compares_arrays: bool = False
     difference: Difference | None = None
     failure: str | None = None
+    unreadable: str | None = None
     explanation: str | None = None
     surroundings: tuple[str, ...] = ()
     contents: tuple[str, ...] = ()
@@ -68,7 +70,7 @@ class VerifiedEpisode:
     @property
     def is_same(self) -> bool:
         """Whether nothing that was compared differs."""
-        return self.difference is None and self.failure is None
+        return self.difference is None and self.failure is None and self.unreadable is None
 
 
 def episodes_to_draw_from(output_directory: Path, plan: RunPlan) -> dict[str, list[int]]:
@@ -245,7 +247,11 @@ def _compared(before: _JobFiles, now: _JobFiles, index: int) -> VerifiedEpisode:
         return dataclasses.replace(verdict, failure="; ".join(now.errors) or "it did not finish")
     again = now.rows[index]
     surroundings = before.surroundings(index), now.surroundings(index)
-    recorded, found = before.recording(index), now.recording(index)
+    try:
+        recorded, found = before.recording(index), now.recording(index)
+    except StorageError as error:
+        # That the files are not whole has been told; the other episodes are still worth comparing.
+        return dataclasses.replace(verdict, unreadable=first_line(error))
     difference = None
     if recorded is not None and found is not None:
         surroundings[0].update(recorded.provenance)

@@ -153,12 +153,13 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
             )
         try:
             actions = read_actions(self._files[index], index)
+            attributes = read_attributes(self._files[index], index)
         except StorageError as error:
             raise PolicyError(str(error)) from error
         misfit = _misfit(actions, index, self._files[index], env)
         if misfit is not None:
             raise PolicyError(misfit)
-        self._warn_of_other_seed(start, index)
+        self._warn_of_other_seed(start, index, attributes.get("placement_seed", attributes.get("seed")))
         self._put(start.env_id, actions)
 
     def _put(self, row: int, actions: np.ndarray) -> None:
@@ -170,9 +171,7 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
         self._lengths[row] = len(actions)
         self._positions[row] = 0
 
-    def _warn_of_other_seed(self, start: EpisodeStart, index: int) -> None:
-        attributes = read_attributes(self._files[index], index)
-        recorded = attributes.get("placement_seed", attributes.get("seed"))
+    def _warn_of_other_seed(self, start: EpisodeStart, index: int, recorded: object) -> None:
         episode = start.episode
         seed = episode.seed if episode.conditions_seed is None else episode.conditions_seed
         if not self._warned and recorded is not None and recorded != seed:

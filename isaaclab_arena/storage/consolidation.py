@@ -6,7 +6,8 @@ from pathlib import Path
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage.atomic import flush_to_disk, storage_errors, written_in_place
-from isaaclab_arena.storage.hdf5 import assemble_dataset, copy_episodes, list_episodes, read_attributes, verify_episodes
+from isaaclab_arena.storage.dataset_assembly import make_dataset
+from isaaclab_arena.storage.hdf5 import list_episodes, read_attributes, verify_episodes
 from isaaclab_arena.storage.layout import demo_name, episode_index_of_file
 
 
@@ -60,23 +61,13 @@ def _consolidate(sources: Mapping[int, Path], dataset: Path) -> tuple[int, ...]:
     indices = tuple(sorted(everything))
     if sources:
         with written_in_place(dataset, overwrite=True) as temporary:
-            _write(everything, temporary, only_parts=not kept)
+            make_dataset(sorted(everything.items()), temporary)
             # The parts are removed next, so the dataset must survive a power failure.
             flush_to_disk(temporary)
     for part in sources.values():
         with storage_errors("remove", part):
             part.unlink(missing_ok=True)
     return indices
-
-
-def _write(sources: Mapping[int, Path], target: Path, *, only_parts: bool) -> None:
-    """Write verified episodes into a file; episode files as they were written take the short way."""
-    ordered = sorted(sources.items())
-    if only_parts and assemble_dataset(ordered, target):
-        return
-    target.unlink(missing_ok=True)
-    copy_episodes(ordered, target)
-    verify_episodes(target, sources)
 
 
 def _damage(sources: Mapping[int, Path]) -> dict[int, str]:

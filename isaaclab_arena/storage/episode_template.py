@@ -6,6 +6,7 @@ worked out once, and an episode is a copy of it with sizes, addresses and conten
 file, its addresses are shifted. Whatever reads HDF5 reads the result.
 """
 
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,14 +16,19 @@ import numpy as np
 from isaaclab_arena.storage.hdf5_format import (
     DIMENSIONS_OFFSET,
     HEAP_ADDRESS_OFFSET,
+    HEAP_ENTRY_BYTES,
+    HEAP_HEADER_BYTES,
     LAYOUT_OFFSET,
+    REFERENCE_BYTES,
     UNDEFINED,
     AttributeType,
     Block,
     attribute_message,
     dataset_messages,
+    encoded_item_bytes,
     group,
     object_header,
+    referenced_bytes,
     text_heap,
     text_reference,
 )
@@ -62,6 +68,25 @@ class EpisodeBlock(Block):
     env_args: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReadBack:
+    """What is in the bytes of an episode.
+
+    Attributes:
+        shapes: Shape of each array.
+        contents: Bytes of each array.
+        values: Value of each attribute: its bytes, a text in UTF-8.
+        num_bytes: How many bytes the episode has.
+        pointers: Where in them the addresses are.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    contents: tuple[memoryview, ...]
+    values: tuple[bytes, ...]
+    num_bytes: int
+    pointers: np.ndarray
+
+
 class EpisodeTemplate:
     """The structure of episodes that differ in sizes, contents and values of attributes alone.
 
@@ -76,6 +101,7 @@ class EpisodeTemplate:
         self._layouts: list[int] = []
         self._pointers: list[int] = []
         self._attributes = attributes
+        self._item_bytes = [encoded_item_bytes(array.encoded_type) for array in arrays]
         members: dict[str, dict[str, int]] = {"": {}}
         for array in arrays:
             self._add_array(array, members)
@@ -87,6 +113,8 @@ class EpisodeTemplate:
         addresses = self._layouts + [at + HEAP_ADDRESS_OFFSET for at in texts]
         self._all_pointers = np.array([*addresses, *self._pointers], np.int64)
         self._moved_metadata: tuple[int, bytes] = (0, bytes(self._metadata))
+        self._fixed = self._bytes_that_are_fixed()
+        self._is_text = [attribute.value_bytes is None for attribute in attributes]
 
     @property
     def group_offset(self) -> int:
@@ -133,7 +161,81 @@ class EpisodeTemplate:
             else:
                 metadata[at : at + len(value)] = value
         parts.append(text_heap(texts))
-        return parts, np.setdiff1d(self._all_pointers, absent) if absent else self._all_pointers
+        return parts, self._pointers_without(absent)
+
+    def read_back(self, content: bytes | memoryview, address: int) -> ReadBack | None:
+        """Return what `filled` was given, None if these are not bytes that it returns.
+
+        Args:
+            content: A file.
+            address: Where in it the episode stands.
+        """
+        metadata = self._metadata_at(address)
+        if address + len(metadata) > len(content):
+            return None
+        found = np.frombuffer(content, np.uint8, len(metadata), address)
+        if ((found ^ np.frombuffer(metadata, np.uint8)) & self._fixed).any():
+            return None
+        view = memoryview(content)
+        position = address + len(metadata)
+        shapes, contents = [], []
+        for (dimensions, shape_at), layout_at, item_bytes in zip(
+            self._dimensions, self._layouts, self._item_bytes, strict=True
+        ):
+            shape = dimensions.unpack_from(content, address + shape_at)
+            place, num_bytes = _PLACE.unpack_from(content, address + layout_at)
+            if num_bytes != math.prod(shape) * item_bytes or place != (position if num_bytes else UNDEFINED):
+                return None
+            shapes.append(shape)
+            contents.append(view[position : position + num_bytes])
+            position += num_bytes + -num_bytes % 8
+        values = self._values_of(view, address, position)
+        if values is None:
+            return None
+        heap = text_heap([value for value, is_text in zip(values, self._is_text, strict=True) if is_text])
+        if content[position : position + len(heap)] != heap:
+            return None
+        absent = [layout_at for layout_at, each in zip(self._layouts, contents, strict=True) if not each]
+        return ReadBack(
+            shapes=tuple(shapes),
+            contents=tuple(contents),
+            values=values,
+            num_bytes=position + len(heap) - address,
+            pointers=self._pointers_without(absent),
+        )
+
+    def _pointers_without(self, absent: Sequence[int]) -> np.ndarray:
+        return np.setdiff1d(self._all_pointers, absent) if absent else self._all_pointers
+
+    def _values_of(self, content: memoryview, address: int, heap_address: int) -> tuple[bytes, ...] | None:
+        """Return the values of the attributes, None if texts are not where `filled` puts them."""
+        values: list[bytes] = []
+        position, number = heap_address + HEAP_HEADER_BYTES, 0
+        for at, attribute in zip(self._values, self._attributes, strict=True):
+            value = bytes(content[address + at : address + at + (attribute.value_bytes or REFERENCE_BYTES)])
+            if attribute.value_bytes is None:
+                number += 1
+                num_bytes = referenced_bytes(value)
+                position += HEAP_ENTRY_BYTES
+                if value != text_reference(num_bytes, heap_address, number):
+                    return None
+                value = bytes(content[position : position + num_bytes])
+                position += num_bytes + -num_bytes % 8
+            values.append(value)
+        return tuple(values)
+
+    def _bytes_that_are_fixed(self) -> np.ndarray:
+        """Return 255 for each byte of the metadata that is the same in all episodes, otherwise 0."""
+        fixed = np.full(len(self._metadata), 255, np.uint8)
+        places = [(shape_at, dimensions.size) for dimensions, shape_at in self._dimensions]
+        places += [(layout_at, _PLACE.size) for layout_at in self._layouts]
+        places += [
+            (at, REFERENCE_BYTES if attribute.value_bytes is None else attribute.value_bytes)
+            for at, attribute in zip(self._values, self._attributes, strict=True)
+        ]
+        for at, num_bytes in places:
+            fixed[at : at + num_bytes] = 0
+        return fixed
 
     def _metadata_at(self, address: int) -> bytes:
         # Files of one job have their episodes at one address.

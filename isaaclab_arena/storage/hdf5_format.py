@@ -33,6 +33,9 @@ _MIN_HEAP_BYTES = 4096
 _HEAP_ENTRY = struct.Struct("<HHIQ")
 _NO_FREE_BLOCK = 1
 _TEXT = struct.Struct("<IQI")
+HEAP_HEADER_BYTES = 16
+HEAP_ENTRY_BYTES = _HEAP_ENTRY.size
+REFERENCE_BYTES = _TEXT.size
 _BYTES_OF_ADDRESS = np.arange(8)
 
 
@@ -199,6 +202,16 @@ def text_heap(texts: Sequence[bytes]) -> bytes:
     if size > used:
         entries.append(_HEAP_ENTRY.pack(0, 0, 0, size - used) + bytes(size - used - _HEAP_ENTRY.size))
     return b"GCOL" + struct.pack("<B3xQ", 1, size) + b"".join(entries)
+
+
+def referenced_bytes(reference: bytes) -> int:
+    """Return the size of the text that a `text_reference` refers to."""
+    return _TEXT.unpack(reference)[0]
+
+
+def encoded_item_bytes(encoded_type: bytes) -> int:
+    """Return how many bytes a value takes of a type as HDF5 writes it."""
+    return int.from_bytes(encoded_type[4:8], "little")
 
 
 def _dataspace(rank: int) -> bytes:

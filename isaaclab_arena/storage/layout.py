@@ -31,7 +31,7 @@ STATES = "states"
 INITIAL_STATE = "initial_state"
 SIMULATOR = "simulator"
 
-_DEMO = re.compile(r"demo_(\d+)")
+_DEMO = re.compile(r"demo_(0|[1-9]\d{0,17})", re.ASCII)
 _DATASET_ENDING = re.compile(r"(_rank\d+)?\.hdf5")
 _EPISODE_FILE = re.compile(r"e(\d+)\.h5")
 _ATTEMPT_FILE = re.compile(r"attempt_([1-9]\d{0,5})\.json", re.ASCII)

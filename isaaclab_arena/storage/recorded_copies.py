@@ -1,15 +1,19 @@
 """Which recordings of a job's episodes are on disk, and whether they are what was written. Only reads."""
 
 import errno
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from isaaclab_arena.errors import StorageError
+from isaaclab_arena.long_work import told
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.commits import CommitRow
-from isaaclab_arena.storage.hdf5 import list_episodes, read_all_attributes, verify_episodes
+from isaaclab_arena.storage.episode_examiner import EpisodeExaminer
+from isaaclab_arena.storage.hdf5 import list_episodes
 from isaaclab_arena.storage.layout import EPISODES_FOLDER
+from isaaclab_arena.storage.recorded_episode import AttributeValue
 from isaaclab_arena.storage.recorded_line import contradiction
 from isaaclab_arena.storage.recordings import datasets, episode_files
 
@@ -85,6 +89,7 @@ def read_recordings(job_directory: Path, job: str, rows: Iterable[CommitRow]) ->
     copies: list[RecordedCopy] = []
     unreadable: list[tuple[Path, str]] = []
     by_index = {row.episode_index: row for row in rows}
+    examiner = EpisodeExaminer()
     for path in datasets(job_directory, job):
         _check_opens(path)
         try:
@@ -92,10 +97,10 @@ def read_recordings(job_directory: Path, job: str, rows: Iterable[CommitRow]) ->
         except StorageError as error:
             unreadable.append((path, damage(error)))
         else:
-            copies += _copies(path, indices, by_index)
-    for path, index in episode_files(job_directory):
+            copies += _copies(path, indices, by_index, examiner)
+    for path, index in told(list(episode_files(job_directory)), f"checking job '{job}'"):
         _check_opens(path)
-        copies += _copies(path, [index], by_index)
+        copies += _copies(path, [index], by_index, examiner)
     return JobRecordings(copies=tuple(copies), unreadable=tuple(unreadable))
 
 
@@ -105,38 +110,39 @@ def damage(error: StorageError) -> str:
     Raises:
         StorageError: If the system could not read the file, which says nothing about what it holds.
     """
-    if getattr(error.__cause__, "errno", None) in _SYSTEM_TROUBLE:
+    cause = error.__cause__
+    if isinstance(cause, MemoryError) or getattr(cause, "errno", None) in _SYSTEM_TROUBLE:
         raise StorageError(
             f"{error}; if that stays so, move the file away, and the episodes that it holds run again"
         ) from error
     return str(error)
 
 
-def _copies(path: Path, indices: list[int], rows: Mapping[int, CommitRow]) -> list[RecordedCopy]:
+def _copies(
+    path: Path, indices: list[int], rows: Mapping[int, CommitRow], examiner: EpisodeExaminer
+) -> list[RecordedCopy]:
     try:
-        # All at once reads the file once; one at a time finds out which are damaged.
-        return _intact_copies(path, indices, rows)
+        examined = examiner.examine(path, indices)
     except StorageError as error:
-        damage(error)
-    copies: list[RecordedCopy] = []
-    for index in indices:
-        try:
-            copies += _intact_copies(path, [index], rows)
-        except StorageError as error:
-            copies.append(RecordedCopy(episode_index=index, path=path, checksum=None, damage=damage(error)))
-    return copies
+        examined = [error] * len(indices)
+    return [_copy(path, index, found, rows.get(index)) for index, found in zip(indices, examined, strict=True)]
 
 
-def _intact_copies(path: Path, indices: list[int], rows: Mapping[int, CommitRow]) -> list[RecordedCopy]:
-    verify_episodes(path, indices)
-    copies = []
-    for index, attributes in zip(indices, read_all_attributes(path, indices), strict=True):
-        checksum, row = int(attributes["checksum"]), rows.get(index)
-        difference = None if row is None or row.checksum != checksum else contradiction(row, attributes)
-        copies.append(RecordedCopy(episode_index=index, path=path, checksum=checksum, contradiction=difference))
-    return copies
+def _copy(
+    path: Path, index: int, found: Mapping[str, AttributeValue] | StorageError, row: CommitRow | None
+) -> RecordedCopy:
+    if isinstance(found, StorageError):
+        return RecordedCopy(episode_index=index, path=path, checksum=None, damage=damage(found))
+    checksum = int(found["checksum"])
+    difference = None if row is None or row.checksum != checksum else contradiction(row, found)
+    return RecordedCopy(episode_index=index, path=path, checksum=checksum, contradiction=difference)
 
 
 def _check_opens(path: Path) -> None:
-    with storage_errors("read", path), path.open("rb"):
-        pass
+    with storage_errors("read", path):
+        mode = path.stat().st_mode
+        # Opening a pipe would wait for somebody to write to it.
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise StorageError(f"cannot read {path}: it is no file but a pipe, a socket or a device; move it away")
+        with path.open("rb"):
+            pass

@@ -14,6 +14,8 @@ from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import adapter
 from isaaclab_arena.storage.layout import CONTENTS_ATTRIBUTE
 
+from isaaclab_arena.errors import StorageError
+
 AttributeValue: TypeAlias = str | int | float | bool
 Arrays: TypeAlias = Mapping[str, np.ndarray]
 """Path below the episode's group, such as ``obs/robot_joint_pos``, to array."""
@@ -47,7 +49,11 @@ class RecordedEpisode:
     @property
     def provenance(self) -> Mapping[str, str]:
         """What it was recorded with: versions, processor, model and so on; empty where that was not recorded."""
-        return json.loads(str(self.attributes.get("provenance", "{}")))
+        return parsed_mapping(self.attributes.get("provenance", "{}"), "the provenance")
+
+
+JSON_ATTRIBUTES = ("conditions", "metrics", "provenance")
+"""Attributes of an episode that hold a JSON object as text."""
 
     @property
     def contents(self) -> Contents | None:
@@ -56,6 +62,25 @@ class RecordedEpisode:
             return adapter(Contents).validate_json(str(self.attributes.get(CONTENTS_ATTRIBUTE, "")))
         except ValidationError:
             return None
+
+
+def parsed_mapping(text: object, what: str) -> Mapping[str, Any]:
+    """Return the JSON object that an attribute holds.
+
+    Args:
+        text: Its value.
+        what: What messages call it.
+
+    Raises:
+        StorageError: If it is no text, no JSON, or another thing than an object.
+    """
+    try:
+        value = json.loads(text) if isinstance(text, str) else text
+    except (ValueError, RecursionError) as error:
+        raise StorageError(f"{what} is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise StorageError(f"{what} is no JSON object but a {type(value).__name__}")
+    return value
 
 
 def checksum(arrays: Arrays) -> int:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage.atomic import flush_to_disk, storage_errors, written_in_place
-from isaaclab_arena.storage.hdf5 import copy_episodes, list_episodes, read_attributes, verify_episodes
+from isaaclab_arena.storage.dataset_assembly import make_dataset
+from isaaclab_arena.storage.hdf5 import list_episodes, read_attributes
 from isaaclab_arena.storage.layout import episode_file_name
 
 
@@ -58,8 +59,7 @@ def keep_episode_aside(dataset: Path, episode_index: int, folder: Path) -> None:
     if any(_holds(kept, episode_index, checksum) for kept in _taken_names(folder, name)):
         return
     with written_in_place(_free_name(folder, name)) as temporary:
-        copy_episodes([(episode_index, dataset)], temporary)
-        verify_episodes(temporary, [episode_index])
+        make_dataset([(episode_index, dataset)], temporary)
 
 
 def drop_episodes(dataset: Path, episode_indices: Collection[int]) -> None:
@@ -76,8 +76,7 @@ def drop_episodes(dataset: Path, episode_indices: Collection[int]) -> None:
             dataset.unlink()
         return
     with written_in_place(dataset, overwrite=True) as temporary:
-        copy_episodes([(index, dataset) for index in remaining], temporary)
-        verify_episodes(temporary, remaining)
+        make_dataset([(index, dataset) for index in remaining], temporary)
         flush_to_disk(temporary)
 
 

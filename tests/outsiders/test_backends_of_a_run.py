@@ -197,7 +197,8 @@ def test_groups_of_rows_share_what_was_measured_for_the_largest(builder, tmp_pat
     machinery = Machinery(devices=GPUS, num_threads=1, num_groups=num_groups)
     settled = job.with_backend(settle_backends([job], machinery)["coins"])
     assert [rows for rows, _ in builder.measured] == [measured]
-    build_groups(settled, settings(tmp_path, num_groups=num_groups), Workbench(), StartUpClock("coins", import_s=None))
+    clock = StartUpClock("coins", import_s=None)
+    build_groups(settled, settings(tmp_path, num_groups=num_groups), Workbench(), clock, tmp_path / "coins")
     assert builder.backends == ["warp"] * min(num_groups, 5)
 
 

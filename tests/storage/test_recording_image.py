@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from isaaclab_arena.storage import hdf5
+from isaaclab_arena.storage import dataset_assembly, hdf5
 from isaaclab_arena.storage.consolidation import consolidate
 from isaaclab_arena.storage.layout import episode_file_name
 from isaaclab_arena.storage.recorded_episode import Compression, RecordedEpisode
@@ -65,8 +65,8 @@ def test_a_dataset_put_together_from_bytes_is_what_the_library_copies_together(t
     for part, episode in zip(parts, (recorded(0), many_types(3), recorded(11, length=200)), strict=True):
         hdf5.write_episode(part, episode)
     sources = list(zip((0, 3, 11), parts, strict=True))
-    hdf5.copy_episodes(sources, tmp_path / "theirs.hdf5")
-    assert hdf5.assemble_dataset(sources, tmp_path / "ours.hdf5")
+    dataset_assembly.copy_episodes(sources, tmp_path / "theirs.hdf5")
+    assert dataset_assembly.assemble_dataset(sources, tmp_path / "ours.hdf5")
     assert everything(tmp_path / "ours.hdf5") == everything(tmp_path / "theirs.hdf5")
     hdf5.verify_episodes(tmp_path / "ours.hdf5", [0, 3, 11])
 
@@ -107,7 +107,7 @@ def test_a_file_cut_short_or_named_after_another_episode_is_not_taken_over_unrea
     hdf5.write_episode(path, recorded(4))
     content = path.read_bytes()
     assert all(block_of(content[:size]) is None for size in range(0, len(content), 97))
-    assert not hdf5.assemble_dataset([(5, path)], tmp_path / "dataset.hdf5")
+    assert not dataset_assembly.assemble_dataset([(5, path)], tmp_path / "dataset.hdf5")
 
 
 def test_episodes_of_the_library_and_of_ours_end_in_one_dataset(tmp_path):

@@ -1,0 +1,139 @@
+"""How much a recording may make its reader do: what it declares is held against what its file has room for.
+
+A few bytes of HDF5 can declare an array of any size, and any number of episodes that are one and the same group. So
+before anything is read, declared sizes are compared with stored ones, and everything that is read from one opening of a
+file together with the size of that file.
+"""
+
+import math
+import zlib
+
+import h5py
+import numpy as np
+
+from isaaclab_arena.errors import StorageError
+
+FREE_EXPANSION_BYTES = 1 << 30
+"""How much compressed arrays may hold in any case, so that black pictures of any length are read."""
+MAX_EXPANSION = 1100
+"""How many bytes may come of a stored one beyond that; deflate gives 1,032 at most."""
+MIN_MEMBER_BYTES = 32
+"""What an object or an attribute takes in a file, at the least."""
+
+_NUMBERS = "biuf"
+_MAX_NUMBER_BYTES = 8
+_HEADER_BYTES = 4096
+_MANY_AND_TOO_BIG = "declares more than its file has room for"
+
+
+class ReadingBudget:
+    """What is left of what may be read from one file.
+
+    Args:
+        file_bytes: Size of the file.
+    """
+
+    def __init__(self, file_bytes: int) -> None:
+        self._members = file_bytes // MIN_MEMBER_BYTES
+        self._plain_bytes = file_bytes
+        self._expanded_bytes = FREE_EXPANSION_BYTES + MAX_EXPANSION * file_bytes
+
+    def spend_members(self, number: int, place: str) -> None:
+        """Take account of objects or attributes that are about to be looked at.
+
+        Raises:
+            StorageError: If the file cannot hold as many: some of them are the same.
+        """
+        self._members -= number
+        if self._members < 0:
+            raise StorageError(f"{place} {_MANY_AND_TOO_BIG}: its groups hold each other")
+
+    def spend_array(self, dataset: h5py.h5d.DatasetID, place: str) -> None:
+        """Take account of an array that is about to be read; see `check_array`.
+
+        Raises:
+            StorageError: If the arrays of this file, together, are more than it can hold.
+        """
+        num_bytes, is_filtered = check_array(dataset, place)
+        if is_filtered:
+            self._expanded_bytes -= num_bytes
+        else:
+            self._plain_bytes -= num_bytes
+        if min(self._expanded_bytes, self._plain_bytes) < 0:
+            raise StorageError(f"{place} {_MANY_AND_TOO_BIG}: arrays share what they hold")
+
+
+def check_array(dataset: h5py.h5d.DatasetID, place: str) -> tuple[int, bool]:
+    """Refuse a dataset that is no array of numbers, lies elsewhere, or declares more than is stored of it.
+
+    Args:
+        dataset: The dataset, of which no value is read.
+        place: What messages call it.
+
+    Returns:
+        How many bytes reading it takes, and whether they are compressed.
+
+    Raises:
+        StorageError: If it is refused.
+    """
+    properties = dataset.get_create_plist()
+    layout = properties.get_layout()
+    if layout == h5py.h5d.VIRTUAL or properties.get_external_count() > 0:
+        raise StorageError(f"{place} takes its values from other files, and those are not read")
+    kind = _number_type(dataset, place)
+    if dataset.get_space().get_simple_extent_type() == h5py.h5s.NULL:
+        raise StorageError(f"{place} has no shape and holds nothing")
+    declared = math.prod(dataset.shape) * kind.itemsize
+    if declared == 0:
+        return 0, False
+    stored, is_filtered = dataset.get_storage_size(), False
+    if layout == h5py.h5d.CHUNKED:
+        chunk = properties.get_chunk()
+        chunk_bytes = math.prod(chunk) * kind.itemsize
+        # HDF5 unpacks whole chunks, also where they reach beyond the array.
+        declared = chunk_bytes * math.prod(-(-size // part) for size, part in zip(dataset.shape, chunk, strict=True))
+        is_filtered = properties.get_nfilters() > 0
+        if is_filtered:
+            _check_filtered(dataset, chunk_bytes, stored, place)
+    allowed = stored if not is_filtered else min(stored, 1) * FREE_EXPANSION_BYTES + MAX_EXPANSION * stored
+    if declared > allowed:
+        raise StorageError(f"{place} declares {declared:,} bytes, of which {stored:,} are stored")
+    return declared, is_filtered
+
+
+def _number_type(dataset: h5py.h5d.DatasetID, place: str) -> np.dtype:
+    try:
+        kind = dataset.dtype
+    except (TypeError, ValueError) as error:
+        raise StorageError(f"{place} holds what is no number: {error}") from error
+    if kind.kind not in _NUMBERS or kind.itemsize > _MAX_NUMBER_BYTES:
+        raise StorageError(f"{place} holds {kind}, and only numbers are read, of up to 8 bytes")
+    return kind
+
+
+def _check_filtered(dataset: h5py.h5d.DatasetID, chunk_bytes: int, stored: int, place: str) -> None:
+    """Refuse chunks that unpack into more than a chunk: HDF5 makes room for all of it before it looks."""
+    if stored * MAX_EXPANSION <= FREE_EXPANSION_BYTES:
+        return
+    properties = dataset.get_create_plist()
+    last = properties.get_filter(properties.get_nfilters() - 1)[0]
+    chunks = []
+    dataset.chunk_iter(lambda chunk: chunks.append((chunk.chunk_offset, chunk.size)))
+    for offset, num_bytes in chunks:
+        if num_bytes > chunk_bytes + chunk_bytes // 64 + _HEADER_BYTES:
+            raise StorageError(f"{place} stores {num_bytes:,} bytes of a chunk of {chunk_bytes:,}")
+        if last == h5py.h5z.FILTER_DEFLATE and num_bytes * MAX_EXPANSION > FREE_EXPANSION_BYTES:
+            _check_inflates(dataset.read_direct_chunk(offset)[1], chunk_bytes, place)
+
+
+def _check_inflates(content: bytes, chunk_bytes: int, place: str) -> None:
+    inflating = zlib.decompressobj()
+    try:
+        while content and not inflating.eof and chunk_bytes >= 0:
+            chunk_bytes -= len(inflating.decompress(content, 1 << 24))
+            content = inflating.unconsumed_tail
+    except zlib.error:
+        # HDF5 says what is wrong with it.
+        return
+    if chunk_bytes < 0:
+        raise StorageError(f"{place} holds a chunk that unpacks into more than a chunk")

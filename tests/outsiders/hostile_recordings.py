@@ -1,0 +1,511 @@
+"""HDF5 files that mean harm, by kind, and every reader of this package on each of them.
+
+``python -m tests.outsiders.hostile_recordings FOLDER SEED BEGIN END`` runs the readers on kinds in the order of a seed,
+and prints one line for each thing that no reader may do. It is a program of its own so that it can be limited in memory
+and so that a crash of HDF5's library is noticed and ends nothing else.
+"""
+
+import json
+import logging
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import traceback
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import torch
+
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, StorageError
+from isaaclab_arena.evaluation.eval_runner import main as evaluate
+from isaaclab_arena.evaluation.folder_check import check_folder
+from isaaclab_arena.evaluation.replaying import ReplaySettings, replay
+from isaaclab_arena.policy.catalog import resolve_policy_class
+from isaaclab_arena.results.merge import merge_results
+from isaaclab_arena.storage import dataset_assembly, hdf5
+from isaaclab_arena.storage.layout import episode_file_name
+from isaaclab_arena.storage.leftovers import consolidate_leftovers
+from isaaclab_arena.storage.recorded_steps import RecordedArray, RecordedSteps
+from isaaclab_arena.storage.recovery import recover_run
+from isaaclab_arena.storage.run_plan import read_run_plan
+from tests.fakes import CoinBuilder
+from tests.policy.playing import play
+
+MAX_KIND_S = 60.0
+MORE_MEMORY_BYTES = 2 << 30
+JOB, VICTIM = "coins", 1
+EPISODE = f"data/demo_{VICTIM}"
+
+Change = Callable[[h5py.File], None]
+
+# Shapes, types and layouts: what stands where an array should be.
+
+
+def null(group: h5py.Group, name: str) -> None:
+    group[name] = h5py.Empty("f4")
+
+
+def scalar(group: h5py.Group, name: str) -> None:
+    group[name] = np.float32(1)
+
+
+def huge(group: h5py.Group, name: str) -> None:
+    group.create_dataset(name, (10**12, 2), np.float32)
+
+
+def huge_in_chunks(group: h5py.Group, name: str) -> None:
+    group.create_dataset(name, (10**10, 2), np.float32, chunks=(1000, 2))
+
+
+def huge_and_compressed(group: h5py.Group, name: str) -> None:
+    dataset = group.create_dataset(name, (10**10, 2), np.float32, chunks=(1000, 2), compression="gzip")
+    dataset[0] = 1
+
+
+def never_written(group: h5py.Group, name: str) -> None:
+    group.create_dataset(name, (30, 2), np.float32, chunks=(10, 2), compression="gzip")
+
+
+def giant_chunk(group: h5py.Group, name: str) -> None:
+    dataset = group.create_dataset(
+        name, (1, 2), np.float32, chunks=(400_000_000, 2), maxshape=(None, 2), compression="gzip"
+    )
+    dataset.id.write_direct_chunk((0, 0), zlib.compress(bytes(10_000)))
+
+
+def empty_and_endless(group: h5py.Group, name: str) -> None:
+    group.create_dataset(name, (0, 10**15), np.float32)
+
+
+def bomb(group: h5py.Group, name: str) -> None:
+    dataset = group.create_dataset(name, (1 << 18, 1 << 12), np.float32, chunks=(1 << 14, 1 << 12), compression="gzip")
+    packed = zlib.compress(bytes(1 << 20), 9)
+    for row in range(0, 1 << 18, 1 << 14):
+        dataset.id.write_direct_chunk((row, 0), packed)
+
+
+def chunk_that_swells(group: h5py.Group, name: str) -> None:
+    dataset = group.create_dataset(name, (1 << 18, 4), np.float32, chunks=(1 << 18, 4), compression="gzip")
+    packing = zlib.compressobj(9)
+    packed = b"".join(packing.compress(bytes(1 << 24)) for _ in range(256)) + packing.flush()
+    dataset.id.write_direct_chunk((0, 0), packed)
+
+
+def garbage_chunk(group: h5py.Group, name: str) -> None:
+    dataset = group.create_dataset(name, (30, 2), np.float32, chunks=(30, 2), compression="gzip", fletcher32=True)
+    dataset.id.write_direct_chunk((0, 0), b"no deflate at all")
+
+
+def missing_filter(group: h5py.Group, name: str) -> None:
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_chunk((30, 2))
+    properties.set_filter(31999, h5py.h5z.FLAG_OPTIONAL, ())
+    space, kind = h5py.h5s.create_simple((30, 2)), h5py.h5t.NATIVE_FLOAT
+    dataset = h5py.h5d.create(group.id, name.encode(), kind, space, properties)
+    dataset.write_direct_chunk((0, 0), bytes(30 * 2 * 4))
+
+
+def of_type(kind: Any) -> Callable[[h5py.Group, str], None]:
+    def create(group: h5py.Group, name: str) -> None:
+        group.create_dataset(name, (30, 2), kind)[...] = np.zeros((30, 2), kind)
+
+    return create
+
+
+def texts(group: h5py.Group, name: str) -> None:
+    group[name] = np.array([["push"] * 2] * 30, dtype=object)
+
+
+def references(group: h5py.Group, name: str) -> None:
+    group.create_dataset(name, (30, 2), h5py.ref_dtype)[...] = group.ref
+
+
+def lists(group: h5py.Group, name: str) -> None:
+    dataset = group.create_dataset(name, (30,), h5py.vlen_dtype(np.float32))
+    dataset[0] = np.ones(3, np.float32)
+
+
+def subgroup(group: h5py.Group, name: str) -> None:
+    group.create_group(name)["actions"] = np.zeros((30, 2), np.float32)
+
+
+def named_type(group: h5py.Group, name: str) -> None:
+    group[name] = np.dtype("f4")
+
+
+def virtual(group: h5py.Group, name: str) -> None:
+    layout = h5py.VirtualLayout((30, 2), np.float32)
+    layout[:] = h5py.VirtualSource("secret.h5", "data/demo_0/actions", (30, 2))
+    group.create_virtual_dataset(name, layout)
+
+
+def external_bytes(group: h5py.Group, name: str) -> None:
+    group.create_dataset(name, (30, 2), np.float32, external=[("/dev/zero", 0, h5py.h5f.UNLIMITED)])
+
+
+def soft_link(group: h5py.Group, name: str) -> None:
+    group[name] = h5py.SoftLink("/data/demo_0/actions")
+
+
+def dangling_link(group: h5py.Group, name: str) -> None:
+    group[name] = h5py.SoftLink("/nowhere")
+
+
+def circular_link(group: h5py.Group, name: str) -> None:
+    group[name] = h5py.SoftLink(f"{group.name}/{name}")
+
+
+def external_link(group: h5py.Group, name: str) -> None:
+    group[name] = h5py.ExternalLink("/dev/zero", "/data")
+
+
+def root(group: h5py.Group, name: str) -> None:
+    group[name] = group.file["/"]
+
+
+ARRAYS: dict[str, Callable[[h5py.Group, str], None]] = {
+    each.__name__: each
+    for each in (
+        null, scalar, huge, huge_in_chunks, huge_and_compressed, never_written, giant_chunk, empty_and_endless, bomb,
+        chunk_that_swells, garbage_chunk, missing_filter, texts, references, lists, subgroup, named_type, virtual,
+        external_bytes, soft_link, dangling_link, circular_link, external_link, root,
+    )
+} | {
+    f"of type {kind}": of_type(kind)
+    for kind in ("f2", ">f4", "f8", "g", "c8", "u8", ">i8", "?", "S7", "V9", "f4,i4")
+}  # fmt: skip
+PLACES = (
+    "actions",
+    "obs/clock",
+    "states/rigid_object/coin/root_pose",
+    "dones",
+    "initial_state/simulator/more",
+    "new/x",
+)
+
+# What stands where a text or a number should be.
+
+VALUES: dict[str, Any] = {
+    "null": h5py.Empty("f4"),
+    "a list": np.arange(5),
+    "no numbers": np.zeros(0),
+    "a long double": np.longdouble(1),
+    "not a number": np.nan,
+    "a large number": np.uint64(2**64 - 1),
+    "a negative number": -1,
+    "true": True,
+    "a text": "no JSON {",
+    "bytes": np.bytes_(b"\xff\xfe"),
+    "a JSON list": "[1, 2]",
+    "a JSON number": "1e400",
+    "deep JSON": "[" * 50_000,
+    "other JSON": '{"coin.heads": {"a": [null]}, "coin.number": "x"}',
+    "a record": np.zeros((), "f4,i4"),
+    "a complex number": 1j,
+    "steering characters": "\x1b[2J\u202e",
+    "a digit too many": "1" * 5000,
+}
+ATTRIBUTES = (
+    "checksum", "num_samples", "conditions", "metrics", "provenance", "commit", "job", "seed", "episode_index",
+    "outcome", "success", "episode_return", "termination", "control_dt",
+)  # fmt: skip
+OF_DATA = ("env_args", "total")
+
+# What is wrong with the groups.
+
+
+def group_is_array(file: h5py.File) -> None:
+    del file[EPISODE]
+    file[EPISODE] = np.zeros(3)
+
+
+def data_is_array(file: h5py.File) -> None:
+    del file["data"]
+    file["data"] = np.zeros(3)
+
+
+def data_is_missing(file: h5py.File) -> None:
+    del file["data"]
+
+
+def group_is_empty(file: h5py.File) -> None:
+    del file[EPISODE]
+    file.create_group(EPISODE)
+
+
+def holds_itself(file: h5py.File) -> None:
+    file[f"{EPISODE}/again"] = file[EPISODE]
+
+
+def holds_itself_often(file: h5py.File) -> None:
+    for number in range(50):
+        file[f"{EPISODE}/again{number}"] = file[EPISODE]
+
+
+def ten_ways_down(file: h5py.File) -> None:
+    above: Any = file[EPISODE]
+    for _ in range(14):
+        below = file.create_group(f"spare{len(file)}")
+        for number in range(10):
+            above[f"way{number}"] = below
+        above = below
+
+
+def one_group_many_names(file: h5py.File) -> None:
+    for number in range(3000):
+        file[f"data/demo_{number + 10}"] = file[EPISODE]
+
+
+def odd_names(file: h5py.File) -> None:
+    for name in ("demo_007", "demo_-1", "demo_1\x1b[2J", "demo_\u0664", "demo_" + "9" * 5000, "demo_", "demo_1.0"):
+        file.create_group(f"data/{name}")
+
+
+def odd_names_of_the_same(file: h5py.File) -> None:
+    file["data/demo_01"] = file[EPISODE]
+
+
+def names_that_are_no_text(file: h5py.File) -> None:
+    group = file[EPISODE]
+    assert isinstance(group, h5py.Group)
+    group.id.links.create_hard(b"\xff\xfe", group.id, b"actions")
+
+
+def linked_episode(file: h5py.File) -> None:
+    del file[EPISODE]
+    file[EPISODE] = h5py.ExternalLink("/dev/zero", "/data/demo_0")
+
+
+GROUPS: dict[str, Change] = {
+    each.__name__: each
+    for each in (
+        group_is_array, data_is_array, data_is_missing, group_is_empty, holds_itself, holds_itself_often, ten_ways_down,
+        one_group_many_names, odd_names, odd_names_of_the_same, names_that_are_no_text, linked_episode,
+    )
+}  # fmt: skip
+
+# What is wrong with the file.
+
+
+def cut_at(part: float) -> Callable[[Path], None]:
+    return lambda path: os.truncate(path, int(path.stat().st_size * part))
+
+
+def replaced_by(content: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(content)
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def link_to_nothing(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/nowhere")
+
+
+def link_to_a_device(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+FILES: dict[str, Callable[[Path], object]] = {
+    **{f"cut at {part}": cut_at(part) for part in (0.05, 0.3, 0.6, 0.9, 0.999)},
+    "empty": replaced_by(b""),
+    "only a signature": replaced_by(b"\x89HDF\r\n\x1a\n"),
+    "garbage": replaced_by(bytes(range(256)) * 100),
+    "a pipe": pipe,
+    "a link to nothing": link_to_nothing,
+    "a link to a device": link_to_a_device,
+}
+SYSTEMS_OWN = frozenset({"a pipe", "a link to nothing", "a link to a device"})
+"""Kinds that `--resume` names, leaving what is there as it is: it cannot tell what they were."""
+
+
+def kinds() -> dict[str, Callable[[Path], object]]:
+    """Return every kind of bad file: what it is, and what makes a good file one."""
+
+    def in_file(change: Change) -> Callable[[Path], None]:
+        def apply(path: Path) -> None:
+            with h5py.File(path, "r+") as file:
+                change(file)
+
+        return apply
+
+    found = dict(FILES)
+    for (what, create), place in product(ARRAYS.items(), PLACES):
+        found[f"{place} is {what}"] = in_file(lambda file, create=create, place=place: _replace(file, place, create))
+    for (what, value), name in product(VALUES.items(), (*ATTRIBUTES, *OF_DATA)):
+        where = "data" if name in OF_DATA else EPISODE
+        found[f"attribute {name} is {what}"] = in_file(
+            lambda file, where=where, name=name, value=value: _set(file[where], name, value)
+        )
+    for name in (*ATTRIBUTES, *OF_DATA):
+        where = "data" if name in OF_DATA else EPISODE
+        found[f"attribute {name} is missing"] = in_file(lambda file, where=where, name=name: _drop(file[where], name))
+    found |= {what: in_file(change) for what, change in GROUPS.items()}
+    return found
+
+
+def _replace(file: h5py.File, place: str, create: Callable[[h5py.Group, str], None]) -> None:
+    path = f"{EPISODE}/{place}"
+    if path in file:
+        del file[path]
+    folder, _, name = path.rpartition("/")
+    group = file.require_group(folder)
+    assert isinstance(group, h5py.Group)
+    create(group, name)
+
+
+def _set(thing: Any, name: str, value: Any) -> None:
+    thing.attrs[name] = value
+
+
+def _drop(thing: Any, name: str) -> None:
+    thing.attrs.pop(name, None)
+
+
+# What readers must do about it.
+
+
+def make_run(folder: Path) -> Path:
+    """Run a job of four short episodes and return its output folder."""
+    jobs = folder / "jobs.json"
+    arguments = {"environment": "coins", "num_envs": 2, "success_step": 3, "failure_step": 5}
+    job = {"name": JOB, "num_episodes": 4, "policy_type": "zero_action", "arena_env_args": arguments}
+    jobs.write_text(json.dumps({"jobs": [job]}))
+    assert evaluate(["--eval_jobs_config", str(jobs), "--output_dir", str(folder / "run")]) == 0
+    return folder / "run"
+
+
+def complaints(run: Path, folder: Path, spoil: Callable[[Path], object], *, is_systems: bool) -> Iterator[str]:
+    """Yield what readers do with a bad file that none of them may do.
+
+    Args:
+        run: The output of `make_run`.
+        folder: Where to work; it does not exist.
+        spoil: Makes a good file a bad one.
+        is_systems: Whether the system, not HDF5, is what the file is about.
+    """
+    for as_part in (False, True):
+        output = shutil.copytree(run, folder / f"part_{as_part}")
+        bad = _bad_file(output, as_part=as_part)
+        spoil(bad)
+        for name, (read, allowed) in _readers(bad, output).items():
+            with _told(name, allowed) as told:
+                read()
+            yield from told
+        with _told("resume", (StorageError,) if is_systems else ()) as told:
+            first = recover_run(output, read_run_plan(output), retry_errors=False, attempt=2)
+            kept = {index for begin, end in first.jobs[0].finished for index in range(begin, end)}
+            if not kept >= {0, 2, 3} - ({0, 2, 3} if not as_part else set()):
+                told.append(f"resume lost sound episodes: only {sorted(kept)} are left")
+            again = recover_run(output, read_run_plan(output), retry_errors=False, attempt=2)
+            if again.jobs[0].finished != first.jobs[0].finished:
+                told.append(f"resume finds {again.jobs[0].finished} after {first.jobs[0].finished}")
+        yield from told
+
+
+def _bad_file(output: Path, *, as_part: bool) -> Path:
+    """Return the file to spoil: the job's dataset, or that of one episode that was taken out of it."""
+    dataset = output / JOB / f"dataset_{JOB}.hdf5"
+    if not as_part:
+        return dataset
+    part = output / JOB / "episodes" / episode_file_name(VICTIM)
+    part.parent.mkdir()
+    dataset_assembly.copy_episodes([(VICTIM, dataset)], part)
+    rest = dataset.with_suffix(".rest")
+    dataset_assembly.copy_episodes([(index, dataset) for index in (0, 2, 3)], rest)
+    rest.replace(dataset)
+    return part
+
+
+def _readers(bad: Path, output: Path) -> dict[str, tuple[Callable[[], object], tuple[type[Exception], ...]]]:
+    own = (StorageError,)
+    settings = ReplaySettings(num_envs=2, device=torch.device("cpu"), num_threads=1)
+    files = {VICTIM: bad}
+    return {
+        "list": (lambda: hdf5.list_episodes(bad), own),
+        "attributes": (lambda: hdf5.read_attributes(bad, VICTIM), own),
+        "actions": (lambda: hdf5.read_actions(bad, VICTIM), own),
+        "episode": (lambda: hdf5.read_episode(bad, VICTIM).provenance, own),
+        "verify one": (lambda: hdf5.verify_episodes(bad, [VICTIM]), own),
+        "totals": (lambda: hdf5.read_totals(bad), own),
+        "steps": (lambda: _read_steps(bad), own),
+        "replay": (lambda: list(replay(files, settings)), (ConfigError, ArenaError)),
+        "replay policy": (lambda: _play(bad), (ConfigError, PolicyError)),
+        "merge": (lambda: merge_results(output), ()),
+        "verify": (lambda: list(check_folder(output, merge_results(output))), ()),
+        "leftovers": (lambda: consolidate_leftovers(output / JOB, JOB), own),
+    }
+
+
+def _read_steps(bad: Path) -> None:
+    steps = RecordedSteps()
+    for name in steps.names(bad, VICTIM):
+        steps.array(RecordedArray(file=bad, episode_index=VICTIM, name=name)).sum()
+
+
+def _play(bad: Path) -> None:
+    play(resolve_policy_class("replay").from_dict({"replay_file_path": str(bad), "episode_name": "demo_1"}), 1)
+
+
+class _TooSlowError(Exception):
+    """A reader took longer than `MAX_KIND_S`."""
+
+
+@contextmanager
+def _told(name: str, allowed: tuple[type[Exception], ...]) -> Iterator[list[str]]:
+    """Note what a reader may not do: raise what is not allowed, run out of memory, or take too long."""
+    told: list[str] = []
+    signal.setitimer(signal.ITIMER_REAL, MAX_KIND_S)
+    try:
+        yield told
+    except allowed as error:
+        if "no memory" in str(error):
+            told.append(f"{name}: {error}")
+    except _TooSlowError:
+        told.append(f"{name} took longer than {MAX_KIND_S} s")
+    except Exception as error:  # noqa: BLE001  whatever it is, it is what is looked for
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        told.append(f"{name} raised {type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _too_slow(number: int, frame: object) -> None:
+    raise _TooSlowError
+
+
+def main(folder: Path, seed: int, begin: int, end: int) -> None:
+    """Run the readers on a part of all kinds, in the order that a seed gives them, and print what they may not do."""
+    ENVIRONMENTS.register("coins", CoinBuilder())
+    run = make_run(folder)
+    logging.disable(logging.CRITICAL)
+    signal.signal(signal.SIGALRM, _too_slow)
+    resident = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    resource.setrlimit(resource.RLIMIT_AS, (resident + MORE_MEMORY_BYTES, resource.RLIM_INFINITY))
+    everything = kinds()
+    drawn = sorted(everything)
+    random.Random(seed).shuffle(drawn)
+    for kind in drawn[begin:end]:
+        work = folder / "work"
+        for complaint in complaints(run, work, everything[kind], is_systems=kind in SYSTEMS_OWN):
+            sys.stdout.write(f"COMPLAINT {kind}: {complaint}\n")
+        shutil.rmtree(work)
+    sys.stdout.write(f"DONE {len(drawn[begin:end])} of {len(drawn)} kinds\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))
