@@ -31,6 +31,10 @@ def number_options(options_class: type) -> list[str]:
     return [field.name for field in dataclasses.fields(options_class) if "float" in str(hints[field.name])]
 
 
+def options(name: str, value: object) -> EvalOptions:
+    return dataclasses.replace(EvalOptions(eval_jobs_config="x"), **{name: value})
+
+
 @pytest.mark.parametrize("text", NO_NUMBERS)
 @pytest.mark.parametrize(
     ("options_class", "needed", "option"),
@@ -56,9 +60,9 @@ def test_the_runners_have_numbers_for_these_tests():
 @pytest.mark.parametrize("text", NO_NUMBERS)
 @pytest.mark.parametrize("option", number_options(FinetuneOptions))
 def test_every_number_of_the_model_training_is_finite(tmp_path, option, text):
-    options = FinetuneOptions(dataset=("x",), output_dir=tmp_path, **{option: float(text)})
+    training = dataclasses.replace(FinetuneOptions(dataset=("x",), output_dir=tmp_path), **{option: float(text)})
     with pytest.raises(ConfigError, match=f"--{option}: {float(text)} is no finite number"):
-        options.check()
+        training.check()
 
 
 def test_a_training_would_refuse_such_numbers_too():
@@ -88,12 +92,12 @@ class Options:
 
 
 @pytest.mark.parametrize(
-    "options", [{"number": 10**309}, {"numbers": [1.0, 10**309]}, {"named": {"a": 10**309}}, {"number": -(10**400)}]
+    "given", [{"number": 10**309}, {"numbers": [1.0, 10**309]}, {"named": {"a": 10**309}}, {"number": -(10**400)}]
 )
-def test_an_option_that_would_become_infinite_is_refused(options):
-    (key,) = options
+def test_an_option_that_would_become_infinite_is_refused(given):
+    (key,) = given
     with pytest.raises(ConfigError) as caught:
-        read_options(Options, options, owner="x")
+        read_options(Options, given, owner="x")
     assert caught.value.problems[0].key == key
     assert "is no finite number" in str(caught.value)
 
@@ -104,8 +108,7 @@ def test_the_largest_number_is_still_one():
 
 @pytest.mark.parametrize("text", ["nan", "inf", "1e400", "1" + "0" * 500])
 def test_an_option_of_the_environment_that_is_no_number_is_refused(text):
-    options = PolicyOptions(policy_type="zero_action", num_steps=1)
-    block = job_block(options, ["reach", "--camera_size", text])
+    block = job_block(PolicyOptions(policy_type="zero_action", num_steps=1), ["reach", "--camera_size", text])
     assert isinstance(block["arena_env_args"]["camera_size"], str)
 
 
@@ -134,9 +137,9 @@ def test_a_machine_holds_four_ranks_for_each_core_and_at_least_sixty_four():
     [("num_threads", 4096), ("torch_threads", 4096), ("policy_batch", 1_000_000), ("pipeline", 1_000_000)],
 )
 def test_counts_of_the_command_line_have_a_limit(option, most):
-    EvalOptions(eval_jobs_config="x", **{option: most}).check()
+    options(option, most).check()
     with pytest.raises(ConfigError, match=f"--{option}: must be at most {most}, got {most + 1}"):
-        EvalOptions(eval_jobs_config="x", **{option: most + 1}).check()
+        options(option, most + 1).check()
 
 
 def test_a_way_up_in_the_name_of_a_folder_makes_no_folder_on_the_way(tmp_path, monkeypatch):
@@ -158,7 +161,7 @@ def test_a_way_up_through_a_link_leads_where_the_link_leads(tmp_path):
 @pytest.mark.parametrize("wicked", ["a\x1b[2Jb", "a\nb", "a\x9b31m", "a\u202eb", "a\u200bb", "a\x07"])
 def test_a_folder_with_characters_that_steer_a_terminal_is_refused(option, wicked):
     with pytest.raises(ConfigError, match=f"--{option}: .* holds a character that steers a terminal") as caught:
-        EvalOptions(eval_jobs_config="x", **{option: wicked}).check()
+        options(option, wicked).check()
     assert str(caught.value).isascii()
     assert str(caught.value).isprintable()
 
