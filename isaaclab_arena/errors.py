@@ -3,6 +3,12 @@
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+
+MAX_PROBLEMS_SHOWN = 20
+MAX_NAME_CHARACTERS = 160
+MAX_MESSAGE_CHARACTERS = 2_000
+_MAX_CHOICES_SHOWN = 100
 
 
 class ArenaError(Exception):
@@ -33,7 +39,7 @@ class StorageError(ArenaError):
 
 
 class DiskUnusableError(StorageError):
-    """Nothing more can be written: the disk or a quota is full, or the disk has become read-only.
+    """Nothing more can be written: the disk, a quota or a limit on files is full, or the disk has become read-only.
 
     It stops a run, because the next job would meet it too.
     """
@@ -56,12 +62,14 @@ class Problem:
     key: str | None = None
 
     def __str__(self) -> str:
-        where = [part for part in (self.file, f"job '{self.job}'" if self.job else None, self.key) if part is not None]
-        return ": ".join([*where, self.message])
+        job = f"job '{shortened(self.job)}'" if self.job else None
+        key = None if self.key is None else shortened(self.key)
+        where = [part for part in (self.file, job, key) if part is not None]
+        return ": ".join([*where, shortened(self.message, MAX_MESSAGE_CHARACTERS)])
 
 
 class ConfigError(ArenaError):
-    """What the user asked for cannot be done; the user can mend it.
+    """What the user asked for cannot be done; the user can mend it. Its text shows the first 20 problems and a count.
 
     Attributes:
         problems: Every problem that was found, in the order of the file.
@@ -73,7 +81,14 @@ class ConfigError(ArenaError):
         if isinstance(problems, Problem):
             problems = (problems,)
         self.problems: tuple[Problem, ...] = tuple(problems)
-        super().__init__("\n".join(str(problem) for problem in self.problems))
+        lines = [str(problem) for problem in self.problems[:MAX_PROBLEMS_SHOWN]]
+        hidden = len(self.problems) - len(lines)
+        super().__init__("\n".join([*lines, f"... and {hidden} more problems"] if hidden else lines))
+
+
+def shortened(text: str, most: int = MAX_NAME_CHARACTERS) -> str:
+    """Return a text for a message: as it is, or its beginning and how long it is."""
+    return text if len(text) <= most else f"{text[: most - 30]}... ({len(text)} characters)"
 
 
 def first_line(error: BaseException) -> str:
@@ -88,8 +103,16 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
         name: What the user wrote.
         choices: What would have been accepted.
     """
-    known = sorted(set(choices))
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return _nearest(name, frozenset(choices))
+
+
+@lru_cache(maxsize=1_000)
+def _nearest(name: str, choices: frozenset[str]) -> str:
+    known = sorted(choices)
+    # What is longer than any name is near to none, and comparing it takes long.
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6) if len(name) <= MAX_NAME_CHARACTERS else []
     if close:
-        return f"; did you mean '{close[0]}'?"
-    return f"; known are: {', '.join(known)}" if known else ""
+        return f"; did you mean '{shortened(close[0])}'?"
+    shown = [shortened(choice) for choice in known[:_MAX_CHOICES_SHOWN]]
+    more = [f"and {len(known) - len(shown)} more"] if len(known) > len(shown) else []
+    return f"; known are: {', '.join([*shown, *more])}" if known else ""

@@ -65,7 +65,7 @@ class _LogFile(logging.FileHandler):
     def _tell_once(self, error: OSError) -> None:
         if not self._has_failed:
             self._has_failed = True
-            sys.stderr.write(f"cannot write {self.baseFilename}: {error.strerror}\n")
+            sys.stderr.write(plain_text(f"cannot write {self.baseFilename}: {error.strerror}") + "\n")
 
 
 def set_up_console_logging(rank: int, *, level: int = logging.INFO) -> None:

@@ -29,6 +29,7 @@ from isaaclab_arena.distributed.process_group import initialise
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ArenaError, ConfigError, first_line
 from isaaclab_arena.evaluation.console import exit_code_of, show_results
+from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage.compressed_image import check_compression
 from isaaclab_arena.storage.recorded_episode import Compression
 
@@ -94,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
 def _show_findings() -> int:
     broken = 0
     for finding in examine():
-        print(finding, flush=True)
+        print(plain_text(finding, keep_lines=True), flush=True)
         broken += finding.required and not finding.present
     print(f"{broken} needed parts do not work" if broken else "everything that is needed works")
     return 1 if broken else 0

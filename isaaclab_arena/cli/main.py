@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from isaaclab_arena.errors import ArenaError, ConfigError, did_you_mean
 from isaaclab_arena.logs import plain_text
 
-_MAX_PROBLEMS_SHOWN = 50
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Command:
@@ -66,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except ConfigError as error:
-        print(plain_text(_problems_text(error), keep_lines=True), file=sys.stderr)
+        print(plain_text(error, keep_lines=True), file=sys.stderr)
         return 2
     except ArenaError as error:
         print(plain_text(error, keep_lines=True), file=sys.stderr)
@@ -94,9 +92,3 @@ def _help() -> str:
     lines = [f"  {name:<{width}}  {command.summary}" for name, command in _COMMANDS.items()]
     head = ["usage: isaaclab-arena COMMAND [OPTIONS]", "", "commands:"]
     return "\n".join([*head, *lines, "", "isaaclab-arena COMMAND --help shows a command's options"])
-
-
-def _problems_text(error: ConfigError) -> str:
-    lines = [str(problem) for problem in error.problems[:_MAX_PROBLEMS_SHOWN]]
-    hidden = len(error.problems) - len(lines)
-    return "\n".join([*lines, f"... and {hidden} more problems"] if hidden else lines)

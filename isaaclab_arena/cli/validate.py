@@ -10,6 +10,7 @@ from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.schema import JobDefaults, JobsFile
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.logs import plain_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
         except ConfigError as error:
             problems.extend(error.problems)
         else:
-            print(_summary(jobs_file))
+            print(plain_text(_summary(jobs_file)))
     if problems:
         raise ConfigError(problems)
     return 0

@@ -19,6 +19,7 @@ from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
+from isaaclab_arena.logs import plain_text
 from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena.recording.captions import write_png
 from isaaclab_arena.recording.video_file import VideoFile
@@ -117,14 +118,14 @@ def _write(environment: ArenaEnvironment, policy: PolicyBase[Any], options: View
     if output.suffix == ".png":
         environment.reset(torch.tensor([0]), [environment.draw_conditions(episode.conditions_generator())])
         write_png(output, environment.film([0], [VIEWPORT])[VIEWPORT][0])
-        print(f"wrote {output}")
+        print(plain_text(f"wrote {output}"))
         return 0
     filming = _Filming(output)
     try:
         rollout(environment, policy, [episode], [filming])
     finally:
         filming.close()
-    print(f"wrote {output}: episode {options.episode}, {filming.ending}")
+    print(plain_text(f"wrote {output}: episode {options.episode}, {filming.ending}"))
     return 0
 
 

@@ -3,19 +3,22 @@
 import json
 import math
 import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
 
-from isaaclab_arena.errors import ConfigError, Problem, first_line
+from isaaclab_arena.errors import ConfigError, Problem, first_line, shortened
 from isaaclab_arena.plain_files import refuse_unless_plain
 
 MAX_FILE_BYTES = 64 * 2**20
 MAX_DEPTH = 64
 MAX_VALUES = 2_000_000
 
+# Larger ones would become infinite wherever a number with a point is wanted.
+_LARGEST = 10**308
+_MERGE = "tag:yaml.org,2002:merge"
 _PYTHON_TAG = "tag:yaml.org,2002:python/"
 
 
@@ -130,10 +133,16 @@ def _refuse_constant(constant: str) -> NoReturn:
 def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in mapping if keys.count(key) > 1)
+        twice = shortened(_first_repeated(key for key, _ in pairs))
         raise _RefusedError(f"key '{twice}' appears twice in one mapping")
     return mapping
+
+
+def _first_repeated(keys: Iterable[str]) -> str:
+    """Return the first key that was there before, empty where none was."""
+    seen: set[str] = set()
+    # Adding to a set returns None.
+    return next((key for key in keys if key in seen or seen.add(key)), "")
 
 
 class _CoreLoader(yaml.CSafeLoader):
@@ -141,15 +150,49 @@ class _CoreLoader(yaml.CSafeLoader):
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, Any]]] = {}  # noqa: RUF012 - PyYAML's own class attribute
 
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.num_merged = 0
+
 
 def _construct_mapping(loader: _CoreLoader, node: yaml.MappingNode) -> dict[Hashable, Any]:
-    keys = [key.value for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
-    if len(set(map(str, keys))) != len(keys):
-        twice = next(key for key in keys if keys.count(key) > 1)
-        line = node.start_mark.line + 1
-        raise _RefusedError(f"key '{twice}' appears twice in the mapping that begins at line {line}")
-    loader.flatten_mapping(node)
+    _flatten(loader, node)
     return loader.construct_mapping(node, deep=True)
+
+
+def _flatten(loader: _CoreLoader, node: yaml.MappingNode) -> None:
+    """Put what ``<<`` names below a mapping's own keys, and refuse a key that appears twice."""
+    line = node.start_mark.line + 1
+    if not all(isinstance(key, yaml.ScalarNode) for key, _ in node.value):
+        raise _RefusedError(f"has a key that is no text in the mapping that begins at line {line}")
+    merged = [value for key, value in node.value if key.tag == _MERGE]
+    own = [(key, value) for key, value in node.value if key.tag != _MERGE]
+    if len({key.value for key, _ in own}) != len(own) or len(merged) > 1:
+        twice = shortened(_first_repeated(key.value for key, _ in own) or "<<")
+        raise _RefusedError(f"key '{twice}' appears twice in the mapping that begins at line {line}")
+    # Also while what it names is flattened, which may name this mapping in turn.
+    node.value = own
+    if merged:
+        below = merged[0].value if isinstance(merged[0], yaml.SequenceNode) else merged
+        node.value = _laid_over(loader, below, own, line)
+
+
+def _laid_over(loader: _CoreLoader, below: list[Any], own: list[Any], line: int) -> list[Any]:
+    """Return the pairs of mappings, each key once: a mapping's own come before those of what it names.
+
+    PyYAML keeps every pair that another hides, so that a few lines which merge two others double at every level.
+    """
+    found: dict[str, Any] = {}
+    for mapping in reversed(below):
+        if not isinstance(mapping, yaml.MappingNode):
+            raise _RefusedError(f"what << names in the mapping that begins at line {line} is no mapping")
+        _flatten(loader, mapping)
+        loader.num_merged += len(mapping.value)
+        if loader.num_merged > MAX_VALUES:
+            raise _RefusedError(f"merges more than {MAX_VALUES} keys into mappings (<<)")
+        found |= {key.value: (key, value) for key, value in mapping.value}
+    found |= {key.value: (key, value) for key, value in own}
+    return list(found.values())
 
 
 def _construct_int(loader: _CoreLoader, node: yaml.ScalarNode) -> int:
@@ -185,6 +228,8 @@ def _parse_yaml(text: str) -> Any:
         raise _RefusedError(f"not valid YAML: {_yaml_hint(error)}") from error
     except _RefusedError:
         raise
+    except RecursionError as error:
+        raise _RefusedError(f"nested deeper than {MAX_DEPTH} levels") from error
     except ValueError as error:
         raise _RefusedError(f"not valid YAML: {error}") from error
 
@@ -237,6 +282,8 @@ def _check_values(document: Any) -> None:
             raise _RefusedError(f"holds more than {MAX_VALUES} values")
         if isinstance(value, float) and not math.isfinite(value):
             raise _RefusedError(f"holds {value}, which is no finite number")
+        if isinstance(value, int) and abs(value) > _LARGEST:
+            raise _RefusedError("holds a number with too many digits")
         if not isinstance(value, dict | list | str | int | float | None):
             raise _RefusedError(f"holds {value}, which is neither text, number, boolean, list nor mapping")
 
@@ -249,7 +296,7 @@ def _walk(document: Any) -> Iterator[tuple[Any, int]]:
         if isinstance(value, dict):
             for key, item in value.items():
                 if not isinstance(key, str):
-                    raise _RefusedError(f"has the key {key!r}, which is no text; put it in quotes")
+                    raise _RefusedError(f"has the key {shortened(repr(key))}, which is no text; put it in quotes")
                 pending.append((key, depth + 1))
                 pending.append((item, depth + 1))
         elif isinstance(value, list):

@@ -1,5 +1,6 @@
 """The ``${...}`` of a job file, resolved within a budget; the one place that knows OmegaConf."""
 
+import math
 import re
 import threading
 from collections.abc import Iterator, Mapping
@@ -63,7 +64,10 @@ class OmegaConfInterpolation:
         with self._budget.counting():
             for path, text in _interpolated(source, ()):
                 try:
-                    _set(resolved, path, self._value(source, path, text))
+                    value = self._value(source, path, text)
+                    if not all(map(math.isfinite, _floats(value))):
+                        problems.append((_dotted(path), f"{shown(text)} becomes a number that is not finite"))
+                    _set(resolved, path, value)
                 except (OmegaConfBaseException, ValueError, KeyError, RecursionError) as error:
                     self._refuse_spent(_dotted(path), text)
                     problems.append((_dotted(path), f"{shown(text)} cannot be resolved: {first_line(error)}"))
@@ -81,8 +85,14 @@ class OmegaConfInterpolation:
             return _plain(parent[path[-1]])
         if text not in self._independent:
             self._root["value"] = text
-            self._independent[text] = _plain(self._root["value"])
+            try:
+                self._independent[text] = _plain(self._root["value"])
+            except OmegaConfBaseException as error:
+                # What thousands of jobs name in vain is looked for once.
+                self._independent[text] = error
         value = self._independent[text]
+        if isinstance(value, OmegaConfBaseException):
+            raise value.with_traceback(None)
         self._budget.take_extent(value)
         return _copied(value)
 
@@ -152,7 +162,7 @@ class _Budget:
             if isinstance(value, DictConfig | ListConfig):
                 value = value.__dict__["_content"]
             elif isinstance(value, Node):
-                value = value._value()  # pyright: ignore[reportPrivateUsage]  its text before resolution
+                value = value._value()  # its text before resolution
             self._values += 1
             if isinstance(value, str):
                 self._characters += len(value)
@@ -165,7 +175,7 @@ class _Budget:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Count what OmegaConf looks up within the block; it has no door for that, so two of its methods are wrapped."""
+        """Count what OmegaConf looks up in the block; it has no door for that, so two of its methods are wrapped."""
         with _COUNTING:
             originals = {name: getattr(Container, name) for name in _COUNTED}
             try:
@@ -219,6 +229,14 @@ def _interpolated(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tup
     elif isinstance(value, list):
         for position, item in enumerate(value):
             yield from _interpolated(item, (*path, position))
+
+
+def _floats(value: Any) -> Iterator[float]:
+    if isinstance(value, float):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _floats(item)
 
 
 def _copied(value: Any) -> Any:

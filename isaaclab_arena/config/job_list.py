@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from isaaclab_arena.config.job_blocks import job_over_defaults, modernised, overlaid
 from isaaclab_arena.config.job_fields import JOB_KEYS, read_job
 from isaaclab_arena.config.messages import shown
-from isaaclab_arena.config.names import clashes, name_problem
+from isaaclab_arena.config.names import clashes, folded, name_problem
 from isaaclab_arena.config.schema import JobConfig, JobDefaults
 from isaaclab_arena.config.sweeps import MAX_JOBS, expand, num_combinations, sweep_problems
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
@@ -110,8 +110,7 @@ class Reading:
                 if job is not None:
                     jobs.append(job)
         for name, earlier in clashes(name for name in names if _label(name, "")):
-            taken = "by an earlier job" if name == earlier else f"by '{earlier}' where file systems ignore case"
-            self._add(Problem(f"is taken {taken}", job=name, key="name"))
+            self._add(Problem(_taken(name, earlier), job=name, key="name"))
         if self._problems:
             raise ConfigError(tuple(self._problems))
         return tuple(jobs)
@@ -192,6 +191,14 @@ def _has(block: Any, path: list[str]) -> bool:
             return False
         block = block[part]
     return True
+
+
+def _taken(name: str, earlier: str) -> str:
+    if name == earlier:
+        return "is taken by an earlier job"
+    if folded(name) == folded(earlier):
+        return f"is taken by '{earlier}' where file systems ignore case"
+    return f"looks like '{earlier}', but is {name!a}; give it a name that nobody takes for that one"
 
 
 def _label(name: object, otherwise: str) -> str:

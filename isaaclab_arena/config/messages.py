@@ -8,6 +8,7 @@ from pydantic_core import ErrorDetails
 
 from isaaclab_arena.errors import did_you_mean
 
+_SHOWN_CHARACTERS = 60
 _FIXED = {
     "missing": "is missing",
     "string_type": "{value} is not a text; put it in quotes",
@@ -56,5 +57,7 @@ def key_path(error: ErrorDetails) -> str:
 
 def shown(value: Any) -> str:
     """Return a value as JSON, shortened to what fits into a message."""
+    if isinstance(value, str) and len(value) > _SHOWN_CHARACTERS:
+        value = value[:_SHOWN_CHARACTERS]
     text = json.dumps(value, default=str)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:57]}..."

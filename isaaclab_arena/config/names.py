@@ -15,6 +15,20 @@ RESERVED_NAMES = frozenset(
 )
 """What an output directory holds beside the folders of its jobs."""
 
+# Scripts and emoji need them, though nothing of them is seen: two joiners, and what chooses between two pictures.
+_NEEDED = frozenset("\u200c\u200d") | frozenset(map(chr, range(0xFE00, 0xFE10)))
+# What is drawn as nothing, or as a blank, though it counts as a letter, a mark or a symbol.
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
+_PAIRS = (
+    "\u0410A \u0412B \u0415E \u041aK \u041cM \u041dH \u041eO \u0420P \u0421C \u0422T \u0425X \u0423Y \u0406I \u0405S"
+    " \u0408J "
+    "\u0430a \u0435e \u043eo \u0440p \u0441c \u0445x \u0443y \u0456i \u0455s \u0458j \u04bbh \u0501d \u043ak "
+    "\u0391A \u0392B \u0395E \u0396Z \u0397H \u0399I \u039aK \u039cM \u039dN \u039fO \u03a1P \u03a4T \u03a5Y \u03a7X "
+    "\u03b1a \u03b9i \u03bak \u03bdv \u03bfo \u03c1p \u03c5u \u03c7x "
+)
+_LOOKS_LATIN = {ord(pair[0]): pair[1] for pair in _PAIRS.split()}
+"""Letters of Cyrillic and Greek that look like Latin ones."""
+
 _BIDIRECTIONAL = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
@@ -32,6 +46,7 @@ def name_problem(name: str) -> str | None:
         (any(unicodedata.category(character) == "Cc" for character in name), f"{shown} holds a control character"),
         (any(unicodedata.category(character) in {"Zl", "Zp"} for character in name), f"{shown} holds a line break"),
         (any(character in _BIDIRECTIONAL for character in name), f"{shown} holds a character that turns text around"),
+        (any(map(_is_invisible, name)), f"{shown} holds a character that nobody sees"),
         (any("\ud800" <= character <= "\udfff" for character in name), f"{shown} holds half a character (a surrogate)"),
         (name[:1] in {"-", "."}, f"{shown} begins with '{name[:1]}'"),
         (name != name.strip(), f"{shown} begins or ends with a space"),
@@ -47,19 +62,29 @@ def folded(name: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
+def appearance(name: str) -> str:
+    """Return what two names share that a reader may take for one: what is not seen is dropped, look-alikes are one."""
+    seen = "".join(character for character in name if character not in _NEEDED and not _is_invisible(character))
+    return folded(unicodedata.normalize("NFKC", seen).translate(_LOOKS_LATIN))
+
+
 def clashes(names: Iterable[str]) -> list[tuple[str, str]]:
-    """Return each name that an earlier one occupies, with that earlier name, in order."""
+    """Return each name that an earlier one occupies, on a disk or to the eye, with that earlier name, in order."""
     taken: dict[str, str] = {}
     exact: set[str] = set()
     found = []
     for name in names:
-        earlier = taken.setdefault(folded(name), name)
+        earlier = taken.setdefault(appearance(name), name)
         if name in exact:
             found.append((name, name))
         elif earlier != name:
             found.append((name, earlier))
         exact.add(name)
     return found
+
+
+def _is_invisible(character: str) -> bool:
+    return character in _BLANK or (unicodedata.category(character) == "Cf" and character not in _NEEDED)
 
 
 def _num_bytes(name: str) -> int:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import typing
 from collections.abc import Collection, Mapping
 from functools import cache
@@ -11,6 +12,24 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from isaaclab_arena.config.messages import error_message
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+
+
+def refuse_no_numbers(options: Any) -> None:
+    """Refuse ``nan``, ``inf`` and what is too large to be told from it, which a command line takes for numbers.
+
+    Args:
+        options: A dataclass that a command line was read into.
+
+    Raises:
+        ConfigError: With every option that is no finite number.
+    """
+    problems = [
+        Problem(f"{value} is no finite number", key=f"--{field.name}")
+        for field in dataclasses.fields(options)
+        if isinstance(value := getattr(options, field.name), float) and not math.isfinite(value)
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def option_names(config_class: type) -> frozenset[str] | None:
@@ -54,6 +73,7 @@ def read_options(
         else:
             try:
                 values[name] = _read(adapters.get(name), options[name])
+                problems.extend(Problem(f"{wrong} is no finite number", key=name) for wrong in _infinite(values[name]))
             except ValidationError as invalid:
                 problems.extend(
                     Problem(error_message(error), key=".".join([name, *map(str, error["loc"])]))
@@ -67,6 +87,15 @@ def read_options(
 def _read(adapter: TypeAdapter[Any] | None, value: Any) -> Any:
     # Pydantic's JSON mode is strict about types and still turns lists into tuples and names into enums.
     return value if adapter is None else adapter.validate_json(json.dumps(value), strict=True)
+
+
+def _infinite(value: Any) -> list[float]:
+    """Return the numbers in a value that are none, or have become too large for one: 1 with four hundred noughts."""
+    if isinstance(value, float):
+        return [] if math.isfinite(value) else [value]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return [wrong for item in value for wrong in _infinite(item)] if isinstance(value, list | tuple) else []
 
 
 def _instance(config_class: type, values: dict[str, Any], owner: str) -> Any:

@@ -96,7 +96,7 @@ def _option_value(words: list[str]) -> Any:
 def _typed(word: str) -> Any:
     if word.lower() in {"true", "false"}:
         return word.lower() == "true"
-    if _INTEGER.fullmatch(word) and len(word) < 1000:
+    if _INTEGER.fullmatch(word) and len(word) < 300:
         return int(word)
     if _DECIMAL.fullmatch(word) and math.isfinite(float(word)):
         return float(word)

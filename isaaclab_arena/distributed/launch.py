@@ -1,6 +1,7 @@
 """A program that starts itself as several ranks, on GPUs or on the CPU, when its command line asks for it."""
 
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,9 @@ from isaaclab_arena.distributed.devices import gpu_variables, narrow_gpus, selec
 from isaaclab_arena.distributed.gpu_ids import GpuSelection, select_gpus
 from isaaclab_arena.distributed.launch_options import LaunchOptions, without_launch_options
 from isaaclab_arena.errors import ConfigError, Problem
+
+MIN_MOST_PROCESSES = 64
+PROCESSES_PER_CORE = 4
 
 _LOG = logging.getLogger(__name__)
 
@@ -62,6 +66,11 @@ def launch_if_asked(
     )
 
 
+def most_processes(num_cores: int) -> int:
+    """Return how many ranks may be started on the CPU of a machine: each is a process with a torch of its own."""
+    return max(MIN_MOST_PROCESSES, PROCESSES_PER_CORE * num_cores)
+
+
 def _launch(
     options: LaunchOptions,
     *,
@@ -108,6 +117,10 @@ def _refuse_contradictions(options: LaunchOptions) -> None:
         raise ConfigError(Problem("excludes --gpu_ids: it starts ranks on the CPU", key="--nproc_per_node"))
     if options.nproc_per_node is not None and options.nproc_per_node < 1:
         raise ConfigError(Problem(f"must be at least 1, got {options.nproc_per_node}", key="--nproc_per_node"))
+    most = most_processes(os.cpu_count() or 1)
+    if options.nproc_per_node is not None and options.nproc_per_node > most:
+        message = f"{options.nproc_per_node} ranks are more than this machine can hold; at most {most} are started"
+        raise ConfigError(Problem(message, key="--nproc_per_node"))
     if asked and is_a_rank():
         way_out = "use CUDA_VISIBLE_DEVICES to choose GPUs for torchrun, or this option without torchrun"
         raise ConfigError(

@@ -8,6 +8,8 @@ from typing import Any, Literal, TypeVar
 
 import tyro
 
+from isaaclab_arena.config.job_fields import MAX_ENVS
+from isaaclab_arena.config.options import refuse_no_numbers
 from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.distributed.assignment import ASSIGNMENTS, DYNAMIC
 from isaaclab_arena.distributed.context import claimed_rank
@@ -15,10 +17,13 @@ from isaaclab_arena.distributed.devices import check_policy_device
 from isaaclab_arena.distributed.gpu_ids import joined_gpu_ids
 from isaaclab_arena.distributed.launch_options import LaunchOptions
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.logs import plain_text
 from isaaclab_arena.recording.video_options import VideoOptions
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 
 _Options = TypeVar("_Options")
+
+MAX_THREADS = 4_096
 
 _NOT_AVAILABLE = {
     "serve_evaluation_report": "this version writes tables, no report to serve",
@@ -185,6 +190,18 @@ class RunOptions(LaunchOptions):
         ):
             value = getattr(self, name)
             yield name, value is not None and value < 1, f"must be at least 1, got {value}"
+        for name, most in (
+            ("num_threads", MAX_THREADS),
+            ("torch_threads", MAX_THREADS),
+            ("pipeline", MAX_ENVS),
+            ("policy_batch", MAX_ENVS),
+        ):
+            value = getattr(self, name)
+            yield name, value is not None and value > most, f"must be at most {most}, got {value}"
+        for name in ("output_dir", "output_base_dir", "save_conditions", "launcher_log_dir"):
+            value = getattr(self, name)
+            wrong = value is not None and plain_text(value) != value
+            yield name, wrong, f"{value!a} holds a character that steers a terminal; name it without"
         for name in ("seed", "step_timeout_s", "build_timeout_s"):
             value = getattr(self, name)
             yield name, value is not None and value < 0, f"must not be negative, got {value}"
@@ -225,10 +242,11 @@ def read_command_line(
         The options, and the arguments that belong to none of them, in order.
 
     Raises:
-        ConfigError: If an Arena option was given that this version does not have, or ``--gpu_ids`` without any.
+        ConfigError: If an Arena option was given that this version does not have, ``--gpu_ids`` without any, or ``nan``
+            or ``inf`` for a number.
         SystemExit: With 2 for a malformed option, with 0 after ``--help``.
     """
-    return tyro.cli(
+    options, unknown = tyro.cli(
         options_class,
         prog=program,
         args=[_translated(argument) for argument in joined_gpu_ids(_with_folder_to_resume(arguments))],
@@ -237,6 +255,8 @@ def read_command_line(
         use_underscores=True,
         console_outputs=claimed_rank() == 0,
     )
+    refuse_no_numbers(options)
+    return options, unknown
 
 
 def _with_folder_to_resume(arguments: Sequence[str]) -> list[str]:

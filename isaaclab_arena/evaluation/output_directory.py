@@ -25,14 +25,24 @@ def make_output_directory(*, output_dir: str | None, output_base_dir: str) -> Pa
         ConfigError: If it exists and is not empty, is no folder, or cannot be written.
     """
     if output_dir is not None:
-        path = Path(output_dir).absolute()
+        path = named_folder(output_dir)
         _check_missing_or_empty(path)
         _make(path, option="--output_dir")
         return path
-    base = Path(output_base_dir).absolute()
+    base = named_folder(output_base_dir)
     _make(base, option="--output_base_dir")
     with storage_errors("make a folder in", base):
         return make_dated_folder(base)
+
+
+def named_folder(name: str) -> Path:
+    """Return the absolute path of a folder that a user names; ``..`` leads to where it says, and makes no folder.
+
+    Args:
+        name: What was typed.
+    """
+    path = Path(name)
+    return path.resolve() if ".." in path.parts else path.absolute()
 
 
 def holds_no_run(path: Path) -> bool:

@@ -19,7 +19,7 @@ from isaaclab_arena.config.tokens import parse_tokens
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.distributed.process import process_age_s
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError, Problem, shortened
 from isaaclab_arena.evaluation.condition_sets import agreed_hash
 from isaaclab_arena.evaluation.console import exit_code_of
 from isaaclab_arena.evaluation.options import RunOptions, read_command_line
@@ -127,7 +127,7 @@ def split_variations(tokens: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """Return the variations among the tokens, such as ``cube.mass.enabled=true``, and the other tokens in order.
 
     Raises:
-        ConfigError: If one is given twice.
+        ConfigError: If one is given twice, or holds a number that is not finite.
     """
     variations: dict[str, Any] = {}
     others = []
@@ -141,9 +141,17 @@ def split_variations(tokens: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
             raise ConfigError(Problem("is given twice", key=key))
         try:
             variations[key] = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             variations[key] = value
+        _refuse_infinite(key, variations[key], value)
     return variations, others
+
+
+def _refuse_infinite(key: str, value: Any, text: str) -> None:
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError as error:
+        raise ConfigError(Problem(f"{shortened(text)} is no finite number", key=key)) from error
 
 
 def split_options(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.evaluation.content_check import set_aside_what_does_not_count
-from isaaclab_arena.evaluation.output_directory import holds_no_run
+from isaaclab_arena.evaluation.output_directory import holds_no_run, named_folder
 from isaaclab_arena.evaluation.planning import plan_differences
 from isaaclab_arena.storage.attempts import JobWork, attempt_numbers
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
@@ -48,9 +48,9 @@ def folder_to_resume(*, resume: str, output_dir: str | None, output_base_dir: st
     if resume:
         return _folder_of_run(Path(resume), option="--resume")
     if output_dir is not None:
-        path = Path(output_dir)
+        path = named_folder(output_dir)
         return None if holds_no_run(path) else _folder_of_run(path, option="--output_dir")
-    base = Path(output_base_dir)
+    base = named_folder(output_base_dir)
     runs = sorted((path.parent for path in base.glob(f"*/{RUN_PLAN_FILE}")), reverse=True)
     if not runs:
         raise ConfigError(Problem(f"no run in '{base}' to go on with; name its folder", key="--resume"))

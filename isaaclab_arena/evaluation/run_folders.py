@@ -10,7 +10,7 @@ from isaaclab_arena.distributed.places import Place, find_places, lowest_rank_at
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.output_directory import clear_unbegun, make_output_directory
+from isaaclab_arena.evaluation.output_directory import clear_unbegun, make_output_directory, named_folder
 from isaaclab_arena.storage.atomic import storage_errors, write_text
 from isaaclab_arena.storage.attempts import attempt_path
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
@@ -119,6 +119,6 @@ def _makes_own_folder(places: Sequence[Place], rank: int) -> bool:
 def _where_it_may_be(options: RunOptions, path: Path) -> list[Path]:
     """Return where this rank looks for the run's folder; in the last of them it writes if it is nowhere."""
     if options.output_dir is not None:
-        return [Path(options.output_dir).absolute()]
+        return [named_folder(options.output_dir)]
     # A folder with the date has a name that only rank 0 knows.
-    return [path, Path(options.output_base_dir).absolute() / path.name]
+    return [path, named_folder(options.output_base_dir) / path.name]

@@ -26,16 +26,16 @@ def print_summary(merged: MergedResults, output_directory: Path, console: Consol
     if hidden > 0:
         console.print(Text(f"... and {hidden:,} jobs more, all of which are in results.csv"), soft_wrap=True)
     for line in caveats(merged):
-        console.print(Text(line, style="yellow"), soft_wrap=True)
+        console.print(Text(plain(line), style="yellow"), soft_wrap=True)
     for line in failures(merged):
-        console.print(Text(line, style="red"), soft_wrap=True)
+        console.print(Text(plain(line), style="red"), soft_wrap=True)
     for line in map(describe_missing, merged.missing):
-        console.print(Text(line, style="red"), soft_wrap=True)
+        console.print(Text(plain(line), style="red"), soft_wrap=True)
     for problem in merged.problems:
         console.print(Text(plain(problem), style="yellow"), soft_wrap=True)
     for line in elsewhere(merged):
-        console.print(Text(line), soft_wrap=True)
-    console.print(Text(f"results in {output_directory}"), soft_wrap=True)
+        console.print(Text(plain(line)), soft_wrap=True)
+    console.print(Text(plain(f"results in {output_directory}")), soft_wrap=True)
 
 
 def caveats(merged: MergedResults) -> list[str]:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from isaaclab_arena.errors import DiskUnusableError, StorageError
 
-_UNUSABLE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+# EFBIG: a limit on the size of files (RLIMIT_FSIZE), which the next file meets too.
+_UNUSABLE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 
 class FileThereError(StorageError):

@@ -51,10 +51,6 @@ class RecordedEpisode:
         """What it was recorded with: versions, processor, model and so on; empty where that was not recorded."""
         return parsed_mapping(self.attributes.get("provenance", "{}"), "the provenance")
 
-
-JSON_ATTRIBUTES = ("conditions", "metrics", "provenance")
-"""Attributes of an episode that hold a JSON object as text."""
-
     @property
     def contents(self) -> Contents | None:
         """What was evaluated, None where that was not recorded or nobody can read it."""
@@ -62,6 +58,10 @@ JSON_ATTRIBUTES = ("conditions", "metrics", "provenance")
             return adapter(Contents).validate_json(str(self.attributes.get(CONTENTS_ATTRIBUTE, "")))
         except ValidationError:
             return None
+
+
+JSON_ATTRIBUTES = ("conditions", "metrics", "provenance")
+"""Attributes of an episode that hold a JSON object as text."""
 
 
 def parsed_mapping(text: object, what: str) -> Mapping[str, Any]:

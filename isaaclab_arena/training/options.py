@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import tyro
 
+from isaaclab_arena.config.options import refuse_no_numbers
 from isaaclab_arena.distributed.context import claimed_rank
 from isaaclab_arena.distributed.gpu_ids import joined_gpu_ids
 from isaaclab_arena.distributed.launch_options import LaunchOptions
@@ -117,6 +118,7 @@ def read_train_options(arguments: Sequence[str], *, program: str) -> tuple[Train
         use_underscores=True,
         console_outputs=claimed_rank() == 0,
     )
+    refuse_no_numbers(options)
     unknown = [Problem("unknown option", key=word.partition("=")[0]) for word in rest if word.startswith("-")]
     overrides = [word for word in rest if "=" in word and not word.startswith("-")]
     tasks = [word for word in rest if "=" not in word and not word.startswith("-")]

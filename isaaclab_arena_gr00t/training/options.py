@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 
+from isaaclab_arena.config.options import refuse_no_numbers
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena_gr00t.training.trainer import TrainingSettings
 
@@ -89,6 +90,7 @@ class FinetuneOptions(TrainingSettings):
         Raises:
             ConfigError: With every problem.
         """
+        refuse_no_numbers(self)
         problems = [Problem(message, key=f"--{name}") for name, message in self._mistakes()]
         if problems:
             raise ConfigError(problems)

@@ -85,7 +85,7 @@ def test_a_flood_of_problems_is_cut(tmp_path, capsys):
     path.write_text(json.dumps({"jobs": [3] * 60}))
 
     assert main(["validate", str(path)]) == 2
-    assert capsys.readouterr().err.splitlines()[-1] == "... and 10 more problems"
+    assert capsys.readouterr().err.splitlines()[-1] == "... and 40 more problems"
 
 
 def test_evaluate_hands_its_arguments_to_the_runner(tmp_path, capsys):

@@ -46,7 +46,7 @@ def test_hundreds_of_levels_are_refused_as_too_deep():
 
 
 def test_mappings_that_double_are_refused_too():
-    chain = {f"a{level}": {key: f"${{variables.a{level - 1}}}" for key in "xy"} for level in range(1, 30)}
+    chain = {f"a{level}": dict.fromkeys("xy", f"${{variables.a{level - 1}}}") for level in range(1, 30)}
     document = {"variables": {"a0": 1, **chain}, "jobs": [{**JOB, "policy_config_dict": "${variables.a29}"}]}
     assert "look-ups" in refused(document)
 

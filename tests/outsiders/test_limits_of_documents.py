@@ -1,0 +1,296 @@
+"""The limits of JSON and YAML files and of the fields of a job, in numbers: one below is let in, one above is not."""
+
+import json
+
+import pytest
+
+from isaaclab_arena.config import documents
+from isaaclab_arena.config.documents import read_document
+from isaaclab_arena.config.loading import read_jobs
+from isaaclab_arena.errors import ConfigError
+from tests.end_to_end.mistakes import GOOD, mistaken
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(text: str | bytes, suffix: str = "yaml") -> object:
+        path = tmp_path / f"file.{suffix}"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return read_document(path)
+
+    return read
+
+
+def refusal(read, text: str | bytes, suffix: str = "yaml") -> str:
+    with pytest.raises(ConfigError) as caught:
+        read(text, suffix)
+    (problem,) = caught.value.problems
+    assert str(problem.file).endswith(f"file.{suffix}")
+    return problem.message
+
+
+def problems(document: dict) -> dict[str | None, str]:
+    try:
+        read_jobs(document, source="x")
+    except ConfigError as error:
+        return {problem.key: problem.message for problem in error.problems}
+    return {}
+
+
+def of_field(key: str, value: object) -> str | None:
+    """Return what is wrong with one field of a job that is good otherwise, None where nothing is."""
+    return problems(mistaken(**{key: value})).get(key)
+
+
+@pytest.mark.parametrize("suffix", ["json", "yaml"])
+def test_sixty_four_levels_are_let_in(read, suffix):
+    assert read("[" * 64 + "]" * 64, suffix) is not None
+    assert "nested deeper than 64 levels" in refusal(read, "[" * 66 + "]" * 66, suffix)
+
+
+def test_the_level_at_which_a_text_lies_counts_too(read):
+    assert read("[" * 64 + "1" + "]" * 64, "json") is not None
+    assert "nested deeper than 64 levels" in refusal(read, "[" * 65 + "1" + "]" * 65, "json")
+    assert "nested deeper than 64 levels" in refusal(read, "[" * 65 + "1" + "]" * 65, "yaml")
+
+
+def test_a_hundred_thousand_levels_are_refused_and_end_nothing(read):
+    for suffix in ("json", "yaml"):
+        assert "nested deeper than 64 levels" in refusal(read, "[" * 100_000, suffix)
+
+
+def test_two_million_values_are_let_in_and_one_more_is_not(read, monkeypatch):
+    assert documents.MAX_VALUES == 2_000_000
+    monkeypatch.setattr(documents, "MAX_VALUES", 100)
+    assert len(read(json.dumps([0] * 100), "json")) == 100
+    assert refusal(read, json.dumps([0] * 101), "json") == "holds more than 100 values"
+
+
+def test_sixty_four_mebibytes_are_let_in_and_a_byte_more_is_not(read, monkeypatch):
+    assert documents.MAX_FILE_BYTES == 67_108_864
+    monkeypatch.setattr(documents, "MAX_FILE_BYTES", 2**20)
+    assert read(b"[]" + b" " * (2**20 - 2), "json") == []
+    assert refusal(read, b"[]" + b" " * (2**20 - 1), "json") == "is larger than 1 MiB"
+
+
+def test_aliases_that_multiply_are_refused_by_the_number_of_values(read):
+    lines = ["a0: &a0 [x, x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40))]
+    assert refusal(read, "\n".join(lines)) == "holds more than 2000000 values"
+
+
+def test_an_alias_of_what_holds_it_is_refused(read):
+    for text in ("a: &a [*a]", "a: &a {b: *a}"):
+        assert "unconstructable recursive node" in refusal(read, text)
+
+
+def test_merged_mappings_that_double_are_merged_once(read):
+    lines = ["a0: &a0 {x: 1}", *(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}], y{n}: {n}}}" for n in range(1, 50))]
+    document = read("\n".join(lines))
+    assert len(document["a49"]) == 50
+
+
+def test_two_million_merged_keys_are_let_in_and_more_are_not(read, monkeypatch):
+    text = "a: &a {k0: 0, k1: 1, k2: 2}\nb: {<<: *a}\nc: {<<: [*a, *a]}\n"
+    monkeypatch.setattr(documents, "MAX_VALUES", 8)
+    assert refusal(read, text) == "merges more than 8 keys into mappings (<<)"
+    monkeypatch.setattr(documents, "MAX_VALUES", 30)
+    assert read(text)["c"] == {"k0": 0, "k1": 1, "k2": 2}
+
+
+def test_a_mappings_own_key_goes_before_what_it_merges_and_earlier_ones_before_later_ones(read):
+    text = "a: &a {x: 1, y: 1}\nb: &b {y: 2, z: 2}\nc: {z: 3, <<: [*a, *b], w: 3}\n"
+    merged = read(text)["c"]
+    assert merged == {"x": 1, "y": 1, "z": 3, "w": 3}
+    assert list(merged) == ["y", "z", "x", "w"]  # the order of PyYAML, which decides that of a sweep
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: {<<: 1}", "what << names in the mapping that begins at line 1 is no mapping"),
+        ("a: {<<: [{b: 1}, 2]}", "what << names in the mapping that begins at line 1 is no mapping"),
+        ("a: &a {b: 1}\nc:\n  <<: *a\n  <<: *a\n", "key '<<' appears twice in the mapping that begins at line 3"),
+        ("a: &a {b: 1, b: 2}\nc: {<<: *a}\n", "key 'b' appears twice in the mapping that begins at line 1"),
+        ("? [a, b]\n: 1\n", "has a key that is no text in the mapping that begins at line 1"),
+        ("? {a: b}\n: 1\n", "has a key that is no text"),
+        ("1: a\n", "has the key 1, which is no text; put it in quotes"),
+        ("a: !!python/object/apply:os.system [id]\n", "could not determine a constructor for the tag"),
+        ("a: !!set {b}\n", "which is neither text, number, boolean, list nor mapping"),
+        ("a: !!binary aGk=\n", "which is neither text, number, boolean, list nor mapping"),
+        ("a: *b\n", "found undefined alias"),
+        ("a: 1\n---\nb: 2\n", "but found another document"),
+        ("a: .nan\n", "holds nan, which is no finite number"),
+        ("a: 1e400\n", "holds inf, which is no finite number"),
+        ("a: 1" + "0" * 309, "holds a number with too many digits"),
+        ("a: 1" + "0" * 5000, "not valid YAML: Exceeds the limit"),
+    ],
+)
+def test_what_yaml_may_not_hold_is_told(read, text, message):
+    assert message in refusal(read, text)
+
+
+def test_a_mapping_that_merges_itself_ends(read):
+    assert read("a: &a {<<: {b: 1}, c: 2}") == {"a": {"b": 1, "c": 2}}
+    assert refusal(read, "a: &a {<<: *a, c: {d: *a}}")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("010", 10),
+        ("0o10", 8),
+        ("0o18", "0o18"),
+        ("0x1F", 31),
+        ("+12", 12),
+        ("-0", 0),
+        ("1_000", "1_000"),
+        ("0b11", "0b11"),
+        ("1:30", "1:30"),
+        ("190:20:30", "190:20:30"),
+        ("yes", "yes"),
+        ("No", "No"),
+        ("on", "on"),
+        ("TRUE", True),
+        ("tRUE", "tRUE"),
+        ("~", None),
+        ("", None),
+        ("nULL", "nULL"),
+        ("1e3", 1000.0),
+        (".5", 0.5),
+        ("1.", 1.0),
+        ("1e", "1e"),
+        ("2026-01-01", "2026-01-01"),
+        ("=", "="),
+        ("'010'", "010"),
+        ("!!str 010", "010"),
+    ],
+)
+def test_scalars_are_those_of_yaml_1_2(read, text, value):
+    found = read(f"a: {text}\n")["a"]
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_the_largest_number_has_308_noughts(read):
+    for suffix, text in (("json", '{{"a": {}}}'), ("yaml", "a: {}")):
+        assert read(text.format(10**308), suffix) == {"a": 10**308}
+        assert read(text.format(-(10**308)), suffix) == {"a": -(10**308)}
+        assert "too many digits" in refusal(read, text.format(10**308 + 1), suffix)
+        assert "too many digits" in refusal(read, text.format(-(10**308) - 1), suffix)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("a: 1".encode("utf-16"), "UTF-16"),
+        ("a: 1".encode("utf-32"), "UTF-16"),
+        (b"\xff\xfea", "UTF-16"),
+        (b"a: \xff", "is not UTF-8 (byte 3)"),
+        (b"abc: \0", "not valid YAML"),
+        (b"\0", "UTF-16"),
+        (b"", "is empty"),
+        (b"\xef\xbb\xbf", "is empty"),
+        (b" \n", "is empty"),
+    ],
+)
+def test_what_is_no_utf_8_is_told(read, data, message):
+    assert message in refusal(read, data)
+
+
+def test_a_byte_order_mark_is_passed_over(read):
+    for suffix in ("json", "yaml"):
+        assert read(b'\xef\xbb\xbf{"a": 1}', suffix) == {"a": 1}
+
+
+def test_a_key_that_appears_twice_among_a_hundred_thousand_is_found_at_once(read):
+    keys = [f'"k{number}": 1' for number in range(100_000)]
+    text = "{" + ",\n".join([*keys, '"k99999": 2']) + "}"
+    for suffix in ("json", "yaml"):
+        assert "key 'k99999' appears twice" in refusal(read, text, suffix)
+
+
+COUNTS = {"num_episodes": 10_000_000, "num_steps": 10_000_000}
+
+
+@pytest.mark.parametrize(("key", "most"), COUNTS.items())
+def test_counts_of_a_job_go_from_one_to_ten_million(key, most):
+    other = {"num_steps": "num_episodes", "num_episodes": "num_steps"}[key]
+    for value, is_right in ((0, False), (1, True), (most, True), (most + 1, False)):
+        assert (key not in problems(mistaken(**{other: ..., key: value}))) == is_right
+    assert problems(mistaken(**{other: ..., key: most + 1}))[key] == "10000001 is too large; the most is 10000000"
+
+
+@pytest.mark.parametrize(
+    ("key", "least", "most"), [("num_envs", 1, 1_000_000), ("placement_seed", 0, 9_223_372_036_854_775_807)]
+)
+def test_numbers_of_an_environment_have_limits(key, least, most):
+    for value, is_right in ((least - 1, False), (least, True), (most, True), (most + 1, False)):
+        found = problems(mistaken(arena_env_args={"environment": "reach", key: value}))
+        assert (f"arena_env_args.{key}" not in found) == is_right
+
+
+def test_a_seed_has_sixty_three_bits():
+    for value, is_right in ((-1, False), (0, True), (2**63 - 1, True), (2**63, False)):
+        assert (of_field("seed", value) is None) == is_right
+
+
+@pytest.mark.parametrize("key", ["timeout_s", "episode_timeout_s"])
+def test_time_limits_are_above_zero_and_at_most_three_years(key):
+    for value, is_right in ((0, False), (-1, False), (1e-9, True), (100_000_000, True), (100_000_001, False)):
+        assert (of_field(key, value) is None) == is_right
+
+
+def test_a_job_is_rebuilt_at_most_as_often_as_it_has_episodes():
+    assert problems(mistaken(num_episodes=5, num_rebuilds=5)) == {}
+    assert "num_rebuilds" in problems(mistaken(num_episodes=5, num_rebuilds=6))
+    assert "num_rebuilds" in problems(mistaken(num_episodes=5, num_rebuilds=0))
+
+
+def test_a_name_has_at_most_eighty_characters_and_two_hundred_bytes():
+    for name, is_right in (("a" * 80, True), ("a" * 81, False), ("\u5b57" * 66 + "aa", True), ("\u5b57" * 67, False)):
+        assert (of_field("name", name) is None) == is_right
+
+
+def test_a_file_has_at_most_a_hundred_thousand_jobs():
+    def of(num_seeds: int) -> dict[str | None, str]:
+        sweep = {
+            "seed": list(range(10)),
+            "num_episodes": list(range(1, 11)),
+            "policy_config_dict.a": list(range(num_seeds)),
+        }
+        return problems({"jobs": [{**GOOD, "sweep": sweep}, {**GOOD, "name": 3}]})
+
+    assert of(1001)["sweep"] == "makes 100100 jobs; a file may have 100000 in all"
+
+
+WRONG_TYPES = {
+    "name": (3, None, True, [], {}),
+    "arena_env_args": (3, None, True, "reach", 0.5),
+    "policy_type": (3, None, True, [], {}, ""),
+    "policy_config_dict": (3, True, "x", 0.5),
+    "num_episodes": ("1", 1.0, 1.5, True, [], {}),
+    "num_steps": ("1", 1.0, 1.5, True, [], {}),
+    "num_rebuilds": ("1", 1.0, True, [], {}),
+    "language_instruction": (3, True, [], {}, ""),
+    "variations": (3, True, "x", []),
+    "conditions": (3, True, [], {}, ""),
+    "seed": ("1", 1.0, True, [], {}),
+    "timeout_s": ("1", True, [], {}),
+    "episode_timeout_s": ("1", True, [], {}),
+    "status": (3, True, [], {}, "", "done"),
+    "sweep": (3, True, "x", []),
+}
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in WRONG_TYPES.items() for value in values])
+def test_a_field_of_another_type_is_told_with_its_key(key, value):
+    found = problems(mistaken(**({"num_episodes": ..., key: value} if key == "num_steps" else {key: value})))
+    assert any((where or "").partition(".")[0] == key for where in found)
+
+
+@pytest.mark.parametrize("key", ["num_envs", "enable_cameras", "placement_seed", "env_spacing", "environment"])
+@pytest.mark.parametrize("value", ["1", [], {}])
+def test_a_field_of_the_environment_of_another_type_is_told_with_its_key(key, value):
+    if key == "environment" and value == "1":
+        value = 1
+    assert f"arena_env_args.{key}" in problems(mistaken(arena_env_args={"environment": "reach", key: value}))
