@@ -10,11 +10,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from pydantic import ValidationError
 
+from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import adapter
 from isaaclab_arena.storage.layout import CONTENTS_ATTRIBUTE
-
-from isaaclab_arena.errors import StorageError
 
 AttributeValue: TypeAlias = str | int | float | bool
 Arrays: TypeAlias = Mapping[str, np.ndarray]
