@@ -13,6 +13,31 @@ def test_being_at_the_target_counts_only_when_it_lasts():
     assert successes == [False] * (HOLD_STEPS - 1) + [True]
 
 
+def at_the_target(env) -> None:
+    """Start an episode in which the tool is where it is to be."""
+    conditions = {"robot.joint_position": env.robot.home, "target.position": (0.42238, 0.0, 0.35632)}
+    env.reset(torch.tensor([0]), [conditions])
+
+
+def test_a_new_episode_counts_its_own_steps_at_the_target():
+    env = build("reach")
+    at_the_target(env)
+    assert not any(env.step(hold_still(env)).success for _ in range(4))
+    at_the_target(env)
+    successes = [bool(env.step(hold_still(env)).success) for _ in range(5)]
+    assert successes == [False] * 4 + [True]
+
+
+def test_a_new_episode_has_all_of_its_time():
+    env = build("reach")
+    env.max_episode_length = 6
+    away = {"robot.joint_position": env.robot.home, "target.position": (0.5, 0.2, 0.2)}
+    for steps in (4, 6):
+        env.reset(torch.tensor([0]), [away])
+        ended = [bool(env.step(hold_still(env)).truncated) for _ in range(steps)]
+        assert ended == [index == 5 for index in range(steps)]
+
+
 def test_a_tool_beside_the_target_never_counts():
     env = build("reach")
     conditions = {"robot.joint_position": env.robot.home, "target.position": (0.42238, 0.025, 0.35632)}
