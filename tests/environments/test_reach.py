@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from isaaclab_arena.environments.tasks.reach import HOLD_STEPS
@@ -60,3 +61,12 @@ def test_the_reward_is_higher_nearer_to_the_target():
 def test_the_final_distance_is_reported():
     record = play(build("reach"), ScriptedPolicy(), 1).records[0]
     assert record.metrics["final_distance_m"] < 0.02
+
+
+def test_a_control_step_is_a_twentieth_of_a_second_of_physics():
+    """The first number of the integration state is the time."""
+    env = build("reach")
+    start(env)
+    for number in range(1, 4):
+        env.step(hold_still(env))
+        assert env.backend.integration_state(0)[0] == pytest.approx(0.05 * number)
