@@ -29,7 +29,7 @@ class Options:
     """Which faults to try, and how.
 
     Attributes:
-        area: Lists to try; all by default.
+        area: Lists to try, ``--area storage wires``; all by default.
         file: Only faults of files whose path contains this.
         processes: How many faults are tried at the same time, each in a copy of the tree.
         sample: How many faults to draw at random; all by default.
