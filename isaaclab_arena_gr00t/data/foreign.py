@@ -132,11 +132,23 @@ def regular_file(path: Path, root: Path) -> Path:
     Raises:
         StorageError: If it is missing, something else, or a link leads out of the dataset.
     """
-    with storage_errors("read", path):
-        inside = path.resolve().is_relative_to(root.resolve())
-        is_there, is_file = path.exists(), path.is_file()
-    if not inside:
+    if not is_inside(path, root):
         raise StorageError(f"{root} has a file outside of the dataset: {plain_text(path)}")
+    with storage_errors("read", path):
+        is_there, is_file = path.exists(), path.is_file()
     if not is_file:
         raise StorageError(f"cannot read {plain_text(path)}: {'It is no file' if is_there else 'No such file'}")
     return path
+
+
+def is_inside(path: Path, root: Path) -> bool:
+    """Whether a path, with all links followed, leads to a place in a folder.
+
+    Raises:
+        StorageError: If that cannot be found out.
+    """
+    try:
+        with storage_errors("find", path):
+            return path.resolve().is_relative_to(root.resolve())
+    except RuntimeError as error:
+        raise StorageError(f"cannot find {plain_text(path)}: its links lead in a circle") from error

@@ -300,6 +300,7 @@ def check_recording(original: Path, folder: Path, seed: int) -> None:
     shutil.copy(original, recording)
     with h5py.File(recording, "r+") as file:
         demo = file[f"data/demo_{random_.randrange(2)}"]
+        assert isinstance(demo, h5py.Group)
         if random_.random() < 0.7:
             name = random_.choice([*demo.attrs])
             del demo.attrs[name]

@@ -4,7 +4,7 @@ import random
 import threading
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +139,7 @@ def test_all_frames_of_a_message_together_have_the_limit_of_a_message(size, fits
     assert list(message.frames) == (frames if fits else [])
 
 
-def last_message(protocol: Any, pieces: list[bytes], *, max_bytes: int) -> Any:
+def last_message(protocol: Any, pieces: Sequence[bytes | bytearray], *, max_bytes: int) -> Any:
     reader = protocol.MessageReader(max_bytes)
     data = protocol.GREETING + protocol.ready("REQ") + b"".join(pieces)
     message = None
