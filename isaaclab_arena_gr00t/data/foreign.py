@@ -8,6 +8,7 @@ from typing import Any
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.plain_files import not_a_plain_file
 from isaaclab_arena.storage.atomic import storage_errors
 
 _LONGEST_SHOWN = 80
@@ -134,10 +135,9 @@ def regular_file(path: Path, root: Path) -> Path:
     """
     if not is_inside(path, root):
         raise StorageError(f"{root} has a file outside of the dataset: {plain_text(path)}")
-    with storage_errors("read", path):
-        is_there, is_file = path.exists(), path.is_file()
-    if not is_file:
-        raise StorageError(f"cannot read {plain_text(path)}: {'It is no file' if is_there else 'No such file'}")
+    wrong = not_a_plain_file(path)
+    if wrong is not None:
+        raise StorageError(f"cannot read {plain_text(path)}: {wrong}")
     return path
 
 

@@ -5,7 +5,6 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -432,13 +431,3 @@ def test_whatever_comes_is_answered_and_the_server_goes_on():
 @pytest.mark.parametrize("seed", range(200, 210))
 def test_whatever_comes_is_answered_and_the_server_goes_on_at_length(seed):
     check_a_server(seed, 2000)
-
-
-@pytest.mark.parametrize("name", ["message_check", "npy_header", "zmtp", "request_socket"])
-def test_both_ends_read_bytes_with_the_same_care(name):
-    """Neither package may know the other, so each has its own copy."""
-    theirs, ours = (
-        Path(folder, f"{name}.py").read_text(encoding="utf-8")
-        for folder in ("submodules/Isaac-GR00T/gr00t/policy", "isaaclab_arena_gr00t/remote")
-    )
-    assert theirs.replace("gr00t.policy.", "isaaclab_arena_gr00t.remote.") == ours
