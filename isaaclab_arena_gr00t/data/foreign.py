@@ -8,6 +8,7 @@ from typing import Any
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.plain_files import not_a_plain_file
 from isaaclab_arena.storage.atomic import storage_errors
 
 _LONGEST_SHOWN = 80
@@ -132,11 +133,22 @@ def regular_file(path: Path, root: Path) -> Path:
     Raises:
         StorageError: If it is missing, something else, or a link leads out of the dataset.
     """
-    with storage_errors("read", path):
-        inside = path.resolve().is_relative_to(root.resolve())
-        is_there, is_file = path.exists(), path.is_file()
-    if not inside:
+    if not is_inside(path, root):
         raise StorageError(f"{root} has a file outside of the dataset: {plain_text(path)}")
-    if not is_file:
-        raise StorageError(f"cannot read {plain_text(path)}: {'It is no file' if is_there else 'No such file'}")
+    wrong = not_a_plain_file(path)
+    if wrong is not None:
+        raise StorageError(f"cannot read {plain_text(path)}: {wrong}")
     return path
+
+
+def is_inside(path: Path, root: Path) -> bool:
+    """Whether a path, with all links followed, leads to a place in a folder.
+
+    Raises:
+        StorageError: If that cannot be found out.
+    """
+    try:
+        with storage_errors("find", path):
+            return path.resolve().is_relative_to(root.resolve())
+    except RuntimeError as error:
+        raise StorageError(f"cannot find {plain_text(path)}: its links lead in a circle") from error

@@ -109,6 +109,8 @@ def _episode(
         for key in column.incomplete_groups():
             start, end = column.spans()[key]
             arrays[f"{recorded.OBSERVATIONS}/{key}"] = np.ascontiguousarray(columns[name][:, start:end])
+    if recorded.ACTIONS not in arrays:
+        raise StorageError(f"{stored.root}: {layout.ARENA_FILE} does not say where the actions are whole")
     if features.rewards:
         arrays[recorded.REWARDS] = columns[layout.REWARD][:, 0]
     for key, camera in features.cameras.items():

@@ -116,7 +116,7 @@ def check_shapes(episode: SourceEpisode, wanted: Mapping[str, tuple[int, ...]]) 
         StorageError: If the recording cannot be read.
     """
     shapes = shapes_of(episode)
-    num_steps = shapes.get(ACTIONS, (0,))[0]
+    num_steps = next(iter(shapes.get(ACTIONS, ())), 0)
     if num_steps == 0:
         raise ConfigError(Problem(f"{episode.name} has no control step", key=DATASET_OPTION))
     for path, shape in wanted.items():
@@ -150,10 +150,11 @@ def jobs_of(dataset: Path) -> Iterator[Sequence[Path]]:
 
 def _episode(file: Path, index: int, attributes: dict[str, AttributeValue], default_instruction: str) -> SourceEpisode:
     control_dt = attributes.get("control_dt")
+    instruction = attributes.get("language_instruction")
     return SourceEpisode(
         file=file,
         episode_index=index,
-        instruction=str(attributes.get("language_instruction") or default_instruction),
+        instruction=(instruction if isinstance(instruction, str) else "") or default_instruction,
         control_dt=float(control_dt) if isinstance(control_dt, int | float) and _is_step(control_dt) else None,
     )
 

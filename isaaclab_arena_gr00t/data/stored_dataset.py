@@ -15,7 +15,7 @@ from isaaclab_arena.errors import StorageError, did_you_mean
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena_gr00t.data import layout
-from isaaclab_arena_gr00t.data.foreign import Fields, regular_file, shown
+from isaaclab_arena_gr00t.data.foreign import Fields, is_inside, regular_file, shown
 from isaaclab_arena_gr00t.data.tables import TableExtent, read_columns, read_rows
 from isaaclab_arena_gr00t.data.video_files import read_frames
 
@@ -168,9 +168,7 @@ class StoredDataset(ABC):
     def _located(self, template: str, **names: int | str) -> Path:
         """Return a file of the dataset; a path that leads out of it is refused."""
         path = self.root / self._info.path(template, **names)
-        with storage_errors("find", path):
-            is_inside = path.resolve().is_relative_to(self.root.resolve())
-        if not is_inside:
+        if not is_inside(path, self.root):
             raise self._info.wrong(template, "a path inside the dataset")
         return path
 

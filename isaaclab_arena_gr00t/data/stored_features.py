@@ -75,6 +75,8 @@ def _observed(name: str, size: int, groups: Mapping[str, tuple[str, int, int]]) 
 
 
 def _check(features: DatasetFeatures, dataset: StoredDataset) -> None:
+    if layout.ACTION not in features.vectors:
+        raise ValueError(f"{layout.ARENA_FILE} names no column '{layout.ACTION}'")
     for name, column in features.vectors.items():
         found = dataset.size(name)
         if any(size < 1 for size in column.sources.values()) or sum(column.sources.values()) > _MAX_NUMBERS:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import compute, parquet
+from pyarrow import parquet
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import plain_text
@@ -130,12 +130,14 @@ def read_columns(path: Path, names: Sequence[str], extent: TableExtent) -> dict[
             raise StorageError(f"{path} has no column '{missing[0]}'")
         for name in (extent.key, *names):
             _check_type(file.schema_arrow.field(name).type, f"column '{name}' of {path}")
+        if pa.types.is_nested(file.schema_arrow.field(extent.key).type):
+            raise StorageError(f"column '{extent.key}' of {path} holds lists, and should hold a number per row")
         groups = _groups_with(file.metadata, extent)
         rows_at_once = _rows_at_once(file.metadata, groups, names, extent.max_size, path)
         parts, found = [], 0
         wanted = list(dict.fromkeys((extent.key, *names)))
         for batch in file.iter_batches(rows_at_once, row_groups=groups, columns=wanted):
-            part = batch.filter(compute.equal(batch[extent.key], extent.value))
+            part = batch.filter(pa.array(batch[extent.key].to_numpy(zero_copy_only=False) == extent.value))
             found += part.num_rows
             if found > extent.num_rows:
                 raise StorageError(

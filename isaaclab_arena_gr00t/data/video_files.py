@@ -13,6 +13,7 @@ from av.video.frame import PictureType
 from av.video.stream import VideoStream
 
 from isaaclab_arena.errors import StorageError
+from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage.atomic import storage_errors
 
 _LOSSY = ("libx264", "yuv420p", {"preset": "medium", "crf": "18"})
@@ -160,5 +161,7 @@ def _video_errors(doing: str, path: Path) -> Iterator[None]:
     try:
         with storage_errors(doing, path):
             yield
-    except FFmpegError as error:
-        raise StorageError(f"cannot {doing} {path}: {error.strerror or type(error).__name__}") from error
+    except (FFmpegError, ValueError, ArithmeticError) as error:
+        # PyAV's own words for a damaged file are ValueErrors, and its times may be divided by nothing.
+        words = error.strerror if isinstance(error, FFmpegError) else str(error)
+        raise StorageError(f"cannot {doing} {path}: {plain_text(words or type(error).__name__)}") from error

@@ -83,7 +83,8 @@ def find_demonstrations(files: Iterable[Path], *, only_successes: bool = True) -
     for file in files:
         for index in list_episodes(file):
             attributes = read_attributes(file, index)
-            if only_successes and not attributes.get("success"):
+            success = attributes.get("success")
+            if only_successes and not (isinstance(success, bool | int) and success):
                 left_out += 1
                 continue
             demonstration = Demonstration(

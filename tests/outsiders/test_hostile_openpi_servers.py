@@ -34,7 +34,7 @@ ACTIONS = {
     "nothing": {},
     "a list": {"actions": [[0.0] * 5] * 8},
     "text": {"actions": "go"},
-    "one dimension": {"actions": array(shape=[40]) | {b"shape": [40]}},
+    "one dimension": {"actions": array() | {b"shape": [40]}},
     "no steps": {"actions": array() | {b"shape": [0, 5], b"data": b""}},
     "no numbers": {"actions": array() | {b"shape": [8, 0], b"data": b""}},
     "huge, declared small": {"actions": array() | {b"data": bytes(4_000_000)}},

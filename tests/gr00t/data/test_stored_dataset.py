@@ -132,7 +132,7 @@ def test_a_torn_table_and_a_missing_video_are_named(dataset, tmp_path):
         write_recordings(dataset, tmp_path / "torn")
     table.write_bytes(content)
     max(dataset.glob("videos/**/*.mp4")).unlink()
-    with pytest.raises(StorageError, match=r"cannot read .*\.mp4: No such file"):
+    with pytest.raises(StorageError, match=r"cannot read .*\.mp4: there is no such file"):
         write_recordings(dataset, tmp_path / "missing")
 
 
