@@ -41,6 +41,19 @@ def test_an_assignment_that_loses_a_job_is_refused():
         assign_jobs("forgetful", 3, 2)
 
 
+def test_a_rank_runs_its_jobs_in_the_order_of_the_file_whatever_the_assignment_says():
+    ASSIGNMENTS.register("backwards", lambda num_jobs, world_size: [[4, 2, 0], [3, 1]])
+    assert assign_jobs("backwards", 5, 2) == [[0, 2, 4], [1, 3]]
+
+
+@pytest.mark.parametrize("shares", [[[0, 1, 2]], [[0, 1], [2], []], [[0, 1], [1, 2]], [[0, 1], [3]], [[], []]])
+def test_an_assignment_gives_every_job_once_to_as_many_ranks_as_there_are(shares):
+    name = f"odd_{len(ASSIGNMENTS.names())}"
+    ASSIGNMENTS.register(name, lambda num_jobs, world_size: shares)
+    with pytest.raises(ConfigError, match=f"'{name}' does not give each of 3 jobs to exactly one of 2 ranks"):
+        assign_jobs(name, 3, 2)
+
+
 def test_there_is_at_least_one_rank():
     with pytest.raises(ValueError, match="world_size must be at least 1, got 0"):
         assign_jobs("round_robin", 3, 0)
@@ -59,6 +72,12 @@ def test_shares_of_a_job_are_consecutive_and_differ_by_one_episode_at_most(remai
         assert max(sizes) - min(sizes) <= 1
         going_round = [shares[(first_rank + step) % world_size] for step in range(world_size)]
         assert [index for share in going_round for index in episodes_in(share)] == episodes_in(remaining)
+
+
+def test_the_longer_shares_of_a_job_come_first_from_the_rank_that_begins():
+    assert split_shares(((0, 11),), 4, first_rank=0) == [((0, 3),), ((3, 6),), ((6, 9),), ((9, 11),)]
+    assert split_shares(((0, 11),), 4, first_rank=3) == [((3, 6),), ((6, 9),), ((9, 11),), ((0, 3),)]
+    assert split_shares(((2, 4), (8, 11)), 2, first_rank=1) == [((9, 11),), ((2, 4), (8, 9))]
 
 
 def test_a_job_of_one_episode_stays_where_round_robin_puts_it():
@@ -87,6 +106,22 @@ def test_a_job_is_cut_into_eight_pieces_per_rank_where_it_has_the_episodes():
     assert len(pieces_of(((0, 1000),), total_remaining=1000, world_size=8)) == 64
     assert len(pieces_of(((0, 20),), total_remaining=20, world_size=8)) == 20
     assert pieces_of((), total_remaining=20, world_size=8) == []
+
+
+@pytest.mark.parametrize(
+    ("num_episodes", "total_remaining", "sizes"),
+    [
+        # A thousandth of a rank's share of the run is one, ten and eleven episodes.
+        (100, 15_999, [2] * 36 + [1] * 28),
+        (100, 80_000, [10] * 10),
+        (100, 88_000, [12] + [11] * 8),
+        (25, 80_000, [13, 12]),
+        (9, 80_000, [9]),
+    ],
+)
+def test_no_piece_is_smaller_than_a_thousandth_of_a_ranks_share(num_episodes, total_remaining, sizes):
+    pieces = pieces_of(((0, num_episodes),), total_remaining=total_remaining, world_size=8)
+    assert [count_episodes(piece) for piece in pieces] == sizes
 
 
 def test_thousands_of_jobs_make_few_claims_each():

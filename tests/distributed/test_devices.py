@@ -325,10 +325,15 @@ def test_deterministic_calculation_is_arranged_before_a_gpu_is_touched(given, ke
         torch.get_float32_matmul_precision(),
     )
     try:
-        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.benchmark = torch.backends.cudnn.allow_tf32 = True
+        torch.backends.cudnn.deterministic = False
+        torch.set_float32_matmul_precision("high")
         calculate_deterministically(environ)
         assert environ == {"CUBLAS_WORKSPACE_CONFIG": kept}
         assert torch.are_deterministic_algorithms_enabled()
+        assert not torch.is_deterministic_algorithms_warn_only_enabled()
+        assert torch.backends.cudnn.deterministic
+        assert torch.get_float32_matmul_precision() == "highest"
         assert not torch.backends.cudnn.benchmark
         assert not torch.backends.cudnn.allow_tf32
         assert not torch.backends.cuda.matmul.allow_tf32

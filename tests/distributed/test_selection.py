@@ -41,6 +41,12 @@ def test_a_short_job_is_not_preferred_though_its_environment_is_built():
     assert choose(order, "kitchen") == 0
 
 
+def test_the_middle_one_of_an_odd_number_of_jobs_is_among_the_longer():
+    order = [work(0, 9.0), work(1, 8.0, environment="kitchen"), work(2, 7.0, environment="garden")]
+    assert choose(order, "kitchen") == 1
+    assert choose(order, "garden") == 0
+
+
 def test_the_only_job_left_is_chosen():
     assert choose([work(4, 1.0)], None) == 0
 
@@ -67,6 +73,29 @@ def test_a_job_not_yet_measured_is_expected_to_go_like_its_kind_and_else_like_al
     assert expected.seconds(1, WorkSize(env_steps=200)) == pytest.approx(2.0)
 
 
+def test_what_a_job_took_itself_counts_before_what_its_kind_took():
+    expected = ExpectedWork({0: "a", 1: "a", 2: "b"})
+    expected.learn(0, Measured(episodes=10, env_steps=1000, seconds=10.0))
+    expected.learn(1, Measured(episodes=10, env_steps=1000, seconds=50.0))
+    assert expected.seconds(0, WorkSize(episodes=10)) == pytest.approx(10.0)
+    assert expected.seconds(1, WorkSize(episodes=10)) == pytest.approx(50.0)
+    assert expected.seconds(2, WorkSize(episodes=10)) == pytest.approx(30.0)
+
+
+def test_work_in_steps_is_timed_by_steps_and_work_in_episodes_by_episodes():
+    expected = ExpectedWork({0: "a"})
+    expected.learn(0, Measured(episodes=4, env_steps=1000, seconds=20.0))
+    assert expected.seconds(0, WorkSize(env_steps=50)) == pytest.approx(1.0)
+    assert expected.seconds(0, WorkSize(episodes=1)) == pytest.approx(5.0)
+
+
+def test_a_job_of_which_no_episode_ended_is_expected_to_go_like_its_kind():
+    expected = ExpectedWork({0: "a", 1: "a"})
+    expected.learn(1, Measured(episodes=2, env_steps=10, seconds=8.0))
+    expected.learn(0, Measured(episodes=0, env_steps=0, seconds=4.0))
+    assert expected.seconds(0, WorkSize(episodes=1)) == pytest.approx(6.0)
+
+
 def test_work_of_which_no_episode_ended_says_nothing_of_episodes():
     expected = ExpectedWork({0: "a"})
     expected.learn(0, Measured(episodes=0, env_steps=50, seconds=5.0))
@@ -86,6 +115,9 @@ def test_work_that_took_no_time_says_nothing():
         (64, 64, 8, 8, 64),
         (64, 64, 8, 40, 64),
         (64, 90, 8, 3, 30),
+        (64, 10, 8, 2, 3),
+        (64, 10, 9, 2, 2),
+        (64, 1, 8, 1, 1),
         (4, 1000, 8, 1, 4),
         (4, 3, 8, 1, 1),
         (4, 0, 8, 0, 1),

@@ -14,7 +14,9 @@ from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments.floor_builder import FloorEnvironmentBuilder
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError
+from isaaclab_arena.evaluation import verification_plan
 from isaaclab_arena.evaluation.group_building import build_groups
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions
@@ -25,9 +27,12 @@ from isaaclab_arena.evaluation.start_up import StartedRun, start_run
 from isaaclab_arena.evaluation.start_up_clock import StartUpClock
 from isaaclab_arena.evaluation.workbench import Workbench
 from isaaclab_arena.interfaces.environment import SimulatedBuilder
+from isaaclab_arena.storage.run_plan import read_run_plan
+from isaaclab_arena.training.task_evaluation import with_settled_backend
 from tests.distributed.threads import ranks_in_threads
 from tests.evaluation.jobs import coin_job, settings
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment
+from tests.training.learning import small_config
 
 GPUS = ("cuda:0", "cuda:1")
 
@@ -200,6 +205,38 @@ def test_groups_of_rows_share_what_was_measured_for_the_largest(builder, tmp_pat
     clock = StartUpClock("coins", import_s=None)
     build_groups(settled, settings(tmp_path, num_groups=num_groups), Workbench(), clock, tmp_path / "coins")
     assert builder.backends == ["warp"] * min(num_groups, 5)
+
+
+def test_ranks_that_train_together_simulate_with_what_rank_zero_measured(monkeypatch):
+    measured: list[str] = []
+
+    def faster_backend(self, config, *, device, **_) -> str:
+        measured.append(str(device))
+        return "warp"
+
+    monkeypatch.setattr(FloorEnvironmentBuilder, "faster_backend", faster_backend)
+
+    def settled(ranks: Ranks) -> str:
+        context = replace(ranks.context, device=torch.device("cuda", ranks.context.rank))
+        ranks = Ranks(context, backend="gloo", store=ranks._store, timeout_s=30.0)
+        return with_settled_backend(small_config(), ranks, num_threads=1).env["backend"]
+
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(settled, ranks_in_threads(2))) == ["warp", "warp"]
+    assert measured == ["cuda:0"]
+    asked = small_config("env.backend=mujoco")
+    assert with_settled_backend(asked, ranks_in_threads(2)[1], num_threads=1) == asked
+
+
+def test_episodes_are_verified_on_the_backend_that_they_ran_on(tmp_path, monkeypatch):
+    folder = tmp_path / "out"
+    start_on(["cpu"], request_of(job_of(TossBuilder()), output_directory=folder))
+    plan = read_run_plan(folder)
+    plan = replace(plan, jobs=tuple(replace(job, backend="warp") for job in plan.jobs))
+    monkeypatch.setattr(verification_plan, "resolve_jobs", lambda *_, **__: (job_of(TossBuilder()),))
+    again, _ = verification_plan.plan_sample(plan, {"coins": [0, 3]}, num_envs=None, world_size=1)
+    [job] = verification_plan.jobs_of_plan(again, folder, may_import=False)
+    assert job.environment_config.backend == "warp"
 
 
 def test_an_environment_of_another_backend_is_not_used_again(builder):
