@@ -20,17 +20,14 @@ from tests.gr00t.fakes import DIMENSIONS, MODALITIES, LimbEnvironment, network_a
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
-class Package:
-    """Stands for a model package: a random network, whose noise comes from each row's own seed."""
-
-    honoured_options: ClassVar[frozenset[str]] = frozenset({"noise_seeds"})
+class Silent:
+    """Stands for a model package that says nothing of noise: a random network, whose noise is what `seeds` says."""
 
     def get_action(self, observation: Any, options: Any = None) -> Any:
         return network_answer(observation, self.seeds(len(observation["state"]["arm"]), options)), {}
 
     def seeds(self, num_rows: int, options: Any) -> list[int]:
-        del num_rows
-        return options["noise_seeds"]
+        raise NotImplementedError
 
     def get_modality_config(self) -> Any:
         return MODALITIES
@@ -39,10 +36,18 @@ class Package:
         return DIMENSIONS
 
 
-class Ignoring(Package):
-    """Documents its options as unused, as NVIDIA's does, and draws from torch's generator."""
+class Package(Silent):
+    """Draws each row's noise from the row's own seed, and says so."""
 
-    honoured_options: ClassVar[frozenset[str]] = frozenset()
+    honoured_options: ClassVar[frozenset[str]] = frozenset({"noise_seeds"})
+
+    def seeds(self, num_rows: int, options: Any) -> list[int]:
+        del num_rows
+        return options["noise_seeds"]
+
+
+class Ignoring(Silent):
+    """Documents its options as unused, as NVIDIA's does, and draws from torch's generator."""
 
     def seeds(self, num_rows: int, options: Any) -> list[int]:
         assert options is None
@@ -61,7 +66,7 @@ class LimbBuilder(CoinBuilder):
         return LimbEnvironment(num_envs)
 
 
-def played(folder: Path, package: type[Package], num_envs: int, shares: list, **options: Any) -> tuple:
+def played(folder: Path, package: type[Silent], num_envs: int, shares: list, **options: Any) -> tuple:
     """Return the reports of ranks that share a job, and the checksums of its episodes' arrays."""
     yaml = write_policy_yaml(folder.parent, model_path="owner/name", policy_device="cpu")
 
