@@ -8,8 +8,9 @@ from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.storage.attempts import contents_in_effect, read_attempts
 from isaaclab_arena.storage.contents import Contents, differences_of_contents
 from isaaclab_arena.storage.job_repair import set_job_aside
-from isaaclab_arena.storage.layout import job_directory
+from isaaclab_arena.storage.layout import SET_ASIDE_FOLDER, SETTLED_FILE, job_directory
 from isaaclab_arena.storage.run_plan import PlannedJob, RunPlan
+from isaaclab_arena.storage.set_aside import move_aside
 
 OPTION = "--rerun"
 
@@ -94,6 +95,9 @@ def set_aside_what_does_not_count(output_directory: Path, anew: Sequence[str], *
         why = f"{OPTION}: its episodes were made with something else"
         for line in set_job_aside(directory, name, attempt=attempt - 1, why=why):
             _LOG.warning("%s", line)
+        if (directory / SETTLED_FILE).exists():
+            # Another network may need another number of rows.
+            move_aside(directory / SETTLED_FILE, directory / SET_ASIDE_FOLDER / f"attempt_{attempt - 1}")
 
 
 def _differences(job: PlannedJob, before: Contents | None) -> list[Problem]:

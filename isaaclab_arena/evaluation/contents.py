@@ -11,6 +11,7 @@ from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.provenance import package_content
 from isaaclab_arena.evaluation.source_files import is_installed, modules_of_class, modules_of_object, source_files
 from isaaclab_arena.interfaces.content import ContentBuilder, ContentSources, sources_in_options
+from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena.storage.content_hash import content_hash
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, UNKNOWN, Contents
 from isaaclab_arena.storage.json_values import json_line
@@ -43,6 +44,9 @@ class ContentReader:
         key = f"{job.policy_class.__module__}:{job.policy_class.__qualname__} {job.policy_key}"
         if key not in self._of_policy:
             sources = job.policy_class.content_sources(job.policy_options)
+            if job.policy_class.is_remote is not PolicyBase.is_remote and not sources.unknown:
+                # Its network may run elsewhere, and nobody is asked before the job is built.
+                sources = replace(sources, unknown=("server",))
             modules = modules_of_class(job.policy_class)
             self._of_policy[key] = self._contents(sources, modules), sources.checkpoint
         policy, checkpoint = self._of_policy[key]

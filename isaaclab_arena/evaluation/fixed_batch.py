@@ -137,6 +137,10 @@ class FixedBatchPolicy(PolicyBase[None]):
         """Whether the other policy's network runs in another process."""
         return self._policy.is_remote
 
+    def stated_model(self) -> str | None:
+        """What the other policy's server says of its model."""
+        return self._policy.stated_model()
+
     def can_play(self, episode_index: int) -> bool:
         """Whether the other policy has something to do in an episode."""
         return self._policy.can_play(episode_index)

@@ -10,6 +10,7 @@ from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.policy_probe import ProbeResult, probe_rows
 from isaaclab_arena.evaluation.rank_settings import RankSettings
 from isaaclab_arena.evaluation.rollout import row_shares
+from isaaclab_arena.evaluation.served_model import settle_served_model
 from isaaclab_arena.evaluation.settling import Settling, asked_policies
 from isaaclab_arena.evaluation.start_up_clock import StartUpClock, StartUpPart
 from isaaclab_arena.evaluation.workbench import Bench, Workbench
@@ -26,11 +27,13 @@ class BuiltGroups:
         policy_batch: Rows that each policy is asked on together, None where that makes no difference.
         plan_because: Why episodes do not follow, to the last bit, from their conditions, observations and streams; None
             if they do.
+        served_model: What the policy's server states of its model, None for a policy that asks no server.
     """
 
     groups: Sequence[RowGroup]
     policy_batch: int | None
     plan_because: str | None
+    served_model: str | None = None
 
 
 def build_groups(
@@ -66,7 +69,10 @@ def build_groups(
         RowGroup(environment=environment, policy=policy, first_row=first_row)
         for environment, policy, first_row in zip(environments, asked.policies, first_rows, strict=True)
     ]
-    return BuiltGroups(groups=groups, policy_batch=asked.batch, plan_because=asked.plan_because)
+    served_model = settle_served_model(directory, job.config.name, asked.policies)
+    return BuiltGroups(
+        groups=groups, policy_batch=asked.batch, plan_because=asked.plan_because, served_model=served_model
+    )
 
 
 class _PolicyWorkshop:

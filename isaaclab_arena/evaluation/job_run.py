@@ -28,6 +28,7 @@ from isaaclab_arena.evaluation.rollout import RolloutResult, rollout_in_groups
 from isaaclab_arena.evaluation.start_up_clock import StartUpClock
 from isaaclab_arena.evaluation.step_boundary import StepBoundary
 from isaaclab_arena.evaluation.stopwatch import Phase
+from isaaclab_arena.evaluation.surroundings import SERVED_MODEL
 from isaaclab_arena.evaluation.watchdog import allowed_silence_s
 from isaaclab_arena.evaluation.workbench import Workbench
 from isaaclab_arena.interfaces.environment import Environment
@@ -169,13 +170,15 @@ class JobRun:
 
     def _new_recorder(self, directory: Path, environment: Environment) -> EpisodeRecorder:
         config, settings = self._job.config, self._settings
+        stated = None if self._built is None else self._built.served_model
+        served = {} if stated is None else {SERVED_MODEL: stated}
         recorded_job = RecordedJob(
             name=config.name,
             rank=settings.rank,
             world_size=settings.world_size,
             attempt=settings.attempt,
             env_args=environment_args(self._job),
-            provenance={**settings.provenance, **environment.provenance(), "policy_type": config.policy_type},
+            provenance={**settings.provenance, **environment.provenance(), **served, "policy_type": config.policy_type},
             contents=settings.contents.get(config.name),
         )
         return EpisodeRecorder(directory, recorded_job, settings.recording, may_commit=self._supply.still_holds)

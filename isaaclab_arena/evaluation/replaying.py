@@ -16,7 +16,7 @@ from isaaclab_arena.evaluation.episode_comparison import Difference, compared_fi
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.recorded_environment import recorded_environment_job
 from isaaclab_arena.evaluation.reenactment import Reenactment, recorded_observations, reenact
-from isaaclab_arena.evaluation.surroundings import named_differences, surroundings
+from isaaclab_arena.evaluation.surroundings import SERVED_MODEL, named_differences, surroundings
 from isaaclab_arena.recording.recorder import RecordedObservations
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, UNKNOWN, changes
 from isaaclab_arena.storage.hdf5 import read_env_args, read_episode
@@ -159,6 +159,8 @@ def _judged(reenactment: Reenactment, now: Mapping[str, str], contents: Mapping[
         difference=first_difference(recorded, reenactment.found),
         from_exact_state=reenactment.from_exact_state,
         compared=compared_fields(recorded),
-        surroundings=named_differences(recorded.provenance, now),
+        surroundings=named_differences(
+            {name: value for name, value in recorded.provenance.items() if name != SERVED_MODEL}, now
+        ),
         contents=() if known is None else tuple(f"{what} {how}" for what, how in changes(before, contents)),
     )

@@ -1,5 +1,6 @@
 """How the ranks of a run begin: one of them makes or repairs the folder, and all agree on what is left to do."""
 
+import hashlib
 import json
 import logging
 import uuid
@@ -13,7 +14,7 @@ from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.launcher_messages import announce_run_directory
 from isaaclab_arena.distributed.places import Place
 from isaaclab_arena.distributed.ranks import Ranks
-from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation import provenance
 from isaaclab_arena.evaluation.content_check import check_names, jobs_to_run_anew
 from isaaclab_arena.evaluation.contents import contents_of_jobs
@@ -36,13 +37,14 @@ from isaaclab_arena.evaluation.settled_backends import (
 from isaaclab_arena.evaluation.watchdog import Watchdog
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage.attempts import Attempt, JobWork, read_attempt, write_attempt
-from isaaclab_arena.storage.contents import Contents
+from isaaclab_arena.storage.contents import Contents, changes
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.storage.run_lock import RunLock
 from isaaclab_arena.storage.run_plan import RunPlan, read_run_plan, write_run_plan
 
 _LOG = logging.getLogger(__name__)
 _NOTHING_TO_DO = "nothing"
+_MAX_TOLD = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +81,9 @@ def start_run(request: RunRequest, context: DistributedContext, ranks: Ranks) ->
     devices = ranks.gather("device", str(context.device))
     with ranks.keep_waiting():
         # It reads every checkpoint from end to end, which takes a while where they are large.
-        contents = contents_of_jobs(request.jobs) if context.is_rank_zero else {}
+        # One rank of each machine does it: where they share no disk, their files have to be the same.
+        contents = contents_of_jobs(request.jobs) if context.is_rank_zero or context.local_rank == 0 else {}
+    agree_on_contents(ranks, contents)
     begin = _Beginning(request, context, devices, contents) if context.is_rank_zero else None
     said = ["", False] if begin is None else [str(begin.folder.path), begin.folder.resumes]
     path, resumes = json.loads(ranks.share_from_rank_zero("output_directory", json.dumps(said)))
@@ -123,6 +127,38 @@ def agree_on_versions(ranks: Ranks, versions: Mapping[str, str]) -> None:
         if len(set(found)) > 1:
             listed = ", ".join(f"rank {rank}: {version}" for rank, version in enumerate(found))
             raise ConfigError(f"the ranks have different versions of {package} ({listed}); install the same everywhere")
+
+
+def agree_on_contents(ranks: Ranks, contents: Mapping[str, Contents]) -> None:
+    """Refuse machines whose checkpoints, classes or robots differ.
+
+    Args:
+        ranks: All ranks of the run.
+        contents: What each job evaluates, as this rank's machine has it; nothing on a rank that did not look.
+
+    Raises:
+        ConfigError: If they differ; the message names the rank and what differs there.
+    """
+    merged = {f"job '{job}': {name}": content for job, each in contents.items() for name, content in _named_of(each)}
+    text = json.dumps(merged, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest() if contents else ""
+    digests = ranks.gather("contents", digest)
+    if {*digests} <= {"", digests[0]}:
+        return
+    first: dict[str, str] = json.loads(ranks.share_long_from_rank_zero("contents of rank 0", text))
+    told = [f"{name} {how} here" for name, how in changes(first, merged)] if contents else []
+    verdicts = ranks.gather("verdict on the contents", "; ".join(told[:_MAX_TOLD]))
+    raise ConfigError(
+        [
+            Problem(f"rank {rank} is on a machine with other files than rank 0: {verdict}; copy the same everywhere")
+            for rank, verdict in enumerate(verdicts)
+            if verdict
+        ]
+    )
+
+
+def _named_of(contents: Contents) -> list[tuple[str, str]]:
+    return [*contents.policy.items(), *((f"environment: {name}", each) for name, each in contents.environment.items())]
 
 
 class _Beginning:

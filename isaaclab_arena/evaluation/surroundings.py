@@ -6,6 +6,9 @@ import torch
 
 from isaaclab_arena.evaluation.provenance import machine, versions
 
+SERVED_MODEL = "served_model"
+"""What a policy server stated of its model; a replay, which asks none, does not compare it."""
+
 _NOT_COMPARED = frozenset({"config_hash", "policy_type"})
 
 

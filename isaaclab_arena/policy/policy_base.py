@@ -12,6 +12,7 @@ from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.content import ContentSources, sources_in_options
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.storage.contents import UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -224,6 +225,13 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
     def is_remote(self) -> bool:
         """Whether the policy's network runs in another process."""
         return False
+
+    def stated_model(self) -> str | None:
+        """What a policy server says of the model that it serves, ``unknown`` if it says nothing.
+
+        None, as by default, for a policy that asks no server.
+        """
+        return UNKNOWN if self.is_remote else None
 
     def can_play(self, episode_index: int) -> bool:
         """Whether the policy has something to do in an episode; asked before any episode of a job begins."""

@@ -11,6 +11,7 @@ from isaaclab_arena.storage.layout import (
     COMMIT_FILE_PATTERN,
     EPISODES_FOLDER,
     JOB_REPORT_PATTERN,
+    SERVED_MODEL_FILE,
     SET_ASIDE_FOLDER,
 )
 from isaaclab_arena.storage.leftovers import consolidate_parts, remove_if_empty
@@ -99,7 +100,8 @@ def set_job_aside(
     parts = [path for path, _ in episode_files(job_directory)]
     lines = [path for pattern in (COMMIT_FILE_PATTERN, JOB_REPORT_PATTERN) for path in job_directory.glob(pattern)]
     # Commit lines and reports go last: as long as they are there, the job is known to have been begun.
-    files = [*parts, *datasets(job_directory, job), *sorted(lines)]
+    served = [path for path in (job_directory / SERVED_MODEL_FILE,) if path.exists()]
+    files = [*parts, *datasets(job_directory, job), *sorted(lines), *served]
     if not files:
         return []
     folder = job_directory / SET_ASIDE_FOLDER / f"attempt_{attempt}"

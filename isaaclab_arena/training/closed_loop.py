@@ -137,6 +137,8 @@ class ClosedLoopEvaluation:
             eval_jobs_config=self._jobs_file.path,
             output_dir=str(folder),
             resume=str(folder) if is_begun else None,
+            # A training that went on from an earlier checkpoint has written this one anew, perhaps with other numbers.
+            rerun=tuple(job.name for job in self._jobs_file.jobs) if is_begun else (),
             **self._options,
         )
         jobs = self._jobs(checkpoint)

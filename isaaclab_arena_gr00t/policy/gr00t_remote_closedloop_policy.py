@@ -8,6 +8,7 @@ import numpy as np
 
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem
 from isaaclab_arena.interfaces.content import ContentSources
+from isaaclab_arena.storage.contents import UNKNOWN
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
 from isaaclab_arena_gr00t.modality import Modality
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
@@ -80,6 +81,10 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
     def is_remote(self) -> bool:
         """True: the network runs in another process."""
         return True
+
+    def stated_model(self) -> str:
+        """What the server says of its model: that which comes along does, NVIDIA's does not."""
+        return UNKNOWN if self._connection is None else self._connection.stated
 
     @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:

@@ -89,6 +89,10 @@ class OpenpiRemotePolicy(PolicyBase[OpenpiRemotePolicyCfg]):
         """True: the network runs in another process."""
         return True
 
+    def stated_model(self) -> str:
+        """What the server says of itself when it is connected to."""
+        return self._connection.stated
+
     @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
         """Return that the server's model is not known yet; see `PolicyBase.content_sources`."""

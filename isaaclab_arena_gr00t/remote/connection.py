@@ -7,8 +7,10 @@ from typing import Any
 
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError, Problem
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.storage.contents import UNKNOWN
 from isaaclab_arena_gr00t.remote.address import KEY_FILE_OPTION, ServerAddress
 from isaaclab_arena_gr00t.remote.gr00t_wire import pack, unpack
+from isaaclab_arena_gr00t.remote.identity import identity_line, same_server
 from isaaclab_arena_gr00t.remote.messages import DEFAULT_LIMITS, MessageError, MessageLimits
 from isaaclab_arena_gr00t.remote.request_socket import AnswerTooLargeError, RequestSocket
 
@@ -43,6 +45,7 @@ class PolicyServerConnection:
         self._limits = limits
         self._socket: RequestSocket | None = None
         self._loss = ""
+        self._stated: str | None = None
 
     def wait_until_ready(self) -> None:
         """Return when the server answers.
@@ -58,7 +61,7 @@ class PolicyServerConnection:
             started = time.monotonic()
             answer = self._exchange(ping, "ping", attempt_s)
             if answer is not None and not self._is_leaving(answer):
-                self._message(answer, "ping")
+                self._meet(self._message(answer, "ping"))
                 return
             left_s = deadline - time.monotonic()
             if left_s <= 0:
@@ -66,6 +69,16 @@ class PolicyServerConnection:
             # An attempt that ended early, say because something else listens there, must not be repeated at once.
             time.sleep(max(0.0, min(started + attempt_s - time.monotonic(), left_s)))
             attempt_s = min(2 * attempt_s, _LONGEST_ATTEMPT_S, max(deadline - time.monotonic(), _FIRST_ATTEMPT_S))
+
+    @property
+    def stated(self) -> str:
+        """What the server stated of its model when it was first reached, in one line; `UNKNOWN` if nothing."""
+        return UNKNOWN if self._stated is None else self._stated
+
+    def _meet(self, answer: Any) -> None:
+        """Take up what a server says of its model in its answer to a ping; NVIDIA's says nothing."""
+        line = identity_line(answer.get("serves") if isinstance(answer, dict) else None)
+        self._stated = same_server(self._stated, line, where=str(self.address))
 
     def call(self, endpoint: str, data: dict[str, Any] | None = None) -> Any:
         """Return the server's answer.

@@ -11,8 +11,10 @@ from websockets.sync.client import ClientConnection, connect
 
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.storage.contents import UNKNOWN
 from isaaclab_arena_gr00t.remote.address import KEY_FILE_OPTION, ServerAddress
 from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
+from isaaclab_arena_gr00t.remote.identity import identity_line, same_server
 from isaaclab_arena_gr00t.remote.messages import MessageError, MessageLimits, in_words
 from isaaclab_arena_gr00t.remote.openpi_wire import pack, unpack
 
@@ -43,9 +45,15 @@ class OpenpiConnection:
     def __init__(self, address: ServerAddress, limits: MessageLimits = _ANSWER_LIMITS) -> None:
         self.address = address
         self.metadata: Mapping[str, Any] = {}
+        self._stated: str | None = None
         self._limits = limits
         self._open = ExitStack()
         self._connection: ClientConnection | None = None
+
+    @property
+    def stated(self) -> str:
+        """What the server stated of itself when it was first reached, in one line; `UNKNOWN` if it stated nothing."""
+        return UNKNOWN if self._stated is None else self._stated
 
     def wait_until_ready(self) -> None:
         """Return when there is a connection, and the server has said what it serves.
@@ -132,6 +140,11 @@ class OpenpiConnection:
             self.close()
             raise PolicyError(f"{self._uri} is no openpi policy server: it introduced itself with {in_words(metadata)}")
         self.metadata = metadata
+        try:
+            self._stated = same_server(self._stated, identity_line(metadata), where=self._uri)
+        except PolicyError:
+            self.close()
+            raise
 
     def _ask(self, request: bytes) -> Mapping[str, Any]:
         if self._connection is None:

@@ -47,7 +47,9 @@ def test_a_file_that_many_jobs_share_is_read_once(monkeypatch, tmp_path):
     real = contents_module.content_hash
     monkeypatch.setattr(contents_module, "content_hash", lambda path: (read.append(path), real(path))[1])
     jobs = [
-        dataclasses.replace(coin_job(str(index), index=index), policy_options={"weights_path": str(tmp_path / "w.bin")})
+        dataclasses.replace(
+            coin_job(str(index), index=index), policy_options={"weights_path": str(tmp_path / "w.bin"), "n": index}
+        )
         for index in range(20)
     ]
     found = contents_of_jobs(jobs)

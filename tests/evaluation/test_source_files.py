@@ -1,5 +1,6 @@
 import importlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from tests.fakes import CoinBuilder, ShrugPolicy
 
 
 @pytest.fixture
-def package(tmp_path, monkeypatch) -> Path:
+def package(tmp_path, monkeypatch) -> Iterator[Path]:
     folder = tmp_path / "package_of_a_stranger"
     (folder / "deep").mkdir(parents=True)
     for name in ("__init__", "deep/__init__", "deep/weights", "lazy", "relative", "nobody"):

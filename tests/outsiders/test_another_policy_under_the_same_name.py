@@ -136,12 +136,13 @@ def test_a_job_that_runs_anew_counts_none_of_its_old_episodes_and_loses_none(mon
     told = refusal(out, *jobs, rerun=("coins",), no_dataset=False)
     assert "job 'others'" in told
     assert "job 'coins'" not in told
+    (out / "coins" / "settled.json").write_text("what the first network was measured to need")
     assert run(out, *jobs, resume="", rerun=("coins", "others"), no_dataset=False) == 0
     assert attempts_of_episodes(out) == [2] * 2 * EPISODES
     first, _ = rows(out)
     assert (first["rerun"], first["retried"], first["episodes"], first["status"]) == (1, 0, EPISODES, "completed")
     aside = [path.name for path in (out / "coins" / "set_aside" / "attempt_1").iterdir()]
-    assert "episode_results_rank0.jsonl" in aside
+    assert {"episode_results_rank0.jsonl", "settled.json"} <= {*aside}
     assert any(name.endswith(".h5") for name in aside)
 
 

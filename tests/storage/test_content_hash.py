@@ -36,7 +36,7 @@ def test_a_folder_is_known_by_names_and_contents_wherever_it_lies(tmp_path):
     assert made("edited", {**files, "config.json": "{ }"}) != first
     assert made("more", {**files, "a": ""}) != first
     assert made("renamed", {"config.json": "{}", "deep/model2.safetensors": "weights"}) != first
-    assert made("hidden", {**files, ".cache/lock": "now", "__pycache__/x.pyc": "b"}) == first
+    assert made("hidden", {**files, ".lock": "now", ".cache/lock": "now", "__pycache__/x.pyc": "b"}) == first
 
 
 def test_names_do_not_run_into_contents(tmp_path):

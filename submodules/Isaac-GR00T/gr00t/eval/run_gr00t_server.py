@@ -16,6 +16,7 @@ from gr00t.errors import Gr00tError
 from gr00t.policy.gr00t_policy import Gr00tPolicy
 from gr00t.policy.msgpack_numpy import WireLimits
 from gr00t.policy.policy_server import BatchingOptions, PolicyServer, is_local
+from gr00t.policy.served_model import describe_model
 
 _LOG = logging.getLogger("gr00t")
 
@@ -120,6 +121,7 @@ def server_of(config: ServerConfig) -> PolicyServer:
         batching=BatchingOptions(max_batch=config.max_batch, wait_ms=config.batch_wait_ms),
         limits=WireLimits(max_message_bytes=config.max_message_mb * 1024 * 1024),
         allow_kill=config.allow_kill,
+        serves=describe_model(config.model_path),
     )
     if api_token is None and not is_local(config.host):
         _LOG.warning("everyone who can reach %s may use this server; api_token_file keeps others out", config.host)

@@ -94,6 +94,7 @@ class PolicyServer:
         api_token: What requests must carry, None for nothing.
         batching: How requests are put together.
         limits: How large a message may be; at most four of the largest are kept at a time.
+        serves: What there is to say of the model, which every client is told that asks whether the server is there.
         allow_kill: Whether a client may stop the server. Where others than this machine can reach it, that also takes
             an ``api_token``.
 
@@ -116,12 +117,14 @@ class PolicyServer:
         batching: BatchingOptions | None = None,
         limits: WireLimits = DEFAULT_LIMITS,
         allow_kill: bool = True,
+        serves: Mapping[str, str] | None = None,
     ) -> None:
         self.policy = policy
         self.running = True
         self.api_token = api_token
         self._batching = batching or BatchingOptions()
         self._limits = limits
+        self._serves = dict(serves or {})
         self._may_kill = allow_kill and (is_local(host) or api_token is not None)
         self._waiting: list[_Waiting] = []
         self._last_asked: dict[int, float] = {}
@@ -317,8 +320,9 @@ class PolicyServer:
             message = pack({"error": str(error)})
         self._listener.answer(sender.client, [*sender.envelope, message])
 
-    def _ping(self) -> Mapping[str, str]:
-        return {"status": "ok", "message": "Server is running"}
+    def _ping(self) -> Mapping[str, Any]:
+        answer = {"status": "ok", "message": "Server is running"}
+        return {**answer, "serves": self._serves} if self._serves else answer
 
     def _kill(self) -> None:
         if not self._may_kill:

@@ -1,0 +1,32 @@
+"""What a server tells its clients of the model that it serves, so that they can write it down."""
+
+import hashlib
+from importlib import metadata
+from pathlib import Path
+
+_LOADED = {".safetensors", ".json"}
+_DISTRIBUTION = "gr00t-small"
+
+
+def describe_model(model_path: str) -> dict[str, str]:
+    """Return the name of a checkpoint, one hash of the files that it is loaded from, and this package's version.
+
+    Args:
+        model_path: Its folder, every byte of which is read once; anything else has no hash.
+
+    Raises:
+        OSError: If a file cannot be read.
+    """
+    folder = Path(model_path)
+    digest = hashlib.sha256()
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.suffix in _LOADED and path.is_file():
+            with path.open("rb") as stream:
+                content = hashlib.file_digest(stream, "sha256").hexdigest()
+            digest.update(f"{path.name} {content}\n".encode())
+    try:
+        version = metadata.version(_DISTRIBUTION)
+    except metadata.PackageNotFoundError:
+        version = "unknown"
+    content = {"model_sha256": digest.hexdigest()} if folder.is_dir() else {}
+    return {"model": folder.resolve().name, **content, "package": f"{_DISTRIBUTION} {version}"}

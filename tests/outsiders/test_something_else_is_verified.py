@@ -1,0 +1,72 @@
+"""``verify`` and ``replay`` where what ran is not there any more, but something else under its name."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import h5py
+import pytest
+
+from isaaclab_arena.cli.main import main
+from isaaclab_arena.evaluation.eval_runner import main as evaluate
+from tests.end_to_end.launching import write_jobs
+
+MODEL = Path(__file__).parents[2] / "models" / "cartpole"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("evaluated")
+    shutil.copytree(MODEL, folder / "training")
+    job = {
+        "name": "pole",
+        "arena_env_args": {"environment": "cartpole", "num_envs": 1},
+        "policy_type": "rsl_rl",
+        "policy_config_dict": {"checkpoint_path": str(folder / "training")},
+        "num_episodes": 2,
+    }
+    jobs = write_jobs(folder / "jobs.json", [job])
+    assert evaluate(["--eval_jobs_config", str(jobs), "--output_dir", str(folder / "out")]) == 0
+    return folder
+
+
+def test_verify_says_that_another_configuration_of_the_policy_ran_and_blames_nothing_else(finished, capsys):
+    agent = finished / "training" / "params" / "agent.yaml"
+    before = agent.read_text()
+    agent.write_text(re.sub(r"(?m)^clip_actions:.*$", "clip_actions: 0.001", before))
+    assert agent.read_text() != before
+    arguments = ["verify", str(finished / "out"), "--sample", "1", "--nproc", "1", "--num_envs", "1"]
+    try:
+        assert main(arguments) == 1
+    finally:
+        agent.write_text(before)
+    told = capsys.readouterr().out
+    assert told.count("job 'pole' is not what was run: agent_cfg_path agent.yaml was ") == 1
+    assert "(expected: something else ran than was run)" in told
+    assert "something else ran than was run, which says nothing about the run's episodes" in told
+    assert main(arguments) == 0
+    assert "not what was run" not in capsys.readouterr().out
+
+
+def test_replay_says_that_the_robot_is_another_one(finished, tmp_path, capsys):
+    dataset = Path(shutil.copy(finished / "out" / "pole" / "dataset_pole.hdf5", tmp_path))
+    assert main(["replay", str(dataset)]) == 0
+    assert "not the one that was recorded" not in capsys.readouterr().out
+    with h5py.File(dataset, "r+") as file:
+        for index in range(2):
+            attributes = file[f"data/demo_{index}"].attrs
+            contents = json.loads(str(attributes["contents"]))
+            attributes["contents"] = json.dumps({**contents, "environment": {"robot arm.xml": "1" * 64}})
+    assert main(["replay", str(dataset)]) == 0
+    line = "the environment is not the one that was recorded: robot arm.xml was 111111111111, is now not there"
+    assert capsys.readouterr().out.count(line) == 1
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"policy": 3}', "null"])
+def test_contents_that_nobody_can_read_are_not_known(finished, tmp_path, capsys, content):
+    dataset = Path(shutil.copy(finished / "out" / "pole" / "dataset_pole.hdf5", tmp_path))
+    with h5py.File(dataset, "r+") as file:
+        file["data/demo_0"].attrs["contents"] = content
+    assert main(["replay", str(dataset), "--episodes", "0"]) == 0
+    assert "not the one that was recorded" not in capsys.readouterr().out
