@@ -33,6 +33,9 @@ _COMMANDS = {
     "verify": _Command(
         entry="isaaclab_arena.cli.verify:main", summary="check a run's files, run a sample of it again, and compare"
     ),
+    "recover": _Command(
+        entry="isaaclab_arena.cli.recover:main", summary="bring back a run's plan, run.json, that was lost or damaged"
+    ),
     "list": _Command(entry="isaaclab_arena.cli.listing:main", summary="environments, policies, embodiments or objects"),
     "view": _Command(
         entry="isaaclab_arena.cli.view:main", summary="watch a policy in a window, or write a video of it"

@@ -12,7 +12,7 @@ from isaaclab_arena.evaluation.planning import plan_differences
 from isaaclab_arena.storage.attempts import JobWork, attempt_numbers
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.storage.recovery import recover_run
-from isaaclab_arena.storage.run_plan import RunPlan, read_run_plan
+from isaaclab_arena.storage.run_plan import RunPlan, plan_copy_path, read_run_plan
 
 _LOG = logging.getLogger(__name__)
 
@@ -108,6 +108,10 @@ def _is_run_of(run: Path, plan: RunPlan) -> bool:
 def _folder_of_run(path: Path, *, option: str) -> Path:
     if not path.is_dir():
         raise ConfigError(Problem(f"there is no folder '{path}'", key=option))
+    if plan_copy_path(path).is_file() and not (path / RUN_PLAN_FILE).is_file():
+        raise ConfigError(
+            Problem(f"'{path}' has lost its {RUN_PLAN_FILE}; isaaclab-arena recover brings it back", key=option)
+        )
     if not (path / RUN_PLAN_FILE).is_file():
         raise ConfigError(
             Problem(f"'{path}' holds no {RUN_PLAN_FILE}: no run to go on with; leave --resume out", key=option)

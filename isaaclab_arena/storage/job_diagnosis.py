@@ -162,8 +162,9 @@ def _judge_unrecorded(
 def _adoptable(
     expected: ExpectedJob, row: CommitRow | None, intact: Sequence[RecordedCopy], *, is_recorded: bool
 ) -> tuple[CommitRow | None, Mapping[Path, str]]:
-    """Return the line of the first recording that can be adopted, and why others cannot, by file."""
+    """Return the earliest line of a recording that can be adopted, and why others cannot, by file."""
     reasons: dict[Path, str] = {}
+    candidates: list[CommitRow] = []
     if row is not None and row.outcome != Outcome.ERROR and is_recorded:
         return None, reasons
     for copy in intact:
@@ -179,8 +180,9 @@ def _adoptable(
         if expected.retries(carried):
             reasons[copy.path] = "it ended in an error and runs again"
             continue
-        return carried, reasons
-    return None, reasons
+        candidates.append(carried)
+    # What they are decides, and not how their files are called.
+    return min(candidates, key=lambda each: (each.attempt, each.timestamp, each.checksum or 0), default=None), reasons
 
 
 def _carried_line(expected: ExpectedJob, copy: RecordedCopy) -> CommitRow:

@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 
 RUN_PLAN_FILE = "run.json"
+PLAN_COPY_FILE = "plan.json"
+"""In the folder of attempts: the plan once more, should the first file be lost."""
 EPISODES_FOLDER = "episodes"
 VIDEOS_FOLDER = "videos"
 SET_ASIDE_FOLDER = "set_aside"

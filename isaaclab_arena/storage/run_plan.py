@@ -10,7 +10,7 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_text, read_versioned
-from isaaclab_arena.storage.layout import RUN_PLAN_FILE
+from isaaclab_arena.storage.layout import ATTEMPTS_FOLDER, PLAN_COPY_FILE, RUN_PLAN_FILE
 
 SCHEMA_VERSION = 1
 
@@ -123,14 +123,20 @@ class RunPlan:
 
 
 def write_run_plan(output_directory: Path, plan: RunPlan) -> Path:
-    """Write ``run.json``, complete or not at all, and return its path.
+    """Write ``run.json``, complete or not at all, then its copy beside the attempts; return its path.
 
     Raises:
         StorageError: If the folder holds one already, or it cannot be written.
     """
     path = output_directory / RUN_PLAN_FILE
     write_text(path, json_text(plan))
+    write_text(plan_copy_path(output_directory), json_text(plan), overwrite=True)
     return path
+
+
+def plan_copy_path(output_directory: Path) -> Path:
+    """Return where the copy of ``run.json`` is."""
+    return output_directory / ATTEMPTS_FOLDER / PLAN_COPY_FILE
 
 
 def read_run_plan(output_directory: Path) -> RunPlan:
@@ -142,9 +148,13 @@ def read_run_plan(output_directory: Path) -> RunPlan:
     """
     path = output_directory / RUN_PLAN_FILE
     if not path.is_file():
-        raise ConfigError(
-            Problem(f"holds no {RUN_PLAN_FILE}: it is not the output of a run", file=str(output_directory))
-        )
+        is_lost = plan_copy_path(output_directory).is_file()
+        what = "it is lost; isaaclab-arena recover brings it back" if is_lost else "it is not the output of a run"
+        raise ConfigError(Problem(f"holds no {RUN_PLAN_FILE}: {what}", file=str(output_directory)))
+    return _read_plan(path)
+
+
+def _read_plan(path: Path) -> RunPlan:
     plan = read_versioned(path, RunPlan, SCHEMA_VERSION)
     # Names become paths, and a plan may be anybody's.
     problems = [
@@ -155,3 +165,15 @@ def read_run_plan(output_directory: Path) -> RunPlan:
     if problems:
         raise ConfigError(problems)
     return plan
+
+
+def read_plan_copy(output_directory: Path) -> RunPlan:
+    """Read the copy of ``run.json``.
+
+    Raises:
+        ConfigError: If there is none, or it cannot be read; see `read_run_plan`.
+    """
+    path = plan_copy_path(output_directory)
+    if not path.is_file():
+        raise ConfigError(Problem("is missing too: only runs of this version and later ones have it", file=str(path)))
+    return _read_plan(path)

@@ -1,10 +1,20 @@
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from isaaclab_arena.errors import StorageError
-from isaaclab_arena.storage.atomic import append_line, create_for_appending, write_at, write_text, written_in_place
+from isaaclab_arena.errors import DiskUnusableError, StorageError
+from isaaclab_arena.storage.atomic import (
+    append_line,
+    create_for_appending,
+    storage_error,
+    temporary_path,
+    write_at,
+    write_bytes,
+    write_text,
+    written_in_place,
+)
 
 
 def test_a_file_that_exists_is_not_written_over(tmp_path):
@@ -47,3 +57,51 @@ def test_two_writers_never_share_an_appending_file(tmp_path):
     os.close(create_for_appending(tmp_path / "rows"))
     with pytest.raises(FileExistsError):
         create_for_appending(tmp_path / "rows")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+def test_a_full_disk_a_used_up_quota_and_a_disk_that_became_read_only_are_unusable(number):
+    error = storage_error("write", Path("a.h5"), OSError(number, os.strerror(number)))
+    assert isinstance(error, DiskUnusableError)
+    assert str(error) == f"cannot write a.h5: {os.strerror(number)}"
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ENOENT, errno.EISDIR])
+def test_other_troubles_say_nothing_of_the_whole_disk(number):
+    assert not isinstance(storage_error("write", Path("a.h5"), OSError(number, "")), DiskUnusableError)
+
+
+def test_a_line_of_which_only_a_part_was_written_is_an_error():
+    # A pipe that nobody reads takes a part of a long line, as a disk with little room does.
+    reading, writing = os.pipe2(os.O_NONBLOCK)
+    try:
+        with pytest.raises(DiskUnusableError, match=r"cannot append to rows: only \d+ of 1000001 bytes fitted"):
+            append_line(writing, "x" * 1_000_000, Path("rows"))
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def test_a_part_of_a_file_that_was_not_written_whole_is_an_error(tmp_path, monkeypatch):
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, content, offset: write(descriptor, content[:-1], offset))
+    with pytest.raises(DiskUnusableError, match="only 2 of 3 bytes fitted"):
+        write_at(tmp_path / "a.txt", 0, b"abc")
+
+
+@pytest.mark.parametrize("write", [write_text, lambda path, text: write_bytes(path, text.encode())])
+def test_what_an_earlier_process_of_the_same_number_was_writing_is_no_part_of_the_file(tmp_path, write):
+    path = tmp_path / "a.txt"
+    temporary_path(path).write_text("much longer than what comes now")
+    write(path, "now")
+    assert [each.name for each in tmp_path.iterdir()] == ["a.txt"]
+    assert path.read_text() == "now"
+
+
+def test_a_file_is_begun_anew_where_an_earlier_process_left_the_beginning_of_one(tmp_path):
+    path = tmp_path / "a.txt"
+    temporary_path(path).write_text("old")
+    with written_in_place(path) as temporary:
+        assert not temporary.exists()
+        temporary.write_text("new")
+    assert path.read_text() == "new"

@@ -2,7 +2,10 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping
+from itertools import permutations
 from types import MappingProxyType
+
+import pytest
 
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
 from isaaclab_arena.storage.commits import CommitContext, CommitWriter, commit_row, read_commits
@@ -101,6 +104,51 @@ def test_of_two_rows_of_an_episode_the_first_counts_and_unequal_ones_are_named(t
     log = read_commits(tmp_path, "lift")
     assert [each.success for each in log.rows] == [True, True]
     assert log.unequal_episodes == (1,)
+
+
+THREE_ATTEMPTS = (
+    row(0, attempt=1, outcome="error", success=None),
+    row(0, attempt=2),
+    row(0, attempt=3, success=False, outcome="failure"),
+)
+
+
+@pytest.mark.parametrize("order", list(permutations(THREE_ATTEMPTS)))
+def test_the_earliest_attempt_that_is_no_error_counts_whatever_file_its_line_is_in(tmp_path, order):
+    for each in order:
+        write(tmp_path, each)
+    log = read_commits(tmp_path, "lift")
+    assert [(each.attempt, each.outcome) for each in log.rows] == [(2, "success")]
+    assert log.retried_episodes == (0,)
+    assert log.unequal_episodes == (0,)
+
+
+@pytest.mark.parametrize("later_is_first", [False, True])
+def test_of_unequal_results_the_earlier_attempt_counts_and_an_error_takes_no_place(tmp_path, later_is_first):
+    rows = [row(0, attempt=1, success=False, outcome="failure"), row(0, attempt=2, outcome="error", success=None)]
+    for each in reversed(rows) if later_is_first else rows:
+        write(tmp_path, each)
+    log = read_commits(tmp_path, "lift")
+    assert [each.outcome for each in log.rows] == ["failure"]
+    assert (log.unequal_episodes, log.retried_episodes) == ((0,), ())
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"checksum": 8},
+        {"outcome": "timeout"},
+        {"success": None},
+        {"episode_length": 11},
+        {"episode_return": 1.6},
+        {"termination": "time_limit"},
+        {"episode_seed": 5},
+    ],
+)
+def test_whatever_says_how_an_episode_went_makes_two_lines_unequal(tmp_path, changed):
+    write(tmp_path, row(0))
+    write(tmp_path, row(0, **changed))
+    assert read_commits(tmp_path, "lift").unequal_episodes == (0,)
 
 
 def test_each_process_writes_a_file_of_its_own(tmp_path):

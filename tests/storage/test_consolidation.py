@@ -1,3 +1,5 @@
+import os
+from pathlib import Path
 from typing import Any
 
 import h5py
@@ -5,8 +7,10 @@ import pytest
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage import hdf5
+from isaaclab_arena.storage.atomic import temporary_path
 from isaaclab_arena.storage.consolidation import consolidate
 from isaaclab_arena.storage.layout import episode_file_name
+from isaaclab_arena.storage.set_aside import drop_episodes
 from tests.storage.recordings import recorded, write_parts
 
 
@@ -76,3 +80,34 @@ def test_parts_that_another_process_has_brought_in_already_are_no_damage(tmp_pat
     done = consolidate([*parts, *write_parts(tmp_path, [2])], tmp_path / "dataset.hdf5")
     assert done.episode_indices == (0, 1, 2)
     assert done.damaged == ()
+
+
+def files_at_each_flush(monkeypatch, folder) -> list[tuple[str, set[str]]]:
+    """Note, whenever a file is brought to the disk, which it is and what is in a folder at that moment."""
+    noted: list[tuple[str, set[str]]] = []
+    flush = os.fsync
+
+    def note(descriptor: int) -> None:
+        noted.append((Path(f"/proc/self/fd/{descriptor}").readlink().name, {path.name for path in folder.iterdir()}))
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    return noted
+
+
+def test_a_dataset_is_on_the_disk_before_it_is_in_place_and_before_the_parts_are_removed(tmp_path, monkeypatch):
+    noted = files_at_each_flush(monkeypatch, tmp_path)
+    parts = write_parts(tmp_path, [0, 1])
+    consolidate(parts, tmp_path / "dataset.hdf5")
+    ((flushed, there),) = noted
+    assert flushed == temporary_path(tmp_path / "dataset.hdf5").name
+    assert there == {flushed, *(part.name for part in parts)}
+
+
+def test_a_dataset_that_lost_episodes_is_on_the_disk_before_it_replaces_the_old_one(tmp_path, monkeypatch):
+    dataset = tmp_path / "dataset.hdf5"
+    consolidate(write_parts(tmp_path, [0, 1]), dataset)
+    noted = files_at_each_flush(monkeypatch, tmp_path)
+    drop_episodes(dataset, {0})
+    assert noted == [(temporary_path(dataset).name, {temporary_path(dataset).name, dataset.name})]
+    assert hdf5.list_episodes(dataset) == [1]

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -39,12 +40,14 @@ def test_parts_are_read_back_as_the_library_reads_them(tmp_path, monkeypatch):
     monkeypatch.setattr(episode_examiner, "opened", None)
     found += [examiner.examine(part, [index])[0] for index, part in enumerate(parts) if index > 0]
     assert found == [by_the_library(part, index) for index, part in enumerate(parts)]
+    assert isinstance(found[1], dict)
     assert {type(value) for value in found[1].values()} == {str, int, bool}
 
 
 def test_episodes_of_another_structure_are_read_too(tmp_path):
     examiner = EpisodeExaminer()
-    for index, changes in enumerate(({}, {"more": 1.5}, {}, {"text": "é\n"})):
+    more: list[dict[str, Any]] = [{}, {"more": 1.5}, {}, {"text": "é\n"}]
+    for index, changes in enumerate(more):
         path = tmp_path / episode_file_name(index)
         hdf5.write_episode(path, recorded(index, **changes))
         assert examiner.examine(path, [index]) == [by_the_library(path, index)]

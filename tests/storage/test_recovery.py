@@ -9,10 +9,12 @@ import pytest
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.storage import hdf5
+from isaaclab_arena.storage import hdf5, job_repair
+from isaaclab_arena.storage.hdf5 import read_attributes
 from isaaclab_arena.storage.job_reports import ReportedStatus
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.leftovers import consolidate_leftovers
+from isaaclab_arena.storage.set_aside import move_aside
 from tests.storage.crashed_runs import JobOnDisk, begin_attempt, planned, recover
 
 
@@ -316,6 +318,50 @@ def test_an_episode_that_two_ranks_recorded_alike_is_kept_once(tmp_path, job):
     assert job.recorded() == {"dataset_lift.hdf5": [0]}
 
 
+@pytest.mark.parametrize("has_part", [False, True])
+def test_of_copies_that_are_all_elsewhere_one_is_kept(tmp_path, job, has_part):
+    row = job.row(0)
+    for rank in (1, 2):
+        other = JobOnDisk(tmp_path, dataset=f"dataset_lift_rank{rank}.hdf5")
+        other.write_part(row)
+        other.consolidate()
+    if has_part:
+        job.write_part(row)
+    job.commit(row)
+    assert recover(tmp_path).jobs[0].finished == ((0, 1),)
+    assert job.recorded() == {"dataset_lift.hdf5" if has_part else "dataset_lift_rank1.hdf5": [0]}
+    assert job.set_aside() == set()
+
+
+def test_an_adopted_episode_is_committed_before_its_file_goes_into_a_dataset(tmp_path, job, monkeypatch):
+    job.write_part(job.row(1))
+
+    def stop(*arguments):
+        raise StorageError("the disk is gone")
+
+    monkeypatch.setattr(job_repair, "consolidate_parts", stop)
+    with pytest.raises(StorageError, match="the disk is gone"):
+        recover(tmp_path)
+    assert job.committed() == {1: job.row(1)}
+    assert job.part(1).exists()
+
+
+def test_of_a_job_that_starts_anew_lines_and_reports_are_moved_last(tmp_path, job, monkeypatch):
+    job.finish(0)
+    job.consolidate()
+    job.finish(1)
+    job.report(ReportedStatus.INTERRUPTED, env_steps=7)
+    moved: list[str] = []
+
+    def move(path, folder):
+        moved.append(path.name)
+        return move_aside(path, folder)
+
+    monkeypatch.setattr(job_repair, "move_aside", move)
+    recover(tmp_path, planned(num_episodes=None, num_steps=100))
+    assert [name.partition("_")[0] for name in moved] == ["e000001.h5", "dataset", "episode", "episode", "job"]
+
+
 # Orphans: recorded, but not committed
 
 
@@ -430,6 +476,23 @@ def test_another_recording_of_the_same_attempt_takes_no_errors_place(tmp_path, j
     assert job.committed()[1].outcome == "error"
     assert job.recorded() == {"dataset_lift.hdf5": [1]}
     assert job.set_aside() == {"e000001.h5"}
+
+
+@pytest.mark.parametrize("earlier_is_part", [False, True])
+def test_of_two_results_beside_an_error_the_earlier_attempts_is_adopted_whatever_its_file(tmp_path, earlier_is_part):
+    job = JobOnDisk(tmp_path)
+    job.finish(1, outcome=Outcome.ERROR, error="it fell")
+    recover(tmp_path, retry_errors=True)
+    earlier, later = job.row(1, length=7, attempt=2), job.row(1, length=9, attempt=3)
+    in_dataset, in_part = (later, earlier) if earlier_is_part else (earlier, later)
+    job.write_part(in_dataset)
+    job.consolidate()
+    job.write_part(in_part)
+    assert recover(tmp_path, attempt=4).jobs[0].finished == ((1, 2),)
+    assert job.committed()[1] == earlier
+    assert job.recorded() == {"dataset_lift.hdf5": [1]}
+    assert read_attributes(job.dataset, 1)["checksum"] == earlier.checksum
+    assert recover(tmp_path, attempt=4).notes == ()
 
 
 def test_an_error_that_was_not_committed_runs_again_too(tmp_path, job):
