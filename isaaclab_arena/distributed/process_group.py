@@ -131,8 +131,8 @@ def _join(context: DistributedContext, timeout_s: float, wanted: ProcessGroupCho
 
 def _open(ranks: Ranks, store: Store, timeout: timedelta, wanted: ProcessGroupChoice) -> tuple[str, str]:
     """Open the group that all ranks can have, and return its backend and why it is that one."""
-    ranks.agree("--process_group", wanted)
     backend, reason = choose_backend(ranks.gather("GPU", gpu_name(ranks.context.device)))
+    ranks.agree("--process_group", wanted)
     if wanted == "nccl" and backend != _WITH_NCCL:
         raise ConfigError(Problem(f"nccl cannot be: {reason}", key="--process_group"))
     if wanted == "gloo" and backend == _WITH_NCCL:

@@ -87,7 +87,7 @@ def _table(path: Path, columns: tuple[str, ...]) -> np.ndarray:
     """Return the columns of a file in the order asked for. Shape: (num_lines, len(columns))."""
     wrong = not_a_plain_file(path)
     if wrong is not None:
-        raise _problem(path, wrong)
+        raise ConfigError(Problem(f"'{path}': {wrong}", key=KEY))
     try:
         with path.open(encoding="utf-8", newline="") as file:
             names, *lines = list(csv.reader(file)) or [[]]

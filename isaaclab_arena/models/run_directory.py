@@ -38,7 +38,7 @@ def checkpoint_file(path: str, choice: int | str | None) -> Path:
     file = _named_file(path, choice)
     wrong = not_a_plain_file(file)
     if wrong is not None:
-        raise ConfigError(Problem(f"'{file}' {wrong}", key="checkpoint_path"))
+        raise ConfigError(Problem(f"'{file}': {wrong}", key="checkpoint_path"))
     return file
 
 

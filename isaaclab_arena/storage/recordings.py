@@ -31,7 +31,7 @@ def find_recordings(path: str, *, key: str) -> list[Path]:
     if not found:
         raise ConfigError(Problem(f"no recording at '{path}'", key=key))
     problems = [
-        Problem(f"'{file}' {wrong}", key=key) for file in found if (wrong := not_a_plain_file(file)) is not None
+        Problem(f"'{file}': {wrong}", key=key) for file in found if (wrong := not_a_plain_file(file)) is not None
     ]
     if problems:
         raise ConfigError(problems)

@@ -253,7 +253,7 @@ def test_relative_paths_of_a_policy_count_from_where_the_run_was_started(untouch
     assert main(["verify", str(output), "--nproc", "1", "--sample", "1"]) == 0
     assert "1 of 1 episodes bitwise" in capsys.readouterr().out
     assert main(["verify", str(output), "--nproc", "1", "--sample", "1", "--no_import"]) == 1
-    assert "no recording at 'recordings'" in capsys.readouterr().out
+    assert "no recording at 'recordings'" in capsys.readouterr().err
 
 
 def test_classes_that_are_not_registered_can_be_refused(tmp_path, capsys, monkeypatch):

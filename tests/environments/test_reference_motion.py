@@ -111,4 +111,4 @@ def test_a_file_without_a_table_is_refused(tmp_path, content):
 
 
 def test_a_missing_file_is_refused(tmp_path):
-    assert "cannot be read" in refused(tmp_path / "nowhere.csv")
+    assert "nowhere.csv': there is no such file" in refused(tmp_path / "nowhere.csv")

@@ -98,7 +98,7 @@ def test_a_checkpoint_or_its_yaml_that_is_a_pipe_is_refused_before_anything_star
 def test_a_checkpoint_that_is_a_pipe_in_the_folder_of_a_training_is_refused(tmp_path):
     os.mkfifo(tmp_path / "model_7.pt")
     options = {"checkpoint_path": str(tmp_path)}
-    assert "model_7.pt' is a pipe" in refusal(mistaken(policy_type="rsl_rl", policy_config_dict=options))
+    assert "model_7.pt': is a pipe" in refusal(mistaken(policy_type="rsl_rl", policy_config_dict=options))
 
 
 @pytest.mark.parametrize("name", ["dataset.hdf5", "e000000.h5"])
@@ -108,7 +108,7 @@ def test_a_recording_that_is_a_pipe_is_refused_before_anything_starts(tmp_path, 
         options = {"replay_file_path": str(path)}
         message = refusal(mistaken(policy_type="replay", policy_config_dict=options))
         assert "policy_config_dict.replay_file_path" in message
-        assert f"{name}' is a pipe" in message
+        assert f"{name}': is a pipe" in message
 
 
 @pytest.mark.parametrize("path", ["", "nul\0", "x" * 5000, "~nobody-of-that-name/x", "**/*.nothing", "/", "..."])

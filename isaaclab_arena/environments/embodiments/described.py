@@ -56,12 +56,12 @@ def described_embodiment(path: str | Path, *, folder: Path | None = None) -> Emb
 def _compiled(asset: Path, folder: Path, file: str, *, is_strange: bool) -> mujoco.MjModel:
     wrong = not_a_plain_file(asset)
     if wrong is not None:
-        raise ConfigError(Problem(f"'{asset}' {wrong}", file=file, key="mjcf"))
+        raise ConfigError(Problem(f"'{asset}': {wrong}", file=file, key="mjcf"))
     _refuse_outside(asset, folder.resolve(), file)
     # Those of MuJoCo Menagerie are known, and need not be compiled twice.
     wrong = wrong_with_mjcf(asset) if is_strange else None
     if wrong is not None:
-        raise ConfigError(Problem(f"'{asset}' {wrong}", file=file, key="mjcf"))
+        raise ConfigError(Problem(f"'{asset}': {wrong}", file=file, key="mjcf"))
     try:
         return mujoco.MjModel.from_xml_path(str(asset))
     except ValueError as error:
