@@ -129,6 +129,7 @@ class JobRun:
             reproducible=self._promise(),
             plan_because=None if self._built is None else self._built.plan_because,
             policy_batch=None if self._built is None else self._built.policy_batch,
+            processor=self._settings.provenance.get("cpu"),
             error=error,
             traceback_file=traceback_file,
         )

@@ -303,8 +303,8 @@ def _reproducible(evidence: JobEvidence) -> str | None:
     promises = {report.reproducible for report in evidence.reports} - {None}
     if not promises:
         return None
-    bitwise = promises == {Reproducible.BITWISE} and evidence.same_conditions and not evidence.unequal_episodes
-    return str(Reproducible.BITWISE if bitwise and len(_policy_batches(evidence)) < 2 else Reproducible.PLAN)
+    bitwise = promises == {Reproducible.BITWISE} and not any(_doubts(evidence).values())
+    return str(Reproducible.BITWISE if bitwise else Reproducible.PLAN)
 
 
 def _plan_because(evidence: JobEvidence) -> str | None:
@@ -312,12 +312,18 @@ def _plan_because(evidence: JobEvidence) -> str | None:
     if _reproducible(evidence) != Reproducible.PLAN:
         return None
     said = [report.plan_because for report in evidence.reports if report.plan_because]
-    reasons = {
+    return next(iter([*said, *(doubt for doubt, holds in _doubts(evidence).items() if holds)]), None)
+
+
+def _doubts(evidence: JobEvidence) -> dict[str, bool]:
+    """Return what no single rank could see of the job, and whether it is so."""
+    processors = {report.processor for report in evidence.reports} - {None}
+    return {
         "starts of the program had other versions or another kind of machine": not evidence.same_conditions,
         "an episode was finished twice, with different results": evidence.unequal_episodes,
         "ranks asked the policy on batches of different sizes": len(_policy_batches(evidence)) > 1,
+        "ranks ran it on different processors": len(processors) > 1,
     }
-    return next(iter([*said, *(reason for reason, holds in reasons.items() if holds)]), None)
 
 
 def _policy_batches(evidence: JobEvidence) -> list[int]:

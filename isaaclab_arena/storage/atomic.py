@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from isaaclab_arena.errors import DiskUnusableError, StorageError
+from isaaclab_arena.plain_files import not_a_plain_file
 
 # EFBIG: a limit on the size of files (RLIMIT_FSIZE), which the next file meets too.
 _UNUSABLE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
@@ -29,6 +30,18 @@ def storage_errors(doing: str, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise storage_error(doing, path, error) from error
+
+
+def read_whole(path: Path) -> bytes:
+    """Return what a file of a run holds; a pipe that lies in its place would never end, and is not opened.
+
+    Raises:
+        StorageError: If it cannot be read.
+    """
+    if path.exists() and (wrong := not_a_plain_file(path)) is not None:
+        raise StorageError(f"cannot read {path}: {wrong}")
+    with storage_errors("read", path):
+        return path.read_bytes()
 
 
 def storage_error(doing: str, path: Path, error: OSError) -> StorageError:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
-from isaaclab_arena.storage.atomic import append_line, create_for_appending
+from isaaclab_arena.storage.atomic import append_line, create_for_appending, read_whole
 from isaaclab_arena.storage.json_values import adapter, json_line
 from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, MAX_LIVES, commit_file_name
 
@@ -258,11 +258,11 @@ def _create_own_file(job_directory: Path, rank: int) -> tuple[Path, int]:
 
 def _read_file(path: Path, job: str, problems: list[str], *, skip_unreadable: bool) -> Iterable[CommitRow]:
     try:
-        content = path.read_bytes()
-    except OSError as error:
+        content = read_whole(path)
+    except StorageError as error:
         if not skip_unreadable:
-            raise StorageError(f"cannot read {path}: {error.strerror}") from error
-        problems.append(f"cannot read {path}: {error.strerror}")
+            raise
+        problems.append(str(error))
         return
     lines = content.split(b"\n")
     for number, line in enumerate(lines[:-1], start=1):

@@ -81,6 +81,7 @@ class JobReport:
         reproducible: What running it again gives, None where the job was never built.
         plan_because: Why that is ``plan`` and not ``bitwise``, in one line; None where it is not.
         policy_batch: Rows that the policy was asked on together, None where that makes no difference.
+        processor: Model of the processor that it ran on; None in files of programs that did not say.
         error: What went wrong, in one line.
         traceback_file: File with the whole traceback, relative to the output folder.
         schema_version: Version of this layout.
@@ -106,6 +107,7 @@ class JobReport:
     reproducible: Reproducible | None = None
     plan_because: str | None = None
     policy_batch: int | None = None
+    processor: str | None = None
     error: str | None = None
     traceback_file: str | None = None
     attempt: int = 1

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.storage.atomic import storage_errors
+from isaaclab_arena.storage.atomic import read_whole
 
 Value = TypeVar("Value")
 
@@ -108,8 +108,7 @@ def read_versioned(path: Path, value_type: type[Value], schema_version: int) -> 
         ConfigError: If the file is no JSON, is of another program or version, or a field is missing or wrong.
         StorageError: If the file is absent or cannot be read.
     """
-    with storage_errors("read", path):
-        content = path.read_bytes()
+    content = read_whole(path)
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:

@@ -140,6 +140,13 @@ def test_ranks_that_ask_on_batches_of_different_sizes_do_not_give_the_same_bits(
     assert row["plan_because"] == "ranks asked the policy on batches of different sizes"
 
 
+def test_ranks_on_different_processors_do_not_give_the_same_bits():
+    ranks = [report(processor="Xeon"), report(rank=1, processor="EPYC")]
+    row = job_row(evidence("s", reports=ranks))
+    assert (row["reproducible"], row["plan_because"]) == ("plan", "ranks ran it on different processors")
+    assert job_row(evidence("s", reports=[ranks[0], report(rank=1, processor="Xeon")]))["reproducible"] == "bitwise"
+
+
 def test_reports_of_programs_that_did_not_say_take_no_promise_away():
     row = job_row(evidence("s", reports=[report(), report(attempt=2, policy_batch=4)]))
     assert (row["reproducible"], row["plan_because"], row["policy_batch"]) == ("bitwise", None, 4)
