@@ -201,6 +201,23 @@ def _construct_int(loader: _CoreLoader, node: yaml.ScalarNode) -> int:
     return int(text[2:] if base != 10 else text, base)
 
 
+def _construct_float(loader: _CoreLoader, node: yaml.ScalarNode) -> float:
+    text = str(loader.construct_scalar(node)).lower()
+    # Infinity and NaN are spelled with a point here, and without one in Python.
+    return float(text.replace(".", "") if text.endswith(("inf", "nan")) else text)
+
+
+def _construct_bool(loader: _CoreLoader, node: yaml.ScalarNode) -> bool:
+    text = str(loader.construct_scalar(node))
+    if text.lower() not in {"true", "false"}:
+        raise ValueError(f"'{shortened(text)}' is neither true nor false")
+    return text.lower() == "true"
+
+
+def _construct_timestamp(loader: _CoreLoader, node: yaml.ScalarNode) -> str:
+    return str(loader.construct_scalar(node))
+
+
 def _resolve_as_core_schema() -> None:
     resolve = _CoreLoader.add_implicit_resolver
     resolve("tag:yaml.org,2002:bool", _pattern(r"true|True|TRUE|false|False|FALSE"), list("tTfF"))
@@ -211,6 +228,10 @@ def _resolve_as_core_schema() -> None:
     resolve("tag:yaml.org,2002:merge", _pattern(r"<<"), ["<"])
     _CoreLoader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
     _CoreLoader.add_constructor("tag:yaml.org,2002:int", _construct_int)
+    # PyYAML's own ways of reading these end in a traceback where a tag stands before what it does not fit.
+    _CoreLoader.add_constructor("tag:yaml.org,2002:float", _construct_float)
+    _CoreLoader.add_constructor("tag:yaml.org,2002:bool", _construct_bool)
+    _CoreLoader.add_constructor("tag:yaml.org,2002:timestamp", _construct_timestamp)
 
 
 def _pattern(expression: str) -> re.Pattern[str]:

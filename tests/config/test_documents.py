@@ -104,3 +104,16 @@ def test_tags_of_pythons_own_are_passed_over_where_that_is_asked_for(tmp_path):
 def test_nothing_else_is_let_pass_with_them(tmp_path, text):
     with pytest.raises(ConfigError):
         read_document(write(tmp_path, "a.yaml", text), python_tags=True)
+
+
+@pytest.mark.parametrize("value", ["!!float ''", "!!float _", "!!float 1:30", "!!bool x", "!!bool yes", "!!int ''"])
+def test_a_tag_before_what_it_does_not_fit_is_refused(tmp_path, value):
+    (tmp_path / "a.yaml").write_text(f"jobs: {value}\n")
+    with pytest.raises(ConfigError, match=r"a\.yaml: not valid YAML: "):
+        read_document(tmp_path / "a.yaml")
+
+
+@pytest.mark.parametrize(("value", "read"), [("!!float 3", 3.0), ("!!bool True", True), ("!!timestamp x", "x")])
+def test_a_tag_before_what_it_fits_is_followed(tmp_path, value, read):
+    (tmp_path / "a.yaml").write_text(f"jobs: {value}\n")
+    assert read_document(tmp_path / "a.yaml") == {"jobs": read}
