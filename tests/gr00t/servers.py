@@ -1,5 +1,6 @@
 """Policy servers on this machine: in a thread, or in a process that can be killed."""
 
+import json
 import subprocess
 import sys
 import threading
@@ -86,8 +87,10 @@ def answering(*answers: bytes) -> Iterator[int]:
 
 
 _PROGRAM = """
+import json
 import sys
 sys.path.insert(0, "submodules/Isaac-GR00T")
+from gr00t.policy.msgpack_numpy import WireLimits
 from gr00t.policy.policy_server import PolicyServer
 
 class Still:
@@ -97,7 +100,8 @@ class Still:
     def reset(self, options=None):
         return {}
 
-server = PolicyServer(Still(), port=int(sys.argv[1]))
+port, api_token, limits = json.loads(sys.argv[1])
+server = PolicyServer(Still(), port=port, api_token=api_token, limits=WireLimits(**limits))
 print(server.port, flush=True)
 server.run()
 """
@@ -106,10 +110,12 @@ server.run()
 class ServerProcess:
     """A server in a process of its own, which may die at any time. Use it in a ``with`` block."""
 
-    def __init__(self, port: int = 0) -> None:
-        self._process = subprocess.Popen([sys.executable, "-c", _PROGRAM, str(port)], stdout=subprocess.PIPE, text=True)
+    def __init__(self, port: int = 0, *, api_token: str | None = None, **limits: int) -> None:
+        options = json.dumps([port, api_token, limits])
+        self._process = subprocess.Popen([sys.executable, "-c", _PROGRAM, options], stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self.port = int(self._process.stdout.readline())
+        self.pid = self._process.pid
 
     def kill(self) -> None:
         self._process.kill()

@@ -1,8 +1,6 @@
 """Peers that speak ZeroMQ's protocol byte by byte, to say what no library would."""
 
 import socket as sockets
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,24 +8,6 @@ from pathlib import Path
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16 + 32)
 DELIMITER = b"\x01\x00"
-
-_PROGRAM = """
-import sys
-sys.path.insert(0, "submodules/Isaac-GR00T")
-from gr00t.policy.msgpack_numpy import WireLimits
-from gr00t.policy.policy_server import PolicyServer
-
-class Still:
-    def get_action(self, observation, options=None):
-        return {}, {}
-
-    def reset(self, options=None):
-        return {}
-
-server = PolicyServer(Still(), port=0, api_token="secret", limits=WireLimits(max_message_bytes=int(sys.argv[1])))
-print(server.port, flush=True)
-server.run()
-"""
 
 
 def frame(data: bytes, *, more: bool = False) -> bytes:
@@ -67,24 +47,6 @@ def read_answer(other: sockets.socket) -> bytes:
     if flags & 2:
         size = int.from_bytes(bytes((size,)) + read(other, 7))
     return read(other, size)
-
-
-@contextmanager
-def server_process(max_message_bytes: int) -> Iterator[tuple[int, int]]:
-    """Run a policy server that wants a token; yield its port and its process."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, str(max_message_bytes)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        yield int(process.stdout.readline()), process.pid
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
 
 
 @contextmanager

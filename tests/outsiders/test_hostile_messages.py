@@ -21,7 +21,7 @@ from isaaclab_arena_gr00t.remote import zmtp as our_zmtp
 from isaaclab_arena_gr00t.remote.address import ServerAddress
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
 from isaaclab_arena_gr00t.remote.messages import MessageError, MessageLimits
-from tests.gr00t.servers import NetworkPolicy, serving
+from tests.gr00t.servers import NetworkPolicy, ServerProcess, serving
 from tests.outsiders.peers import (
     DELIMITER,
     dialled,
@@ -29,7 +29,6 @@ from tests.outsiders.peers import (
     peak_bytes,
     pretending,
     read_answer,
-    server_process,
 )
 
 MEGABYTE = 1 << 20
@@ -153,43 +152,47 @@ def last_message(protocol: Any, pieces: Sequence[bytes | bytearray], *, max_byte
 # What a peer may cost.
 
 
+def guarded_server() -> ServerProcess:
+    return ServerProcess(api_token="secret", max_message_bytes=MEGABYTE)
+
+
 def test_61_frames_of_two_megabytes_each_take_a_server_no_memory_and_are_answered():
-    with server_process(MEGABYTE) as (port, process), dialled(port) as stranger:
+    with guarded_server() as server, dialled(server.port) as stranger:
         stranger.sendall(DELIMITER + frame(b"\xc0"))
         read_answer(stranger)
-        before = peak_bytes(process)
+        before = peak_bytes(server.pid)
         stranger.sendall(DELIMITER)
         piece = frame(bytes(2 * MEGABYTE), more=True)
         for _ in range(61):
             stranger.sendall(piece)
         stranger.sendall(frame(b""))
         assert b"at most 1048576 are allowed" in read_answer(stranger)
-        assert peak_bytes(process) - before < 8 * MEGABYTE
+        assert peak_bytes(server.pid) - before < 8 * MEGABYTE
 
 
 def test_many_who_never_end_their_messages_take_a_server_no_more_than_it_may_keep():
-    with server_process(MEGABYTE) as (port, process):
-        strangers = [dialled(port) for _ in range(40)]
-        before = peak_bytes(process)
+    with guarded_server() as server:
+        strangers = [dialled(server.port) for _ in range(40)]
+        before = peak_bytes(server.pid)
         for stranger in strangers:
             stranger.sendall(DELIMITER + frame(bytes(MEGABYTE - 100))[:-1])
         # Whoever asks afterwards is heard all the same.
-        with dialled(port) as friend:
+        with dialled(server.port) as friend:
             friend.sendall(DELIMITER + frame(packed({"endpoint": "ping", "api_token": "secret"})))
             assert b"running" in read_answer(friend)
-        assert peak_bytes(process) - before < 12 * MEGABYTE
+        assert peak_bytes(server.pid) - before < 12 * MEGABYTE
         for stranger in strangers:
             stranger.close()
 
 
 def test_a_frame_that_promises_more_than_the_machine_has_takes_nothing():
-    with server_process(MEGABYTE) as (port, process), dialled(port) as stranger:
-        before = peak_bytes(process)
+    with guarded_server() as server, dialled(server.port) as stranger:
+        before = peak_bytes(server.pid)
         stranger.sendall(DELIMITER + b"\x02" + (1 << 62).to_bytes(8) + b"a few bytes")
-        with dialled(port) as friend:
+        with dialled(server.port) as friend:
             friend.sendall(DELIMITER + frame(packed({"endpoint": "ping", "api_token": "secret"})))
             read_answer(friend)
-        assert peak_bytes(process) - before < 4 * MEGABYTE
+        assert peak_bytes(server.pid) - before < 4 * MEGABYTE
 
 
 def test_without_the_token_nothing_of_a_request_is_unpacked(monkeypatch):
