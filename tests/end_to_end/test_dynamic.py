@@ -47,7 +47,7 @@ def undisturbed(tmp_path_factory) -> Path:
     return folder / "out"
 
 
-def start_ranks(folder: Path, *options: object, ranks: int = 2) -> list[subprocess.Popen[bytes]]:
+def start_ranks(folder: Path, *options: object, ranks: int = 2, fresh: bool = False) -> list[subprocess.Popen[bytes]]:
     """Start ranks without a launcher; what each of them says goes to a file."""
     jobs = write_jobs(folder / "jobs.json", JOBS)
     port = free_port()
@@ -56,6 +56,7 @@ def start_ranks(folder: Path, *options: object, ranks: int = 2) -> list[subproce
         start(
             [sys.executable, *EVAL_RUNNER, *map(str, arguments)],
             folder / f"rank{rank}.log",
+            fresh=fresh,
             extra={
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
@@ -104,7 +105,7 @@ def test_what_a_killed_rank_left_is_finished_by_the_other(tmp_path, undisturbed,
 
 def test_a_stopped_rank_loses_its_work_and_does_no_harm_when_it_goes_on(tmp_path, undisturbed):
     output = tmp_path / "out"
-    processes = start_ranks(tmp_path, "--split_jobs", "--lease_s", 2)
+    processes = start_ranks(tmp_path, "--split_jobs", "--lease_s", 2, fresh=True)
     try:
         wait_until(lambda: committed(output, 1).total() >= 3)
         os.kill(processes[1].pid, signal.SIGSTOP)

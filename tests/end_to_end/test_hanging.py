@@ -76,7 +76,8 @@ def test_no_worker_outlives_a_launcher_that_was_killed(tmp_path):
         "num_episodes": 8,
     }
     path, output = write_jobs(tmp_path / "jobs.json", [hanging, {**hanging, "name": "too"}]), tmp_path / "out"
-    launcher = start(command("--eval_jobs_config", path, "--output_dir", output, ranks=2), tmp_path / "log")
+    arguments = command("--eval_jobs_config", path, "--output_dir", output, ranks=2)
+    launcher = start(arguments, tmp_path / "log", fresh=True)
     started: list[int] = []
     try:
 

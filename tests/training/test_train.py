@@ -27,7 +27,7 @@ EVALUATED = ("evaluation.interval=2", "evaluation.num_episodes=5", "evaluation.n
 NOT_EVALUATED = ("evaluation.interval=0",)
 
 
-def train(tmp_path: Path, *words: object, ranks: int = 1, extra: dict[str, str] | None = None):
+def train(tmp_path: Path, *words: object, ranks: int = 1, extra: dict[str, str] | None = None, fresh: bool = False):
     """Train cartpole in a folder."""
     return run(
         command(
@@ -35,6 +35,7 @@ def train(tmp_path: Path, *words: object, ranks: int = 1, extra: dict[str, str] 
         ),
         timeout_s=patience_s(120),
         extra=extra,
+        fresh=fresh,
     )
 
 
@@ -194,7 +195,7 @@ def test_rank_zero_alone_writes_and_all_ranks_use_one_folder(tmp_path):
     (tmp_path / "spy" / "sitecustomize.py").write_text(textwrap.dedent(SPY))
     spied = {"PYTHONPATH": f"{tmp_path / 'spy'}:{ROOT}", "SPY_FILE": str(tmp_path / "written_by_rank")}
     words = ("agent.save_interval=1", "distributed.check_sync_every=1", "checkpoints.export=true", *NOT_EVALUATED)
-    finished = train(tmp_path, "--max_iterations", 2, *words, ranks=3, extra=spied)
+    finished = train(tmp_path, "--max_iterations", 2, *words, ranks=3, extra=spied, fresh=True)
     assert finished.returncode == 0, finished.stderr
     folder = run_folder(tmp_path)
     written = [

@@ -175,7 +175,7 @@ def test_a_signal_stops_all_ranks_after_the_same_step_with_a_checkpoint(folder, 
     path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'submodules' / 'Isaac-GR00T'}"}
     arguments = typed(folder, tmp_path / "out", "--max_steps", 100_000, "--save_every", 100_000)
     progress = tmp_path / "out" / "progress.csv"
-    training = start(command(*arguments, ranks=ranks, module=module), tmp_path / "log.txt", extra=path)
+    training = start(command(*arguments, ranks=ranks, module=module), tmp_path / "log.txt", extra=path, fresh=True)
     try:
         deadline = time.monotonic() + patience_s(120)
         while not (progress.is_file() and ("3", "loss") in measures(tmp_path / "out")):

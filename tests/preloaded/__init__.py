@@ -1,0 +1,1 @@
+"""A Python that has loaded everything already, for tests that start programs and are not about starting them."""
