@@ -2,11 +2,13 @@
 
 import logging
 import signal
+import sys
 from collections.abc import Generator, Iterator
 
 import pytest
 import torch
 
+from tests.preloaded.interpreter import preloaded_python
 from tests.pretend_gpu import PretendGpu
 
 
@@ -53,3 +55,12 @@ def gpu() -> Iterator[PretendGpu]:
     """Pretend that there is a GPU."""
     with PretendGpu() as pretended:
         yield pretended
+
+
+@pytest.fixture(scope="module")
+def quick_python() -> Iterator[None]:
+    """Have what is tested in this process start its own processes in the preloaded interpreter."""
+    quick = preloaded_python()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", quick)
+        yield

@@ -23,6 +23,8 @@ from tests.end_to_end.launching import ROOT, command, run, write_jobs
 from tests.environments.gym_fakes import ID as GYM_ID
 from tests.fakes_environment import files_below
 
+pytestmark = pytest.mark.usefixtures("quick_python")
+
 LIFT = {
     "name": "lift",
     "arena_env_args": {"environment": "lift_object", "num_envs": 4},

@@ -12,6 +12,8 @@ from isaaclab_arena.cli.main import main
 from isaaclab_arena.evaluation.eval_runner import main as evaluate
 from tests.end_to_end.launching import write_jobs
 
+pytestmark = pytest.mark.usefixtures("quick_python")
+
 MODEL = Path(__file__).parents[2] / "models" / "cartpole"
 
 
