@@ -160,7 +160,7 @@ def nearest_task(name: str) -> str | None:
         return f"'{name}' is a task of {owner}, and none here is like it"
     if similar == "cartpole" and "swingup" in words:
         similar = "cartpole env.start=hanging"
-    return f"'{name}' is a task of {owner}; the nearest here is {similar}, whose robot, observations and rewards are others"
+    return f"'{name}' is a task of {owner}; the nearest here is {similar}, with a robot and rewards of its own"
 
 
 def _is_theirs(own: str, waiting: Sequence[str], *, equals: str) -> bool:

@@ -24,7 +24,7 @@ from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage.run_lock import RunLock
 from isaaclab_arena.training.config import TrainingConfig
 from isaaclab_arena.training.options import TrainOptions, read_train_options
-from isaaclab_arena.training.request import run_to_resume, training_config
+from isaaclab_arena.training.request import run_to_resume, training_config, with_chosen_checkpoint
 from isaaclab_arena.training.run_directory import new_run_directory
 from isaaclab_arena.training.shared_run_directory import LAUNCHER, shared_run_directory
 
@@ -47,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: tuple[str, ...]) -> int:
     options, task, words = read_train_options(arguments, program=f"python -m {PROGRAM}")
     options.check()
+    options = with_chosen_checkpoint(options, task, words)
     if options.gpu_ids is not None or options.nproc_per_node is not None:
         options, launched = _launched(options, task, words, arguments)
         if launched is not None:
@@ -75,6 +76,9 @@ def _launched(
         run_directory = new_run_directory(options.log_root, config.experiment_name, config.agent.run_name)
         options = replace(options, run_directory=run_directory)
         arguments = (*arguments, "--run_directory", str(run_directory))
+    if options.load_checkpoint is not None:
+        # The file itself: what is the newest run may have changed by the time the ranks look.
+        arguments = (*arguments, "--load_checkpoint", options.load_checkpoint)
     log_directory = run_directory / LAUNCHER
     try:
         return options, launch_if_asked(options, module=PROGRAM, arguments=arguments, log_directory=log_directory)
@@ -101,6 +105,7 @@ def _train(
     ranks.agree("training", repr(config))
     settled = with_settled_backend(config, ranks, num_threads=num_threads)
     learner = Learner(settled, ranks.context, num_threads=num_threads)
+    began_with = None if options.load_checkpoint is None else learner.begin_with(Path(options.load_checkpoint))
     run_directory = shared_run_directory(options, config, ranks)
     lock = RunLock(run_directory).hold_alone() if ranks.context.is_rank_zero else None
     try:
@@ -112,6 +117,7 @@ def _train(
             evaluation=_evaluation(config, run_directory, ranks, device=options.device),
             command_line=command_line,
             resume=options.resume is not None,
+            began_with=began_with,
         )
         run.check_evaluation()
         return run.execute()

@@ -21,18 +21,18 @@ def asked(line: str) -> TrainingConfig:
 @pytest.mark.parametrize(
     "line",
     [
-        "cartpole --agent.max-iterations 2 --env.scene.num-envs 4 --agent.seed 7 --agent.run-name first --agent.logger none",
-        "cartpole --agent.max_iterations=2 --env.scene.num_envs=4 --agent.seed=7 --agent.run_name=first --agent.logger=none",
-        "cartpole env.scene.num_envs=4 agent.max_iterations=2 agent.seed=7 agent.run_name=first agent.logger=none",
-        "--task cartpole --num_envs 4 --max_iterations 2 --seed 7 --run_name first --logger none --headless",
-        "--task=cartpole --num-envs=4 --max-iterations=2 --seed=7 --run-name=first --logger=none --headless True",
+        "cartpole --agent.max-iterations 2 --env.scene.num-envs 4 --agent.seed 7 --run-name me --agent.logger none",
+        "cartpole --agent.max_iterations=2 --env.scene.num_envs=4 --seed=7 --agent.run_name=me --agent.logger=none",
+        "cartpole env.scene.num_envs=4 agent.max_iterations=2 agent.seed=7 agent.run_name=me agent.logger=none",
+        "--task cartpole --num_envs 4 --max_iterations 2 --seed 7 --run_name me --logger none --headless",
+        "--task=cartpole --num-envs=4 --max-iterations=2 --seed=7 --run-name=me --logger=none --headless True",
     ],
 )
 def test_the_line_of_any_trainer_asks_for_the_same(line):
     config = asked(line)
     assert (config.task, config.num_envs) == ("cartpole", 4)
     assert (config.agent.max_iterations, config.agent.seed) == (2, 7)
-    assert (config.agent.run_name, config.agent.logger) == ("first", "none")
+    assert (config.agent.run_name, config.agent.logger) == ("me", "none")
 
 
 def test_every_setting_of_the_agent_can_be_written_as_mjlab_writes_it():
@@ -150,7 +150,9 @@ def test_an_option_that_nobody_knows_is_named_alone(line, told, capsys, tmp_path
 def test_a_task_of_theirs_leads_to_the_nearest_one(name, nearest, capsys):
     assert main(["--task", name]) == 2
     owner = "mjlab" if name.startswith("Mjlab") else "Isaac Lab"
-    assert f"TASK: '{name}' is a task of {owner}; the nearest here is {nearest}, whose robot" in capsys.readouterr().err
+    assert (
+        f"TASK: '{name}' is a task of {owner}; the nearest here is {nearest}, with a robot" in capsys.readouterr().err
+    )
 
 
 def test_a_task_like_none_here_is_said_to_be_so(capsys):
