@@ -190,11 +190,33 @@ sys.addaudithook(_note)
 """
 
 
-def test_rank_zero_alone_writes_and_all_ranks_use_one_folder(tmp_path):
+WANDB = """
+import os
+
+def _said(*arguments, **options):
+    with open(os.environ["SPY_FILE"] + "_wandb", "a") as file:
+        file.write(os.environ.get("RANK", "0") + "\\n")
+
+class config:
+    update = staticmethod(_said)
+
+init = log = finish = _said
+"""
+
+
+def test_rank_zero_alone_writes_and_logs_and_all_ranks_use_one_folder(tmp_path):
     (tmp_path / "spy").mkdir()
     (tmp_path / "spy" / "sitecustomize.py").write_text(textwrap.dedent(SPY))
+    (tmp_path / "spy" / "wandb.py").write_text(WANDB)
     spied = {"PYTHONPATH": f"{tmp_path / 'spy'}:{ROOT}", "SPY_FILE": str(tmp_path / "written_by_rank")}
-    words = ("agent.save_interval=1", "distributed.check_sync_every=1", "checkpoints.export=true", *NOT_EVALUATED)
+    words = (
+        "--logger",
+        "wandb",
+        "agent.save_interval=1",
+        "distributed.check_sync_every=1",
+        "checkpoints.export=true",
+        *NOT_EVALUATED,
+    )
     finished = train(tmp_path, "--max_iterations", 2, *words, ranks=3, extra=spied, fresh=True)
     assert finished.returncode == 0, finished.stderr
     folder = run_folder(tmp_path)
@@ -216,14 +238,20 @@ def test_rank_zero_alone_writes_and_all_ranks_use_one_folder(tmp_path):
         "policy.pt",
     } <= written[0]
     assert written[1:] == [{"rank1.log"}, {"rank2.log"}]
+    assert set((tmp_path / "written_by_rank_wandb").read_text().split()) == {"0"}
+    assert yaml.safe_load((folder / "params" / "train.yaml").read_text())["devices"] == ["cpu", "cpu", "cpu"]
     assert measures(folder)[2, "Perf/total_steps"] == 2 * 3 * 8 * 16
     assert read_learned(folder / "model_2.pt")["infos"]["isaaclab_arena"]["world_size"] == 3
 
 
-def test_ranks_evaluate_together_and_rows_of_all_are_shared(tmp_path):
-    finished = train(tmp_path, "--max_iterations", 2, *EVALUATED, ranks=2)
+def test_ranks_begin_with_the_same_checkpoint_evaluate_together_and_film_each_episode_once(undisturbed, tmp_path):
+    filmed = ("--load_checkpoint", undisturbed / "model_6.pt", "evaluation.video_episodes=2")
+    finished = train(tmp_path, "--max_iterations", 2, *EVALUATED, *filmed, ranks=2)
     assert finished.returncode == 0, finished.stderr
+    assert "training begins with the actor and the critic and the optimiser of" in finished.stderr
     folder = run_folder(tmp_path)
+    films = [path.stem.rpartition("-")[2] for path in folder.glob("evaluations/step-2/**/*.mp4")]
+    assert sorted(films) == ["0", "1"], "each film is made by the one rank that runs the episode"
     results = json.loads((folder / "evaluations" / "step-2" / "results.json").read_text())
     assert results["complete"]
     assert results["jobs"][0]["episodes"] == 5
