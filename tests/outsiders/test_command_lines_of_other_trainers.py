@@ -158,3 +158,9 @@ def test_a_task_of_theirs_leads_to_the_nearest_one(name, nearest, capsys):
 def test_a_task_like_none_here_is_said_to_be_so(capsys):
     assert main(["Isaac-Quadcopter-Direct-v0"]) == 2
     assert "is a task of Isaac Lab, and none here is like it; those here are cartpole" in capsys.readouterr().err
+
+
+def test_options_of_other_trainers_without_effect_are_accepted():
+    """EmbodiChain starts ranks with torchrun and says so again; Isaac Sim is told to open no window."""
+    plain = asked("cartpole --num_envs 4")
+    assert asked("cartpole --num_envs 4 --distributed --headless --agent.upload-model False") == plain
