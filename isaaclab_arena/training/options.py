@@ -103,6 +103,9 @@ class TrainOptions(LaunchOptions):
             problems.append(Problem("says which run to go on with; add --resume", key="--load_run"))
         elif self.load_run is not None and self.resume:
             problems.append(Problem("names a run, and --resume a folder; give one of them", key="--load_run"))
+        if self.load_checkpoint is not None and self.resume and Path(self.load_checkpoint).exists():
+            message = f"'{self.load_checkpoint}' begins a new run, and --resume goes on with one; give one of them"
+            problems.append(Problem(message, key="--load_checkpoint"))
         if problems:
             raise ConfigError(problems)
 

@@ -5,6 +5,7 @@ python -m torch.distributed.run --nproc_per_node=2 -m isaaclab_arena.training.tr
 """
 
 import importlib.util
+import logging
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -28,6 +29,7 @@ from isaaclab_arena.training.request import run_to_resume, training_config, with
 from isaaclab_arena.training.run_directory import new_run_directory
 from isaaclab_arena.training.shared_run_directory import LAUNCHER, shared_run_directory
 
+_LOG = logging.getLogger(__name__)
 PROGRAM = "isaaclab_arena.training.train"
 
 
@@ -137,6 +139,8 @@ def _evaluation(config: TrainingConfig, run_directory: Path, ranks: Ranks, *, de
     from isaaclab_arena.training.task_evaluation import POLICY_TYPE, task_evaluation  # noqa: PLC0415
 
     if config.evaluation.interval == 0:
+        if config.evaluation.video_episodes and ranks.context.is_rank_zero:
+            _LOG.warning("nothing is filmed: evaluations are, and with evaluation.interval=0 there are none")
         return None
     if config.evaluation.eval_jobs_config is None:
         return task_evaluation(config, output_directory=run_directory, ranks=ranks, device=device)

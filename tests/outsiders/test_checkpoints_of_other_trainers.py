@@ -143,6 +143,23 @@ def test_a_checkpoint_of_mjlabs_rsl_rl_5_with_a_state_for_each_network(tmp_path)
         assert_same(dict(learner.algorithm.optimizer.state[ours]), dict(theirs[parameter]))
 
 
+def test_a_recurrent_network_of_rsl_rl_5(tmp_path):
+    lstm = {"class_name": "RNNModel", "rnn_type": "lstm", "rnn_hidden_dim": 8, "rnn_num_layers": 1}
+    training = trained(tmp_path / "run", num_observations=NUM_NUMBERS, num_actions=NUM_ACTIONS, **lstm)
+    saved = torch.load(training.checkpoint, weights_only=True)
+    words = (*PLAIN, *(f"agent.actor.{name}={value}" for name, value in lstm.items()))
+    distribution = "agent.actor.distribution_cfg.class_name=GaussianDistribution"
+    learner = small_learner(*words, "agent.actor.hidden_dims=[32, 16]", distribution)
+    taken = begin_with(learner.algorithm, training.checkpoint)
+    assert taken.taken[0] == "the actor"
+    assert_same(weights(learner, "actor"), saved["actor_state_dict"])
+    other = small_learner(*words, "agent.actor.rnn_hidden_dim=4", "agent.actor.hidden_dims=[32, 16]", distribution)
+    with pytest.raises(ConfigError, match=r"has 'rnn\.rnn\.weight_hh_l0' of 32 x 8, and 16 x 4 is needed"):
+        begin_with(other.algorithm, training.checkpoint)
+    with pytest.raises(ConfigError, match=r"has 'rnn\.rnn\.bias_hh_l0' of 32, and none is needed"):
+        begin_with(small_learner(*PLAIN).algorithm, training.checkpoint)
+
+
 def test_rsl_rl_4_names_the_deviation_as_before(tmp_path):
     training = trained(tmp_path / "run", num_observations=NUM_NUMBERS, num_actions=NUM_ACTIONS)
     saved = torch.load(training.checkpoint, weights_only=True)

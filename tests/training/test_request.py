@@ -125,6 +125,15 @@ def test_a_checkpoint_may_be_a_file_or_the_folder_of_a_run(tmp_path):
         chosen(tmp_path, "--load_checkpoint nowhere.pt")
 
 
+def test_a_file_to_begin_with_and_a_folder_to_go_on_with_are_two_things(tmp_path):
+    run = saved(tmp_path / "cartpole" / "2026-01-01", 50)
+    with pytest.raises(
+        ConfigError, match=r"--load_checkpoint: '.*model_50\.pt' begins a new run, and --resume goes on"
+    ):
+        chosen(tmp_path, f"--resume {run} --load_checkpoint {run / 'model_50.pt'}")
+    assert chosen(tmp_path, f"--resume --checkpoint {run / 'model_50.pt'}") == (None, str(run / "model_50.pt"))
+
+
 def test_a_checkpoint_that_a_run_does_not_have_is_refused_with_those_that_it_has(tmp_path):
     saved(tmp_path / "cartpole" / "2026-01-01", 0, 50)
     with pytest.raises(

@@ -323,3 +323,11 @@ def test_a_launch_that_is_refused_leaves_no_folder(tmp_path, capsys):
     assert main(["cartpole", "--gpu-ids", "999", "--log_root", str(tmp_path)]) == 2
     assert "--gpu_ids" in capsys.readouterr().err
     assert not list(tmp_path.glob("cartpole/*"))
+
+
+def test_a_film_of_evaluations_that_are_not_made_is_said_to_be_none(tmp_path, capsys):
+    words = ["--max_iterations", "0", "--video", "--logger", "none", *SMALL, *NOT_EVALUATED]
+    assert main(["cartpole", "--num_envs", "8", "--log_root", str(tmp_path), *words]) == 0
+    assert (
+        "nothing is filmed: evaluations are, and with evaluation.interval=0 there are none" in capsys.readouterr().err
+    )
