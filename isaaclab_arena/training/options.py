@@ -43,8 +43,8 @@ class TrainOptions(LaunchOptions):
     load_run: str | None = None
     """With --resume: which run of the experiment, the newest whose name matches this regular expression."""
     load_checkpoint: str | None = None
-    """Begin a new run with the weights of a checkpoint, ours, mjlab's or Isaac Lab's: a file or a run's folder; with
-    --resume a name, as model_100.pt, in the run that is meant."""
+    """Begin a new run with the weights of a checkpoint, ours, mjlab's or Isaac Lab's: a file, or a run's folder. Beside
+    --resume it names one in that run, as model_100.pt."""
     eval_jobs_config: Path | None = None
     """Job file to evaluate with, instead of the task itself; its rsl_rl policies get the checkpoint."""
     device: str | None = None

@@ -3,7 +3,7 @@
 import ast
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,19 +19,19 @@ _NAMED_ELSEWHERE = {
 }
 """Their options that are options here, under another name."""
 
-_SET_BY_WORDS = {
-    "experiment_name": "agent.experiment_name",
-    "agent.experiment_name": "agent.experiment_name",
-    "logger": "agent.logger",
+_FLAGS: Mapping[str, str | None] = {
+    "resume": "--resume=",
+    "agent.resume": "--resume=",
+    "video": "evaluation.video_episodes=1",
+    "enable_nan_guard": "agent.check_for_nan=true",
+    # Nothing opens a window here, and nothing is uploaded.
+    "headless": None,
+    "agent.upload_model": None,
 }
-"""Their options that are set here as ``path=value``."""
+"""Options that need no value, and may have ``True`` or ``False``, to what they are here, None for nothing."""
 
-_NO_EFFECT = frozenset({"headless", "agent.upload_model"})
-"""What always holds here: nothing opens a window, and nothing is uploaded."""
-
-_FLAGS = frozenset({*_NO_EFFECT, "video", "enable_nan_guard", "resume", "agent.resume"})
-"""Options that need no value, and may have ``True`` or ``False``."""
-
+_EXPERIMENT = frozenset({"experiment_name", "agent.experiment_name"})
+_LOGGER = frozenset({"logger", "agent.logger"})
 _PROJECT = frozenset({"agent.wandb_project", "agent.neptune_project", "log_project_name"})
 _FILMED_WHOLE = (
     "evaluations are filmed, each episode whole; --video films one of each, evaluation.interval=<iterations>"
@@ -97,6 +97,15 @@ _TRUE, _FALSE = frozenset({"true", "1"}), frozenset({"false", "0"})
 
 @dataclass
 class _Translation:
+    """A command line in words of this trainer, as far as it has been read.
+
+    Attributes:
+        arguments: What has been read.
+        problems: What means nothing here.
+        logger: The log writer that was named.
+        project: The log writer's project.
+    """
+
     arguments: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     logger: str | None = None
@@ -120,29 +129,24 @@ def own_command_line(arguments: Sequence[str]) -> list[str]:
     while waiting:
         argument = waiting.pop(0)
         name, equals, value = argument.partition("=")
+        own = name.removeprefix("--").replace("-", "_")
         if not name.startswith("--"):
             _add_word(translation, argument)
-            continue
-        own = name.removeprefix("--").replace("-", "_")
-        if not _is_theirs(own, waiting, equals=equals + value):
+        elif not _is_theirs(own, value if equals else next(iter(waiting), "")):
             translation.arguments.append(argument)
-            continue
-        if own in _REFUSED or _is_part_of_their_environments(own):
-            translation.problems.append(Problem(_reason(own), key=name))
-            # What follows is its value, if it is none of our own words; the refusal ends the reading anyway.
-            continue
-        if not equals:
-            value = _value_behind(name, waiting, is_flag=own in _FLAGS)
-        _add_option(translation, own, value, typed=name)
+        elif (reason := _refusal(own)) is not None:
+            translation.problems.append(Problem(reason, key=name))
+        else:
+            _add_option(translation, own, value if equals else _value_behind(name, own, waiting), typed=name)
     _add_logger(translation)
     if translation.problems:
         raise ConfigError(translation.problems)
     return translation.arguments
 
 
-def option_names() -> Iterator[str]:
-    """Yield other trainers' options that are taken, without their dashes."""
-    yield from (name for name in (*_NAMED_ELSEWHERE, *_SET_BY_WORDS, *_FLAGS, *_PROJECT, "task"))
+def option_names() -> frozenset[str]:
+    """Return the names of other trainers' options that are taken, without their dashes."""
+    return frozenset({*_NAMED_ELSEWHERE, *_FLAGS, *_EXPERIMENT, *_LOGGER, *_PROJECT, "task"})
 
 
 def nearest_task(name: str) -> str | None:
@@ -163,31 +167,29 @@ def nearest_task(name: str) -> str | None:
     return f"'{name}' is a task of {owner}; the nearest here is {similar}, with a robot and rewards of its own"
 
 
-def _is_theirs(own: str, waiting: Sequence[str], *, equals: str) -> bool:
+def _is_theirs(own: str, value: str) -> bool:
     if own == "resume":
         # Ours takes a folder, and theirs a truth; one that is both is a folder.
-        value = equals[1:] if equals else next(iter(waiting), "")
         return value.lower() in {"true", "false"} and not Path(value).is_dir()
-    return own.startswith(("agent.", "env.")) or own in {*option_names(), *_REFUSED}
+    return own.startswith(("agent.", "env.")) or own in option_names() or own in _REFUSED
 
 
-def _is_part_of_their_environments(own: str) -> bool:
-    first, *others = own.split(".")
-    return first == "env" and bool(others) and others[0] in _PARTS_OF_THEIR_ENVIRONMENTS and own not in _NAMED_ELSEWHERE
-
-
-def _reason(own: str) -> str:
+def _refusal(own: str) -> str | None:
+    """Return why an option of theirs, or a path of their settings, means nothing here, None if it does."""
     if own in _REFUSED:
         return _REFUSED[own]
+    first, _, others = own.partition(".")
+    if first != "env" or own in _NAMED_ELSEWHERE or others.partition(".")[0] not in _PARTS_OF_THEIR_ENVIRONMENTS:
+        return None
     return "is a part of mjlab's and Isaac Lab's environments; those here have options of their own, env.<option>=..."
 
 
-def _value_behind(name: str, waiting: list[str], *, is_flag: bool) -> str:
+def _value_behind(name: str, own: str, waiting: list[str]) -> str:
     """Take the value of an option from what follows it."""
-    follows = waiting[0] if waiting else None
-    if is_flag:
-        return waiting.pop(0) if follows is not None and follows.lower() in _TRUE | _FALSE else "true"
-    if follows is None or follows.startswith("--"):
+    follows = next(iter(waiting), "--")
+    if own in _FLAGS:
+        return waiting.pop(0) if follows.lower() in _TRUE | _FALSE else "true"
+    if follows.startswith("--"):
         raise ConfigError(Problem("needs a value", key=name))
     return waiting.pop(0)
 
@@ -195,40 +197,33 @@ def _value_behind(name: str, waiting: list[str], *, is_flag: bool) -> str:
 def _add_word(translation: _Translation, word: str) -> None:
     """Add a task's name, or ``path=value`` as Isaac Lab's users write it too."""
     path, equals, value = word.partition("=")
-    if equals and path == "env.scene.num_envs":
-        word = f"num_envs={value}"
-    elif equals and path.startswith("env.") and (path in _REFUSED or _is_part_of_their_environments(path)):
-        translation.problems.append(Problem(_reason(path), key=path))
-        return
-    translation.arguments.append(word)
+    refusal = _refusal(path) if equals and path.startswith("env.") else None
+    if refusal is not None:
+        translation.problems.append(Problem(refusal, key=path))
+    elif equals and path == "env.scene.num_envs":
+        translation.arguments.append(f"num_envs={value}")
+    else:
+        translation.arguments.append(word)
 
 
 def _add_option(translation: _Translation, own: str, value: str, *, typed: str) -> None:
+    arguments = translation.arguments
     if own in _FLAGS:
-        truth = _truth(typed, value)
-        if truth and own in _DOES:
-            translation.arguments.append(_DOES[own])
-    elif own == "task":
-        translation.arguments.append(value)
+        does = _FLAGS[own]
+        arguments += [does] if _truth(typed, value) and does is not None else []
+    elif own in _LOGGER:
+        translation.logger = _as_yaml(value)
     elif own in _PROJECT:
         translation.project = value
-    elif own in {"logger", "agent.logger"}:
-        translation.logger = _as_yaml(value)
     elif own in _NAMED_ELSEWHERE:
-        translation.arguments.append(f"--{_NAMED_ELSEWHERE[own]}={value}")
-    elif own in _SET_BY_WORDS:
+        arguments.append(f"--{_NAMED_ELSEWHERE[own]}={value}")
+    elif own in _EXPERIMENT:
         # In quotes, as a name may look like a number.
-        translation.arguments.append(f"{_SET_BY_WORDS[own]}={json.dumps(value)}")
+        arguments.append(f"agent.experiment_name={json.dumps(value)}")
+    elif own == "task":
+        arguments.append(value)
     else:
-        translation.arguments.append(f"{own}={_as_yaml(value)}")
-
-
-_DOES = {
-    "video": "evaluation.video_episodes=1",
-    "enable_nan_guard": "agent.check_for_nan=true",
-    "resume": "--resume=",
-    "agent.resume": "--resume=",
-}
+        arguments.append(f"{own}={_as_yaml(value)}")
 
 
 def _add_logger(translation: _Translation) -> None:

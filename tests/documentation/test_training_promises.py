@@ -13,9 +13,8 @@ NOT_VERIFIED = "not verified: no GPU"
 
 
 def rows() -> list[list[str]]:
-    """Return the cells of every promise: all tables but the last, which lists differences."""
-    tables = DOCUMENT.partition("## Other than elsewhere")[0]
-    lines = [line.strip("|").split(" | ") for line in tables.splitlines() if line.startswith("| ")]
+    """Return the cells of every promise."""
+    lines = [line.strip("|").split(" | ") for line in DOCUMENT.splitlines() if line.startswith("| ")]
     return [line for line in lines if "proved by" not in line[-1] and "---" not in line[0]]
 
 
