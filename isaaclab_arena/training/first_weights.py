@@ -42,7 +42,7 @@ class FirstWeights:
     begun_anew: tuple[str, ...]
 
     def __str__(self) -> str:
-        trained = "" if self.iterations is None else f" ({self.iterations} iterations)"
+        trained = "" if self.iterations is None else f" (iteration {self.iterations})"
         anew = f"; {', '.join(self.begun_anew)}" if self.begun_anew else ""
         return f"training begins with {' and '.join(self.taken)} of {self.file}{trained}{anew}"
 
@@ -73,10 +73,9 @@ def begin_with(algorithm: Any, path: Path) -> FirstWeights:
     # The policy that training begins with is this one.
     learned.pop("reference_state_dict", None)
     if "critic" in networks:
-        found = critic_state(checkpoint, path)
-        problems, critic = (["is not there"], {}) if found is None else _fitted(found, networks["critic"], "critic")
-        if problems:
-            anew.append(f"the critic begins anew: its critic {' and '.join(problems)}")
+        critic = _critic(checkpoint, networks["critic"], path)
+        if isinstance(critic, str):
+            anew.append(f"the critic begins anew: {critic}")
         else:
             taken.append("the critic")
             learned["critic_state_dict"] = critic
@@ -97,6 +96,15 @@ def begin_with(algorithm: Any, path: Path) -> FirstWeights:
         taken=tuple(taken),
         begun_anew=tuple(anew),
     )
+
+
+def _critic(checkpoint: Mapping[str, Any], network: nn.Module, path: Path) -> dict[str, torch.Tensor] | str:
+    """Return the tensors of a checkpoint's critic as a network has them, or why they are not taken."""
+    found = critic_state(checkpoint, path)
+    if found is None:
+        return "the file holds none"
+    problems, critic = _fitted(found, network, "critic")
+    return f"its critic {' and '.join(problems)}" if problems else critic
 
 
 def _fitted(state: State, network: nn.Module, role: str) -> tuple[list[str], dict[str, torch.Tensor]]:

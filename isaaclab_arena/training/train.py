@@ -79,8 +79,8 @@ def _launched(
         options = replace(options, run_directory=run_directory)
         arguments = (*arguments, "--run_directory", str(run_directory))
     if options.load_checkpoint is not None:
-        # The file itself: what is the newest run may have changed by the time the ranks look.
-        arguments = (*arguments, "--load_checkpoint", options.load_checkpoint)
+        # The file itself, and no run beside it: what is the newest one may have changed by the time the ranks look.
+        arguments = (*arguments, "--resume=None", "--load_run=None", "--load_checkpoint", options.load_checkpoint)
     log_directory = run_directory / LAUNCHER
     try:
         return options, launch_if_asked(options, module=PROGRAM, arguments=arguments, log_directory=log_directory)

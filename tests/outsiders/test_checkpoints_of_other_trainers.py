@@ -25,6 +25,9 @@ SIZES = tuple(f"agent.{role}.hidden_dims={HIDDEN}" for role in ("actor", "critic
 PLAIN = (*SIZES, "agent.actor.obs_normalization=false", "agent.critic.obs_normalization=false")
 
 
+STD = {"distribution.std_param": torch.ones(NUM_ACTIONS)}
+
+
 class ActorCritic(nn.Module):
     """Both networks in one module, as rsl_rl had it up to version 3."""
 
@@ -80,9 +83,7 @@ def test_a_checkpoint_of_isaac_labs_rsl_rl_2_with_one_state_for_both_networks(tm
     path, module, optimizer = old_checkpoint(tmp_path / "model_1499.pt")
     learner = small_learner(*PLAIN)
     taken = begin_with(learner.algorithm, path)
-    assert str(taken) == (
-        f"training begins with the actor and the critic and the optimiser of {path} (1499 iterations)"
-    )
+    assert str(taken) == (f"training begins with the actor and the critic and the optimiser of {path} (iteration 1499)")
     for role in ("actor", "critic"):
         expected = {f"mlp.{name}": value for name, value in getattr(module, role).state_dict().items()}
         assert_same({k: v for k, v in weights(learner, role).items() if k.startswith("mlp.")}, expected)
@@ -201,10 +202,17 @@ def test_a_critic_that_does_not_fit_begins_anew_and_that_is_told(tmp_path):
     learner = small_learner(*PLAIN)
     before = {name: value.clone() for name, value in weights(learner, "critic").items()}
     assert str(begin_with(learner.algorithm, path)) == (
-        f"training begins with the actor of {path} (7 iterations); the critic begins anew: its critic sees 99 numbers, "
+        f"training begins with the actor of {path} (iteration 7); the critic begins anew: its critic sees 99 numbers, "
         "and 5 are shown here, the optimiser begins anew, not taken: rnd_state_dict"
     )
     assert_same(weights(learner, "critic"), before)
+
+
+def test_a_checkpoint_without_a_critic_says_so(tmp_path):
+    path, module, _ = old_checkpoint(tmp_path / "model_0.pt")
+    torch.save({"actor_state_dict": {f"mlp.{k}": v for k, v in module.actor.state_dict().items()} | STD}, path)
+    begun_anew = begin_with(small_learner(*PLAIN).algorithm, path).begun_anew
+    assert begun_anew == ("the critic begins anew: the file holds none", "the optimiser begins anew")
 
 
 def test_grpo_takes_the_actor_and_stays_near_it(tmp_path):

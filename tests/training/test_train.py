@@ -11,7 +11,9 @@ import yaml
 
 from isaaclab_arena.models.run_directory import numbered_checkpoints
 from isaaclab_arena.storage.run_lock import RunLock
+from isaaclab_arena.training import train as training_program
 from isaaclab_arena.training.checkpoints import read_learned
+from isaaclab_arena.training.options import read_train_options
 from isaaclab_arena.training.synchrony import named_digests
 from isaaclab_arena.training.train import main
 from tests.end_to_end.launching import ROOT, TORCHRUN, command, patience_s, run, start, write_jobs
@@ -276,7 +278,7 @@ def test_one_option_starts_ranks_that_give_what_torchrun_gives_and_a_failing_one
     words = ("--max_iterations", 2, *NOT_EVALUATED)
     by_torchrun, by_option, failing = tmp_path / "torchrun", tmp_path / "option", tmp_path / "failing"
     assert train(by_torchrun, *words, ranks=2).returncode == 0
-    finished = train(by_option, *words, "--nproc_per_node", 2)
+    finished = train(by_option, "--agent.max-iterations", 2, *NOT_EVALUATED, "--nproc_per_node", 2)
     assert finished.returncode == 0, finished.stderr
     folder = run_folder(by_option)
     assert learned(folder, 2) == learned(run_folder(by_torchrun), 2)
@@ -317,6 +319,27 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(words, told, tmp_pa
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
     assert told in line
     assert not list(tmp_path.glob("logs/*/*/model_*"))
+
+
+@pytest.mark.parametrize(
+    "resumed", [["--resume"], ["--agent.resume=True", "--agent.load-run=20.*"], ["--resume", "RUN"]]
+)
+def test_ranks_are_told_the_very_checkpoint_to_begin_with(resumed, tmp_path, monkeypatch):
+    run_before = tmp_path / "cartpole" / "2026-01-01"
+    (run_before / "params").mkdir(parents=True)
+    (run_before / "params" / "train.yaml").write_text("task: cartpole\nenvironment: cartpole\n")
+    for iterations in (50, 100):
+        (run_before / f"model_{iterations}.pt").touch()
+    told: list[str] = []
+    monkeypatch.setattr(training_program, "launch_if_asked", lambda options, **how: told.extend(how["arguments"]) or 0)
+    resumed = [str(run_before) if word == "RUN" else word for word in resumed]
+    line = ["cartpole", "--log_root", str(tmp_path), *resumed, "--load_checkpoint", "model_50.pt"]
+    assert main([*line, "--nproc_per_node", "2"]) == 0
+    options, _, _ = read_train_options(told, program="train")
+    options.check()
+    assert (options.resume, options.load_run) == (None, None)
+    assert options.load_checkpoint == str(run_before / "model_50.pt")
+    assert options.run_directory not in {None, run_before}
 
 
 def test_a_launch_that_is_refused_leaves_no_folder(tmp_path, capsys):
