@@ -20,7 +20,7 @@ from isaaclab_arena.training.options import TrainOptions
 from isaaclab_arena.training.run_directory import SETTINGS, checkpoint_of_run, newest_run, settings_of
 from isaaclab_arena.training.tasks import TASKS
 
-_OF_THE_RUN = ("world_size", "devices", "command_lines", "began_with", "versions")
+_OF_THE_RUN = ("world_size", "devices", "simulation_devices", "command_lines", "began_with", "versions")
 """What a run's settings hold beside what it was asked for."""
 
 

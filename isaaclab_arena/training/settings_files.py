@@ -23,6 +23,7 @@ def write_settings(
     observation_terms: Mapping[str, tuple[str, ...]],
     world_size: int,
     devices: tuple[str, ...],
+    simulation_devices: tuple[str, ...],
     command_line: tuple[str, ...],
     began_with: str | None,
 ) -> None:
@@ -33,7 +34,8 @@ def write_settings(
         config: What is asked for.
         observation_terms: Group to its terms in the order in which networks see them.
         world_size: Number of ranks.
-        devices: Where each rank simulates and learns, by rank.
+        devices: Where each rank learns, by rank.
+        simulation_devices: Where each rank's rows are, likewise: MuJoCo's on the CPU, MuJoCo-Warp's on a GPU.
         command_line: What was typed; what was typed before, in a run that goes on, is kept.
         began_with: What the run's first weights were taken from, None for none, or for a run that goes on.
 
@@ -51,6 +53,7 @@ def write_settings(
         **document,
         "world_size": world_size,
         "devices": list(devices),
+        "simulation_devices": list(simulation_devices),
         "began_with": began_with or _before(run_directory, "began_with"),
         "command_lines": [*_command_lines_before(run_directory), " ".join(command_line)],
         "versions": training_versions(),

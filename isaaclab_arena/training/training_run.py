@@ -76,6 +76,7 @@ class TrainingRun:
         self._env_steps = 0
         # Every rank asks, so that each tells.
         self._devices = tuple(ranks.gather("device of learning", str(ranks.context.device)))
+        self._simulation_devices = tuple(ranks.gather("device of simulation", str(learner.environment.device)))
         self._pace = Pace()
 
     def check_evaluation(self) -> None:
@@ -144,6 +145,7 @@ class TrainingRun:
             observation_terms=self._learner.environment.observation_terms,
             world_size=self._context.world_size,
             devices=self._devices,
+            simulation_devices=self._simulation_devices,
             command_line=self._command_line,
             began_with=None if self._began_with is None else str(self._began_with),
         )

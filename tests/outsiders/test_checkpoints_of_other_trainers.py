@@ -281,7 +281,7 @@ def test_a_line_of_mjlab_trains_from_a_checkpoint_of_isaac_lab(tmp_path, capsys)
     (run,) = (tmp_path / "cartpole").glob("20*")
     settings = yaml.safe_load((run / "params" / "train.yaml").read_text())
     assert settings["began_with"].startswith("training begins with the actor")
-    assert settings["devices"] == ["cpu"]
+    assert settings["devices"] == settings["simulation_devices"] == ["cpu"]
     assert settings["command_lines"] == [f"isaaclab_arena.training.train {' '.join(command)}"]
     before = read_learned(run / "model_0.pt")["actor_state_dict"]["mlp.0.weight"]
     assert torch.equal(before, torch.load(path, weights_only=True)["model_state_dict"]["actor.0.weight"])

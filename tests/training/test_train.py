@@ -241,7 +241,8 @@ def test_rank_zero_alone_writes_and_logs_and_all_ranks_use_one_folder(tmp_path):
     } <= written[0]
     assert written[1:] == [{"rank1.log"}, {"rank2.log"}]
     assert set((tmp_path / "written_by_rank_wandb").read_text().split()) == {"0"}
-    assert yaml.safe_load((folder / "params" / "train.yaml").read_text())["devices"] == ["cpu", "cpu", "cpu"]
+    settings = yaml.safe_load((folder / "params" / "train.yaml").read_text())
+    assert settings["devices"] == settings["simulation_devices"] == ["cpu", "cpu", "cpu"]
     assert measures(folder)[2, "Perf/total_steps"] == 2 * 3 * 8 * 16
     assert read_learned(folder / "model_2.pt")["infos"]["isaaclab_arena"]["world_size"] == 3
 
