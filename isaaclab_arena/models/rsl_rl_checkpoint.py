@@ -1,7 +1,7 @@
 """rsl_rl's checkpoints, of version 2 to 5, read without rsl_rl."""
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, TypeGuard
 
@@ -15,13 +15,17 @@ from isaaclab_arena.models.rebuilt_actor import CLASSES, EXPORT, rebuilt_actor
 State: TypeAlias = dict[str, torch.Tensor]
 
 _STATE_KEYS = ("student_state_dict", "actor_state_dict", "model_state_dict")
+_CRITIC_KEY = "critic_state_dict"
 # What is left of the names of versions 2 to 4 when they have those of version 5.
 _RENAMED = {
+    "critic": {"critic.": "mlp.", "critic_obs_normalizer.": "obs_normalizer.", "memory_c.rnn.": "rnn.rnn."},
     "actor": {"actor.": "mlp.", "actor_obs_normalizer.": "obs_normalizer.", "memory_a.rnn.": "rnn.rnn."},
     "student": {"student.": "mlp.", "student_obs_normalizer.": "obs_normalizer.", "memory_s.rnn.": "rnn.rnn."},
 }
 _STD = {"std": "distribution.std_param", "log_std": "distribution.log_std_param"}
 _OF_OTHERS = ("critic", "memory_c.", "teacher", "memory_t.")
+_NORMALIZER = "obs_normalizer."
+_CRITIC_NORMALIZERS = ("critic_obs_norm_state_dict", "privileged_obs_norm_state_dict")
 
 
 def load_actor(path: Path, settings: AgentSettings, device: torch.device) -> Actor:
@@ -85,15 +89,100 @@ def actor_state(checkpoint: Mapping[str, Any], path: Path) -> State:
         keys = ", ".join(map(str, list(checkpoint)[:8])) or "nothing"
         raise ConfigError(Problem(f"holds no {' or '.join(_STATE_KEYS)} of rsl_rl; it holds {keys}", file=str(path)))
     state = _with_new_names(checkpoint[key]) if key == "model_state_dict" else dict(checkpoint[key])
-    # Version 2 kept the normaliser outside.
-    normalizer = checkpoint.get("obs_norm_state_dict")
+    return _whole_state(state, checkpoint.get("obs_norm_state_dict"), path)
+
+
+def critic_state(checkpoint: Mapping[str, Any], path: Path) -> State | None:
+    """Return the tensors of a checkpoint's critic under the names of rsl_rl 5, None where it has no critic.
+
+    Args:
+        checkpoint: What the file holds, as any version of rsl_rl from 2 on writes it.
+        path: The file, for messages.
+
+    Raises:
+        ConfigError: If a tensor is none that a training writes.
+    """
+    if _is_state(checkpoint.get(_CRITIC_KEY)):
+        state = dict(checkpoint[_CRITIC_KEY])
+    else:
+        state = {new: tensor for role, new, tensor in _of_old_versions(checkpoint) if role == "critic"}
+    if not state:
+        return None
+    normalizer = next((checkpoint[key] for key in _CRITIC_NORMALIZERS if key in checkpoint), None)
+    return _whole_state(state, normalizer, path)
+
+
+def moments_by_name(checkpoint: Mapping[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return what a checkpoint's optimiser keeps of each weight, empty where that cannot be told.
+
+    An optimiser knows weights by their place only, which is another one in each version of rsl_rl.
+
+    Args:
+        checkpoint: What the file holds, as any version of rsl_rl from 2 on writes it.
+
+    Returns:
+        Role of the network and name of the weight in it, as rsl_rl 5 has them, to what is kept of it.
+    """
+    optimizer = checkpoint.get("optimizer_state_dict")
+    if not isinstance(optimizer, Mapping):
+        return {}
+    kept, groups = optimizer.get("state"), optimizer.get("param_groups")
+    if not isinstance(kept, Mapping) or not isinstance(groups, list):
+        return {}
+    places = [place for group in groups for place in _places(group)]
+    weights = [(role, name) for role, name, _ in _named_weights(checkpoint) if not name.startswith(_NORMALIZER)]
+    if len(places) != len(weights) or not all(_is_kept(kept.get(place)) for place in places):
+        return {}
+    return {weight: dict(kept[place]) for weight, place in zip(weights, places, strict=True)}
+
+
+def _places(group: Any) -> list[int]:
+    """Return the places of a group's weights in an optimiser."""
+    places = group.get("params") if isinstance(group, Mapping) else None
+    return [place for place in places if isinstance(place, int)] if isinstance(places, list) else []
+
+
+def _is_kept(value: Any) -> bool:
+    """Whether this is what an optimiser keeps of a weight: numbers, and tensors that can be copied."""
+    return isinstance(value, Mapping) and all(
+        isinstance(each, int | float) or (isinstance(each, torch.Tensor) and _wrong_with_tensor(each) is None)
+        for each in value.values()
+    )
+
+
+def _named_weights(checkpoint: Mapping[str, Any]) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """Yield role, name and tensor of all that a checkpoint's networks hold, in the order of their parameters."""
+    if _is_state(checkpoint.get("actor_state_dict")):
+        for role, key in (("actor", "actor_state_dict"), ("critic", _CRITIC_KEY)):
+            state = checkpoint.get(key)
+            for name, tensor in state.items() if _is_state(state) else ():
+                yield role, _STD.get(name, name), tensor
+    else:
+        yield from _of_old_versions(checkpoint)
+
+
+def _of_old_versions(checkpoint: Mapping[str, Any]) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """Yield role, new name and tensor of actor and critic, which versions 2 and 3 keep in one."""
+    state = checkpoint.get("model_state_dict")
+    for name, tensor in state.items() if _is_state(state) else ():
+        for role in ("actor", "critic"):
+            old = next((prefix for prefix in _RENAMED[role] if name.startswith(prefix)), None)
+            if old is not None:
+                yield role, _RENAMED[role][old] + name.removeprefix(old), tensor
+        if name in _STD:
+            yield "actor", _STD[name], tensor
+
+
+def _whole_state(state: Mapping[str, torch.Tensor], normalizer: Any, path: Path) -> State:
+    """Return a network's tensors, checked, with the normaliser that version 2 kept outside."""
+    whole = {_STD.get(name, name): tensor for name, tensor in state.items()}
     if _is_state(normalizer):
-        state |= {f"obs_normalizer.{name}": value for name, value in normalizer.items()}
-    for name, tensor in state.items():
+        whole |= {f"{_NORMALIZER}{name}": value for name, value in normalizer.items()}
+    for name, tensor in whole.items():
         wrong = _wrong_with_tensor(tensor)
         if wrong is not None:
             raise ConfigError(Problem(f"has a tensor {name!r} that {wrong}; no training writes that", file=str(path)))
-    return {_STD.get(name, name): tensor for name, tensor in state.items()}
+    return whole
 
 
 def _refuse_what_unfolds(path: Path) -> None:
@@ -121,7 +210,9 @@ def _wrong_with_tensor(tensor: torch.Tensor) -> str | None:
 
 
 def _is_state(value: Any) -> TypeGuard[Mapping[str, torch.Tensor]]:
-    return isinstance(value, Mapping) and all(isinstance(each, torch.Tensor) for each in value.values())
+    return isinstance(value, Mapping) and all(
+        isinstance(name, str) and isinstance(each, torch.Tensor) for name, each in value.items()
+    )
 
 
 def _with_new_names(state: Mapping[str, torch.Tensor]) -> State:

@@ -15,6 +15,7 @@ from isaaclab_arena.training.config import (
     EvaluationConfig,
     TrainingConfig,
 )
+from isaaclab_arena.training.other_trainers import nearest_task
 from isaaclab_arena.training.tasks import TASKS
 
 _SECTIONS = {
@@ -47,6 +48,9 @@ def task_document(task: str) -> dict[str, Any]:
     Raises:
         ConfigError: If there is no such task.
     """
+    foreign = None if task in TASKS else nearest_task(task)
+    if foreign is not None:
+        raise ConfigError(Problem(f"{foreign}; those here are {', '.join(TASKS.names())}", key="TASK"))
     found = TASKS.get(task)
     return _mapping(read_document(found), str(found)) if isinstance(found, Path | str) else dict(found)
 
@@ -100,7 +104,7 @@ def overrides_document(words: Sequence[str], base: Mapping[str, Any]) -> dict[st
     """
     problems: list[Problem] = []
     document: dict[str, Any] = {}
-    known = list(_paths(base))
+    known = list(paths_of(base))
     for word in words:
         path, equals, text = word.partition("=")
         if not equals or not path:
@@ -189,11 +193,12 @@ def _mistakes(config: TrainingConfig) -> Iterator[Problem]:
             yield Problem("names no class", key=f"agent.{role}.{_CLASS_NAME}")
 
 
-def _paths(document: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def paths_of(document: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the path of every key of a document, outer ones before inner ones."""
     for key, value in document.items():
         yield (*path, key)
         if isinstance(value, Mapping):
-            yield from _paths(value, (*path, key))
+            yield from paths_of(value, (*path, key))
 
 
 def _whole_path(text: str, known: list[tuple[str, ...]]) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,11 +14,13 @@ from rsl_rl.utils import check_nan
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ArenaError, ConfigError, first_line
 from isaaclab_arena.interfaces.action_scaling import ActionScaler
-from isaaclab_arena.training.agent import build_algorithm, networks_of, set_random_seed
+from isaaclab_arena.training.agent import build_algorithm, learned_state, networks_of, set_random_seed
 from isaaclab_arena.training.config import TrainingConfig
 from isaaclab_arena.training.episode_starts import EpisodeStarts
 from isaaclab_arena.training.episode_statistics import EpisodeStatistics
+from isaaclab_arena.training.first_weights import FirstWeights, begin_with
 from isaaclab_arena.training.settings_files import learning_rate_before
+from isaaclab_arena.training.synchrony import check_synchrony
 from isaaclab_arena.training.task_evaluation import environment_job
 from isaaclab_arena.training.vec_env import TrainingEnvironment
 
@@ -179,6 +182,18 @@ class Learner:
         if "cuda_rng" in rank_state and self._context.device.type == "cuda":
             torch.cuda.set_rng_state(rank_state["cuda_rng"], self._context.device)
         return True
+
+    def begin_with(self, path: Path) -> FirstWeights:
+        """Begin with the weights of a checkpoint, which every rank reads, and return what was taken of it.
+
+        Raises:
+            ConfigError: If it is no checkpoint of rsl_rl, or its actor does not fit.
+            OutOfSyncError: If the ranks have not read the same.
+        """
+        taken = begin_with(self.algorithm, path)
+        if self._context.is_distributed:
+            check_synchrony(learned_state(self.algorithm))
+        return taken
 
     def _take_up_another_learning_rate(self, learned: Mapping[str, Any]) -> None:
         """Use the learning rate that is asked for, where that is another one than the checkpoint began with."""

@@ -1,5 +1,7 @@
 """Where measures go besides files of our own: TensorBoard, or one of rsl_rl's log writers such as W&B's."""
 
+import inspect
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,18 +16,31 @@ from isaaclab_arena.training.progress import ScalarWriter, tensorboard
 
 _KEY = "agent.logger"
 _CLASSES = {"wandb": "WandbLogWriter", "neptune": "NeptuneLogWriter"}
+_PACKAGES = {"WandbLogWriter": "wandb", "NeptuneLogWriter": "neptune"}
+
+
+class EnvironmentSettings(dict[str, Any]):
+    """An environment's settings as a log writer gets them: a mapping that also says it as Isaac Lab's objects do."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings."""
+        return dict(self)
 
 
 def check_logger(config: TrainingConfig) -> None:
-    """Refuse a writer that does not exist, before anything is built or written.
+    """Refuse a writer that cannot be made, before anything is built or written.
 
     Raises:
-        ConfigError: If there is no such writer.
+        ConfigError: If there is no such writer, its package is not installed, or it does not have the options.
     """
     name = _name_of(config.agent.logger)
     if name not in {"none", "tensorboard"}:
         with _told(name):
-            resolve_callable(_CLASSES.get(name, name))
+            writer = _class_of(name)
+            if _package_is_missing(writer):
+                package = _PACKAGES[writer.__name__]
+                raise ImportError(f"the package {package} is not installed: pip install {package}")
+            inspect.signature(writer).bind(log_dir="", **_options(config))
 
 
 def scalar_writer(config: TrainingConfig, run_directory: Path, *, after_step: int) -> ScalarWriter | None:
@@ -39,18 +54,36 @@ def scalar_writer(config: TrainingConfig, run_directory: Path, *, after_step: in
     Raises:
         ConfigError: If there is no such writer, or it refuses its options.
     """
-    logger = config.agent.logger
-    name = _name_of(logger)
-    options = {} if isinstance(logger, str) else {key: value for key, value in logger.items() if key != "class_name"}
+    name = _name_of(config.agent.logger)
     if name == "none":
         return None
     if name == "tensorboard":
         return tensorboard(run_directory, after_step=after_step)
     with _told(name):
-        writer = resolve_callable(_CLASSES.get(name, name))(log_dir=str(run_directory), **options)
+        writer = _class_of(name)(log_dir=str(run_directory), **_options(config))
     if isinstance(writer, LogWriter):
-        writer.store_config({"environment": config.environment, **config.env}, document_of(config))
+        environment = {"environment": config.environment, "num_envs": config.num_envs, **config.env}
+        writer.store_config(EnvironmentSettings(environment), document_of(config))
     return writer
+
+
+def _class_of(name: str) -> Any:
+    return resolve_callable(_CLASSES.get(name, name))
+
+
+def _package_is_missing(writer: Any) -> bool:
+    """Whether rsl_rl's writer has looked for the package that it writes to, and has not found it."""
+    package = _PACKAGES.get(getattr(writer, "__name__", ""))
+    return package is not None and getattr(sys.modules[writer.__module__], package, writer) is None
+
+
+def _options(config: TrainingConfig) -> dict[str, Any]:
+    """Return what a writer is made with beside its folder; W&B and Neptune want a project, which is the experiment."""
+    logger = config.agent.logger
+    options = {} if isinstance(logger, str) else {key: value for key, value in logger.items() if key != "class_name"}
+    if getattr(_class_of(_name_of(logger)), "__name__", "") in _PACKAGES:
+        options.setdefault("project_name", config.experiment_name)
+    return options
 
 
 def _name_of(logger: str | dict[str, Any]) -> str:

@@ -1,8 +1,9 @@
 """The command line of training."""
 
+import difflib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +14,8 @@ from isaaclab_arena.distributed.context import claimed_rank
 from isaaclab_arena.distributed.gpu_ids import joined_gpu_ids
 from isaaclab_arena.distributed.launch_options import LaunchOptions
 from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.training.documents import default_document, paths_of
+from isaaclab_arena.training.other_trainers import option_names, own_command_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +40,11 @@ class TrainOptions(LaunchOptions):
     """Exact folder of the run, instead of a dated one; missing or empty, or with --resume that of the run."""
     resume: str | None = None
     """Go on with a run: that folder, or without a value the newest of the experiment."""
+    load_run: str | None = None
+    """With --resume: which run of the experiment, the newest whose name matches this regular expression."""
+    load_checkpoint: str | None = None
+    """Begin a new run with the weights of a checkpoint, ours, mjlab's or Isaac Lab's: a file, or a run's folder. Beside
+    --resume it names one in that run, as model_100.pt."""
     eval_jobs_config: Path | None = None
     """Job file to evaluate with, instead of the task itself; its rsl_rl policies get the checkpoint."""
     device: str | None = None
@@ -91,12 +99,19 @@ class TrainOptions(LaunchOptions):
             problems.append(
                 Problem(f"names '{self.resume}', but --run_directory '{self.run_directory}'", key="--resume")
             )
+        if self.load_run is not None and self.resume is None:
+            problems.append(Problem("says which run to go on with; add --resume", key="--load_run"))
+        elif self.load_run is not None and self.resume:
+            problems.append(Problem("names a run, and --resume a folder; give one of them", key="--load_run"))
+        if self.load_checkpoint is not None and self.resume and Path(self.load_checkpoint).exists():
+            message = f"'{self.load_checkpoint}' begins a new run, and --resume goes on with one; give one of them"
+            problems.append(Problem(message, key="--load_checkpoint"))
         if problems:
             raise ConfigError(problems)
 
 
 def read_train_options(arguments: Sequence[str], *, program: str) -> tuple[TrainOptions, str | None, list[str]]:
-    """Read a command line.
+    """Read a command line; options of mjlab's and Isaac Lab's trainers are understood too.
 
     Args:
         arguments: What was typed after the program's name.
@@ -106,27 +121,40 @@ def read_train_options(arguments: Sequence[str], *, program: str) -> tuple[Train
         The options; the task, None where none is named; and the words with ``=`` that set further values.
 
     Raises:
-        ConfigError: If an option is unknown, or there is more than one task.
+        ConfigError: If an option is unknown, is another trainer's and means nothing here, or there is more than one
+            task.
         SystemExit: With 2 for a malformed option, with 0 after ``--help``.
     """
     options, rest = tyro.cli(
         TrainOptions,
         prog=program,
-        args=joined_gpu_ids(_with_empty_resume(arguments)),
+        args=joined_gpu_ids(_with_empty_resume(own_command_line(arguments))),
         return_unknown_args=True,
         config=(tyro.conf.FlagCreatePairsOff,),
         use_underscores=True,
         console_outputs=claimed_rank() == 0,
     )
     refuse_no_numbers(options)
-    unknown = [Problem("unknown option", key=word.partition("=")[0]) for word in rest if word.startswith("-")]
+    unknown = [_unknown_option(word.partition("=")[0]) for word in rest if word.startswith("-")]
+    if unknown:
+        # Words that follow may be their values, and say nothing.
+        raise ConfigError(unknown)
     overrides = [word for word in rest if "=" in word and not word.startswith("-")]
     tasks = [word for word in rest if "=" not in word and not word.startswith("-")]
     if len(tasks) > 1:
-        unknown.append(Problem(f"one task is trained at a time, got {' '.join(tasks)}", key="TASK"))
-    if unknown:
-        raise ConfigError(unknown)
+        raise ConfigError(Problem(f"one task is trained at a time, got {' '.join(tasks)}", key="TASK"))
     return options, tasks[0] if tasks else None, overrides
+
+
+def _unknown_option(name: str) -> Problem:
+    own = name.lstrip("-").replace("-", "_")
+    settings = [".".join(path) for path in paths_of(default_document()) if path[-1] == own]
+    if settings:
+        return Problem(f"unknown option; it is set by {' or '.join(f'{path}=...' for path in settings)}", key=name)
+    known = [*(field.name for field in fields(TrainOptions)), *option_names()]
+    close = difflib.get_close_matches(own, known, n=1)
+    hint = f"; did you mean '--{close[0]}'?" if close else "; --help lists all"
+    return Problem(f"unknown option{hint}", key=name)
 
 
 def _with_empty_resume(arguments: Sequence[str]) -> list[str]:

@@ -76,10 +76,11 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # TensorBoard's writer is closed, those of rsl_rl are stopped.
-        end = getattr(self._writer, "close", None) or getattr(self._writer, "stop", None)
-        if end is not None:
-            end()
+        # TensorBoard's writer is closed, those of rsl_rl are stopped, and some of them are both.
+        for name in ("close", "stop"):
+            end = getattr(self._writer, name, None)
+            if end is not None:
+                end()
 
 
 def _take_out_later(path: Path, after_step: int) -> None:

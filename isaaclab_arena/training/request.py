@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from isaaclab_arena.config.documents import read_document
+from isaaclab_arena.config.documents import read_document, read_value
 from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.models.run_directory import checkpoint_file, numbered_checkpoints
 from isaaclab_arena.training.config import TrainingConfig
 from isaaclab_arena.training.documents import (
     default_document,
@@ -16,10 +17,10 @@ from isaaclab_arena.training.documents import (
     task_document,
 )
 from isaaclab_arena.training.options import TrainOptions
-from isaaclab_arena.training.run_directory import newest_run, settings_of
+from isaaclab_arena.training.run_directory import SETTINGS, checkpoint_of_run, newest_run, settings_of
 from isaaclab_arena.training.tasks import TASKS
 
-_OF_THE_RUN = ("world_size", "command_lines", "versions")
+_OF_THE_RUN = ("world_size", "devices", "simulation_devices", "command_lines", "began_with", "versions")
 """What a run's settings hold beside what it was asked for."""
 
 
@@ -90,7 +91,41 @@ def run_to_resume(options: TrainOptions, task: str | None, words: Sequence[str])
     if task is None:
         raise ConfigError(Problem("name the run's folder, or the task whose newest run is meant", key="--resume"))
     experiments = [value for path, _, value in (word.partition("=") for word in words) if path == _EXPERIMENT]
-    return newest_run(options.log_root, experiments[-1] if experiments else task)
+    experiment = str(read_value(experiments[-1])) if experiments else task
+    return newest_run(
+        options.log_root, experiment, pattern=options.load_run or ".*", of_others=options.load_checkpoint is not None
+    )
+
+
+def with_chosen_checkpoint(options: TrainOptions, task: str | None, words: Sequence[str]) -> TrainOptions:
+    """Return options that either go on with a run or begin with a checkpoint, which is a file then.
+
+    rsl_rl's trainers name a run and a checkpoint of it, ``--resume --load_run RUN --load_checkpoint model_100.pt``. The
+    newest checkpoint of one of our runs is gone on from, exactly; any other begins a new run.
+
+    Raises:
+        ConfigError: If there is no such run or checkpoint.
+    """
+    if options.load_checkpoint is None:
+        return options
+    if options.resume is None or Path(options.load_checkpoint).is_file():
+        return dataclasses.replace(options, resume=None, load_run=None, load_checkpoint=_file(options.load_checkpoint))
+    run = run_to_resume(options, task, words)
+    chosen = checkpoint_of_run(run, options.load_checkpoint)
+    newest = max(
+        numbered_checkpoints(run).values(), key=lambda path: int(path.stem.removeprefix("model_")), default=None
+    )
+    if chosen == newest and (run / SETTINGS).is_file():
+        return dataclasses.replace(options, resume=str(run), load_run=None, load_checkpoint=None)
+    return dataclasses.replace(options, resume=None, load_run=None, load_checkpoint=str(chosen))
+
+
+def _file(path: str) -> str:
+    try:
+        return str(checkpoint_file(path, None).absolute())
+    except ConfigError as error:
+        problems = [dataclasses.replace(problem, key="--load_checkpoint") for problem in error.problems]
+        raise ConfigError(problems) from error
 
 
 _EXPERIMENT = "agent.experiment_name"

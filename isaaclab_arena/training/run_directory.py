@@ -1,10 +1,13 @@
 """Where training runs lie: a new one's folder, the newest one's, and what was asked for in one."""
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.dated_folders import make_dated_folder
 from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.models.run_directory import numbered_checkpoints
 from isaaclab_arena.storage.atomic import storage_errors
 
 SETTINGS = Path("params") / "train.yaml"
@@ -22,17 +25,60 @@ def new_run_directory(log_root: Path, experiment: str, run_name: str) -> Path:
         return make_dated_folder(folder, suffix=f"_{run_name}" if run_name else "").absolute()
 
 
-def newest_run(log_root: Path, experiment: str) -> Path:
-    """Return the newest run of an experiment that has something to go on from.
+def newest_run(log_root: Path, experiment: str, *, pattern: str = ".*", of_others: bool = False) -> Path:
+    """Return the newest run of an experiment that has a checkpoint.
+
+    Args:
+        log_root: Folder of all experiments.
+        experiment: Its name.
+        pattern: Regular expression that the run's name begins with, as rsl_rl's ``load_run``.
+        of_others: Whether it may be the run of another trainer.
 
     Raises:
-        ConfigError: If there is none.
+        ConfigError: If there is none, or the pattern is none.
     """
     folder = log_root / experiment
-    runs = sorted({path.parent for path in folder.glob("*/model_*.pt") if (path.parent / SETTINGS).is_file()})
-    if not runs:
-        raise ConfigError(Problem(f"there is no run in {folder} to go on with", key="--resume"))
-    return runs[-1].absolute()
+    runs = {path.name: path for path in {path.parent for path in folder.glob("*/model_*.pt")}}
+    if not of_others:
+        runs = {name: path for name, path in runs.items() if (path / SETTINGS).is_file()}
+    found = _newest_match(runs, pattern, key="--load_run")
+    if found is None:
+        which = "" if pattern == ".*" else f" whose name matches '{pattern}'"
+        raise ConfigError(Problem(f"there is no run in {folder}{which} to go on with", key="--resume"))
+    return found.absolute()
+
+
+def checkpoint_of_run(run_directory: Path, name: str) -> Path:
+    """Return a checkpoint of a run.
+
+    Args:
+        run_directory: Folder of the run.
+        name: ``model_100.pt``, a regular expression that such names begin with, of which the newest is meant, or the
+            number alone.
+
+    Raises:
+        ConfigError: If there is none, or the expression is none.
+    """
+    numbered = {path.name: path for path in numbered_checkpoints(run_directory).values()}
+    others = {path.name: path for path in run_directory.glob("*.pt")}
+    found = (
+        numbered.get(f"model_{name}.pt") or others.get(name) or _newest_match(numbered, name, key="--load_checkpoint")
+    )
+    if found is None:
+        held = ", ".join(numbered) or "none"
+        message = f"there is no '{name}' in '{run_directory}'; its checkpoints are {held}"
+        raise ConfigError(Problem(message, key="--load_checkpoint"))
+    return found
+
+
+def _newest_match(paths: Mapping[str, Path], pattern: str, *, key: str) -> Path | None:
+    try:
+        matching = [name for name in paths if re.match(pattern, name)]
+    except re.error as error:
+        raise ConfigError(Problem(f"'{pattern}' is no regular expression: {error}", key=key)) from error
+    # Runs are named after the time, and checkpoints by iteration.
+    newest = max(matching, key=lambda name: (len(name) if name.startswith("model_") else 0, name), default=None)
+    return None if newest is None else paths[newest]
 
 
 def settings_of(run_directory: Path) -> dict[str, object]:
@@ -43,7 +89,10 @@ def settings_of(run_directory: Path) -> dict[str, object]:
     """
     path = run_directory / SETTINGS
     if not path.is_file():
-        raise ConfigError(Problem(f"'{run_directory}' holds no training run: there is no {SETTINGS}", key="--resume"))
+        message = f"'{run_directory}' holds no training run: there is no {SETTINGS}"
+        if any(run_directory.glob("model_*.pt")):
+            message += "; --load_checkpoint begins a new run with the weights of another trainer's checkpoint"
+        raise ConfigError(Problem(message, key="--resume"))
     settings = read_document(path)
     if not isinstance(settings, dict):
         raise ConfigError(Problem("holds no settings of a training run", file=str(path)))

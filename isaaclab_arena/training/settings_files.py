@@ -22,7 +22,10 @@ def write_settings(
     *,
     observation_terms: Mapping[str, tuple[str, ...]],
     world_size: int,
+    devices: tuple[str, ...],
+    simulation_devices: tuple[str, ...],
     command_line: tuple[str, ...],
+    began_with: str | None,
 ) -> None:
     """Write ``params/agent.yaml`` and ``params/env.yaml`` as Isaac Lab and mjlab do, and ``params/train.yaml``.
 
@@ -31,7 +34,10 @@ def write_settings(
         config: What is asked for.
         observation_terms: Group to its terms in the order in which networks see them.
         world_size: Number of ranks.
+        devices: Where each rank learns, by rank.
+        simulation_devices: Where each rank's rows are, likewise: MuJoCo's on the CPU, MuJoCo-Warp's on a GPU.
         command_line: What was typed; what was typed before, in a run that goes on, is kept.
+        began_with: What the run's first weights were taken from, None for none, or for a run that goes on.
 
     Raises:
         StorageError: If a file cannot be written.
@@ -46,6 +52,9 @@ def write_settings(
     run = {
         **document,
         "world_size": world_size,
+        "devices": list(devices),
+        "simulation_devices": list(simulation_devices),
+        "began_with": began_with or _before(run_directory, "began_with"),
         "command_lines": [*_command_lines_before(run_directory), " ".join(command_line)],
         "versions": training_versions(),
     }
@@ -57,10 +66,12 @@ def write_settings(
         write_text(path, yaml.safe_dump(content, sort_keys=False, width=120), overwrite=True)
 
 
+def _before(run_directory: Path, key: str) -> Any:
+    return settings_of(run_directory).get(key) if (run_directory / SETTINGS).is_file() else None
+
+
 def _command_lines_before(run_directory: Path) -> list[str]:
-    if not (run_directory / SETTINGS).is_file():
-        return []
-    before = settings_of(run_directory).get("command_lines")
+    before = _before(run_directory, "command_lines")
     return [str(line) for line in before] if isinstance(before, list) else []
 
 

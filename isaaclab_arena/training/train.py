@@ -5,6 +5,7 @@ python -m torch.distributed.run --nproc_per_node=2 -m isaaclab_arena.training.tr
 """
 
 import importlib.util
+import logging
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -24,10 +25,11 @@ from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage.run_lock import RunLock
 from isaaclab_arena.training.config import TrainingConfig
 from isaaclab_arena.training.options import TrainOptions, read_train_options
-from isaaclab_arena.training.request import run_to_resume, training_config
+from isaaclab_arena.training.request import run_to_resume, training_config, with_chosen_checkpoint
 from isaaclab_arena.training.run_directory import new_run_directory
 from isaaclab_arena.training.shared_run_directory import LAUNCHER, shared_run_directory
 
+_LOG = logging.getLogger(__name__)
 PROGRAM = "isaaclab_arena.training.train"
 
 
@@ -47,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: tuple[str, ...]) -> int:
     options, task, words = read_train_options(arguments, program=f"python -m {PROGRAM}")
     options.check()
+    options = with_chosen_checkpoint(options, task, words)
     if options.gpu_ids is not None or options.nproc_per_node is not None:
         options, launched = _launched(options, task, words, arguments)
         if launched is not None:
@@ -75,6 +78,9 @@ def _launched(
         run_directory = new_run_directory(options.log_root, config.experiment_name, config.agent.run_name)
         options = replace(options, run_directory=run_directory)
         arguments = (*arguments, "--run_directory", str(run_directory))
+    if options.load_checkpoint is not None:
+        # The file itself, and no run beside it: what is the newest one may have changed by the time the ranks look.
+        arguments = (*arguments, "--resume=None", "--load_run=None", "--load_checkpoint", options.load_checkpoint)
     log_directory = run_directory / LAUNCHER
     try:
         return options, launch_if_asked(options, module=PROGRAM, arguments=arguments, log_directory=log_directory)
@@ -101,6 +107,7 @@ def _train(
     ranks.agree("training", repr(config))
     settled = with_settled_backend(config, ranks, num_threads=num_threads)
     learner = Learner(settled, ranks.context, num_threads=num_threads)
+    began_with = None if options.load_checkpoint is None else learner.begin_with(Path(options.load_checkpoint))
     run_directory = shared_run_directory(options, config, ranks)
     lock = RunLock(run_directory).hold_alone() if ranks.context.is_rank_zero else None
     try:
@@ -112,6 +119,7 @@ def _train(
             evaluation=_evaluation(config, run_directory, ranks, device=options.device),
             command_line=command_line,
             resume=options.resume is not None,
+            began_with=began_with,
         )
         run.check_evaluation()
         return run.execute()
@@ -131,6 +139,8 @@ def _evaluation(config: TrainingConfig, run_directory: Path, ranks: Ranks, *, de
     from isaaclab_arena.training.task_evaluation import POLICY_TYPE, task_evaluation  # noqa: PLC0415
 
     if config.evaluation.interval == 0:
+        if config.evaluation.video_episodes and ranks.context.is_rank_zero:
+            _LOG.warning("nothing is filmed: evaluations are, and with evaluation.interval=0 there are none")
         return None
     if config.evaluation.eval_jobs_config is None:
         return task_evaluation(config, output_directory=run_directory, ranks=ranks, device=device)

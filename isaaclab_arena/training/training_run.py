@@ -20,6 +20,7 @@ from isaaclab_arena.training.checkpoints import newest_readable, packed, read_ra
 from isaaclab_arena.training.closed_loop import ClosedLoopEvaluation, Evaluated
 from isaaclab_arena.training.config import TrainingConfig
 from isaaclab_arena.training.exporting import export_policy
+from isaaclab_arena.training.first_weights import FirstWeights
 from isaaclab_arena.training.learner import Iteration, Learner
 from isaaclab_arena.training.logging_writer import scalar_writer
 from isaaclab_arena.training.progress import Progress
@@ -49,6 +50,7 @@ class TrainingRun:
         evaluation: What evaluates checkpoints, None for nothing.
         command_line: What was typed.
         resume: Whether to go on from the newest checkpoint.
+        began_with: The checkpoint whose weights the learner begins with, None for none.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class TrainingRun:
         evaluation: ClosedLoopEvaluation | None,
         command_line: tuple[str, ...],
         resume: bool,
+        began_with: FirstWeights | None = None,
     ) -> None:
         self._config = config
         self._folder = run_directory
@@ -69,7 +72,11 @@ class TrainingRun:
         self._evaluation = evaluation
         self._command_line = command_line
         self._resume = resume
+        self._began_with = began_with
         self._env_steps = 0
+        # Every rank asks, so that each tells.
+        self._devices = tuple(ranks.gather("device of learning", str(ranks.context.device)))
+        self._simulation_devices = tuple(ranks.gather("device of simulation", str(learner.environment.device)))
         self._pace = Pace()
 
     def check_evaluation(self) -> None:
@@ -113,6 +120,8 @@ class TrainingRun:
     def _begin(self) -> None:
         """Write down what is asked for, and take up the newest checkpoint where that is asked for."""
         context, learner = self._context, self._learner
+        if self._began_with is not None:
+            _LOG.info("%s", self._began_with)
         if self._resume:
             iterations, learned = newest_readable(self._folder)
             state = read_rank_state(
@@ -121,6 +130,8 @@ class TrainingRun:
             exactly = learner.load(learned, state)
             self._env_steps = env_steps_of(learned) or iterations * learner.env_steps_per_iteration
             _LOG.info("going on from %s", model_path(self._folder, iterations))
+            if iterations >= self._config.agent.max_iterations:
+                _LOG.warning("all %d iterations are done; --max_iterations says how many in all", iterations)
             if not exactly:
                 _LOG.warning("rows, ranks or random numbers are not those of the checkpoint: new episodes begin")
         if context.is_rank_zero:
@@ -133,7 +144,10 @@ class TrainingRun:
             self._config,
             observation_terms=self._learner.environment.observation_terms,
             world_size=self._context.world_size,
+            devices=self._devices,
+            simulation_devices=self._simulation_devices,
             command_line=self._command_line,
+            began_with=None if self._began_with is None else str(self._began_with),
         )
 
     def _learned(self) -> dict[str, Any]:

@@ -4,6 +4,8 @@ import subprocess
 import sys
 import textwrap
 import threading
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,10 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
+from isaaclab_arena.distributed import process_group
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.process_group import choose_backend, initialise
-from isaaclab_arena.distributed.ranks import DistributedError, PeerStoppedError
+from isaaclab_arena.distributed.ranks import DistributedError, PeerStoppedError, Ranks
 from isaaclab_arena.errors import ConfigError
 from tests.distributed.threads import ranks_in_threads
 
@@ -215,6 +218,34 @@ def test_nccl_is_used_only_where_every_rank_has_a_gpu_of_its_own(gpus, backend, 
 )
 def test_how_ranks_share_gpus_is_told_in_numbers(gpus, told):
     assert choose_backend(gpus)[1] == told
+
+
+@pytest.mark.parametrize(
+    ("gpus", "reason"),
+    [
+        (["GPU-1", "GPU-1"], "ranks share a GPU (all 2 are on the only one that they see)"),
+        (["GPU-1", "no GPU"], "not every rank has a GPU"),
+    ],
+)
+def test_ranks_that_insist_on_a_gpu_of_their_own_are_refused_where_there_are_too_few(gpus, reason, monkeypatch):
+    refusals: dict[int, str] = {}
+    monkeypatch.setattr(process_group, "gpu_name", lambda device: gpus[device.index])
+
+    def open_one(ranks: Ranks) -> None:
+        try:
+            process_group._open(ranks, HashStore(), timedelta(seconds=10), "nccl")
+        except ConfigError as error:
+            refusals[ranks.context.rank] = str(error)
+
+    everybody = ranks_in_threads(2)
+    for ranks in everybody:
+        ranks.context = replace(ranks.context, device=torch.device("cuda", ranks.context.rank))
+    threads = [threading.Thread(target=open_one, args=(ranks,)) for ranks in everybody]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert refusals == dict.fromkeys((0, 1), f"--process_group: nccl cannot be: {reason}")
 
 
 @pytest.mark.gpu

@@ -1,9 +1,13 @@
 """docs/training.md shows commands that work one after the other, and a file with every part of a configuration."""
 
+import shlex
+
 import yaml
 
 from isaaclab_arena.training.agent import check_agent
 from isaaclab_arena.training.documents import default_document, merged, read_training, task_document
+from isaaclab_arena.training.options import read_train_options
+from isaaclab_arena.training.request import training_config
 from isaaclab_arena.training.task_evaluation import environment_job
 from isaaclab_arena.training.tasks import TASKS
 from tests.documentation.reading import as_arguments, blocks
@@ -32,6 +36,20 @@ def test_the_file_that_is_shown_is_right():
     config = read_training(base, task=document["task"], source="docs/training.md")
     check_agent(config)
     assert environment_job(config).variations
+
+
+def test_lines_of_other_trainers_are_understood_as_they_are_shown():
+    section = DOCUMENT.partition("## Coming from")[2].partition("\n## ")[0]
+    lines = [
+        line.strip() for line in section.splitlines() if line.startswith("    python -m isaaclab_arena.training.train")
+    ]
+    assert len(lines) == 4
+    for line in lines:
+        options, task, words = read_train_options(shlex.split(line)[3:], program="train")
+        options.check()
+        assert task in TASKS.names()
+        if options.resume is None:
+            training_config(options, task, words, world_size=1)
 
 
 def test_every_task_is_listed():

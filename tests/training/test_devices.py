@@ -74,3 +74,14 @@ def test_rows_begin_in_the_middle_there_too():
     there = learner("agent.init_at_random_ep_len=true")
     there.iterate()
     assert there.environment.episode_length_buf.device == GPU
+
+
+@pytest.mark.parametrize("num_mini_batches", [1, 4])
+def test_grpo_reads_its_losses_back_once_an_iteration_however_many_mini_batches_it_learns_from(gpu, num_mini_batches):
+    there = learner(*GRPO, "agent.algorithm.kl_coef=0.1", f"agent.algorithm.num_mini_batches={num_mini_batches}")
+    there._collect()
+    gpu.waits.clear()
+    there.algorithm.update()
+    # Numbers that go to the GPU, such as the normaliser's count of samples, wait for nothing that was computed there.
+    reads = [wait.what for wait in gpu.waits if not wait.what.endswith("to the GPU")]
+    assert reads == ["tolist"], "the CPU waits where the losses are told, and nowhere else"

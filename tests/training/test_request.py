@@ -7,7 +7,7 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.training.config import TrainingConfig
 from isaaclab_arena.training.documents import document_of
 from isaaclab_arena.training.options import read_train_options
-from isaaclab_arena.training.request import rows_of_a_rank, training_config
+from isaaclab_arena.training.request import rows_of_a_rank, run_to_resume, training_config, with_chosen_checkpoint
 
 
 def asked(*arguments: object, world_size: int = 1) -> TrainingConfig:
@@ -58,3 +58,85 @@ def test_a_run_that_goes_on_is_evaluated_with_the_same_jobs(tmp_path, monkeypatc
     monkeypatch.chdir("/")
     assert asked("--resume", folder) == before
     assert asked("--resume", folder, "evaluation.eval_jobs_config=null").evaluation.eval_jobs_config is None
+
+
+def saved(run: Path, *iterations: int, is_ours: bool = True) -> Path:
+    """Leave a run with checkpoints, which nobody reads here."""
+    if is_ours:
+        left_behind(run, asked("cartpole"))
+    else:
+        run.mkdir(parents=True)
+    for number in iterations:
+        (run / f"model_{number}.pt").touch()
+    return run
+
+
+def chosen(log_root: Path, line: str) -> tuple[str | None, str | None]:
+    """Return the run that is gone on with, and the checkpoint that a new one begins with."""
+    options, task, words = read_train_options(["cartpole", "--log_root", str(log_root), *line.split()], program="train")
+    options.check()
+    options = with_chosen_checkpoint(options, task, words)
+    return options.resume, options.load_checkpoint
+
+
+def test_the_newest_run_that_matches_is_gone_on_with(tmp_path):
+    for name in ("2026-01-01_legs", "2026-01-02_legs", "2026-01-03"):
+        saved(tmp_path / "cartpole" / name, 0, 50)
+    for pattern, name in (("2026-01-01.*", "2026-01-01_legs"), (".*legs", "2026-01-02_legs"), ("2026", "2026-01-03")):
+        options, task, words = read_train_options(
+            ["cartpole", "--log_root", str(tmp_path), "--resume", "--load_run", pattern], program="train"
+        )
+        assert run_to_resume(options, task, words) == tmp_path / "cartpole" / name
+    with pytest.raises(ConfigError, match=r"no run in .* whose name matches 'x' to go on with"):
+        asked("cartpole", "--log_root", tmp_path, "--resume", "--load_run", "x")
+    with pytest.raises(ConfigError, match=r"--load_run: '\(' is no regular expression"):
+        asked("cartpole", "--log_root", tmp_path, "--resume", "--load_run", "(")
+
+
+@pytest.mark.parametrize("name", ["model_100.pt", "100", "model_.*.pt", "model_1"])
+def test_the_newest_checkpoint_of_a_run_is_gone_on_from(tmp_path, name):
+    run = saved(tmp_path / "cartpole" / "2026-01-01", 0, 50, 100)
+    assert chosen(tmp_path, f"--resume --load_run 2026 --load_checkpoint {name}") == (str(run), None)
+
+
+@pytest.mark.parametrize("name", ["model_50.pt", "50", "model_5.*"])
+def test_an_older_checkpoint_begins_a_new_run(tmp_path, name):
+    run = saved(tmp_path / "cartpole" / "2026-01-01", 0, 50, 100)
+    assert chosen(tmp_path, f"--agent.resume True --agent.load-checkpoint {name}") == (None, str(run / "model_50.pt"))
+
+
+def test_a_run_of_another_trainer_can_be_begun_with_and_not_gone_on_with(tmp_path):
+    ours = saved(tmp_path / "cartpole" / "2026-01-01", 50)
+    theirs = saved(tmp_path / "cartpole" / "2026-01-02", 50, is_ours=False)
+    assert chosen(tmp_path, "--resume --checkpoint model_.*.pt") == (None, str(theirs / "model_50.pt"))
+    options, task, words = read_train_options(["cartpole", "--log_root", str(tmp_path), "--resume"], program="train")
+    assert run_to_resume(options, task, words) == ours
+    with pytest.raises(
+        ConfigError, match=r"holds no training run: .*; --load_checkpoint begins a new run with the wei"
+    ):
+        asked("cartpole", "--resume", theirs)
+
+
+def test_a_checkpoint_may_be_a_file_or_the_folder_of_a_run(tmp_path):
+    run = saved(tmp_path / "elsewhere", 50, is_ours=False)
+    assert chosen(tmp_path, f"--load_checkpoint {run}") == (None, str(run / "model_50.pt"))
+    assert chosen(tmp_path, f"--checkpoint {run / 'model_50.pt'}") == (None, str(run / "model_50.pt"))
+    with pytest.raises(ConfigError, match=r"--load_checkpoint: 'nowhere\.pt' does not exist"):
+        chosen(tmp_path, "--load_checkpoint nowhere.pt")
+
+
+def test_a_file_to_begin_with_and_a_folder_to_go_on_with_are_two_things(tmp_path):
+    run = saved(tmp_path / "cartpole" / "2026-01-01", 50)
+    with pytest.raises(
+        ConfigError, match=r"--load_checkpoint: '.*model_50\.pt' begins a new run, and --resume goes on"
+    ):
+        chosen(tmp_path, f"--resume {run} --load_checkpoint {run / 'model_50.pt'}")
+    assert chosen(tmp_path, f"--resume --checkpoint {run / 'model_50.pt'}") == (None, str(run / "model_50.pt"))
+
+
+def test_a_checkpoint_that_a_run_does_not_have_is_refused_with_those_that_it_has(tmp_path):
+    saved(tmp_path / "cartpole" / "2026-01-01", 0, 50)
+    with pytest.raises(
+        ConfigError, match=r"there is no 'model_70\.pt' in .*; its checkpoints are model_0\.pt, model_50\.pt"
+    ):
+        chosen(tmp_path, "--resume --load_checkpoint model_70.pt")

@@ -11,7 +11,9 @@ import yaml
 
 from isaaclab_arena.models.run_directory import numbered_checkpoints
 from isaaclab_arena.storage.run_lock import RunLock
+from isaaclab_arena.training import train as training_program
 from isaaclab_arena.training.checkpoints import read_learned
+from isaaclab_arena.training.options import read_train_options
 from isaaclab_arena.training.synchrony import named_digests
 from isaaclab_arena.training.train import main
 from tests.end_to_end.launching import ROOT, TORCHRUN, command, patience_s, run, start, write_jobs
@@ -190,11 +192,33 @@ sys.addaudithook(_note)
 """
 
 
-def test_rank_zero_alone_writes_and_all_ranks_use_one_folder(tmp_path):
+WANDB = """
+import os
+
+def _said(*arguments, **options):
+    with open(os.environ["SPY_FILE"] + "_wandb", "a") as file:
+        file.write(os.environ.get("RANK", "0") + "\\n")
+
+class config:
+    update = staticmethod(_said)
+
+init = log = finish = _said
+"""
+
+
+def test_rank_zero_alone_writes_and_logs_and_all_ranks_use_one_folder(tmp_path):
     (tmp_path / "spy").mkdir()
     (tmp_path / "spy" / "sitecustomize.py").write_text(textwrap.dedent(SPY))
+    (tmp_path / "spy" / "wandb.py").write_text(WANDB)
     spied = {"PYTHONPATH": f"{tmp_path / 'spy'}:{ROOT}", "SPY_FILE": str(tmp_path / "written_by_rank")}
-    words = ("agent.save_interval=1", "distributed.check_sync_every=1", "checkpoints.export=true", *NOT_EVALUATED)
+    words = (
+        "--logger",
+        "wandb",
+        "agent.save_interval=1",
+        "distributed.check_sync_every=1",
+        "checkpoints.export=true",
+        *NOT_EVALUATED,
+    )
     finished = train(tmp_path, "--max_iterations", 2, *words, ranks=3, extra=spied, fresh=True)
     assert finished.returncode == 0, finished.stderr
     folder = run_folder(tmp_path)
@@ -216,14 +240,21 @@ def test_rank_zero_alone_writes_and_all_ranks_use_one_folder(tmp_path):
         "policy.pt",
     } <= written[0]
     assert written[1:] == [{"rank1.log"}, {"rank2.log"}]
+    assert set((tmp_path / "written_by_rank_wandb").read_text().split()) == {"0"}
+    settings = yaml.safe_load((folder / "params" / "train.yaml").read_text())
+    assert settings["devices"] == settings["simulation_devices"] == ["cpu", "cpu", "cpu"]
     assert measures(folder)[2, "Perf/total_steps"] == 2 * 3 * 8 * 16
     assert read_learned(folder / "model_2.pt")["infos"]["isaaclab_arena"]["world_size"] == 3
 
 
-def test_ranks_evaluate_together_and_rows_of_all_are_shared(tmp_path):
-    finished = train(tmp_path, "--max_iterations", 2, *EVALUATED, ranks=2)
+def test_ranks_begin_with_the_same_checkpoint_evaluate_together_and_film_each_episode_once(undisturbed, tmp_path):
+    filmed = ("--load_checkpoint", undisturbed / "model_6.pt", "evaluation.video_episodes=2")
+    finished = train(tmp_path, "--max_iterations", 2, *EVALUATED, *filmed, ranks=2)
     assert finished.returncode == 0, finished.stderr
+    assert "training begins with the actor and the critic and the optimiser of" in finished.stderr
     folder = run_folder(tmp_path)
+    films = [path.stem.rpartition("-")[2] for path in folder.glob("evaluations/step-2/**/*.mp4")]
+    assert sorted(films) == ["0", "1"], "each film is made by the one rank that runs the episode"
     results = json.loads((folder / "evaluations" / "step-2" / "results.json").read_text())
     assert results["complete"]
     assert results["jobs"][0]["episodes"] == 5
@@ -248,7 +279,7 @@ def test_one_option_starts_ranks_that_give_what_torchrun_gives_and_a_failing_one
     words = ("--max_iterations", 2, *NOT_EVALUATED)
     by_torchrun, by_option, failing = tmp_path / "torchrun", tmp_path / "option", tmp_path / "failing"
     assert train(by_torchrun, *words, ranks=2).returncode == 0
-    finished = train(by_option, *words, "--nproc_per_node", 2)
+    finished = train(by_option, "--agent.max-iterations", 2, *NOT_EVALUATED, "--nproc_per_node", 2)
     assert finished.returncode == 0, finished.stderr
     folder = run_folder(by_option)
     assert learned(folder, 2) == learned(run_folder(by_torchrun), 2)
@@ -291,7 +322,36 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(words, told, tmp_pa
     assert not list(tmp_path.glob("logs/*/*/model_*"))
 
 
+@pytest.mark.parametrize(
+    "resumed", [["--resume"], ["--agent.resume=True", "--agent.load-run=20.*"], ["--resume", "RUN"]]
+)
+def test_ranks_are_told_the_very_checkpoint_to_begin_with(resumed, tmp_path, monkeypatch):
+    run_before = tmp_path / "cartpole" / "2026-01-01"
+    (run_before / "params").mkdir(parents=True)
+    (run_before / "params" / "train.yaml").write_text("task: cartpole\nenvironment: cartpole\n")
+    for iterations in (50, 100):
+        (run_before / f"model_{iterations}.pt").touch()
+    told: list[str] = []
+    monkeypatch.setattr(training_program, "launch_if_asked", lambda options, **how: told.extend(how["arguments"]) or 0)
+    resumed = [str(run_before) if word == "RUN" else word for word in resumed]
+    line = ["cartpole", "--log_root", str(tmp_path), *resumed, "--load_checkpoint", "model_50.pt"]
+    assert main([*line, "--nproc_per_node", "2"]) == 0
+    options, _, _ = read_train_options(told, program="train")
+    options.check()
+    assert (options.resume, options.load_run) == (None, None)
+    assert options.load_checkpoint == str(run_before / "model_50.pt")
+    assert options.run_directory not in {None, run_before}
+
+
 def test_a_launch_that_is_refused_leaves_no_folder(tmp_path, capsys):
     assert main(["cartpole", "--gpu-ids", "999", "--log_root", str(tmp_path)]) == 2
     assert "--gpu_ids" in capsys.readouterr().err
     assert not list(tmp_path.glob("cartpole/*"))
+
+
+def test_a_film_of_evaluations_that_are_not_made_is_said_to_be_none(tmp_path, capsys):
+    words = ["--max_iterations", "0", "--video", "--logger", "none", *SMALL, *NOT_EVALUATED]
+    assert main(["cartpole", "--num_envs", "8", "--log_root", str(tmp_path), *words]) == 0
+    assert (
+        "nothing is filmed: evaluations are, and with evaluation.interval=0 there are none" in capsys.readouterr().err
+    )

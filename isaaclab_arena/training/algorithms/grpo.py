@@ -12,10 +12,12 @@ from rsl_rl.utils import compile_model, resolve_class, resolve_obs_groups, resol
 from tensordict import TensorDict
 from torch import nn
 
+from isaaclab_arena.distributed.collectives import average_over_ranks_
 from isaaclab_arena.training.algorithms.gradient_exchange import GradientExchange
-from isaaclab_arena.training.algorithms.ppo import falling_learning_rate, mean_losses
+from isaaclab_arena.training.algorithms.ppo import falling_learning_rate
 
 _EPSILON = 1e-8
+_LOSSES = ("surrogate", "entropy", "reference_kl")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,18 +161,20 @@ class GRPO:
         actions, old_log_prob = storage.actions.flatten(0, 1), storage.actions_log_prob.flatten()
         advantages, counts = self._advantages.flatten(), self._counts.flatten()
         size = len(advantages) // self.settings.num_mini_batches
-        losses = {"surrogate": 0.0, "entropy": 0.0, "reference_kl": 0.0}
+        # Summed on the device: each number that is read there makes the CPU wait for all that was asked for before.
+        losses = torch.zeros(len(_LOSSES), dtype=torch.float64, device=self.device)
         for _ in range(self.settings.num_learning_epochs):
             order = torch.randperm(self.settings.num_mini_batches * size, device=self.device)
             for part in order.split(size):
-                told = self._learn(
+                losses += self._learn(
                     observations[part], actions[part], old_log_prob[part], advantages[part], counts[part]
                 )
-                losses = {name: losses[name] + value for name, value in told.items()}
         self.actor.update_normalization(observations)
         storage.clear()
         num_updates = self.settings.num_learning_epochs * self.settings.num_mini_batches
-        return mean_losses({name: value / num_updates for name, value in losses.items()}, self.device)
+        losses /= num_updates
+        average_over_ranks_(losses)
+        return dict(zip(_LOSSES, losses.tolist(), strict=True))
 
     def _learn(
         self,
@@ -179,7 +183,8 @@ class GRPO:
         old_log_prob: torch.Tensor,
         advantages: torch.Tensor,
         counts: torch.Tensor,
-    ) -> dict[str, float]:
+    ) -> torch.Tensor:
+        """Learn from a mini-batch, and return its losses in the order of their names, on the device."""
         self.actor(observations, stochastic_output=True)
         log_prob = self.actor.get_output_log_prob(actions)
         weight = counts.to(log_prob.dtype)
@@ -197,7 +202,7 @@ class GRPO:
             self.reduce_parameters()
         nn.utils.clip_grad_norm_(self.actor.parameters(), self.settings.max_grad_norm)
         self.optimizer.step()
-        return {"surrogate": surrogate.item(), "entropy": entropy.item(), "reference_kl": divergence.item()}
+        return torch.stack((surrogate, entropy, divergence)).detach().to(torch.float64)
 
     def _divergence(self, observations: TensorDict, actions: torch.Tensor, log_prob: torch.Tensor) -> torch.Tensor:
         """Return an estimate of the divergence from the reference that is never negative (eq. 4 of the paper)."""

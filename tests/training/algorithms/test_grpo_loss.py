@@ -230,6 +230,22 @@ def test_losses_of_several_epochs_are_told_as_their_mean():
     assert several == pytest.approx(algorithm.update(), abs=TOLERANCE)
 
 
+def test_losses_are_summed_in_double_precision_in_the_order_of_the_mini_batches():
+    algorithm = learner(num_learning_epochs=3, num_mini_batches=4, kl_coef=0.5, optimizer="adam")
+    show(algorithm)
+    told: list[torch.Tensor] = []
+    learn = algorithm._learn
+
+    def watched(*arguments: Any) -> torch.Tensor:
+        told.append(learn(*arguments))
+        return told[-1]
+
+    algorithm._learn = watched  # type: ignore[method-assign]
+    losses = algorithm.update()
+    summed = [sum(float(each[part]) for each in told) / 12 for part in range(3)]
+    assert list(losses.values()) == summed
+
+
 @pytest.mark.parametrize(("iteration", "rate"), [(0, 0.1), (5, 0.05), (9, 0.01), (10, 0.0), (12, 0.0)])
 def test_a_linear_schedule_falls_to_zero_after_the_last_iteration(iteration, rate):
     algorithm = learner(schedule="linear", max_iterations=10)

@@ -1,0 +1,50 @@
+"""The programs in examples/ run as their first lines say, here with less to do."""
+
+import runpy
+import sys
+
+import pytest
+import yaml
+
+from isaaclab_arena.models.run_directory import numbered_checkpoints
+from tests.end_to_end.launching import ROOT, TORCHRUN, jobs_table, patience_s, run
+
+EXAMPLES = ROOT / "examples"
+SMALL = (
+    "--max_iterations=1",
+    "agent.num_steps_per_env=8",
+    "agent.actor.hidden_dims=[16]",
+    "agent.critic.hidden_dims=[16]",
+    "checkpoints.export=false",
+    "evaluation.interval=0",
+)
+
+
+def test_one_device_trains_and_evaluates(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["train_on_one_device.py", "--num_envs=4", *SMALL])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_path(str(EXAMPLES / "train_on_one_device.py"), run_name="__main__")
+    assert left.value.code == 0
+    (evaluated,) = (tmp_path / "outputs").glob("20*")
+    assert jobs_table(evaluated)["episodes"].tolist() == [20]
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [[sys.executable], pytest.param([*TORCHRUN, "--standalone", "--nproc_per_node=2"], marks=pytest.mark.slow)],
+)
+def test_many_devices_train_together(tmp_path, launcher):
+    arguments = ["--num_envs_total=8", "--run_directory", str(tmp_path / "run"), *SMALL]
+    program = [*launcher, str(EXAMPLES / "train_on_many_devices.py"), *arguments]
+    finished = run(program, timeout_s=patience_s(120), extra={"CUDA_VISIBLE_DEVICES": ""})
+    assert finished.returncode == 0, finished.stderr
+    assert list(numbered_checkpoints(tmp_path / "run")) == [0, 1]
+    settings = yaml.safe_load((tmp_path / "run" / "params" / "train.yaml").read_text())
+    assert settings["devices"] == ["cpu", "cpu"]
+
+
+def test_every_program_is_named_in_the_document_of_training():
+    document = (ROOT / "docs" / "training.md").read_text()
+    for path in EXAMPLES.glob("*.py"):
+        assert f"examples/{path.name}" in document

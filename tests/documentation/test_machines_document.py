@@ -1,0 +1,32 @@
+"""What docs/machines.md says of success is what the tasks ask, and the metrics that it names are in the tables."""
+
+import json
+
+import pytest
+
+from isaaclab_arena.environments.tasks.walk_humanoid import LOWEST_M, SHARE_OF_THE_WAY
+from isaaclab_arena.evaluation.policy_runner import main
+from tests.end_to_end.launching import ROOT, episodes_table
+
+DOCUMENT = (ROOT / "docs" / "machines.md").read_text()
+
+
+def section(name: str) -> str:
+    return DOCUMENT.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+
+
+def test_the_page_says_how_little_makes_a_walk_a_success():
+    told = " ".join(section("walk_humanoid").split())
+    assert f"has come {SHARE_OF_THE_WAY:.0%}".replace("%", " %") in told
+    assert f"pelvis below {LOWEST_M:g} m" in told
+
+
+@pytest.mark.parametrize("task", ["walk_humanoid", "velocity_go1", "track_motion"])
+def test_metrics_that_the_page_names_are_in_every_episodes_row(task, tmp_path):
+    arguments = ["--policy_type", "zero_action", "--num_episodes", "2", "--no_dataset", "--output_dir", str(tmp_path)]
+    assert main([*arguments, task, "--num_envs", "2"]) == 0
+    for metrics in map(json.loads, episodes_table(tmp_path)["metrics"]):
+        assert metrics
+        for name, value in metrics.items():
+            assert f"`{name}`" in section(task)
+            assert isinstance(value, float)
