@@ -16,9 +16,7 @@ from isaaclab_arena.config.schema import WITHOUT_RESULT, JobConfig, JobDefaults,
 from isaaclab_arena.errors import ConfigError
 
 
-def load_jobs_file(
-    path: str | Path, defaults: JobDefaults | None = None, *, overrides: Sequence[str] = ()
-) -> JobsFile:
+def load_jobs_file(path: str | Path, defaults: JobDefaults | None = None, *, overrides: Sequence[str] = ()) -> JobsFile:
     """Read a job file or an experiment of Isaac Lab Arena, JSON or YAML.
 
     Args:
@@ -66,8 +64,8 @@ def read_jobs(
 def hash_jobs(jobs: tuple[JobConfig, ...]) -> str:
     """Return 16 hexadecimal digits that are the same for the same jobs in the same order.
 
-    How long jobs and episodes may take is left out, since it decides whether there is a result and never what it is, and
-    so is what jobs are labelled with.
+    How long jobs and episodes may take is left out: it decides whether there is a result, never what it is. So is what
+    jobs are labelled with.
     """
     names = [field.name for field in fields(JobConfig) if field.name not in WITHOUT_RESULT]
     plain = [{name: getattr(job, name) for name in names} for job in jobs]

@@ -34,9 +34,7 @@ class ExperimentAsJobs:
         if not self.is_experiment:
             return problem
         words = {"defaults.": "shared.", "jobs[": "runs["}
-        return Problem(
-            problem.message, problem.file, _begun_anew(problem.job, words), _begun_anew(problem.key, words)
-        )
+        return Problem(problem.message, problem.file, _begun_anew(problem.job, words), _begun_anew(problem.key, words))
 
 
 def is_override(token: str) -> bool:
@@ -100,7 +98,9 @@ def _named_runs(runs: Any) -> tuple[dict[str, dict[str, Any]], list[Problem]]:
         if block is not None and not isinstance(block, dict):
             problems.append(Problem(f"{shown(block)} is not a mapping", key=label))
         elif not isinstance(name, str):
-            problems.append(Problem("is missing" if name is None else f"{shown(name)} is not a text", key=f"{label}.name"))
+            problems.append(
+                Problem("is missing" if name is None else f"{shown(name)} is not a text", key=f"{label}.name")
+            )
         elif name in named:
             problems.append(Problem(f"'{name}' is taken by an earlier run", key=f"{label}.name"))
         elif isinstance(runs, dict) and "name" in (block or {}):

@@ -1,4 +1,4 @@
-"""Isaac Lab Arena's command-line flags: which are ours under another name, which decide nothing here, which are refused.
+"""Isaac Lab Arena's command-line flags: which are ours by another name, which decide nothing here, which are refused.
 
 ``docs/arena.md`` lists them; its tests hold it equal to these tables.
 """

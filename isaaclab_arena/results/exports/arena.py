@@ -1,0 +1,150 @@
+"""A run as the files of Isaac Lab Arena's experiments, which its report, plots and sensitivity analysis read."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from isaaclab_arena.episode_ranges import split_evenly
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.results.merge import MergedResults, merge_results, records
+from isaaclab_arena.results.rows import JobResultStatus
+from isaaclab_arena.storage.atomic import write_text
+from isaaclab_arena.storage.commits import CommitRow, read_commits
+from isaaclab_arena.storage.json_values import json_line, json_text
+from isaaclab_arena.storage.layout import job_directory
+from isaaclab_arena.storage.run_plan import PlannedJob
+
+RESULT_FILE = "arena_experiment_result.json"
+MANIFEST_FILE = "experiment_manifest.json"
+MANIFEST_SCHEMA_VERSION = 1
+
+
+def export_arena(run: Path, output: Path) -> list[str]:
+    """Write a run's episodes and what its jobs were, in Isaac Lab Arena's names.
+
+    Each job that was to run gets a folder with ``episode_results_rebuild<k>.jsonl``; beside the folders are
+    ``arena_experiment_result.json`` and ``experiment_manifest.json``. Nothing is written into the run's own folder.
+
+    Args:
+        run: The folder of one run.
+        output: Where to write; a folder that is empty.
+
+    Returns:
+        What a person should know of it, line by line.
+
+    Raises:
+        ConfigError: If ``run`` is no output of a run, or no job of it was to run.
+        StorageError: If a file cannot be read or written.
+    """
+    merged = merge_results(run)
+    status = {str(row["name"]): row["status"] for row in records(merged.jobs)}
+    jobs = [job for job in merged.plan.jobs if status[job.name] != JobResultStatus.SKIPPED]
+    if not jobs:
+        raise ConfigError(f"{run} has no job that was to run")
+    result: dict[str, Any] = {}
+    num_episodes = 0
+    for job in jobs:
+        rebuilds = rebuilds_of(job, read_commits(job_directory(run, job.name), job.name).rows)
+        completed = status[job.name] == JobResultStatus.COMPLETED
+        if completed and not rebuilds:
+            rebuilds = {0: []}
+        for index, episodes in rebuilds.items():
+            write_text(
+                output / job.name / f"episode_results_rebuild{index}.jsonl",
+                "".join(f"{json_line(episode)}\n" for episode in episodes),
+            )
+            num_episodes += len(episodes)
+        result[job.name] = _run_result(job, rebuilds, completed=completed)
+    write_text(output / RESULT_FILE, json_text({"runs": result}))
+    write_text(output / MANIFEST_FILE, json_text(_manifest(merged, jobs, output)))
+    lines = [f"{num_episodes} episodes of {len(jobs)} jobs are in {output}"]
+    failed = [job.name for job in jobs if status[job.name] != JobResultStatus.COMPLETED]
+    return [*lines, *(f"job '{name}' is {status[name]}, which Isaac Lab Arena calls failed" for name in failed)]
+
+
+def rebuilds_of(job: PlannedJob, rows: Sequence[CommitRow]) -> dict[int, list[dict[str, Any]]]:
+    """Return a job's episodes in Isaac Lab Arena's fields, by the rebuild that they belong to.
+
+    Arena knows an episode by ``env_id`` and ``episode_in_env`` alone. Here several ranks and attempts have an
+    environment 0, so those of rank r are numbered from ``r * num_envs`` on, and the episodes of each environment in the
+    order in which they ended.
+
+    Args:
+        job: The job.
+        rows: Its episodes, by index.
+    """
+    grouped: defaultdict[int, list[CommitRow]] = defaultdict(list)
+    for row in rows:
+        grouped[_rebuild(job, row.episode_index)].append(row)
+    return {index: _episodes(job, grouped[index]) for index in sorted(grouped)}
+
+
+def _rebuild(job: PlannedJob, episode_index: int) -> int:
+    num_rebuilds = int(job.config.get("num_rebuilds", 1))
+    if job.num_episodes is None or num_rebuilds < 2:
+        return 0
+    shares = split_evenly(job.num_episodes, num_rebuilds)
+    return next(index for index, share in enumerate(shares) if episode_index in share)
+
+
+def _episodes(job: PlannedJob, rows: Sequence[CommitRow]) -> list[dict[str, Any]]:
+    ended: defaultdict[int, int] = defaultdict(int)
+    episodes = []
+    for row in sorted(rows, key=lambda row: (row.attempt, row.timestamp, row.rank, row.env_id, row.episode_index)):
+        env_id = row.rank * job.num_envs + row.env_id
+        episode = {
+            "job_name": row.job_name,
+            "env_id": env_id,
+            "episode_in_env": ended[env_id],
+            "language_instruction": row.language_instruction,
+            "seed": row.seed,
+            "success": row.success,
+            "episode_length": row.episode_length,
+            "timestamp": row.timestamp,
+            "variations": row.variations,
+        }
+        ended[env_id] += 1
+        episodes.append(episode if row.progress is None else {**episode, "progress": row.progress})
+    return episodes
+
+
+def _run_result(job: PlannedJob, rebuilds: Mapping[int, Sequence[Any]], *, completed: bool) -> dict[str, Any]:
+    variant = job.policy_config.get("policy_variant")
+    return {
+        "environment": {"name": job.environment, "definition": job.environment},
+        "policy_variant": variant if isinstance(variant, str) and variant else _policy_name(job),
+        "status": "completed" if completed else "failed",
+        "rebuilds": [{"index": index, "episodes": episodes} for index, episodes in rebuilds.items()],
+    }
+
+
+def _manifest(merged: MergedResults, jobs: Sequence[PlannedJob], output: Path) -> dict[str, Any]:
+    labels = {job.name: job.config.get("labels") or {} for job in jobs}
+    configured = any(own.get("task") or own.get("policy") for own in labels.values())
+    return {
+        "runs": [
+            {
+                "name": job.name,
+                "task": labels[job.name].get("task", job.environment),
+                "policy": labels[job.name].get("policy", _policy_name(job)),
+                "environment": job.environment,
+                "policy_type": job.policy_type,
+                "num_episodes": job.num_episodes,
+                "num_rebuilds": job.config.get("num_rebuilds", 1),
+                "num_envs": job.num_envs,
+                "language_instruction": job.config.get("language_instruction"),
+                "variations": job.config.get("variations") or {},
+            }
+            for job in jobs
+        ],
+        "experiment_name": output.resolve().name,
+        "created_at": merged.plan.created_at,
+        "source": "experiment_runner",
+        "label_source": "configured" if configured else "derived",
+        "schema_version": MANIFEST_SCHEMA_VERSION,
+    }
+
+
+def _policy_name(job: PlannedJob) -> str:
+    return job.policy_type.replace(":", ".").rpartition(".")[2]
