@@ -19,6 +19,7 @@ from isaaclab_arena.config.arena.flags import REFUSED
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.config.options import option_names
+from isaaclab_arena.config.schema import JobsFile
 from isaaclab_arena.config.tokens import parse_tokens
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.launch import launch_if_asked
@@ -27,6 +28,7 @@ from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, shortened
 from isaaclab_arena.evaluation.condition_sets import agreed_hash
 from isaaclab_arena.evaluation.console import exit_code_of
+from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions, read_command_line
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.run import execute
@@ -81,17 +83,7 @@ def _run(arguments: Sequence[str], import_s: float | None) -> int:
     if context.world_size > 1:
         # There is one job, so ranks that did not share it would have nothing to do.
         options = dataclasses.replace(options, split_jobs=True)
-    block = job_block(options, rest)
-    with _options_named_as_typed():
-        jobs_file = read_jobs({"jobs": [block]}, source=_SOURCE, defaults=options.job_defaults())
-        jobs = resolve_jobs(
-            jobs_file.jobs,
-            file=_SOURCE,
-            overrides=options.policy_overrides(),
-            policy_batch=options.fixed_policy_batch(),
-            device=options.device,
-            may_import=not options.no_import,
-        )
+    jobs_file, jobs = resolved_job(options, rest)
     if options.list_variations:
         return show_variations(jobs)
     request = RunRequest(
@@ -103,6 +95,30 @@ def _run(arguments: Sequence[str], import_s: float | None) -> int:
         import_s=import_s,
     )
     return execute(request, context)
+
+
+def resolved_job(options: PolicyOptions, rest: Sequence[str]) -> tuple[JobsFile, tuple[Job, ...]]:
+    """Return the job that a command line asks for, as a job file would hold it and ready to run.
+
+    Args:
+        options: The options of the run.
+        rest: The environment's name, and the options of environment and policy.
+
+    Raises:
+        ConfigError: With every problem, each with the option as it was typed.
+    """
+    block = job_block(options, rest)
+    with _options_named_as_typed():
+        jobs_file = read_jobs({"jobs": [block]}, source=_SOURCE, defaults=options.job_defaults())
+        jobs = resolve_jobs(
+            jobs_file.jobs,
+            file=_SOURCE,
+            overrides=options.policy_overrides(),
+            policy_batch=options.fixed_policy_batch(),
+            device=options.device,
+            may_import=not options.no_import,
+        )
+    return jobs_file, jobs
 
 
 @contextmanager

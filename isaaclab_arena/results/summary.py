@@ -41,12 +41,11 @@ def print_summary(merged: MergedResults, output_directory: Path, console: Consol
 def caveats(merged: MergedResults) -> list[str]:
     """Return one line per job whose rate is not that of all its planned episodes: what is left out, and its bounds."""
     lines = []
-    num_steps = {job.name: job.num_steps for job in merged.plan.jobs}
     for known in records(merged.jobs):
-        if known["status"] == JobResultStatus.COMPLETED and not known["episodes"] and num_steps[known["name"]]:
+        if known["status"] == JobResultStatus.COMPLETED and not known["episodes"] and known["cut"]:
             lines.append(
-                f"* job '{plain(known['name'])}': no episode ended within its {num_steps[known['name']]} control steps, "
-                "so nothing is rated; give more steps, or num_episodes"
+                f"* job '{plain(known['name'])}': no episode ended within its control steps, so nothing is rated; "
+                f"{known['cut']} were under way: give more steps, or num_episodes"
             )
         if known["retried"]:
             lines.append(

@@ -42,7 +42,7 @@ def in_own_options(
         elif target in options or target in renamed:
             problems.append(Problem(f"is also given as {target}; give one of them", key=key))
         else:
-            own[target] = value[0] if key == "object_set" else value
+            own[target] = value[0] if key == "object_set" and isinstance(value, list) else value
             renamed[target] = key
     if problems:
         raise ConfigError(problems)
@@ -51,6 +51,6 @@ def in_own_options(
 
 def _target(key: str, value: Any, known: Collection[str]) -> str | None:
     """Return the option that stands for one of Arena's, None where there is none."""
-    is_single = isinstance(value, list) and len(value) == 1
+    is_single = isinstance(value, str) or (isinstance(value, list) and len(value) == 1)
     target = "object" if key == "object_set" and is_single else _SAME_AS.get(key)
     return target if target in known else None

@@ -47,6 +47,9 @@ _WITHOUT_EFFECT: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 }
 """Keys of ``environment_builder`` that decide nothing here: which values cannot be had, and the way out."""
 
+BUILDER_KEYS = frozenset({*_BUILDER, *_WITHOUT_EFFECT})
+"""Every key that ``environment_builder`` may have."""
+
 
 def in_own_keys(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     """Return a block of job keys with `ARENA_JOB_KEYS` said in this project's keys, and what is wrong with them.

@@ -58,7 +58,7 @@ def export_arena(run: Path, output: Path) -> list[str]:
         result[job.name] = _run_result(job, rebuilds, completed=completed)
     write_text(output / RESULT_FILE, json_text({"runs": result}))
     write_text(output / MANIFEST_FILE, json_text(_manifest(merged, jobs, output)))
-    lines = [f"{num_episodes} episodes of {len(jobs)} jobs are in {output}"]
+    lines = [f"{_counted(num_episodes, 'episode')} of {_counted(len(jobs), 'job')} in {output}", *merged.problems]
     failed = [job.name for job in jobs if status[job.name] != JobResultStatus.COMPLETED]
     return [*lines, *(f"job '{name}' is {status[name]}, which Isaac Lab Arena calls failed" for name in failed)]
 
@@ -144,6 +144,10 @@ def _manifest(merged: MergedResults, jobs: Sequence[PlannedJob], output: Path) -
         "label_source": "configured" if configured else "derived",
         "schema_version": MANIFEST_SCHEMA_VERSION,
     }
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _policy_name(job: PlannedJob) -> str:
