@@ -80,9 +80,7 @@ def _run(arguments: Sequence[str], import_s: float | None) -> int:
         return launched
     options.check()
     context = DistributedContext.from_environment(device=options.device)
-    if context.world_size > 1:
-        # There is one job, so ranks that did not share it would have nothing to do.
-        options = dataclasses.replace(options, split_jobs=True)
+    options = shared_by_ranks(options, context.world_size)
     jobs_file, jobs = resolved_job(options, rest)
     if options.list_variations:
         return show_variations(jobs)
@@ -95,6 +93,16 @@ def _run(arguments: Sequence[str], import_s: float | None) -> int:
         import_s=import_s,
     )
     return execute(request, context)
+
+
+def shared_by_ranks(options: PolicyOptions, world_size: int) -> PolicyOptions:
+    """Return the options with which all ranks take part: there is one job, and who did not share it would be idle.
+
+    Args:
+        options: The options as they were typed.
+        world_size: Number of ranks.
+    """
+    return dataclasses.replace(options, split_jobs=True) if world_size > 1 else options
 
 
 def resolved_job(options: PolicyOptions, rest: Sequence[str]) -> tuple[JobsFile, tuple[Job, ...]]:
