@@ -62,7 +62,9 @@ def in_own_keys(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[st
     Returns:
         The block, and pairs of key and message.
     """
-    if any(_is_interpolation(block.get(key)) for key in ("arena_env_args", "policy_config_dict")):
+    if ARENA_JOB_KEYS.isdisjoint(block) or any(
+        _is_interpolation(block.get(key)) for key in ("arena_env_args", "policy_config_dict")
+    ):
         return dict(block), []
     moving = _Moving(block)
     moving.take("environment", lambda key, value: moving.move_typed(key, value, "arena_env_args.environment"))
