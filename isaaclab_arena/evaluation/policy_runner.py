@@ -150,7 +150,8 @@ def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
         rest: The environment's name, and the options of environment and policy.
 
     Raises:
-        ConfigError: If no environment is named, or more than one word might be its name.
+        ConfigError: If no environment is named, more than one word might be its name, or an option is refused or had
+            taken the name for a value.
     """
     variations, rest = split_variations(rest)
     positionals, given = parse_tokens(rest)

@@ -59,7 +59,11 @@ def table(heading: str) -> list[Row]:
 
 
 FLAGS, KEYS = table("Flags"), table("Keys")
-CASES = [pytest.param(row, program, id=f"{program} {row.written}") for row in FLAGS for program in row.programs]
+CASES = [(row, program) for row in FLAGS for program in row.programs]
+
+
+def case_id(value: Row | str) -> str:
+    return value.written if isinstance(value, Row) else value
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +98,7 @@ def with_hyphens(word: str) -> str:
     return word.replace("_", "-") if word.startswith("--") else word
 
 
-@pytest.mark.parametrize(("row", "program"), CASES)
+@pytest.mark.parametrize(("row", "program"), CASES, ids=case_id)
 def test_a_flag_does_what_the_page_says(row, program):
     words = shlex.split(row.written)
     name = words[0].removeprefix("--").replace("-", "_")
@@ -115,7 +119,7 @@ def test_a_flag_does_what_the_page_says(row, program):
         assert (options, job) != (plain_options, plain_job)
 
 
-@pytest.mark.parametrize(("row", "program"), [case for case in CASES if "_" in case.values[0].written.split()[0]])
+@pytest.mark.parametrize(("row", "program"), [case for case in CASES if "_" in case[0].written.split()[0]], ids=case_id)
 def test_a_flag_may_be_written_with_hyphens(row, program):
     words = shlex.split(row.written)
     if row.here == "refused":
