@@ -6,6 +6,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
+from isaaclab_arena.config.arena.flags import DATAGEN
 from isaaclab_arena.config.documents import read_value
 from isaaclab_arena.config.messages import shown
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
@@ -55,6 +56,8 @@ def as_jobs(document: Any, job_keys: frozenset[str], overrides: Sequence[str] = 
     Raises:
         ConfigError: With every problem of the file's outer parts and of the overrides.
     """
+    if isinstance(document, dict) and "datagen" in document:
+        raise ConfigError(Problem(f"{DATAGEN}; leave it out", key="datagen"))
     if not isinstance(document, dict) or "runs" not in document:
         if overrides:
             message = "sets a key of an experiment, but the file has no 'runs'; change its jobs in the file"

@@ -17,7 +17,8 @@ ALIASES = {
 }
 """Names that other versions of Isaac Lab Arena give to options of ours."""
 
-_DATAGEN = "pictures are recorded by --record_observations all with --enable_cameras, without flow and normals"
+DATAGEN = "pictures are recorded by --record_observations all with --enable_cameras, without flow and normals"
+"""Why data for training on pictures is not collected as Arena does, and the way out."""
 
 REFUSED = {
     "serve_evaluation_report": "this version writes tables, no report to serve",
@@ -29,12 +30,12 @@ REFUSED = {
     "remote_kill_on_exit": "a policy server may serve others too; stop it where it was started",
     "mimic": "no demonstrations are generated from others here",
     "no_solve_relations": "tasks here always place their objects",
-    "collect_datagen": _DATAGEN,
-    "datagen_output_dir": _DATAGEN,
-    "datagen_width": _DATAGEN,
-    "datagen_height": _DATAGEN,
-    "datagen_camera_position": _DATAGEN,
-    "datagen_camera_target": _DATAGEN,
+    "collect_datagen": DATAGEN,
+    "datagen_output_dir": DATAGEN,
+    "datagen_width": DATAGEN,
+    "datagen_height": DATAGEN,
+    "datagen_camera_position": DATAGEN,
+    "datagen_camera_target": DATAGEN,
 }
 """Flags that mean something this program does not do, each with the reason: refused, never ignored."""
 

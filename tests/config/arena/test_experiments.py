@@ -121,6 +121,7 @@ def test_a_job_file_takes_no_overrides():
         ({"runs": {"a": RUN}, "shared": {"num_rebuilds": "x"}}, 'shared.num_rebuilds: "x" is not a whole number'),
         ({"runs": {"a": {**RUN, "num_episodes": 4}}}, "rollout_limit.num_episodes: is also given as num_episodes"),
         ({"runs": {"a": {**RUN, "rollout_limit": {"num_epsodes": 4}}}}, "unknown key; did you mean 'num_episodes'?"),
+        ({"jobs": [], "datagen": {"width": 640}}, "datagen: pictures are recorded by --record_observations all"),
         ({"runs": {"../a": RUN}}, "holds a slash"),
     ],
 )

@@ -185,3 +185,39 @@ def test_a_run_of_which_nothing_was_to_run_is_refused(run, export):
     write_plan(run, planned(status="completed"))
     with pytest.raises(ConfigError, match="no job that was to run"):
         export()
+
+
+def test_videos_are_found_by_the_episode_of_their_line(run, export):
+    """As Arena's report does: by rebuild, environment and place in their names."""
+    write_plan(run, planned(num_episodes=10, config={"num_rebuilds": 2}), world_size=2)
+    first, second = rows("sssss"), rows("fffff", first=5, rank=1)
+    write_rows(run, first)
+    write_rows(run, second)
+    for rank in (0, 1):
+        write_report(run, report(rank=rank))
+    videos = run / "lift" / "videos"
+    videos.mkdir()
+    for row in (*first, *second):
+        for name in (
+            "robot-cam-rebuild{k}-env{n}-wrist_cam_rgb-episode-{e}.mp4",
+            "viewport-rebuild{k}-env{n}-episode-{e}.mp4",
+        ):
+            video = videos / name.format(k=row.rank, n=row.env_id, e=row.episode_index)
+            video.write_text(f"{row.episode_length}")
+    (videos / "contact_sheet.png").write_text("")
+    (videos / "robot-cam-env0-wrist_cam_rgb-episode-77.mp4").symlink_to("/etc/hostname")
+    exported = export()
+    name = re.compile(r"(.+?)(?:-rebuild(\d+))?-env(\d+)-(.+)-episode-(\d+)\.mp4")
+    by_episode: dict[tuple[int, int, int], dict[str, str]] = {}
+    for path in (exported / "lift").glob("*.mp4"):
+        match = name.fullmatch(path.name)
+        assert match, path.name
+        episode = (int(match[2]), int(match[3]), int(match[5]))
+        by_episode.setdefault(episode, {})[match[4]] = path.read_text()
+    lines = {
+        (index, line["env_id"], line["episode_in_env"]): str(line["episode_length"])
+        for index, found in read(exported)["lift"].items()
+        for line in found
+    }
+    assert by_episode == {key: {"wrist_cam_rgb": length, "viewport": length} for key, length in lines.items()}
+    assert len(by_episode) == 10
