@@ -107,13 +107,13 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
 
     def job_defaults(self) -> JobDefaults:
         """Return what the command line gives to jobs that do not say it themselves."""
-        num_episodes = self.num_episodes
-        if self.list_variations and num_episodes is None and self.num_steps is None:
+        num_steps = self.num_steps
+        if self.list_variations and num_steps is None and self.num_episodes is None:
             # What may vary depends on no length, and nothing runs.
-            num_episodes = 1
+            num_steps = 1
         return JobDefaults(
-            num_steps=self.num_steps,
-            num_episodes=num_episodes,
+            num_steps=num_steps,
+            num_episodes=self.num_episodes,
             num_envs=self.num_envs,
             seed=self.seed,
             placement_seed=self.placement_seed,
