@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
+from isaaclab_arena.errors import ArenaError
+
 EpisodeRanges: TypeAlias = tuple[tuple[int, int], ...]
 
 
@@ -69,3 +71,20 @@ def cut(ranges: EpisodeRanges, sizes: Sequence[int]) -> list[EpisodeRanges]:
                 left.append((middle, end))
         parts.append(tuple(part))
     return parts
+
+
+def split_evenly(num_episodes: int, num_parts: int) -> list[range]:
+    """Split episodes 0 to ``num_episodes - 1`` into consecutive ranges, the first ones longer by one if need be.
+
+    Raises:
+        ArenaError: If there are more parts than episodes.
+    """
+    if num_parts > num_episodes:
+        raise ArenaError(f"cannot split {num_episodes} episodes over {num_parts} rebuilds")
+    size, remainder = divmod(num_episodes, num_parts)
+    ranges, begin = [], 0
+    for part in range(num_parts):
+        end = begin + size + (part < remainder)
+        ranges.append(range(begin, end))
+        begin = end
+    return ranges

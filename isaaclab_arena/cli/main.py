@@ -27,6 +27,9 @@ _COMMANDS = {
     ),
     "collect": _Command(entry="isaaclab_arena.cli.collect:main", summary="record demonstrations of an expert"),
     "merge": _Command(entry="isaaclab_arena.cli.merge:main", summary="build the table of a run again from its files"),
+    "export": _Command(
+        entry="isaaclab_arena.cli.export:main", summary="write a run in the format of another system, for its tools"
+    ),
     "replay": _Command(
         entry="isaaclab_arena.cli.replay:main", summary="simulate recorded episodes again, and compare every step"
     ),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import tyro
 
+from isaaclab_arena.config.arena.experiments import is_override
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.schema import JobDefaults, JobsFile
 from isaaclab_arena.errors import ConfigError, Problem
@@ -18,7 +19,7 @@ class ValidateOptions:
     """Check job files without running anything: every job, every option, all problems at once."""
 
     files: tyro.conf.Positional[tuple[Path, ...]]
-    """Job files, JSON or YAML."""
+    """Job files and experiments, JSON or YAML; for experiments also words such as runs.NAME.num_rebuilds=2."""
 
     num_steps: int | None = None
     """Control steps of jobs that give neither steps nor episodes."""
@@ -52,12 +53,14 @@ def main(argv: Sequence[str]) -> int:
     defaults = JobDefaults(
         num_steps=options.num_steps, num_episodes=options.num_episodes, num_envs=options.num_envs, seed=options.seed
     )
-    if not options.files:
+    overrides = [str(path) for path in options.files if is_override(str(path))]
+    files = [path for path in options.files if not is_override(str(path))]
+    if not files:
         raise ConfigError("name at least one job file: isaaclab-arena validate jobs.json")
     problems: list[Problem] = []
-    for path in options.files:
+    for path in files:
         try:
-            jobs_file = load_jobs_file(path, defaults)
+            jobs_file = load_jobs_file(path, defaults, overrides=overrides)
             resolve_jobs(
                 jobs_file.jobs,
                 file=jobs_file.path,

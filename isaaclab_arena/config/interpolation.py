@@ -35,17 +35,25 @@ class OmegaConfInterpolation:
         variables: What the file's ``variables`` hold.
         defaults: What its ``defaults`` hold.
         jobs: Its ``jobs`` as they are written there.
+        shared: What the runs of an experiment share.
     """
 
-    def __init__(self, *, variables: dict[str, Any], defaults: dict[str, Any], jobs: list[Any]) -> None:
+    def __init__(
+        self,
+        *,
+        variables: dict[str, Any],
+        defaults: dict[str, Any],
+        jobs: list[Any],
+        shared: dict[str, Any] | None = None,
+    ) -> None:
         self.problems: list[tuple[str, str]] = []
         self._budget = _Budget()
         self._seen: set[str] = set()
-        shared = {}
-        for key, block in (("variables", variables), ("defaults", defaults)):
-            shared[key], found = self._well_formed(block)
+        blocks = {}
+        for key, block in (("variables", variables), ("defaults", defaults), ("shared", shared or {})):
+            blocks[key], found = self._well_formed(block)
             self.problems += [(f"{key}.{inner}", message) for inner, message in found]
-        self._root = OmegaConf.create(shared)
+        self._root = OmegaConf.create(blocks)
         self._jobs = jobs
         self._independent: dict[str, Any] = {}
 

@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
+from isaaclab_arena.config.arena.job_keys import in_own_keys
 from isaaclab_arena.config.messages import shown
 from isaaclab_arena.config.tokens import parse_tokens
 from isaaclab_arena.errors import ConfigError
 
 
 def modernised(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """Return the block with ``policy_args`` and token lists in today's spelling, and what is wrong with them.
+    """Return the block with ``policy_args``, token lists and Arena's later keys in today's spelling, and what is wrong.
 
     Args:
         block: Keys of a job, or of ``defaults``.
@@ -35,7 +36,8 @@ def modernised(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str
             named = ((f"{key}.{problem.key}" if problem.key else key, problem.message) for problem in error.problems)
             problems.extend(named)
             del modern[key]
-    return modern, problems
+    modern, wrong = in_own_keys(modern)
+    return modern, problems + wrong
 
 
 def overlaid(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from isaaclab_arena.config.arena.job_keys import ARENA_JOB_KEYS
 from isaaclab_arena.config.messages import error_message, key_path
 from isaaclab_arena.config.names import name_problem
 from isaaclab_arena.config.schema import JobConfig, JobDefaults, JobStatus
@@ -48,13 +49,14 @@ class _JobFields(BaseModel):
     language_instruction: _Text | None = None
     variations: dict[str, Any] | None = None
     conditions: _Text | None = None
+    labels: dict[str, _Text | None] | None = None
     seed: _Seed | None = None
     timeout_s: _Seconds | None = None
     episode_timeout_s: _Seconds | None = None
     status: str | None = None
 
 
-JOB_KEYS = frozenset({*_JobFields.model_fields, "policy_args", "sweep"})
+JOB_KEYS = frozenset({*_JobFields.model_fields, *ARENA_JOB_KEYS, "policy_args", "sweep"})
 """Every key that a job of the file may have."""
 
 COMMON_ENVIRONMENT_KEYS = frozenset(_EnvironmentArgs.model_fields)
@@ -70,6 +72,7 @@ class _CommandLineFields(BaseModel):
     num_episodes: _Count | None = None
     num_envs: Annotated[int, Field(ge=1, le=MAX_ENVS)] | None = None
     seed: _Seed | None = None
+    placement_seed: _Seed | None = None
 
 
 def check_defaults(defaults: JobDefaults) -> list[Problem]:
@@ -123,7 +126,7 @@ def _job_config(checked: _JobFields, index: int, defaults: JobDefaults) -> JobCo
         environment_args=options,
         num_envs=_first(arguments.num_envs, defaults.num_envs, 1),
         enable_cameras=defaults.enable_cameras if arguments.enable_cameras is None else arguments.enable_cameras,
-        placement_seed=arguments.placement_seed,
+        placement_seed=arguments.placement_seed if arguments.placement_seed is not None else defaults.placement_seed,
         policy_type=checked.policy_type,
         policy_config_dict=checked.policy_config_dict or {},
         num_steps=checked.num_steps if has_length else defaults.num_steps,
@@ -132,6 +135,7 @@ def _job_config(checked: _JobFields, index: int, defaults: JobDefaults) -> JobCo
         language_instruction=checked.language_instruction,
         variations=checked.variations or {},
         conditions=checked.conditions,
+        labels={key: text for key, text in (checked.labels or {}).items() if text is not None},
         seed=_first(checked.seed, defaults.seed, 0),
         timeout_s=checked.timeout_s,
         episode_timeout_s=checked.episode_timeout_s,

@@ -6,7 +6,10 @@ from enum import StrEnum
 from typing import Any
 
 TIME_LIMITS = frozenset({"timeout_s", "episode_timeout_s"})
-"""Keys of a job that do not say what is to be done, only how long it may take; the hash leaves them out."""
+"""Keys of a job that do not say what is to be done, only how long it may take."""
+
+WITHOUT_RESULT = TIME_LIMITS | {"labels"}
+"""Keys of a job that decide no result: the hash leaves them out, and a run goes on with others."""
 
 
 class JobStatus(StrEnum):
@@ -38,6 +41,7 @@ class JobConfig:
         language_instruction: What the policy is told instead of the task's own words.
         variations: Overrides of the environment's variations.
         conditions: File of saved conditions that the episodes start from, or None.
+        labels: What results may be grouped by, such as ``task`` and ``policy``.
         seed: Seed of the job.
         timeout_s: How long the job may take before it fails [s], or None.
         episode_timeout_s: How long an episode may take before it is an error [s], or None.
@@ -59,6 +63,7 @@ class JobConfig:
     language_instruction: str | None = None
     variations: Mapping[str, Any] = field(default_factory=dict)
     conditions: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
     timeout_s: float | None = None
     episode_timeout_s: float | None = None
@@ -89,6 +94,7 @@ class JobDefaults:
         num_episodes: Episodes of a job that gives neither steps nor episodes; excludes ``num_steps``.
         num_envs: Rows of a job that does not say.
         seed: Seed of a job that does not say.
+        placement_seed: Seed of the initial conditions of a job that does not say.
         enable_cameras: Whether a job that does not say has cameras.
     """
 
@@ -96,4 +102,5 @@ class JobDefaults:
     num_episodes: int | None = None
     num_envs: int | None = None
     seed: int | None = None
+    placement_seed: int | None = None
     enable_cameras: bool = False

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from itertools import count, takewhile
 
 from isaaclab_arena.config.schema import JobConfig
-from isaaclab_arena.errors import ArenaError, ConfigError
+from isaaclab_arena.episode_ranges import split_evenly
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.episode_supply import EpisodeSupply
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.interfaces.episode import Episode
@@ -73,23 +74,6 @@ def indices_that_start(job: Job, policy: PolicyBase, *, started: int) -> Iterato
     if job.saved_conditions is not None:
         return takewhile(policy.can_play, range(started, len(job.saved_conditions)))
     return takewhile(policy.can_play, count(started))
-
-
-def split_evenly(num_episodes: int, num_parts: int) -> list[range]:
-    """Split episodes 0 to ``num_episodes - 1`` into consecutive ranges, the first ones longer by one if need be.
-
-    Raises:
-        ArenaError: If there are more parts than episodes.
-    """
-    if num_parts > num_episodes:
-        raise ArenaError(f"cannot split {num_episodes} episodes over {num_parts} rebuilds")
-    size, remainder = divmod(num_episodes, num_parts)
-    ranges, begin = [], 0
-    for part in range(num_parts):
-        end = begin + size + (part < remainder)
-        ranges.append(range(begin, end))
-        begin = end
-    return ranges
 
 
 def episode_of(job: Job, episode_index: int) -> Episode:

@@ -15,7 +15,7 @@ from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.distributed.process import process_age_s
 from isaaclab_arena.evaluation.condition_sets import agreed_hash
 from isaaclab_arena.evaluation.console import exit_code_of
-from isaaclab_arena.evaluation.options import RunOptions, read_command_line, refuse_unknown
+from isaaclab_arena.evaluation.options import RunOptions, read_command_line, refuse_unknown, split_overrides
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.run import execute
 from isaaclab_arena.evaluation.validation import resolve_jobs
@@ -29,7 +29,7 @@ class EvalOptions(RunOptions):
     """Run every job of a job file and merge one table."""
 
     eval_jobs_config: str
-    """The job file, JSON or YAML."""
+    """The job file or experiment, JSON or YAML; keys of an experiment may follow: runs.NAME.num_rebuilds=2."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,14 +47,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str], import_s: float | None) -> int:
-    options, unknown = read_command_line(EvalOptions, arguments, program=PROGRAM)
+    options, rest = read_command_line(EvalOptions, arguments, program=PROGRAM)
+    overrides, unknown = split_overrides(rest)
     refuse_unknown(unknown, options)
     launched = launch_if_asked(options, module=PROGRAM, arguments=arguments)
     if launched is not None:
         return launched
     options.check()
     context = DistributedContext.from_environment(device=options.device)
-    jobs_file = load_jobs_file(options.eval_jobs_config, options.job_defaults())
+    jobs_file = load_jobs_file(options.eval_jobs_config, options.job_defaults(), overrides=overrides)
     jobs = resolve_jobs(
         jobs_file.jobs,
         file=jobs_file.path,

@@ -8,6 +8,8 @@ from typing import Any, Literal, TypeVar
 
 import tyro
 
+from isaaclab_arena.config.arena.experiments import is_override
+from isaaclab_arena.config.arena.flags import REFUSED, FlagsWithoutEffect, own_name
 from isaaclab_arena.config.job_fields import MAX_ENVS
 from isaaclab_arena.config.options import refuse_no_numbers
 from isaaclab_arena.config.schema import JobDefaults
@@ -25,18 +27,9 @@ _Options = TypeVar("_Options")
 
 MAX_THREADS = 4_096
 
-_NOT_AVAILABLE = {
-    "serve_evaluation_report": "this version writes tables, no report to serve",
-    "chunk_size": "jobs need no fresh process each, so there are no chunks",
-}
-"""Flags of Isaac Lab Arena that mean something this version does not do: refused, never ignored."""
-
-_ALIASES = {"experiment_config": "eval_jobs_config", "experiment_output_directory": "output_dir"}
-"""Later names that Isaac Lab Arena gave to the same options."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(LaunchOptions):
+class RunOptions(FlagsWithoutEffect, LaunchOptions):
     """Options of a run, whatever it evaluates."""
 
     device: str | None = None
@@ -53,6 +46,8 @@ class RunOptions(LaunchOptions):
     """Episodes of jobs that give neither steps nor episodes."""
     seed: int | None = None
     """Seed of jobs that do not say."""
+    placement_seed: int | None = None
+    """Seed of the initial conditions of jobs that do not say, where it differs from the seed."""
     output_base_dir: str = "outputs"
     """Folder that gets a dated folder for this run."""
     output_dir: str | None = None
@@ -109,20 +104,19 @@ class RunOptions(LaunchOptions):
     """Torch threads of this rank."""
     process_group: Literal["auto", "nccl", "gloo"] = "auto"
     """What ranks talk over: auto is NCCL if each has a GPU of its own and it works, else gloo; or nccl, or gloo."""
-    headless: bool = False
-    """Accepted for Isaac Lab Arena's command lines; nothing here opens a window."""
-    distributed: bool = False
-    """Accepted for Isaac Lab Arena's command lines; the launcher's variables say it."""
-    viz: str | None = None
-    """Accepted for Isaac Lab Arena's command lines; nothing here opens a window."""
 
     def job_defaults(self) -> JobDefaults:
         """Return what the command line gives to jobs that do not say it themselves."""
+        num_steps = self.num_steps
+        if self.list_variations and num_steps is None and self.num_episodes is None:
+            # What may vary depends on no length, and nothing runs.
+            num_steps = 1
         return JobDefaults(
-            num_steps=self.num_steps,
+            num_steps=num_steps,
             num_episodes=self.num_episodes,
             num_envs=self.num_envs,
             seed=self.seed,
+            placement_seed=self.placement_seed,
             enable_cameras=self.enable_cameras,
         )
 
@@ -202,7 +196,8 @@ class RunOptions(LaunchOptions):
             value = getattr(self, name)
             wrong = value is not None and plain_text(value) != value
             yield name, wrong, f"{value!a} holds a character that steers a terminal; name it without"
-        for name in ("seed", "step_timeout_s", "build_timeout_s"):
+        yield from self.contradictions(records_datasets=not self.no_dataset)
+        for name in ("seed", "placement_seed", "step_timeout_s", "build_timeout_s"):
             value = getattr(self, name)
             yield name, value is not None and value < 0, f"must not be negative, got {value}"
         assignments = [*ASSIGNMENTS.names(), DYNAMIC]
@@ -242,14 +237,14 @@ def read_command_line(
         The options, and the arguments that belong to none of them, in order.
 
     Raises:
-        ConfigError: If an Arena option was given that this version does not have, ``--gpu_ids`` without any, or ``nan``
-            or ``inf`` for a number.
+        ConfigError: If ``--gpu_ids`` was given without any, ``nan`` or ``inf`` for a number, or one option twice under
+            different names.
         SystemExit: With 2 for a malformed option, with 0 after ``--help``.
     """
     options, unknown = tyro.cli(
         options_class,
         prog=program,
-        args=[_translated(argument) for argument in joined_gpu_ids(_with_folder_to_resume(arguments))],
+        args=_under_own_names(joined_gpu_ids(_with_folder_to_resume(arguments))),
         return_unknown_args=True,
         config=(tyro.conf.FlagCreatePairsOff,),
         use_underscores=True,
@@ -271,7 +266,15 @@ def _with_folder_to_resume(arguments: Sequence[str]) -> list[str]:
 
 
 def _is_run(argument: str) -> bool:
-    return not argument.startswith("-") and (os.sep in argument or (Path(argument) / RUN_PLAN_FILE).is_file())
+    if argument.startswith("-") or is_override(argument):
+        return False
+    return os.sep in argument or (Path(argument) / RUN_PLAN_FILE).is_file()
+
+
+def split_overrides(unknown: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the words that set keys of an experiment, such as ``runs.lift.num_rebuilds=2``, and the other words."""
+    overrides = [argument for argument in unknown if is_override(argument)]
+    return overrides, [argument for argument in unknown if not is_override(argument)]
 
 
 def refuse_unknown(unknown: Sequence[str], options: Any) -> None:
@@ -289,7 +292,7 @@ def refuse_unknown(unknown: Sequence[str], options: Any) -> None:
     for argument in unknown:
         if argument.startswith("-"):
             name = argument.partition("=")[0].lstrip("-").replace("-", "_")
-            problems.append(Problem(f"unknown option{did_you_mean(name, known)}", key=f"--{name}"))
+            problems.append(Problem(REFUSED.get(name) or f"unknown option{did_you_mean(name, known)}", key=f"--{name}"))
     if not problems and unknown:
         named_no_run = getattr(options, "resume", None) == ""
         what = f"there is no run in '{unknown[0]}'" if named_no_run else f"unexpected argument '{unknown[0]}'"
@@ -298,12 +301,23 @@ def refuse_unknown(unknown: Sequence[str], options: Any) -> None:
         raise ConfigError(problems)
 
 
-def _translated(argument: str) -> str:
-    """Return an argument with Arena's later option names replaced, after refusing options that do not exist here."""
-    name, equals, value = argument.partition("=")
-    if not name.startswith("--"):
-        return argument
-    option = name.removeprefix("--").replace("-", "_")
-    if option in _NOT_AVAILABLE:
-        raise ConfigError(Problem(_NOT_AVAILABLE[option], key=f"--{option}"))
-    return f"--{_ALIASES[option]}{equals}{value}" if option in _ALIASES else argument
+def _under_own_names(arguments: Sequence[str]) -> list[str]:
+    """Return arguments with the names that Isaac Lab Arena gives to our options replaced.
+
+    Raises:
+        ConfigError: If an option is given under two names.
+    """
+    spellings: dict[str, str] = {}
+    translated = []
+    for argument in arguments:
+        option, equals, value = argument.partition("=")
+        if not option.startswith("--"):
+            translated.append(argument)
+            continue
+        given = option.removeprefix("--").replace("-", "_")
+        name = own_name(given)
+        if spellings.setdefault(name, given) != given:
+            message = f"is the same option as --{spellings[name]}; give one of them"
+            raise ConfigError(Problem(message, key=f"--{given}"))
+        translated.append(f"--{name}{equals}{value}" if name != given else argument)
+    return translated

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from isaaclab_arena.config.schema import TIME_LIMITS, JobStatus
+from isaaclab_arena.config.schema import WITHOUT_RESULT, JobStatus
 from isaaclab_arena.distributed.assignment import DYNAMIC, assign_jobs
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import Problem
@@ -136,7 +136,7 @@ def plan_differences(before: RunPlan, now: RunPlan) -> list[Problem]:
 
     In a deterministic run ``num_envs`` decides nothing, and may differ.
     """
-    ignored = {*TIME_LIMITS, *(("num_envs",) if before.settings.get("deterministic") else ())}
+    ignored = {*WITHOUT_RESULT, *(("num_envs",) if before.settings.get("deterministic") else ())}
     problems = [
         Problem(f"was {_shown(before.settings.get(name))} when the run began, now {_shown(value)}", key=f"--{name}")
         for name, value in now.settings.items()
@@ -181,7 +181,7 @@ def _planned_job(job: Job, rank: int | None, contents: Contents | None) -> Plann
         index=config.index,
         name=config.name,
         environment=config.environment,
-        task=config.environment,
+        task=config.labels.get("task", config.environment),
         embodiment=job.environment_option("embodiment"),
         object=job.environment_option("object"),
         policy_type=config.policy_type,

@@ -3,25 +3,32 @@
     python -m isaaclab_arena.evaluation.policy_runner --policy_type scripted --num_episodes 20 lift_object --object cube
 
 First come the options of the run, then the environment's name, then the options of the environment and of the policy
-in any order; ``cube.mass.enabled=true`` turns a variation on.
+in any order; ``cube.mass.enabled=true`` turns a variation on. Under a launcher the ranks share the episodes.
 """
 
 import dataclasses
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
+from isaaclab_arena.config.arena.flags import REFUSED
+from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.loading import read_jobs
+from isaaclab_arena.config.options import option_names
+from isaaclab_arena.config.schema import JobsFile
 from isaaclab_arena.config.tokens import parse_tokens
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.distributed.process import process_age_s
-from isaaclab_arena.errors import ConfigError, Problem, shortened
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, shortened
 from isaaclab_arena.evaluation.condition_sets import agreed_hash
 from isaaclab_arena.evaluation.console import exit_code_of
+from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions, read_command_line
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.run import execute
@@ -32,6 +39,7 @@ from isaaclab_arena.policy.policy_base import PolicyBase
 
 PROGRAM = "isaaclab_arena.evaluation.policy_runner"
 _SOURCE = "command line"
+_FILE_KEY = re.compile(r"^(?:arena_env_args|policy_config_dict)\.(?!environment$)")
 _VARIATION = re.compile(r"(?:variations\.)?(\w+\.\w+\.(?:enabled|sampler_cfg\.\w+))=(.*)")
 
 
@@ -41,6 +49,8 @@ class PolicyOptions(RunOptions):
 
     policy_type: str
     """Registered name or dotted class path of the policy."""
+    policy_config: str | None = None
+    """File, JSON or YAML, with options of the policy; the command line's own come before them."""
     language_instruction: str | None = None
     """What the policy is told instead of the task's own words."""
     conditions: str | None = None
@@ -70,15 +80,8 @@ def _run(arguments: Sequence[str], import_s: float | None) -> int:
         return launched
     options.check()
     context = DistributedContext.from_environment(device=options.device)
-    jobs_file = read_jobs({"jobs": [job_block(options, rest)]}, source=_SOURCE, defaults=options.job_defaults())
-    jobs = resolve_jobs(
-        jobs_file.jobs,
-        file=_SOURCE,
-        overrides=options.policy_overrides(),
-        policy_batch=options.fixed_policy_batch(),
-        device=options.device,
-        may_import=not options.no_import,
-    )
+    options = shared_by_ranks(options, context.world_size)
+    jobs_file, jobs = resolved_job(options, rest)
     if options.list_variations:
         return show_variations(jobs)
     request = RunRequest(
@@ -92,6 +95,53 @@ def _run(arguments: Sequence[str], import_s: float | None) -> int:
     return execute(request, context)
 
 
+def shared_by_ranks(options: PolicyOptions, world_size: int) -> PolicyOptions:
+    """Return the options with which all ranks take part: there is one job, and who did not share it would be idle.
+
+    Args:
+        options: The options as they were typed.
+        world_size: Number of ranks.
+    """
+    return dataclasses.replace(options, split_jobs=True) if world_size > 1 else options
+
+
+def resolved_job(options: PolicyOptions, rest: Sequence[str]) -> tuple[JobsFile, tuple[Job, ...]]:
+    """Return the job that a command line asks for, as a job file would hold it and ready to run.
+
+    Args:
+        options: The options of the run.
+        rest: The environment's name, and the options of environment and policy.
+
+    Raises:
+        ConfigError: With every problem, each with the option as it was typed.
+    """
+    block = job_block(options, rest)
+    with _options_named_as_typed():
+        jobs_file = read_jobs({"jobs": [block]}, source=_SOURCE, defaults=options.job_defaults())
+        jobs = resolve_jobs(
+            jobs_file.jobs,
+            file=_SOURCE,
+            overrides=options.policy_overrides(),
+            policy_batch=options.fixed_policy_batch(),
+            device=options.device,
+            may_import=not options.no_import,
+        )
+    return jobs_file, jobs
+
+
+@contextmanager
+def _options_named_as_typed() -> Iterator[None]:
+    """Name options of environment and policy in messages as they stand on the command line, not as in a job file."""
+    try:
+        yield
+    except ConfigError as error:
+        problems = [
+            dataclasses.replace(problem, key=_FILE_KEY.sub("--", problem.key)) if problem.key else problem
+            for problem in error.problems
+        ]
+        raise ConfigError(problems) from error
+
+
 def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
     """Return what a job file would say for a command line.
 
@@ -100,19 +150,28 @@ def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
         rest: The environment's name, and the options of environment and policy.
 
     Raises:
-        ConfigError: If no environment is named, or more than one word might be its name.
+        ConfigError: If no environment is named, more than one word might be its name, or an option is refused or had
+            taken the name for a value.
     """
     variations, rest = split_variations(rest)
     positionals, given = parse_tokens(rest)
+    policy_names = policy_options(options.policy_type, may_import=not options.no_import)
+    _refuse_flags(given, policy_names)
+    if not positionals and isinstance(given.get("environment"), str):
+        positionals = [given.pop("environment")]
+    if not positionals:
+        positionals, given = _with_environment_given_back(given, policy_names, options)
     if len(positionals) != 1:
-        found = f"got {' '.join(positionals)}" if positionals else "name one after the options"
-        raise ConfigError(Problem(f"one environment is needed; {found}", key="ENVIRONMENT"))
-    environment_args, policy_config = split_options(given, options.policy_type, may_import=not options.no_import)
+        _refuse_no_environment(positionals, given)
+    if "environment" in given:
+        raise ConfigError(Problem(f"names the environment twice: '{positionals[0]}' is another", key="--environment"))
+    policy_config = {name: value for name, value in given.items() if name in policy_names}
+    environment_args = {name: value for name, value in given.items() if name not in policy_names}
     block: dict[str, Any] = {
         "name": options.name or positionals[0],
         "arena_env_args": {"environment": positionals[0], **environment_args},
         "policy_type": options.policy_type,
-        "policy_config_dict": policy_config,
+        "policy_config_dict": {**_options_of_file(options.policy_config), **policy_config},
     }
     if variations:
         block["variations"] = variations
@@ -121,6 +180,64 @@ def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
     if options.language_instruction is not None:
         block["language_instruction"] = options.language_instruction
     return block
+
+
+def _options_of_file(path: str | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    document = read_document(path)
+    if not isinstance(document, dict):
+        raise ConfigError(Problem("holds no mapping of the policy's options", file=path, key="--policy_config"))
+    return document
+
+
+def _refuse_flags(given: Collection[str], policy_names: Collection[str]) -> None:
+    problems = [
+        Problem(REFUSED[name], key=f"--{name}") for name in given if name in REFUSED and name not in policy_names
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _with_environment_given_back(
+    given: Mapping[str, Any], policy_names: Collection[str], options: PolicyOptions
+) -> tuple[list[str], dict[str, Any]]:
+    """Find the environment's name among the words of an option, which takes all words that follow it.
+
+    Args:
+        given: The options of environment and policy, by name.
+        policy_names: The options that the policy has.
+        options: The options of the run.
+
+    Returns:
+        The environment's name as the one positional word, where an option of the environment or the policy had taken
+        it, and the options without it.
+
+    Raises:
+        ConfigError: If an option had taken it that neither has, or that is left without a value.
+    """
+    for name, value in given.items():
+        words = value if isinstance(value, list) else [value]
+        environment = words[-1]
+        if not isinstance(environment, str) or environment not in ENVIRONMENTS:
+            continue
+        known = {*policy_names, *(option_names(ENVIRONMENTS.get(environment).config_class) or ())}
+        if name not in known:
+            runner = {field.name for field in dataclasses.fields(options)}
+            raise ConfigError(Problem(f"unknown option{did_you_mean(name, runner | known)}", key=f"--{name}"))
+        if len(words) == 1:
+            message = f"stands right before the environment's name '{environment}'; write it after"
+            raise ConfigError(Problem(message, key=f"--{name}"))
+        return [environment], {**given, name: words[0] if len(words) == 2 else words[:-1]}
+    return [], dict(given)
+
+
+def _refuse_no_environment(positionals: Sequence[str], given: Mapping[str, Any]) -> NoReturn:
+    found = f"got {' '.join(positionals)}" if positionals else "name one after the options"
+    last = next((name for name, value in given.items() if isinstance(value, list)), None)
+    if not positionals and last is not None:
+        found += f"; --{last} took {' '.join(map(str, given[last]))} for its values"
+    raise ConfigError(Problem(f"one environment is needed; {found}", key="ENVIRONMENT"))
 
 
 def split_variations(tokens: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
@@ -154,13 +271,10 @@ def _refuse_infinite(key: str, value: Any, text: str) -> None:
         raise ConfigError(Problem(f"{shortened(text)} is no finite number", key=key)) from error
 
 
-def split_options(
-    given: Mapping[str, Any], policy_type: str, *, may_import: bool = True
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the options of the environment and those of the policy: what the policy does not know is the former's.
+def policy_options(policy_type: str, *, may_import: bool = True) -> frozenset[str]:
+    """Return the options that a policy declares; what it does not declare belongs to the environment.
 
     Args:
-        given: The options of both, by name.
         policy_type: Registered name or class path of the policy.
         may_import: Whether a class path may be imported.
 
@@ -168,9 +282,7 @@ def split_options(
         ConfigError: If there is no such policy.
     """
     config_class = _policy_class(policy_type, may_import=may_import).config_class
-    known = {field.name for field in dataclasses.fields(config_class)} if dataclasses.is_dataclass(config_class) else ()
-    policy_config = {name: value for name, value in given.items() if name in known}
-    return {name: value for name, value in given.items() if name not in known}, policy_config
+    return frozenset() if config_class is None else option_names(config_class) or frozenset()
 
 
 def _policy_class(policy_type: str, *, may_import: bool) -> type[PolicyBase]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from isaaclab_arena.config.arena.environment_options import in_own_options
 from isaaclab_arena.config.job_fields import COMMON_ENVIRONMENT_KEYS
 from isaaclab_arena.config.options import option_names, read_options
 from isaaclab_arena.config.schema import JobConfig
@@ -110,12 +111,14 @@ class _Resolver:
         problems: list[Problem] = []
         wanted = [job.environment, job.environment_args, job.enable_cameras]
         environment = self._once("environment", wanted, self._environment, job)
+        if not isinstance(environment, ConfigError) and environment[2] != job.environment_args:
+            job = dataclasses.replace(job, environment_args=environment[2])
         asked = [job.policy_type, job.policy_config_dict, job.num_envs]
         policy = self._once("policy", asked, self._policy, job)
         conditions = JobConditions(config=job)
         if not isinstance(environment, ConfigError):
             try:
-                conditions = self._conditions(job, *environment)
+                conditions = self._conditions(job, *environment[:2])
             except ConfigError as error:
                 problems.extend(error.problems)
         for outcome in (environment, policy):
@@ -126,10 +129,10 @@ class _Resolver:
             problems.append(Problem(message, key="num_episodes"))
         if problems or isinstance(environment, ConfigError) or isinstance(policy, ConfigError):
             return None, problems
-        builder, environment_config = environment
+        builder, environment_config, _ = environment
         policy_class, policy_options, placement = policy
         placed = {**policy_options, **placement}
-        fit = self._once("fit", [*wanted, *asked], lambda _: _check_fit(environment, (policy_class, placed)), job)
+        fit = self._once("fit", [*wanted, *asked], lambda _: _check_fit(environment[:2], (policy_class, placed)), job)
         if isinstance(fit, ConfigError):
             return None, list(fit.problems)
         resolved = Job(
@@ -155,25 +158,31 @@ class _Resolver:
                 self._known[index] = error
         return self._known[index]
 
-    def _environment(self, job: JobConfig) -> tuple[EnvironmentBuilder, Any]:
+    def _environment(self, job: JobConfig) -> tuple[EnvironmentBuilder, Any, dict[str, Any]]:
+        """Return what builds a job's environment, its configuration, and ``environment_args`` in its own options."""
         if job.environment.lower().endswith((".yaml", ".yml")):
             message = f"'{job.environment}' is a graph specification; this version builds registered environments only"
             raise ConfigError(Problem(message, key="arena_env_args.environment"))
         builder = _keyed("arena_env_args.environment", lambda: self._environments.get(job.environment))
         owner = f"environment '{job.environment}'"
-        options = dict(job.environment_args)
+        known = option_names(builder.config_class) or frozenset()
+        own, renamed = _keyed(
+            "arena_env_args", lambda: in_own_options(job.environment_args, known, name=job.environment)
+        )
+        options = dict(own)
         if job.enable_cameras:
-            if "enable_cameras" not in (option_names(builder.config_class) or ()):
+            if "enable_cameras" not in known:
                 raise ConfigError(Problem(f"{owner} has no cameras", key="arena_env_args.enable_cameras"))
             options["enable_cameras"] = True
         config = _keyed(
             "arena_env_args",
             lambda: read_options(builder.config_class, options, owner=owner, other_names=COMMON_ENVIRONMENT_KEYS),
+            renamed,
         )
         if not self._may_import:
             _keyed("arena_env_args", lambda: _refuse_foreign_code(builder, config))
-        _keyed("arena_env_args", lambda: _checked(builder, config, owner))
-        return builder, config
+        _keyed("arena_env_args", lambda: _checked(builder, config, owner), renamed)
+        return builder, config, own
 
     def _conditions(self, job: JobConfig, builder: EnvironmentBuilder, environment_config: Any) -> JobConditions:
         def catalogue(of: JobConfig) -> tuple[Variation, ...]:
@@ -303,13 +312,22 @@ def _checked(builder: EnvironmentBuilder, config: Any, owner: str) -> None:
         raise ConfigError(f"the check of {owner} fails: {type(error).__name__}: {error}") from error
 
 
-def _keyed(prefix: str, act: Callable[[], Any]) -> Any:
-    """Do something, and put a key before what its problems name."""
+def _keyed(prefix: str, act: Callable[[], Any], renamed: Mapping[str, str] | None = None) -> Any:
+    """Do something, and put a key before what its problems name.
+
+    Args:
+        prefix: The key.
+        act: What to do.
+        renamed: Options to what they are called in the file, where that differs.
+    """
+    in_file = renamed or {}
     try:
         return act()
     except ConfigError as error:
         problems = [
-            dataclasses.replace(problem, key=f"{prefix}.{problem.key}" if problem.key else prefix)
+            dataclasses.replace(
+                problem, key=f"{prefix}.{in_file.get(problem.key, problem.key)}" if problem.key else prefix
+            )
             for problem in error.problems
         ]
         raise ConfigError(problems) from error

@@ -79,6 +79,7 @@ def job_settings(job: PlannedJob) -> dict[str, Any]:
         **_flat("arena_env_args", job.environment_args),
         **_flat("policy_config_dict", job.policy_config),
         **_flat("variations", job.variations),
+        **_flat("labels", job.config.get("labels") or {}),
     }
 
 

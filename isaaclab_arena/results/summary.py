@@ -42,6 +42,11 @@ def caveats(merged: MergedResults) -> list[str]:
     """Return one line per job whose rate is not that of all its planned episodes: what is left out, and its bounds."""
     lines = []
     for known in records(merged.jobs):
+        if known["status"] == JobResultStatus.COMPLETED and not known["episodes"] and known["cut"]:
+            lines.append(
+                f"* job '{plain(known['name'])}': no episode ended within its control steps, so nothing is rated; "
+                f"{known['cut']} were under way: give more steps, or num_episodes"
+            )
         if known["retried"]:
             lines.append(
                 f"* job '{plain(known['name'])}': {known['retried']} episodes count that had ended in an error before "

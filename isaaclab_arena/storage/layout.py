@@ -1,6 +1,7 @@
 """Names of the files of a run and of the groups inside a recording, all in one place. Pure functions."""
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 RUN_PLAN_FILE = "run.json"
@@ -37,6 +38,10 @@ SIMULATOR = "simulator"
 _DEMO = re.compile(r"demo_(0|[1-9]\d{0,17})", re.ASCII)
 _DATASET_ENDING = re.compile(r"(_rank\d+)?\.hdf5")
 _EPISODE_FILE = re.compile(r"e(\d+)\.h5")
+_VIDEO_FILE = re.compile(
+    r"(?:viewport|robot-cam)(?:-rebuild\d{1,9})?-env(?P<env>\d{1,18})(?:-(?P<camera>.+))?-episode-(?P<episode>\d{1,18})\.mp4",
+    re.ASCII,
+)
 _ATTEMPT_FILE = re.compile(r"attempt_([1-9]\d{0,5})\.json", re.ASCII)
 
 
@@ -71,6 +76,23 @@ def video_file_name(camera: str | None, *, env_id: int, episode_index: int, rebu
     prefix = kind if rebuild is None else f"{kind}-rebuild{rebuild}"
     middle = "" if camera is None else f"-{camera}"
     return f"{prefix}-env{env_id}{middle}-episode-{episode_index}.mp4"
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoName:
+    """What the name of a video says; see `video_file_name`."""
+
+    camera: str | None
+    env_id: int
+    episode_index: int
+
+
+def parse_video_file_name(name: str) -> VideoName | None:
+    """Return what the name of a video says, None for any other name."""
+    match = _VIDEO_FILE.fullmatch(name)
+    if match is None:
+        return None
+    return VideoName(camera=match["camera"], env_id=int(match["env"]), episode_index=int(match["episode"]))
 
 
 def episode_file_name(episode_index: int) -> str:

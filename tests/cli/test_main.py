@@ -15,7 +15,7 @@ JOB = {"name": "lift", "policy_type": "scripted", "arena_env_args": {"environmen
 def test_help_lists_the_commands(capsys):
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
-    assert all(command in out for command in ("evaluate", "merge", "list", "validate", "doctor"))
+    assert all(command in out for command in ("evaluate", "merge", "export", "list", "validate", "doctor"))
 
 
 def test_no_command_is_a_mistake(capsys):
@@ -28,7 +28,7 @@ def test_an_unknown_command_gets_a_suggestion(capsys):
     assert "no command called 'evalute'; did you mean 'evaluate'?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["evaluate", "merge", "list", "validate", "doctor"])
+@pytest.mark.parametrize("command", ["evaluate", "merge", "export", "list", "validate", "doctor"])
 def test_every_command_has_help(command, capsys):
     with pytest.raises(SystemExit) as left:
         raise SystemExit(main([command, "--help"]))
@@ -100,3 +100,13 @@ def test_starting_the_program_loads_nothing_heavy():
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
     assert out.strip() == "set()"
+
+
+def test_validate_reads_experiments_with_what_the_command_line_sets(tmp_path, capsys):
+    run = {"environment": {"type": "lift_object"}, "policy": {"type": "scripted"}, "rollout_limit": {"num_episodes": 3}}
+    path = tmp_path / "experiment.json"
+    path.write_text(json.dumps({"runs": {"lift": run}}))
+    assert main(["validate", str(path), "runs.lift.rollout_limit.num_episodes=7"]) == 0
+    assert "1 job, 7 episodes" in capsys.readouterr().out
+    assert main(["validate", str(path), "runs.lift.environment.object=cub"]) == 2
+    assert "did you mean 'cube'?" in capsys.readouterr().err

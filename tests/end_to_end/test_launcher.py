@@ -1,6 +1,9 @@
 """The runners starting their own ranks, compared with the same ranks under torchrun."""
 
+import json
 from pathlib import Path
+
+import pytest
 
 from tests.end_to_end.launching import command, run, same_tables, write_jobs
 
@@ -34,3 +37,18 @@ def test_a_job_file_that_is_not_there_leaves_no_folder_and_one_message(tmp_path)
     assert finished.returncode == 2
     assert finished.stderr.count("gone.json") == 1
     assert not Path(base).exists()
+
+
+@pytest.mark.slow
+def test_the_ranks_of_the_policy_runner_share_its_episodes(tmp_path):
+    """Each episode runs once, on one of the ranks: five in all, not five on each."""
+    output = tmp_path / "out"
+    options = ("--policy_type", "zero_action", "--num_episodes", 5, "--nproc_per_node", 2, "--device", "cpu")
+    module = ["-m", "isaaclab_arena.evaluation.policy_runner"]
+    finished = run(command(*options, "--output_dir", output, "reach", module=module))
+    assert finished.returncode == 0, finished.stderr
+    lines = {
+        path.name: path.read_text().splitlines() for path in (output / "reach").glob("episode_results_rank*.jsonl")
+    }
+    assert sorted(map(len, lines.values())) == [2, 3]
+    assert sorted(json.loads(line)["episode_index"] for own in lines.values() for line in own) == [0, 1, 2, 3, 4]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from isaaclab_arena.episode_ranges import split_evenly
 from isaaclab_arena.errors import ArenaError, PolicyError
-from isaaclab_arena.evaluation.episode_plan import split_evenly
 from isaaclab_arena.evaluation.job_runner import JobRunner
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage.commits import read_commits

@@ -1,5 +1,6 @@
 import pytest
 
+from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import EvalOptions
 from isaaclab_arena.evaluation.options import read_command_line, refuse_unknown
@@ -73,3 +74,26 @@ def test_gpus_may_be_listed_as_arena_and_mjlab_users_type_them():
 def test_an_environments_name_may_follow_the_gpus():
     options, rest = read("--gpu-ids", "0", "1", "lift_object")
     assert (options.gpu_ids, rest) == ("0 1", ["lift_object"])
+
+
+def test_what_may_vary_is_shown_of_jobs_without_a_length_too():
+    job = {"name": "a", "arena_env_args": {"environment": "reach"}, "policy_type": "scripted", "num_rebuilds": 3}
+    defaults = read("--list_variations")[0].job_defaults()
+    assert len(read_jobs({"jobs": [job]}, source="jobs.json", defaults=defaults).jobs) == 1
+
+
+def test_an_option_under_two_names_is_refused():
+    with pytest.raises(
+        ConfigError, match="--video_base_dir: is the same option as --output_base_dir; give one of them"
+    ):
+        read("--output-base-dir", "a", "--video_base_dir", "b")
+
+
+def test_a_word_that_sets_a_key_of_an_experiment_is_no_run_to_resume():
+    options, rest = read("--resume", "runs.a.policy.path=out/model")
+    assert (options.resume, rest) == ("", ["runs.a.policy.path=out/model"])
+
+
+def test_trajectories_cannot_be_recorded_without_a_dataset():
+    with pytest.raises(ConfigError, match="--record_trajectories: contradicts --no_dataset"):
+        read("--record_trajectories", "--no_dataset")[0].check()

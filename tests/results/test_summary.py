@@ -51,6 +51,14 @@ def test_a_job_limited_by_steps_says_how_many_episodes_were_cut(tmp_path):
     assert "7 episodes were under way at its last step" in shown(tmp_path)
 
 
+def test_a_job_limited_by_steps_in_which_no_episode_ended_says_so(tmp_path):
+    write_plan(tmp_path, planned(num_episodes=None, num_steps=5))
+    write_report(tmp_path, report(cut_episodes=4))
+    assert "job 'lift': no episode ended within its control steps, so nothing is rated; 4 were under way" in shown(
+        tmp_path
+    )
+
+
 def test_episodes_that_count_in_place_of_an_error_are_told_of(tmp_path):
     write_plan(tmp_path, planned(num_episodes=3))
     write_rows(tmp_path, rows("ees"))

@@ -1,0 +1,73 @@
+"""``isaaclab-arena export``: write a run in the format of another system, for its tools."""
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.logs import plain_text
+
+# Entries are text, so that a format pays only for what it needs.
+_FORMATS = {
+    "arena": "isaaclab_arena.results.exports.arena:export_arena",
+}
+"""By the option that asks for it, what writes a run in a format: takes the run's folder and that to write, which is
+empty; returns lines for a person."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """Write a run in the format of another system, into a folder of its own; the run stays as it is."""
+
+    output_directory: tyro.conf.Positional[Path]
+    """The folder of one run, which holds run.json."""
+    arena: bool = False
+    """Isaac Lab Arena's episode_results_rebuild<k>.jsonl, arena_experiment_result.json and experiment_manifest.json."""
+    output: Path | None = None
+    """The folder to write, missing or empty; beside the run by default, with the format's name after its own."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Export one run and say where it is.
+
+    Raises:
+        ConfigError: If no format or several are asked for, the folder is no output of a run, or there is something
+            already where it would be written.
+    """
+    options = tyro.cli(
+        ExportOptions,
+        args=list(argv),
+        prog="isaaclab-arena export",
+        use_underscores=True,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    chosen = [name for name in _FORMATS if getattr(options, name)]
+    if len(chosen) != 1:
+        known = " or ".join(f"--{name}" for name in _FORMATS)
+        raise ConfigError(f"give the one format to write: {known}")
+    run = options.output_directory
+    output = options.output or run.with_name(f"{run.resolve().name}_{chosen[0]}")
+    refuse_unless_empty(output)
+    for line in _writer(_FORMATS[chosen[0]])(run, output):
+        print(plain_text(line))
+    return 0
+
+
+def refuse_unless_empty(output: Path) -> None:
+    """Refuse to write where something is.
+
+    Raises:
+        ConfigError: If it is a file, or a folder that is not empty.
+    """
+    if output.is_symlink() or (output.exists() and not output.is_dir()):
+        raise ConfigError(Problem(f"'{output}' is no folder", key="--output"))
+    if output.is_dir() and any(output.iterdir()):
+        raise ConfigError(Problem(f"'{output}' is not empty; name one that is, or that does not exist", key="--output"))
+
+
+def _writer(entry: str) -> Callable[[Path, Path], Sequence[str]]:
+    module, _, attribute = entry.partition(":")
+    return getattr(importlib.import_module(module), attribute)

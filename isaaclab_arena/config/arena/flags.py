@@ -1,0 +1,91 @@
+"""Isaac Lab Arena's command-line flags: which are ours by another name, which decide nothing here, which are refused.
+
+``docs/arena.md`` lists them; its tests hold it equal to these tables.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+ALIASES = {
+    "experiment_config": "eval_jobs_config",
+    "experiment_output_directory": "output_dir",
+    "video_base_dir": "output_base_dir",
+    "video_dir": "output_base_dir",
+    "video": "record_viewport_video",
+    "camera_video": "record_camera_video",
+    "visualizer": "viz",
+}
+"""Names that other versions of Isaac Lab Arena give to options of ours."""
+
+DATAGEN = "pictures are recorded by --record_observations all with --enable_cameras, without flow and normals"
+"""Why data for training on pictures is not collected as Arena does, and the way out."""
+
+REFUSED = {
+    "serve_evaluation_report": "this version writes tables, no report to serve",
+    "evaluation_report_port": "this version writes tables, no report to serve",
+    "external_environment_class_path": (
+        "classes for Isaac Lab cannot be built without it; an environment of your own is declared by the entry point "
+        "isaaclab_arena.environments, or named gym:<module>:<id>"
+    ),
+    "remote_kill_on_exit": "a policy server may serve others too; stop it where it was started",
+    "mimic": "no demonstrations are generated from others here",
+    "no_solve_relations": "tasks here always place their objects",
+    "collect_datagen": DATAGEN,
+    "datagen_output_dir": DATAGEN,
+    "datagen_width": DATAGEN,
+    "datagen_height": DATAGEN,
+    "datagen_camera_position": DATAGEN,
+    "datagen_camera_target": DATAGEN,
+}
+"""Flags that mean something this program does not do, each with the reason: refused, never ignored."""
+
+
+def own_name(option: str) -> str:
+    """Return our name of an option that may be written as another version of Isaac Lab Arena writes it.
+
+    Args:
+        option: The option without its two hyphens.
+    """
+    name = option.replace("-", "_")
+    return ALIASES.get(name, name)
+
+
+def is_other_physics(preset: object) -> bool:
+    """Whether a preset asks for physics that is not there: anything but Newton, whose solver MuJoCo-Warp is."""
+    return not (isinstance(preset, str) and preset.lower().startswith(("newton", "mjwarp", "mujoco")))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlagsWithoutEffect:
+    """Options that are accepted for Isaac Lab Arena's command lines and decide nothing, because it is so anyway."""
+
+    headless: bool = False
+    """Accepted for Isaac Lab Arena's command lines; nothing here opens a window."""
+    viz: str | None = None
+    """Accepted for Isaac Lab Arena's command lines; nothing here opens a window."""
+    distributed: bool = False
+    """Accepted for Isaac Lab Arena's command lines; the launcher's variables say it."""
+    record_trajectories: bool = False
+    """Accepted for Isaac Lab Arena's command lines; states and actions are recorded anyway."""
+    presets: str | None = None
+    """Accepted for Isaac Lab Arena's command lines where it is newton, whose solver MuJoCo-Warp is."""
+    chunk_size: int | None = None
+    """Accepted for Isaac Lab Arena's command lines; memory is let go of after every job, in one process."""
+    env_spacing: float | None = None
+    """Accepted for Isaac Lab Arena's command lines; environments here are not laid out in one world."""
+    disable_fabric: bool = False
+    """Accepted for Isaac Lab Arena's command lines; there is no USD stage here."""
+    disable_pinocchio: bool = False
+    """Accepted for Isaac Lab Arena's command lines; nothing here needs it."""
+
+    def contradictions(self, *, records_datasets: bool) -> Iterator[tuple[str, bool, str]]:
+        """Yield, for every check, the option, whether it is wrong, and what is.
+
+        Args:
+            records_datasets: Whether the run records any.
+        """
+        yield "record_trajectories", self.record_trajectories and not records_datasets, "contradicts --no_dataset"
+        wrong = self.presets is not None and is_other_physics(self.presets)
+        yield "presets", wrong, f"there is no '{self.presets}' here; MuJoCo or MuJoCo-Warp simulates every environment"
+        wrong = self.chunk_size is not None and self.chunk_size < 1
+        yield "chunk_size", wrong, f"must be at least 1, got {self.chunk_size}"

@@ -1,0 +1,1 @@
+"""Runs written as other systems write theirs, for the tools that read those."""

@@ -1,0 +1,203 @@
+"""A run as the files of Isaac Lab Arena's experiments, which its report, plots and sensitivity analysis read."""
+
+import shutil
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isaaclab_arena.episode_ranges import split_evenly
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.results.merge import MergedResults, merge_results, records
+from isaaclab_arena.results.rows import JobResultStatus
+from isaaclab_arena.storage.atomic import storage_errors, write_text
+from isaaclab_arena.storage.commits import CommitRow, read_commits
+from isaaclab_arena.storage.json_values import json_line, json_text
+from isaaclab_arena.storage.layout import VIDEOS_FOLDER, job_directory, parse_video_file_name
+from isaaclab_arena.storage.run_plan import PlannedJob
+
+RESULT_FILE = "arena_experiment_result.json"
+MANIFEST_FILE = "experiment_manifest.json"
+MANIFEST_SCHEMA_VERSION = 1
+
+
+def export_arena(run: Path, output: Path) -> list[str]:
+    """Write a run's episodes and what its jobs were, in Isaac Lab Arena's names.
+
+    Each job that was to run gets a folder with ``episode_results_rebuild<k>.jsonl`` and its videos; beside the folders
+    are ``arena_experiment_result.json`` and ``experiment_manifest.json``. Nothing is written into the run's own folder.
+
+    Args:
+        run: The folder of one run.
+        output: Where to write; a folder that is empty.
+
+    Returns:
+        What a person should know of it, line by line.
+
+    Raises:
+        ConfigError: If ``run`` is no output of a run, or no job of it was to run.
+        StorageError: If a file cannot be read or written.
+    """
+    merged = merge_results(run)
+    status = {str(row["name"]): row["status"] for row in records(merged.jobs)}
+    jobs = [job for job in merged.plan.jobs if status[job.name] != JobResultStatus.SKIPPED]
+    if not jobs:
+        raise ConfigError(f"{run} has no job that was to run")
+    result: dict[str, Any] = {}
+    num_episodes = 0
+    for job in jobs:
+        rebuilds = rebuilds_of(job, read_commits(job_directory(run, job.name), job.name).rows)
+        completed = status[job.name] == JobResultStatus.COMPLETED
+        if completed and not rebuilds:
+            rebuilds = {0: []}
+        videos = _videos_by_episode(job_directory(run, job.name))
+        for index, episodes in rebuilds.items():
+            write_text(
+                output / job.name / f"episode_results_rebuild{index}.jsonl",
+                "".join(f"{json_line(episode.fields)}\n" for episode in episodes),
+            )
+            num_episodes += len(episodes)
+            for episode in episodes:
+                for source in videos.get((episode.row.env_id, episode.row.episode_index), ()):
+                    _copy(source, output / job.name / video_name(source.name, rebuild=index, fields=episode.fields))
+        result[job.name] = _run_result(job, rebuilds, completed=completed)
+    write_text(output / RESULT_FILE, json_text({"runs": result}))
+    write_text(output / MANIFEST_FILE, json_text(_manifest(merged, jobs, output)))
+    lines = [f"{_counted(num_episodes, 'episode')} of {_counted(len(jobs), 'job')} in {output}", *merged.problems]
+    failed = [job.name for job in jobs if status[job.name] != JobResultStatus.COMPLETED]
+    return [*lines, *(f"job '{name}' is {status[name]}, which Isaac Lab Arena calls failed" for name in failed)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArenaEpisode:
+    """An episode as it was committed, and in Isaac Lab Arena's fields."""
+
+    row: CommitRow
+    fields: dict[str, Any]
+
+
+def rebuilds_of(job: PlannedJob, rows: Sequence[CommitRow]) -> dict[int, list[ArenaEpisode]]:
+    """Return a job's episodes, by the rebuild that they belong to.
+
+    Arena knows an episode by ``env_id`` and ``episode_in_env`` alone. Here several ranks and attempts have an
+    environment 0, so those of rank r are numbered from ``r * num_envs`` on, and the episodes of each environment in the
+    order in which they ended.
+
+    Args:
+        job: The job.
+        rows: Its episodes, by index.
+    """
+    grouped: defaultdict[int, list[CommitRow]] = defaultdict(list)
+    for row in rows:
+        grouped[_rebuild(job, row.episode_index)].append(row)
+    return {index: _episodes(job, grouped[index]) for index in sorted(grouped)}
+
+
+def _rebuild(job: PlannedJob, episode_index: int) -> int:
+    num_rebuilds = int(job.config.get("num_rebuilds", 1))
+    if job.num_episodes is None or num_rebuilds < 2:
+        return 0
+    shares = split_evenly(job.num_episodes, num_rebuilds)
+    return next(index for index, share in enumerate(shares) if episode_index in share)
+
+
+def _episodes(job: PlannedJob, rows: Sequence[CommitRow]) -> list[ArenaEpisode]:
+    ended: defaultdict[int, int] = defaultdict(int)
+    episodes = []
+    for row in sorted(rows, key=lambda row: (row.attempt, row.timestamp, row.rank, row.env_id, row.episode_index)):
+        env_id = row.rank * job.num_envs + row.env_id
+        fields = {
+            "job_name": row.job_name,
+            "env_id": env_id,
+            "episode_in_env": ended[env_id],
+            "language_instruction": row.language_instruction,
+            "seed": row.seed,
+            "success": row.success,
+            "episode_length": row.episode_length,
+            "timestamp": row.timestamp,
+            "variations": row.variations,
+        }
+        ended[env_id] += 1
+        if row.progress is not None:
+            fields["progress"] = row.progress
+        episodes.append(ArenaEpisode(row=row, fields=fields))
+    return episodes
+
+
+def video_name(name: str, *, rebuild: int, fields: Mapping[str, Any]) -> str:
+    """Return Isaac Lab Arena's name of a video, in which an episode is known as in the lines of its rebuild.
+
+    Args:
+        name: The video's name in the run.
+        rebuild: The rebuild.
+        fields: The episode in Arena's fields.
+    """
+    said = parse_video_file_name(name)
+    camera = None if said is None else said.camera
+    kind = "viewport" if camera is None else "robot-cam"
+    env_id, episode = fields["env_id"], fields["episode_in_env"]
+    return f"{kind}-rebuild{rebuild}-env{env_id}-{camera or 'viewport'}-episode-{episode}.mp4"
+
+
+def _videos_by_episode(directory: Path) -> dict[tuple[int, int], list[Path]]:
+    """Return a job's videos by the environment and the index of their episode."""
+    found: dict[tuple[int, int], list[Path]] = {}
+    for path in sorted((directory / VIDEOS_FOLDER).glob("*.mp4")):
+        said = parse_video_file_name(path.name)
+        if said is not None and path.is_file() and not path.is_symlink():
+            found.setdefault((said.env_id, said.episode_index), []).append(path)
+    return found
+
+
+def _copy(source: Path, target: Path) -> None:
+    with storage_errors("write", target):
+        shutil.copyfile(source, target)
+
+
+def _run_result(job: PlannedJob, rebuilds: Mapping[int, Sequence[ArenaEpisode]], *, completed: bool) -> dict[str, Any]:
+    variant = job.policy_config.get("policy_variant")
+    return {
+        "environment": {"name": job.environment, "definition": job.environment},
+        "policy_variant": variant if isinstance(variant, str) and variant else _policy_name(job),
+        "status": "completed" if completed else "failed",
+        "rebuilds": [
+            {"index": index, "episodes": [episode.fields for episode in episodes]}
+            for index, episodes in rebuilds.items()
+        ],
+    }
+
+
+def _manifest(merged: MergedResults, jobs: Sequence[PlannedJob], output: Path) -> dict[str, Any]:
+    labels = {job.name: job.config.get("labels") or {} for job in jobs}
+    configured = any(own.get("task") or own.get("policy") for own in labels.values())
+    return {
+        "runs": [
+            {
+                "name": job.name,
+                "task": labels[job.name].get("task", job.environment),
+                "policy": labels[job.name].get("policy", _policy_name(job)),
+                "environment": job.environment,
+                "policy_type": job.policy_type,
+                "num_episodes": job.num_episodes,
+                "num_rebuilds": job.config.get("num_rebuilds", 1),
+                "num_envs": job.num_envs,
+                "language_instruction": job.config.get("language_instruction"),
+                "variations": job.config.get("variations") or {},
+            }
+            for job in jobs
+        ],
+        "experiment_name": output.resolve().name,
+        "created_at": merged.plan.created_at,
+        "source": "experiment_runner",
+        "label_source": "configured" if configured else "derived",
+        "schema_version": MANIFEST_SCHEMA_VERSION,
+    }
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _policy_name(job: PlannedJob) -> str:
+    return job.policy_type.replace(":", ".").rpartition(".")[2]

@@ -1,0 +1,59 @@
+import pytest
+
+from isaaclab_arena.cli.main import main
+from tests.results.evidence import planned, report, rows, write_plan, write_report, write_rows
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    write_plan(folder, planned(num_episodes=2))
+    write_rows(folder, rows("sf"))
+    write_report(folder, report())
+    return folder
+
+
+def test_a_run_is_exported_beside_itself_and_stays_as_it_is(run, capsys):
+    before = sorted(run.rglob("*"))
+    assert main(["export", str(run), "--arena"]) == 0
+    assert sorted(run.rglob("*")) == before
+    assert sorted(path.name for path in (run.parent / "run_arena").iterdir()) == [
+        "arena_experiment_result.json",
+        "experiment_manifest.json",
+        "lift",
+    ]
+    assert f"2 episodes of 1 job in {run.parent / 'run_arena'}" in capsys.readouterr().out
+
+
+def test_an_empty_folder_may_be_named(run, tmp_path):
+    (tmp_path / "there").mkdir()
+    assert main(["export", str(run), "--arena", "--output", str(tmp_path / "there")]) == 0
+    assert (tmp_path / "there" / "lift" / "episode_results_rebuild0.jsonl").is_file()
+
+
+@pytest.mark.parametrize("kind", ["full", "file", "link", "run"])
+def test_nothing_is_written_where_something_is(run, tmp_path, capsys, kind):
+    output = run if kind == "run" else tmp_path / "there"
+    if kind == "full":
+        output.mkdir()
+        (output / "thesis.txt").write_text("important")
+    elif kind == "file":
+        output.write_text("important")
+    elif kind == "link":
+        output.symlink_to(tmp_path / "nowhere")
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["export", str(run), "--arena", "--output", str(output)]) == 2
+    assert "--output: " in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_format_has_to_be_named(run, capsys):
+    assert main(["export", str(run)]) == 2
+    assert "give the one format to write: --arena" in capsys.readouterr().err
+
+
+def test_what_is_no_run_is_refused(tmp_path, capsys):
+    assert main(["export", str(tmp_path), "--arena", "--output", str(tmp_path / "there")]) == 2
+    assert "holds no run.json" in capsys.readouterr().err
+    assert not (tmp_path / "there").exists()
