@@ -56,9 +56,7 @@ def model_interface(modalities: Mapping[str, Modality], dimensions: Dimensions |
         ConfigError: If it needs something that is not given here: steps to come or long ago, or no instruction.
     """
     keys = {name: tuple(modality.modality_keys) for name, modality in modalities.items()}
-    steps = {
-        name: tuple(modalities[name].delta_indices) if keys.get(name) else PRESENT for name in ("video", "state")
-    }
+    steps = {name: tuple(modalities[name].delta_indices) if keys.get(name) else PRESENT for name in ("video", "state")}
     problems = [
         Problem(
             f"the model wants '{name}' at the steps {str(list(wanted))[:100]}; the present one, 0, and up to "

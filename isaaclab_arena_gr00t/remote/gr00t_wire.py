@@ -19,7 +19,7 @@ from isaaclab_arena_gr00t.remote.messages import (
     write_message,
 )
 from isaaclab_arena_gr00t.remote.npy_header import npy_header
-from isaaclab_arena_gr00t.remote.numpy_map import ArrayFormat, is_numpy_map, numpy_map, numpy_value
+from isaaclab_arena_gr00t.remote.numpy_map import ArrayFormat, NumpyMapError, is_numpy_map, numpy_map, numpy_value
 
 _ARRAY = "__ndarray_class__"
 _MODALITY = "__ModalityConfig_class__"
@@ -127,7 +127,7 @@ class _Reader:
 def _numpy_value(value: Mapping[Any, Any]) -> np.ndarray | np.generic:
     try:
         return numpy_value(value)
-    except ValueError as error:
+    except NumpyMapError as error:
         raise MessageError(str(error)) from error
 
 

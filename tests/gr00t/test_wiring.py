@@ -211,7 +211,10 @@ def test_joints_without_names_get_them_from_the_order_or_are_refused():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"video": ([0, 1], ["ego"])}, r"wants 'video' at the steps \[0, 1\]; the present one, 0, and up to 256 before"),
+        (
+            {"video": ([0, 1], ["ego"])},
+            r"wants 'video' at the steps \[0, 1\]; the present one, 0, and up to 256 before",
+        ),
         ({"video": ([-257, 0], ["ego"])}, r"wants 'video' at the steps \[-257, 0\]"),
         ({"video": ([0] * 258, ["ego"])}, r"wants 'video' at the steps \[0, 0"),
         ({"state": ([], ["arm"])}, r"wants 'state' at the steps \[\]"),

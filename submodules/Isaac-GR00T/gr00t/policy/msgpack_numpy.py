@@ -22,7 +22,7 @@ from gr00t.data.types import ModalityConfig
 from gr00t.errors import Gr00tError
 from gr00t.policy.message_check import ContentLimits, outline
 from gr00t.policy.npy_header import npy_header
-from gr00t.policy.numpy_map import ArrayFormat, is_numpy_map, numpy_map, numpy_value
+from gr00t.policy.numpy_map import ArrayFormat, NumpyMapError, is_numpy_map, numpy_map, numpy_value
 
 _ARRAY = "__ndarray_class__"
 _MODALITY = "__ModalityConfig_class__"
@@ -250,7 +250,7 @@ class _Reader:
 def _numpy_value(value: Mapping[Any, Any]) -> np.ndarray | np.generic:
     try:
         return numpy_value(value)
-    except ValueError as error:
+    except NumpyMapError as error:
         raise WireError(str(error)) from error
 
 

@@ -18,6 +18,10 @@ _MAX_SIZE = 2**48
 _LONGEST_WORDS = 100
 
 
+class NumpyMapError(ValueError):
+    """A map that stands for something else than an array or a number that may travel."""
+
+
 class ArrayFormat(Enum):
     """How arrays travel.
 
@@ -54,24 +58,24 @@ def numpy_value(value: Mapping[Any, Any]) -> np.ndarray | np.generic:
         value: A map of which `is_numpy_map` is true.
 
     Raises:
-        ValueError: If it stands for Python objects, text, complex numbers or structures, or there are not as many
+        NumpyMapError: If it stands for Python objects, text, complex numbers or structures, or there are not as many
             bytes as there should be.
     """
     if b"complex" in value:
-        raise ValueError("a complex number may not travel")
+        raise NumpyMapError("a complex number may not travel")
     dtype, data = _dtype(value), value.get(b"data")
     if not isinstance(data, bytes):
-        raise ValueError(f"an array travels as bytes, this one is a {type(data).__name__}")
+        raise NumpyMapError(f"an array travels as bytes, this one is a {type(data).__name__}")
     is_array = value[b"nd"]
     if not isinstance(is_array, bool):
-        raise ValueError(f"whether a value is an array is true or false, not a {type(is_array).__name__}")
+        raise NumpyMapError(f"whether a value is an array is true or false, not a {type(is_array).__name__}")
     shape = value.get(b"shape") if is_array else []
     if not isinstance(shape, list):
-        raise ValueError(f"the shape of an array is a list, this one is a {type(shape).__name__}")
+        raise NumpyMapError(f"the shape of an array is a list, this one is a {type(shape).__name__}")
     is_shape = len(shape) <= _MAX_DIMENSIONS and all(type(size) is int and 0 <= size <= _MAX_SIZE for size in shape)
     if not is_shape or math.prod(shape) * dtype.itemsize != len(data):
         shown = repr(tuple(shape[:_MAX_DIMENSIONS]))[:_LONGEST_WORDS]
-        raise ValueError(f"an array of shape {shown} and type {dtype} came with {len(data)} bytes")
+        raise NumpyMapError(f"an array of shape {shown} and type {dtype} came with {len(data)} bytes")
     array = np.frombuffer(data, dtype=dtype).reshape(shape)
     return array.copy() if is_array else array[()]
 
@@ -79,13 +83,13 @@ def numpy_value(value: Mapping[Any, Any]) -> np.ndarray | np.generic:
 def _dtype(value: Mapping[Any, Any]) -> np.dtype:
     kind, name = value.get(b"kind", b""), value.get(b"type")
     if kind != b"":
-        raise ValueError(f"an array of kind {repr(kind)[:_LONGEST_WORDS]} may not travel")
+        raise NumpyMapError(f"an array of kind {repr(kind)[:_LONGEST_WORDS]} may not travel")
     if not isinstance(name, str) or _TYPE_NAME.fullmatch(name) is None:
-        raise ValueError(f"there is no array of type {repr(name)[:_LONGEST_WORDS]}")
+        raise NumpyMapError(f"there is no array of type {repr(name)[:_LONGEST_WORDS]}")
     try:
         dtype = np.dtype(name)
     except TypeError as error:
-        raise ValueError(f"there is no array of type '{name}'") from error
+        raise NumpyMapError(f"there is no array of type '{name}'") from error
     if dtype.kind not in _KINDS:
-        raise ValueError(f"an array of {dtype} may not travel; booleans, integers and floats may")
+        raise NumpyMapError(f"an array of {dtype} may not travel; booleans, integers and floats may")
     return dtype

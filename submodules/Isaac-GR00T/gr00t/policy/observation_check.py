@@ -31,8 +31,10 @@ def check_observation(
             raise ObservationError(f"the observation lacks '{modality}'; it needs {', '.join(_OBSERVED)}")
         entries, config = observation[modality], configs[modality]
         _check_mapping(entries, f"observation['{modality}']")
-        for key in config.modality_keys:
+        for place, key in enumerate(config.modality_keys):
             if key not in entries:
+                if modality == "language" and place > 0:
+                    continue  # Only the first is heeded.
                 raise ObservationError(
                     f"{modality} lacks '{key}'; it needs {config.modality_keys} and has {sorted(entries)}"
                 )
