@@ -130,6 +130,42 @@ def test_a_map_that_promises_a_large_array_takes_no_memory(unpack, kind):
     assert peak < MEGABYTE
 
 
+@pytest.mark.parametrize("unpack", [msgpack_numpy.unpack, gr00t_wire.unpack], ids=["model", "policy"])
+@pytest.mark.parametrize("field", [b"nd", b"type", b"kind", b"shape", b"data"])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_what_is_said_of_a_wrong_map_is_not_made_from_all_that_it_holds(unpack, field, wrapped):
+    """Written out, bytes take four times the memory."""
+    large: Any = bytes(8 * MEGABYTE)
+    entry = {b"nd": True, b"type": "<f8", b"kind": b"", b"shape": [1], b"data": bytes(8)}
+    data = packed({**entry, field: [large] if wrapped else large})
+    tracemalloc.start()
+    with pytest.raises((WireError, MessageError)) as caught:
+        unpack(data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 12 * MEGABYTE
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("unpack", "message"),
+    [
+        (openpi_wire.unpack, {b"__ndarray__": True, b"data": b"", b"dtype": "<f4", b"shape": [bytes(8 * MEGABYTE)]}),
+        (openpi_wire.unpack, {b"__ndarray__": True, b"shape": {bytes(8 * MEGABYTE): 1}}),
+        (gr00t_wire.unpack, {"__ModalityConfig_class__": True, "as_json": {bytes(8 * MEGABYTE): 1}}),
+    ],
+    ids=["shape", "key of a shape", "key of a modality"],
+)
+def test_what_is_said_of_a_servers_wrong_answer_is_not_made_from_all_that_it_holds(unpack, message):
+    data = packed(message)
+    tracemalloc.start()
+    with pytest.raises(MessageError):
+        unpack(data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 12 * MEGABYTE
+
+
 @pytest.mark.parametrize(("num_frames", "fits"), [(15, True), (16, True), (17, False)])
 @pytest.mark.parametrize("protocol", [zmtp, our_zmtp], ids=["model", "policy"])
 def test_a_message_has_at_most_16_frames(protocol, num_frames, fits):

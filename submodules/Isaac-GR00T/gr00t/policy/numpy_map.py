@@ -15,7 +15,7 @@ _KINDS = "biuf"
 _TYPE_NAME = re.compile(r"[<>|=]?[a-zA-Z?]\d{0,9}")
 _MAX_DIMENSIONS = 32
 _MAX_SIZE = 2**48
-_LONGEST_WORDS = 100
+_LONGEST_NAME = 32
 
 
 class NumpyMapError(ValueError):
@@ -70,11 +70,11 @@ def numpy_value(value: Mapping[Any, Any]) -> np.ndarray | np.generic:
     if not isinstance(is_array, bool):
         raise NumpyMapError(f"whether a value is an array is true or false, not a {type(is_array).__name__}")
     shape = value.get(b"shape") if is_array else []
-    if not isinstance(shape, list):
-        raise NumpyMapError(f"the shape of an array is a list, this one is a {type(shape).__name__}")
-    is_shape = len(shape) <= _MAX_DIMENSIONS and all(type(size) is int and 0 <= size <= _MAX_SIZE for size in shape)
+    if not isinstance(shape, list) or any(type(size) is not int for size in shape):
+        raise NumpyMapError("the shape of an array is a list of whole numbers, this one is not")
+    is_shape = len(shape) <= _MAX_DIMENSIONS and all(0 <= size <= _MAX_SIZE for size in shape)
     if not is_shape or math.prod(shape) * dtype.itemsize != len(data):
-        shown = repr(tuple(shape[:_MAX_DIMENSIONS]))[:_LONGEST_WORDS]
+        shown = f"{tuple(shape[:_MAX_DIMENSIONS])!r:.100}"
         raise NumpyMapError(f"an array of shape {shown} and type {dtype} came with {len(data)} bytes")
     array = np.frombuffer(data, dtype=dtype).reshape(shape)
     return array.copy() if is_array else array[()]
@@ -83,9 +83,9 @@ def numpy_value(value: Mapping[Any, Any]) -> np.ndarray | np.generic:
 def _dtype(value: Mapping[Any, Any]) -> np.dtype:
     kind, name = value.get(b"kind", b""), value.get(b"type")
     if kind != b"":
-        raise NumpyMapError(f"an array of kind {repr(kind)[:_LONGEST_WORDS]} may not travel")
+        raise NumpyMapError(f"an array of kind {_in_words(kind)} may not travel")
     if not isinstance(name, str) or _TYPE_NAME.fullmatch(name) is None:
-        raise NumpyMapError(f"there is no array of type {repr(name)[:_LONGEST_WORDS]}")
+        raise NumpyMapError(f"there is no array of type {_in_words(name)}")
     try:
         dtype = np.dtype(name)
     except TypeError as error:
@@ -93,3 +93,9 @@ def _dtype(value: Mapping[Any, Any]) -> np.dtype:
     if dtype.kind not in _KINDS:
         raise NumpyMapError(f"an array of {dtype} may not travel; booleans, integers and floats may")
     return dtype
+
+
+def _in_words(value: object) -> str:
+    """Return a short name as it is, and of anything else only what it is: it may be as large as the message."""
+    is_name = isinstance(value, (str, bytes)) and len(value) <= _LONGEST_NAME
+    return repr(value) if is_name else f"that is a {type(value).__name__}"
