@@ -1,5 +1,6 @@
 import json
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,20 @@ def test_observations_with_flat_keys_are_answered_with_flat_keys(policy: Gr00tPo
     assert list(wrapped.get_action({**flat, "video.rear": flat["video.head"], "q": [1]})[0]) == list(
         wrapped.get_action(flat)[0]
     )
+
+
+@pytest.mark.parametrize("wrong", [bytes(1 << 23), [[bytes(1 << 23)]], {"a": [bytes(1 << 23)]}, [["x" * (1 << 23), 1]]])
+def test_what_is_said_of_a_large_observation_is_not_made_from_all_of_it(
+    policy: Gr00tPolicy, observe: Observe, wrong: Any
+) -> None:
+    seen = observe(1)
+    seen["language"][_LANGUAGE] = wrong
+    tracemalloc.start()
+    with pytest.raises(ObservationError, match="should be a list of B lists of one str each"):
+        policy.check_observation(seen)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from gr00t.policy.policy import BasePolicy
 
 _COARSE_ACTION = "annotation.human.coarse_action"
 """What some environments call the instruction of models that call it ``task``."""
+_LONGEST_NAME = 64
+_MOST_NAMES = 20
 
 
 class Gr00tSimPolicyWrapper(BasePolicy):
@@ -77,11 +79,12 @@ def is_flat(observation: object) -> bool:
 
 def _entry(observation: Mapping[str, Any], key: str) -> Any:
     if key not in observation:
-        raise ObservationError(f"the observation lacks '{key}'; it has {', '.join(sorted(map(str, observation)))}")
+        found = sorted(name[:_LONGEST_NAME] for name in observation if isinstance(name, str))[:_MOST_NAMES]
+        raise ObservationError(f"the observation lacks '{key}'; it has {', '.join(found)}")
     return observation[key]
 
 
 def _rows(key: str, rows: Any) -> list[list[str]]:
     if not isinstance(rows, (list, tuple, np.ndarray)):
         raise ObservationError(f"'{key}' should be a list of one str per row, and is a {type(rows).__name__}")
-    return [[text if isinstance(text, str) else str(text)] for text in rows]
+    return [[text] for text in rows]
