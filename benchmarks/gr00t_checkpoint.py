@@ -34,7 +34,7 @@ def modalities() -> dict[str, ModalityConfig]:
         "video": ModalityConfig(delta_indices=[0], modality_keys=list(interface.video_keys)),
         "state": ModalityConfig(delta_indices=[0], modality_keys=list(interface.state_keys)),
         "action": ModalityConfig(delta_indices=steps, modality_keys=list(interface.action_keys)),
-        "language": ModalityConfig(delta_indices=[0], modality_keys=[interface.language_key]),
+        "language": ModalityConfig(delta_indices=[0], modality_keys=list(interface.language_keys)),
     }
 
 

@@ -13,10 +13,10 @@ from isaaclab_arena.policy.policy_base import PolicyCfg
 
 YAML_OPTION = "policy_config_yaml_path"
 
-_EMBODIMENT_OF_TASK_MODE = {
-    "g1_locomanipulation": "NEW_EMBODIMENT",
-    "gr1_tabletop_manipulation": "GR1",
-    "droid_manipulation": "OXE_DROID",
+_EMBODIMENTS_OF_TASK_MODE = {
+    "g1_locomanipulation": ("NEW_EMBODIMENT",),
+    "gr1_tabletop_manipulation": ("GR1",),
+    "droid_manipulation": ("OXE_DROID", "OXE_DROID_RELATIVE_EEF_RELATIVE_JOINT"),
 }
 JOINT_FILES = ("policy_joints_config_path", "action_joints_config_path", "state_joints_config_path")
 _PATHS = ("modality_config_path", *JOINT_FILES)
@@ -187,12 +187,12 @@ def _wrong_task_mode(config: Gr00tClosedloopPolicyConfig) -> list[Problem]:
     mode = config.task_mode_name
     if mode is None:
         return []
-    if mode not in _EMBODIMENT_OF_TASK_MODE:
-        message = f"no task mode called '{mode}'{did_you_mean(mode, _EMBODIMENT_OF_TASK_MODE)}"
+    if mode not in _EMBODIMENTS_OF_TASK_MODE:
+        message = f"no task mode called '{mode}'{did_you_mean(mode, _EMBODIMENTS_OF_TASK_MODE)}"
         return [Problem(message, key="task_mode_name")]
-    due = _EMBODIMENT_OF_TASK_MODE[mode]
-    if config.embodiment_tag.upper() != due:
-        message = f"'{mode}' is for embodiment_tag {due}, not {config.embodiment_tag}; leave it out"
+    due = _EMBODIMENTS_OF_TASK_MODE[mode]
+    if config.embodiment_tag.strip().upper() not in due:
+        message = f"'{mode}' is for embodiment_tag {' or '.join(due)}, not {config.embodiment_tag}; leave it out"
         return [Problem(message, key="task_mode_name")]
     return []
 

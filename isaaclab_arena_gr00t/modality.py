@@ -17,6 +17,12 @@ class Modality(Protocol):
 Dimensions = Mapping[str, Mapping[str, int]]
 """``state`` and ``action`` to the size of each key."""
 
+PRESENT = (0,)
+"""The steps of a model that is shown nothing but the present one."""
+
+_LONGEST_HISTORY = 256
+"""Control steps that are remembered at most; a model or a server that asks for more is a mistake, or an attack."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInterface:
@@ -26,36 +32,42 @@ class ModelInterface:
         video_keys: Names of its pictures, in order.
         state_keys: Names of the groups of its state.
         action_keys: Names of the groups of its action.
-        language_key: Name of its instruction.
+        language_keys: Names of its instruction. A model with several heeds the first, and may want all to be there.
         horizon: Control steps that it predicts.
         dimensions: Size of each state and action key, None where the model does not say.
+        video_steps: At which control steps it is shown pictures: 0 is the present one, -15 the one 15 steps before.
+        state_steps: At which control steps it is shown the state.
     """
 
     video_keys: tuple[str, ...]
     state_keys: tuple[str, ...]
     action_keys: tuple[str, ...]
-    language_key: str
+    language_keys: tuple[str, ...]
     horizon: int
     dimensions: Dimensions | None = None
+    video_steps: tuple[int, ...] = PRESENT
+    state_steps: tuple[int, ...] = PRESENT
 
 
 def model_interface(modalities: Mapping[str, Modality], dimensions: Dimensions | None) -> ModelInterface:
     """Return what a model takes and gives, from its modality configuration.
 
     Raises:
-        ConfigError: If it needs something that is not given here: earlier frames, or more than one instruction.
+        ConfigError: If it needs something that is not given here: steps to come or long ago, or no instruction.
     """
     keys = {name: tuple(modality.modality_keys) for name, modality in modalities.items()}
+    steps = {name: tuple(modalities[name].delta_indices) if keys.get(name) else PRESENT for name in ("video", "state")}
     problems = [
         Problem(
-            f"the model wants '{name}' at the steps {list(modality.delta_indices)}; only the present one, [0], is given"
+            f"the model wants '{name}' at the steps {str(list(wanted))[:100]}; the present one, 0, and up to "
+            f"{_LONGEST_HISTORY} before it, -{_LONGEST_HISTORY}, are given"
         )
-        for name, modality in modalities.items()
-        if name in {"video", "state"} and modality.modality_keys and list(modality.delta_indices) != [0]
+        for name, wanted in steps.items()
+        if not 1 <= len(wanted) <= _LONGEST_HISTORY + 1 or min(wanted) < -_LONGEST_HISTORY or max(wanted) > 0
     ]
     languages = keys.get("language", ())
-    if len(languages) != 1:
-        problems.append(Problem(f"the model must take exactly one instruction, it takes {len(languages)}"))
+    if not languages:
+        problems.append(Problem("the model takes no instruction"))
     if not keys.get("action"):
         problems.append(Problem("the model has no actions"))
     if problems:
@@ -64,7 +76,9 @@ def model_interface(modalities: Mapping[str, Modality], dimensions: Dimensions |
         video_keys=keys.get("video", ()),
         state_keys=keys.get("state", ()),
         action_keys=keys["action"],
-        language_key=languages[0],
+        language_keys=languages,
         horizon=len(list(modalities["action"].delta_indices)),
         dimensions=dimensions,
+        video_steps=steps["video"],
+        state_steps=steps["state"],
     )

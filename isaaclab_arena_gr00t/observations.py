@@ -1,6 +1,7 @@
 """What an environment shows, as a GR00T model takes it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,32 +14,70 @@ from isaaclab_arena_gr00t.joints import from_groups, to_groups
 from isaaclab_arena_gr00t.wiring import CAMERA_GROUP, STATE_GROUP, Wiring
 
 
-def model_observation(
-    observation: Observation, wiring: Wiring, env_ids: Sequence[int], instructions: Sequence[str]
-) -> dict[str, Any]:
-    """Return the observation of some rows as a model takes it.
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """What a model is shown of some rows.
+
+    Attributes:
+        video: Video key to the pictures. Shape of each: (n, video steps, height, width, 3), uint8.
+        state: The observations of the state, side by side; None if there are none. Shape: (n, state steps, size),
+            float32.
+    """
+
+    video: Mapping[str, torch.Tensor]
+    state: torch.Tensor | None
+
+
+def pictures(observation: Observation, wiring: Wiring, env_ids: Sequence[int] | slice) -> dict[str, torch.Tensor]:
+    """Return what some rows look like at the present step. Shape of each: (n, height, width, 3), uint8."""
+    height, width = wiring.image_size
+    return {
+        key: resized_with_padding(observation[CAMERA_GROUP][camera][env_ids], height=height, width=width)
+        for key, camera in wiring.cameras.items()
+    }
+
+
+def state_values(observation: Observation, wiring: Wiring, env_ids: Sequence[int] | slice) -> torch.Tensor | None:
+    """Return the state of some rows at the present step; None if there is none. Shape: (n, size), float32."""
+    if not wiring.state_terms:
+        return None
+    return torch.cat([observation[STATE_GROUP][name][env_ids].to(torch.float32) for name in wiring.state_terms], dim=1)
+
+
+def shown_now(observation: Observation, wiring: Wiring, env_ids: Sequence[int]) -> Shown:
+    """Return what a model is shown that looks at the present step only.
 
     Args:
         observation: Nested dict of tensors, batched by environment.
         wiring: Where everything is.
         env_ids: The rows, in the order in which the model is to get them; one may be named several times.
-        instructions: What each of them is told.
+    """
+    rows = list(env_ids)
+    state = state_values(observation, wiring, rows)
+    return Shown(
+        video={key: values[:, None] for key, values in pictures(observation, wiring, rows).items()},
+        state=None if state is None else state[:, None],
+    )
+
+
+def model_observation(shown: Shown, wiring: Wiring, instructions: Sequence[str]) -> dict[str, Any]:
+    """Return the observation of some rows as a model takes it.
+
+    Args:
+        shown: What the rows show.
+        wiring: Where everything is.
+        instructions: What each of the rows is told.
 
     Returns:
-        ``video``: key to (n, 1, height, width, 3), uint8; ``state``: key to (n, 1, size), float32; ``language``: key
-        to a list of n lists of one text.
+        ``video``: key to (n, video steps, height, width, 3), uint8; ``state``: key to (n, state steps, size), float32;
+        ``language``: key to a list of n lists of one text.
     """
-    height, width = wiring.image_size
-    rows = list(env_ids)
-    video = {
-        key: _array(resized_with_padding(observation[CAMERA_GROUP][camera][rows], height=height, width=width))
-        for key, camera in wiring.cameras.items()
+    state = {} if shown.state is None else to_groups(shown.state, wiring.state)
+    return {
+        "video": {key: _array(values) for key, values in shown.video.items()},
+        "state": {key: _array(values) for key, values in state.items()},
+        "language": {key: [[text] for text in instructions] for key in wiring.language_keys},
     }
-    state: dict[str, np.ndarray] = {}
-    if wiring.state_terms:
-        terms = [observation[STATE_GROUP][name][rows].to(torch.float32) for name in wiring.state_terms]
-        state = {key: _array(value) for key, value in to_groups(torch.cat(terms, dim=1), wiring.state).items()}
-    return {"video": video, "state": state, "language": {wiring.language_key: [[text] for text in instructions]}}
 
 
 def action_chunks(answer: Mapping[str, Any], wiring: Wiring, *, num_rows: int, chunk_length: int) -> torch.Tensor:
@@ -74,5 +113,5 @@ def action_chunks(answer: Mapping[str, Any], wiring: Wiring, *, num_rows: int, c
 
 
 def _array(values: torch.Tensor) -> np.ndarray:
-    """Return values with a dimension for time behind the rows, in memory that is laid out in order."""
-    return values[:, None].contiguous().cpu().numpy()
+    """Return values in memory that is laid out in order."""
+    return values.contiguous().cpu().numpy()

@@ -12,7 +12,7 @@ from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig
 from isaaclab_arena_gr00t.joint_files import JointFiles
 from isaaclab_arena_gr00t.joint_wiring import wired_action, wired_state
-from isaaclab_arena_gr00t.modality import ModelInterface
+from isaaclab_arena_gr00t.modality import PRESENT, ModelInterface
 
 CAMERA_GROUP = "camera_obs"
 STATE_GROUP = "policy"
@@ -28,7 +28,9 @@ class Wiring:
         state_terms: Observations of the group ``policy`` whose values, side by side, are the state.
         state: State key to its places in the state.
         action: Action key to its places in the action; together every place exactly once.
-        language_key: Name of the instruction.
+        language_keys: Names of the instruction, all of which hold the same words.
+        video_steps: At which control steps pictures are shown, 0 being the present one.
+        state_steps: At which control steps the state is shown.
     """
 
     cameras: Mapping[str, str]
@@ -36,7 +38,9 @@ class Wiring:
     state_terms: tuple[str, ...]
     state: Mapping[str, tuple[int, ...]]
     action: Mapping[str, tuple[int, ...]]
-    language_key: str
+    language_keys: tuple[str, ...]
+    video_steps: tuple[int, ...] = PRESENT
+    state_steps: tuple[int, ...] = PRESENT
 
 
 class Spaces(Protocol):
@@ -92,7 +96,9 @@ def wired(
         state_terms=state_terms,
         state=state,
         action=action,
-        language_key=model.language_key,
+        language_keys=model.language_keys,
+        video_steps=model.video_steps,
+        state_steps=model.state_steps,
     )
 
 

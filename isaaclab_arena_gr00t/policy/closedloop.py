@@ -26,8 +26,9 @@ from isaaclab_arena_gr00t.config import (
 )
 from isaaclab_arena_gr00t.joint_files import JointFiles, read_joint_files
 from isaaclab_arena_gr00t.modality import Dimensions, Modality, model_interface
-from isaaclab_arena_gr00t.observations import action_chunks, model_observation
+from isaaclab_arena_gr00t.observations import Shown, action_chunks, model_observation
 from isaaclab_arena_gr00t.policy.action_chunking import ActionChunks, ActionSource
+from isaaclab_arena_gr00t.policy.frame_history import ShownHistory
 from isaaclab_arena_gr00t.policy.temporal_ensembling import EnsembledChunks
 from isaaclab_arena_gr00t.wiring import Wiring, wired
 
@@ -59,7 +60,8 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
 
     Only rows that need a chunk are part of a query. Each row has its own instruction. The noise of the model's sampler
     comes from the episode's own stream, one seed per query, so that an episode's actions do not depend on which others
-    share a query.
+    share a query. A model that is shown earlier steps is shown those of the row's own episode, and before the first
+    of them the first.
 
     Subclasses say where the model is: they define `query` and `modality_config`.
 
@@ -85,6 +87,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         self._instructions: dict[int, str] = {}
         self._generators: dict[int, np.random.Generator] = {}
         self._source: ActionSource | None = None
+        self._history: ShownHistory | None = None
         self._wired: tuple[Environment, Wiring] | None = None
 
     @abstractmethod
@@ -92,8 +95,8 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         """Ask the model.
 
         Args:
-            observation: ``video``: key to (n, 1, height, width, 3), uint8; ``state``: key to (n, 1, size), float32;
-                ``language``: key to a list of n lists of one text.
+            observation: ``video``: key to (n, video steps, height, width, 3), uint8; ``state``: key to (n, state
+                steps, size), float32; ``language``: key to a list of n lists of one text.
             noise_seeds: One number per row from which its noise is to be drawn.
 
         Returns:
@@ -190,7 +193,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         for start in starts:
             self._instructions[start.env_id] = start.language_instruction
             self._generators[start.env_id] = start.episode.policy_generator()
-        self._source = source.restarted(_rows([start.env_id for start in starts], env))
+        self._restart(source, _rows([start.env_id for start in starts], env))
 
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
         """Ask no more for rows that rest."""
@@ -200,9 +203,10 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
         """Forget what is left of the chunks of the named rows; with None also instructions and noise streams."""
         if env_ids is None:
-            self._instructions, self._generators, self._source, self._wired = {}, {}, None, None
+            self._instructions, self._generators = {}, {}
+            self._source, self._history, self._wired = None, None, None
         elif self._source is not None:
-            self._source = self._source.restarted(env_ids)
+            self._restart(self._source, env_ids)
 
     def set_task_description(self, task_description: str | None) -> str | None:
         """Say what to do in rows that start without words of their own; the YAML file's where nothing is said."""
@@ -218,10 +222,12 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
             PolicyError: If the model's answer does not fit, or a row has no instruction.
         """
         source = self._source_for(env, all_active=True)
+        history = self._history_for(env)
+        history.push(observation)
         env_ids = torch.nonzero(source.needs_chunk()).flatten()
         if len(env_ids):
             self.count.rows_of_all += env.num_envs
-            chunks = self._chunks(env, observation, env_ids.tolist())
+            chunks = self._chunks(env, history, observation, env_ids.tolist())
             source = source.refilled(env_ids, chunks.to(env.device))
         action, self._source = source.popped()
         return action
@@ -240,7 +246,15 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
             )
         self.reset()
 
-    def _chunks(self, env: Environment, observation: Observation, env_ids: list[int]) -> torch.Tensor:
+    def _restart(self, source: ActionSource, env_ids: torch.Tensor) -> None:
+        """Have nothing left of what these rows did and showed before."""
+        self._source = source.restarted(env_ids)
+        if self._history is not None:
+            self._history.restart(env_ids)
+
+    def _chunks(
+        self, env: Environment, history: ShownHistory, observation: Observation, env_ids: list[int]
+    ) -> torch.Tensor:
         """Return new chunks for some rows. Shape: (len(env_ids), chunk_length, action_dim)."""
         wiring = self._wiring_of(env)
         seeds = [self._draw_seed(env_id) for env_id in env_ids]
@@ -250,14 +264,16 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
             rows, part_seeds = env_ids[first : first + size], seeds[first : first + size]
             num_missing = size - len(rows)
             # What fills up is thrown away; repeating a row makes sure that it is something the model accepts.
-            chunks = self._ask(observation, wiring, rows + rows[:1] * num_missing, part_seeds + [0] * num_missing)
+            rows_asked = rows + rows[:1] * num_missing
+            shown = history.shown(observation, rows_asked)
+            chunks = self._ask(shown, wiring, rows_asked, part_seeds + [0] * num_missing)
             parts.append(chunks[: len(rows)])
             self.count.rows_needed += len(rows)
         return torch.cat(parts)
 
-    def _ask(self, observation: Observation, wiring: Wiring, env_ids: list[int], seeds: list[int]) -> torch.Tensor:
+    def _ask(self, shown: Shown, wiring: Wiring, env_ids: list[int], seeds: list[int]) -> torch.Tensor:
         words = [self._instruction(env_id) for env_id in env_ids]
-        answer = self.query(model_observation(observation, wiring, env_ids, words), seeds)
+        answer = self.query(model_observation(shown, wiring, words), seeds)
         self.count.queries += 1
         self.count.rows_asked += len(env_ids)
         length = self.settings.action_chunk_length
@@ -295,6 +311,12 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         # A loop that starts no episodes by name plays in all rows.
         return source.restarted(_rows(range(env.num_envs), env)) if all_active else source
 
+    def _history_for(self, env: Environment) -> ShownHistory:
+        wiring, history = self._wiring_of(env), self._history
+        if history is None or (history.num_envs, history.wiring) != (env.num_envs, wiring):
+            self._history = history = ShownHistory(wiring, env.num_envs)
+        return history
+
     def _wiring_of(self, env: Environment) -> Wiring:
         if self._wired is None or self._wired[0] is not env:
             model = model_interface(self.modality_config(), self.dimensions())
@@ -305,7 +327,10 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
     def _try_out(self, env: Environment, wiring: Wiring) -> None:
         """Ask once for a row of zeros: the only way to learn the sizes of a model that does not tell them."""
         size = self.rows_per_query(env.num_envs) or 1
-        nothing = model_observation(_zeros(env, wiring), wiring, [0] * size, ["nothing"] * size)
+        observation = _zeros(env, wiring)
+        history = ShownHistory(wiring, num_envs=1)
+        history.push(observation)
+        nothing = model_observation(history.shown(observation, [0] * size), wiring, ["nothing"] * size)
         try:
             answer = self.query(nothing, [0] * size)
             action_chunks(answer, wiring, num_rows=size, chunk_length=self.settings.action_chunk_length)

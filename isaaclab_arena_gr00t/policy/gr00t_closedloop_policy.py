@@ -23,6 +23,15 @@ logger = logging.getLogger("isaaclab_arena.gr00t")
 NOISE_SEEDS = "noise_seeds"
 """The option of a query that gives each row its noise, where the model package honours it."""
 
+_SAME_ROBOT = (
+    ("unitree_g1", "unitree_g1_full_body_with_waist_height_nav_cmd"),
+    ("libero_panda", "libero_sim"),
+    ("behavior_r1_pro", "sim_behavior_r1_pro"),
+    ("oxe_google", "simpler_env_google"),
+    ("oxe_widowx", "simpler_env_widowx"),
+)
+"""What GR00T N1.6 and N1.7 call the same robots, where they differ."""
+
 CPU_ROWS_PER_QUERY = 4
 """On a CPU time goes with the number of rows, so small queries cost little, and one size gives the same bits always."""
 
@@ -205,7 +214,7 @@ def _global_noise(noise_seeds: Sequence[int], device: torch.device) -> Iterator[
 
 
 def embodiment_tag(name: str) -> Any:
-    """Return the ``EmbodimentTag`` of that name or value, in any case.
+    """Return the ``EmbodimentTag`` of that name or value, in any case, or of what another release calls that robot.
 
     Raises:
         ConfigError: If there is none, or the model package is not installed.
@@ -218,9 +227,11 @@ def embodiment_tag(name: str) -> Any:
             "pip install -e submodules/Isaac-GR00T, or NVIDIA's"
         )
         raise ConfigError(message) from error
-    for tag in EmbodimentTag:
-        if name.casefold() in {tag.name.casefold(), str(tag.value).casefold()}:
-            return tag
+    wanted = name.strip().casefold()
+    for names in ((wanted,), *(names for names in _SAME_ROBOT if wanted in names)):
+        for tag in EmbodimentTag:
+            if tag.name.casefold() in names or str(tag.value).casefold() in names:
+                return tag
     known = [tag.name for tag in EmbodimentTag]
     raise ConfigError(Problem(f"there is no embodiment '{name}'{did_you_mean(name, known)}", key="embodiment_tag"))
 

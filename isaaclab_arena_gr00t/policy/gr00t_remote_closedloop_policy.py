@@ -14,6 +14,7 @@ from isaaclab_arena_gr00t.modality import Modality
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
 from isaaclab_arena_gr00t.remote.address import address_problems, server_address
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
+from isaaclab_arena_gr00t.remote.flat_keys import flattened, without_prefix
 from isaaclab_arena_gr00t.remote.gr00t_wire import RemoteModality
 from isaaclab_arena_gr00t.remote.messages import in_words
 
@@ -71,6 +72,8 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
         self.check_options(config)
         super().__init__(config)
         self._connection: PolicyServerConnection | None = PolicyServerConnection(server_address(config))
+        self._has_answered = False
+        self._takes_flat_keys = False
         try:
             self._modalities = self._read_modalities()
         except BaseException:
@@ -115,6 +118,29 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
             ServerUnreachableError: If the server is gone and does not come back in time, or takes too long.
             PolicyError: If it answers with an error, or not with actions.
         """
+        if self._takes_flat_keys:
+            return without_prefix(self._asked(flattened(observation), noise_seeds))
+        try:
+            action = self._asked(observation, noise_seeds)
+        except PolicyError as error:
+            if self._has_answered:
+                raise
+            action = self._asked_with_flat_keys(observation, noise_seeds, error)
+        self._has_answered = True
+        return action
+
+    def _asked_with_flat_keys(
+        self, observation: dict[str, Any], noise_seeds: list[int], error: PolicyError
+    ) -> Mapping[str, np.ndarray]:
+        """Ask as a server wants it whose policy is wrapped for simulation, of which it says nothing beforehand."""
+        try:
+            action = without_prefix(self._asked(flattened(observation), noise_seeds))
+        except PolicyError:
+            raise error from None
+        self._takes_flat_keys = True
+        return action
+
+    def _asked(self, observation: dict[str, Any], noise_seeds: list[int]) -> dict[str, np.ndarray]:
         answer = self._request("get_action", {"observation": observation, "options": {"noise_seeds": noise_seeds}})
         action = answer[0] if isinstance(answer, list) and answer else answer
         if not isinstance(action, dict) or not all(isinstance(values, np.ndarray) for values in action.values()):
@@ -156,7 +182,7 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
                 f"the policy server does not say what its model takes and gives: {', '.join(_MODALITIES)} are due, "
                 f"it answered {in_words(answer)}; make sure that remote_host and remote_port name the right one"
             )
-        return found
+        return {name: found[name] for name in _MODALITIES}
 
 
 def _wrong_scheduler(config: Gr00tRemoteClosedloopPolicyArgs) -> list[Problem]:

@@ -9,9 +9,10 @@ from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError, Pro
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage.contents import UNKNOWN
 from isaaclab_arena_gr00t.remote.address import KEY_FILE_OPTION, ServerAddress
-from isaaclab_arena_gr00t.remote.gr00t_wire import pack, unpack
+from isaaclab_arena_gr00t.remote.gr00t_wire import pack, received
 from isaaclab_arena_gr00t.remote.identity import identity_line, same_server
 from isaaclab_arena_gr00t.remote.messages import DEFAULT_LIMITS, MessageError, MessageLimits
+from isaaclab_arena_gr00t.remote.numpy_map import ArrayFormat
 from isaaclab_arena_gr00t.remote.request_socket import AnswerTooLargeError, RequestSocket
 
 # Below the program's own logger, so that it is in the log of the rank.
@@ -35,6 +36,9 @@ class PolicyServerConnection:
     ping again. Until then it is pinged, at first often and then less and less, for ``wait_for_server_s`` in all. The
     requests of this package may be repeated: an answer follows from the request alone.
 
+    Arrays are sent in the form that the server's answers have, which shows before the first of them is sent: ask for
+    ``get_modality_config`` first.
+
     Args:
         address: The server.
         limits: How large its answers may be.
@@ -46,6 +50,7 @@ class PolicyServerConnection:
         self._socket: RequestSocket | None = None
         self._loss = ""
         self._stated: str | None = None
+        self._arrays = ArrayFormat.NPY
 
     def wait_until_ready(self) -> None:
         """Return when the server answers.
@@ -119,15 +124,16 @@ class PolicyServerConnection:
         if self.address.api_token:
             request["api_token"] = self.address.api_token
         try:
-            return pack(request)
+            return pack(request, self._arrays)
         except MessageError as error:
             raise PolicyError(f"'{endpoint}' cannot be asked of the policy server: {error}") from error
 
     def _message(self, answer: bytes | bytearray, endpoint: str) -> Any:
         try:
-            message = unpack(answer, self._limits)
+            message, arrays = received(answer, self._limits)
         except MessageError as error:
             raise self._unreadable(endpoint, error) from error
+        self._arrays = arrays or self._arrays
         if not isinstance(message, dict) or "error" not in message:
             return message
         says = plain_text(str(message["error"])[:_LONGEST_WORDS])

@@ -1,8 +1,10 @@
-"""The messages of a GR00T policy server, NVIDIA's or the one that comes along: the same bytes."""
+"""The messages of a GR00T policy server, NVIDIA's of N1.6 and N1.7 or the one that comes along: the same bytes."""
 
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,9 +19,11 @@ from isaaclab_arena_gr00t.remote.messages import (
     write_message,
 )
 from isaaclab_arena_gr00t.remote.npy_header import npy_header
+from isaaclab_arena_gr00t.remote.numpy_map import ArrayFormat, NumpyMapError, is_numpy_map, numpy_map, numpy_value
 
 _ARRAY = "__ndarray_class__"
 _MODALITY = "__ModalityConfig_class__"
+_NEWER_MODALITY = "__ModalityConfig__"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,13 +39,29 @@ class RemoteModality:
     modality_keys: tuple[str, ...]
 
 
-def pack(message: Any) -> bytes:
+class Received(NamedTuple):
+    """What has come.
+
+    Attributes:
+        message: The message, with arrays and `RemoteModality` in it.
+        arrays: How its sender writes arrays, None where the message does not tell.
+    """
+
+    message: Any
+    arrays: ArrayFormat | None
+
+
+def pack(message: Any, arrays: ArrayFormat = ArrayFormat.NPY) -> bytes:
     """Return the bytes of a message of dicts, lists, text, numbers and arrays.
+
+    Args:
+        message: What to send.
+        arrays: How arrays are written.
 
     Raises:
         MessageError: If it holds anything else.
     """
-    return write_message(message, _encoded)
+    return write_message(message, partial(_encoded, arrays=arrays))
 
 
 def unpack(data: bytes | bytearray, limits: MessageLimits = DEFAULT_LIMITS) -> Any:
@@ -50,12 +70,18 @@ def unpack(data: bytes | bytearray, limits: MessageLimits = DEFAULT_LIMITS) -> A
     Raises:
         MessageError: If it is larger than allowed, or no such message.
     """
-    return read_message(data, _decoded, limits)
+    return received(data, limits).message
 
 
-def _encoded(value: Any) -> Any:
+def received(data: bytes | bytearray, limits: MessageLimits = DEFAULT_LIMITS) -> Received:
+    """Return the message that the bytes stand for, and how its sender writes arrays; see `unpack`."""
+    reader = _Reader()
+    return Received(message=read_message(data, reader.decoded, limits), arrays=reader.arrays)
+
+
+def _encoded(value: Any, arrays: ArrayFormat) -> Any:
     if isinstance(value, np.ndarray):
-        return {_ARRAY: True, "as_npy": _npy(value)}
+        return numpy_map(value) if arrays is ArrayFormat.NUMPY_MAP else {_ARRAY: True, "as_npy": _npy(value)}
     raise TypeError(f"a {type(value).__name__} may not travel")
 
 
@@ -69,12 +95,40 @@ def _npy(array: np.ndarray) -> bytes:
     return b"".join((header.getvalue(), array.data))
 
 
-def _decoded(value: dict[Any, Any]) -> Any:
-    if _MODALITY in value:
-        return _modality(value.get("as_json"))
-    if _ARRAY in value:
-        return _saved_array(value.get("as_npy"))
-    return value
+class _Reader:
+    """Makes of maps what they stand for.
+
+    Attributes:
+        arrays: How the sender writes arrays, as far as its maps have told.
+    """
+
+    def __init__(self) -> None:
+        self.arrays: ArrayFormat | None = None
+
+    def decoded(self, value: dict[Any, Any]) -> Any:
+        """Return what a map stands for; the map itself where it is one."""
+        if _MODALITY in value or _NEWER_MODALITY in value:
+            self._note(ArrayFormat.NPY if _MODALITY in value else ArrayFormat.NUMPY_MAP)
+            return _modality(value.get("as_json"))
+        if _ARRAY in value:
+            self._note(ArrayFormat.NPY)
+            return _saved_array(value.get("as_npy"))
+        if is_numpy_map(value):
+            self._note(ArrayFormat.NUMPY_MAP)
+            return _numpy_value(value)
+        return value
+
+    def _note(self, arrays: ArrayFormat) -> None:
+        """Keep the older form where both are seen: whoever writes that may know no other."""
+        if self.arrays is not ArrayFormat.NPY:
+            self.arrays = arrays
+
+
+def _numpy_value(value: Mapping[Any, Any]) -> np.ndarray | np.generic:
+    try:
+        return numpy_value(value)
+    except NumpyMapError as error:
+        raise MessageError(str(error)) from error
 
 
 def _saved_array(data: object) -> np.ndarray:
@@ -89,6 +143,8 @@ def _saved_array(data: object) -> np.ndarray:
 
 
 def _modality(fields: object) -> RemoteModality:
+    if isinstance(fields, str):
+        raise MessageError("a modality came as text, as GR00T N1.5 writes it; N1.6 is the oldest that is understood")
     known = fields if isinstance(fields, dict) else {}
     indices, keys = known.get("delta_indices"), known.get("modality_keys")
     if not _is_list_of(indices, int) or not _is_list_of(keys, str):

@@ -18,6 +18,7 @@ ARRAY_KINDS = "biuf"
 """Kinds of numpy types that may travel: booleans, integers and floats."""
 _MAX_DIMENSIONS = 32
 _MAX_SIZE = 2**48
+_MAX_NAME_SHOWN = 50
 
 
 class MessageError(ValueError):
@@ -92,7 +93,9 @@ def read_message(data: bytes | bytearray, decoded: Callable[[dict[Any, Any]], An
 def in_words(value: object) -> str:
     """Return in a few words what a peer sent, however large it is."""
     if isinstance(value, dict):
-        return f"a map with {len(value)} entries, such as {list(value)[:3]!r:.200}"
+        # Written out, the bytes of a long key would take four times their memory.
+        keys = [key[:_MAX_NAME_SHOWN] if isinstance(key, (str, bytes)) else key for key in list(value)[:3]]
+        return f"a map with {len(value)} entries, such as {keys!r:.200}"
     if isinstance(value, (list, tuple, bytes, bytearray, np.ndarray)):
         return f"a {type(value).__name__} of length {len(value) if np.ndim(value) or not np.size(value) else 1}"
     return f"the {type(value).__name__} {str(value)[:100]!r}"
@@ -110,6 +113,6 @@ def array_of(data: object, dtype: np.dtype, shape: Sequence[Any], order: Literal
         raise MessageError(f"an array travels as bytes, this one is a {type(data).__name__}")
     is_shape = len(shape) <= _MAX_DIMENSIONS and all(type(size) is int and 0 <= size <= _MAX_SIZE for size in shape)
     if not is_shape or math.prod(shape) * dtype.itemsize != len(data):
-        shown = tuple(shape[:_MAX_DIMENSIONS])
+        shown = tuple(size if type(size) is int else type(size) for size in shape[:_MAX_DIMENSIONS])
         raise MessageError(f"an array of shape {shown!r:.100} and type {dtype} came with {len(data)} bytes")
     return np.frombuffer(data, dtype=dtype).reshape(shape, order=order).copy()

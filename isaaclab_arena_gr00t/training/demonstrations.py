@@ -14,7 +14,7 @@ from isaaclab_arena.storage.hdf5 import list_episodes, locate_arrays, read_attri
 from isaaclab_arena.storage.layout import ACTIONS, OBSERVATIONS, demo_name
 from isaaclab_arena.storage.recorded_steps import RecordedArray, RecordedSteps
 from isaaclab_arena_gr00t.joints import to_groups
-from isaaclab_arena_gr00t.observations import model_observation
+from isaaclab_arena_gr00t.observations import model_observation, shown_now
 from isaaclab_arena_gr00t.wiring import CAMERA_GROUP, STATE_GROUP, Wiring
 
 _ACTIONS_DIMENSIONS = 2
@@ -165,7 +165,7 @@ class DemonstrationSteps:
         """
         places = [self._locate(int(number)) for number in numbers]
         rows = range(len(places))
-        observation = model_observation(
+        shown = shown_now(
             {
                 CAMERA_GROUP: {
                     camera: self._gather(places, f"{CAMERA_GROUP}/{camera}") for camera in self._wiring.cameras.values()
@@ -176,8 +176,9 @@ class DemonstrationSteps:
             },
             self._wiring,
             list(rows),
-            [demonstration.instruction for demonstration, _ in places],
         )
+        instructions = [demonstration.instruction for demonstration, _ in places]
+        observation = model_observation(shown, self._wiring, instructions)
         chunks = [self._chunk(demonstration, step) for demonstration, step in places]
         actions = torch.from_numpy(np.stack([chunk for chunk, _ in chunks]))
         groups = {key: values.numpy() for key, values in to_groups(actions, self._wiring.action).items()}

@@ -65,7 +65,7 @@ def interface_of(config: Gr00tClosedloopPolicyConfig, files: JointFiles) -> Mode
         video_keys=video_keys,
         state_keys=tuple(files.policy.state),
         action_keys=tuple(files.policy.action),
-        language_key=LANGUAGE_KEY,
+        language_keys=(LANGUAGE_KEY,),
         horizon=config.action_horizon,
     )
 
@@ -167,7 +167,7 @@ def _modalities(interface: ModelInterface) -> dict[str, ModalityConfig]:
         "action": ModalityConfig(
             delta_indices=list(range(interface.horizon)), modality_keys=list(interface.action_keys)
         ),
-        "language": ModalityConfig(delta_indices=[0], modality_keys=[interface.language_key]),
+        "language": ModalityConfig(delta_indices=[0], modality_keys=list(interface.language_keys)),
     }
 
 

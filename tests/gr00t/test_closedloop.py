@@ -1,7 +1,7 @@
 """A closed loop: which rows are asked for when, what the model is told, and what comes of its answers."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,20 @@ from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
+from isaaclab_arena_gr00t.modality import Modality
 from tests.fakes import Notebook
 from tests.fakes_environment import ActionLog, episodes
-from tests.gr00t.fakes import ACTION, GROUPS, CountingPolicy, LimbEnvironment, LimbPolicy, write_policy_yaml
+from tests.gr00t.fakes import (
+    ACTION,
+    GROUPS,
+    HORIZON,
+    MODALITIES,
+    CountingPolicy,
+    FakeModality,
+    LimbEnvironment,
+    LimbPolicy,
+    write_policy_yaml,
+)
 
 CHUNK = 4
 
@@ -43,10 +54,18 @@ def started(env: LimbEnvironment, policy: PolicyBase, rows: list[int], *, first:
     return observation
 
 
-def played(folder: Path, num_envs: int, *, number: int = 12, batch: int | None = None, **args: Any) -> ActionLog:
+def played(
+    folder: Path,
+    num_envs: int,
+    *,
+    number: int = 12,
+    batch: int | None = None,
+    policy_class: type[LimbPolicy] = LimbPolicy,
+    **args: Any,
+) -> ActionLog:
     """Play episodes and return their actions."""
-    log = ActionLog()
-    rollout(LimbEnvironment(num_envs), on_fixed_batch(made(folder, **args), batch), episodes(number), [log])
+    log, policy = ActionLog(), made(folder, policy_class, **args)
+    rollout(LimbEnvironment(num_envs), on_fixed_batch(policy, batch), episodes(number), [log])
     return log
 
 
@@ -254,6 +273,89 @@ def test_the_next_job_finds_nothing_of_the_last_one(tmp_path):
     other = LimbEnvironment(2)
     observation = started(other, policy, [0])
     assert policy.get_action(other, observation)[:, 0].tolist() == [100.0, 0.0]
+
+
+class RememberingPolicy(LimbPolicy):
+    """Has a model that looks back: at pictures of 5 steps ago, and at the state of the last three steps."""
+
+    modalities: Mapping[str, Modality] = {
+        **MODALITIES,
+        "video": FakeModality(delta_indices=[-5, 0], modality_keys=["ego", "aside"]),
+        "state": FakeModality(delta_indices=[-2, -1, 0], modality_keys=["arm", "leg", "hand"]),
+    }
+
+    def answer(self, observation: dict[str, Any], noise_seeds: list[int]) -> dict[str, np.ndarray]:
+        """Answer with all that a row is shown, row by row, so that no last digit can depend on the batch."""
+        shown = [*observation["video"].values(), *observation["state"].values()]
+        rows = [np.concatenate([values[row].flatten() for values in shown]) for row in range(len(noise_seeds))]
+        numbers = [math.sin(sum((place % 7 - 3) * float(value) for place, value in enumerate(row))) for row in rows]
+        chunk = np.array(numbers, np.float32)[:, None, None].repeat(HORIZON, axis=1)
+        return {group: chunk.repeat(len(joints), axis=2) for group, joints in GROUPS["action"].items()}
+
+
+def test_a_model_that_looks_back_is_shown_each_rows_own_steps_and_before_the_first_the_first(tmp_path):
+    env, policy = LimbEnvironment(3), made(tmp_path, RememberingPolicy)
+    # What each row's episode has shown so far, as a queue would hold it.
+    seen: list[list[Observation]] = [[], [], []]
+
+    def begin(rows: list[int], first: int) -> Observation:
+        for row in rows:
+            seen[row].clear()
+        return started(env, policy, rows, first=first)
+
+    observation, num_asked = begin([0, 1, 2], 0), 0
+    for step in range(14):
+        # Rows 1 and 2 begin anew while row 0 goes on, row 2 in the middle of its chunk.
+        if step in (6, 9):
+            observation = begin([1] if step == 6 else [2], step)
+        asked = (policy._source.needs_chunk() if policy._source else torch.ones(3)).nonzero().flatten().tolist()
+        for row in range(3):
+            seen[row].append(observation)
+        action = policy.get_action(env, observation)
+        if asked:
+            told = policy.queries[-1].observation
+            num_asked += len(asked)
+            for place, row in enumerate(asked):
+                steps = [seen[row][max(0, len(seen[row]) - 1 + back)] for back in (-5, 0)]
+                shown = np.stack([each["camera_obs"]["front"][row, 0, :4].numpy() for each in steps])
+                np.testing.assert_array_equal(told["video"]["ego"][place][:, 0], shown)
+                steps = [seen[row][max(0, len(seen[row]) - 1 + back)] for back in (-2, -1, 0)]
+                shown = np.stack([each["policy"]["robot_joint_pos"][row, [3, 2]].numpy() for each in steps])
+                np.testing.assert_array_equal(told["state"]["arm"][place], shown)
+        observation = env.step(action).observation
+    assert num_asked == 4 + 4 + 5
+
+
+def test_what_a_model_that_looks_back_does_depends_on_no_other_episode(tmp_path):
+    alone = played(tmp_path, 1, policy_class=RememberingPolicy, rows_per_query=4).actions
+    assert len({float(action) for actions in alone.values() for action in actions[:, 0]}) > 12
+    for num_envs, batch in ((3, None), (7, None), (3, 8)):
+        together = played(tmp_path, num_envs, policy_class=RememberingPolicy, batch=batch, rows_per_query=4).actions
+        assert all(torch.equal(together[index], alone[index]) for index in alone)
+
+
+def test_the_next_job_of_a_model_that_looks_back_finds_nothing_of_the_last_one(tmp_path):
+    policy = made(tmp_path, RememberingPolicy)
+    logs = [ActionLog(), ActionLog()]
+    for log in logs:
+        policy.reset()
+        rollout(LimbEnvironment(2), policy, episodes(3), [log])
+    assert all(torch.equal(logs[0].actions[index], logs[1].actions[index]) for index in range(3))
+
+
+def test_a_model_with_several_names_for_its_instruction_gets_the_words_under_each(tmp_path):
+    env, policy = LimbEnvironment(1), made(tmp_path)
+    keys = ["annotation.human.task_description", "annotation.human.task_description_2"]
+    policy.modalities = {**MODALITIES, "language": FakeModality(delta_indices=[0], modality_keys=keys)}
+    observation = started(env, policy, [0])
+    policy.get_action(env, observation)
+    told = policy.queries[0].observation["language"]
+    assert list(told) == keys
+    assert (
+        told[keys[0]]
+        == told[keys[1]]
+        == [[env.instruction(env.draw_conditions(episodes(1)[0].conditions_generator()))]]
+    )
 
 
 class WrongPolicy(LimbPolicy):

@@ -72,6 +72,12 @@ def test_a_path_is_found_beside_the_file_first_and_then_from_the_working_directo
     assert config.model_path == "../here/model"
 
 
+@pytest.mark.parametrize("tag", ["OXE_DROID", "oxe_droid_relative_eef_relative_joint"])
+def test_arenas_task_mode_of_droid_is_that_of_either_releases_robot(tmp_path, tag):
+    path = write_yaml(tmp_path / "p.yaml", {"task_mode_name": "droid_manipulation", "embodiment_tag": tag})
+    assert read_policy_config(path).embodiment_tag == tag
+
+
 def test_everything_that_is_wrong_is_told_at_once_with_file_and_key(tmp_path):
     found = problems(
         write_yaml(
@@ -98,7 +104,7 @@ def test_everything_that_is_wrong_is_told_at_once_with_file_and_key(tmp_path):
         ({"policy_joints_config_path": "no.yaml"}, "policy_joints_config_path", "there is no file 'no.yaml'"),
         ({"modality_config_path": "no.py"}, "modality_config_path", "there is no file 'no.py'"),
         ({"task_mode_name": "gr1_tabletop"}, "task_mode_name", "did you mean 'gr1_tabletop_manipulation'?"),
-        ({"task_mode_name": "droid_manipulation"}, "task_mode_name", "is for embodiment_tag OXE_DROID, not NEW_EMB"),
+        ({"task_mode_name": "droid_manipulation"}, "task_mode_name", "is for embodiment_tag OXE_DROID or OXE_D"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_key(tmp_path, changes, key, message):

@@ -3,9 +3,11 @@
 import importlib
 import sys
 import tomllib
+from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,12 +15,15 @@ from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation import policy_runner
 from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyArgs
 from isaaclab_arena_gr00t.policy import gr00t_closedloop_policy
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopPolicy, _resolve_policy_device
+from tests.fakes_environment import ActionLog, episodes
+from tests.gr00t.fakes import DIMENSIONS, HORIZON, MODALITIES, LimbEnvironment, write_policy_yaml
 from tests.gr00t.panda_checkpoint import POLICY, write_panda_yaml
 
 ROOT = Path(__file__).parents[2]
@@ -315,6 +320,82 @@ def test_without_a_model_package_it_is_said_how_to_get_one(monkeypatch):
     monkeypatch.setitem(sys.modules, "gr00t.data.embodiment_tags", None)
     with pytest.raises(ConfigError, match=r"gr00t cannot be imported .*pip install -e submodules/Isaac-GR00T"):
         gr00t_closedloop_policy.embodiment_tag("GR1")
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("gr1", "GR1"),
+        (" New_Embodiment ", "NEW_EMBODIMENT"),
+        # What GR00T N1.7 calls the same robots.
+        ("libero_sim", "LIBERO_PANDA"),
+        ("Unitree_G1_full_body_with_waist_height_nav_cmd", "UNITREE_G1"),
+        ("sim_behavior_r1_pro", "BEHAVIOR_R1_PRO"),
+        ("SIMPLER_ENV_GOOGLE", "OXE_GOOGLE"),
+    ],
+)
+def test_a_robot_is_known_by_what_any_release_calls_it(written, name):
+    assert gr00t_closedloop_policy.embodiment_tag(written).name == name
+
+
+class LaterTag(Enum):
+    """The tags of GR00T N1.7's package."""
+
+    LIBERO_PANDA = "libero_sim"
+    SIMPLER_ENV_WIDOWX = "simpler_env_widowx"
+    NEW_EMBODIMENT = "new_embodiment"
+
+
+@pytest.mark.parametrize(
+    ("written", "tag"),
+    [
+        ("libero_panda", LaterTag.LIBERO_PANDA),
+        ("libero_sim", LaterTag.LIBERO_PANDA),
+        ("OXE_WIDOWX", LaterTag.SIMPLER_ENV_WIDOWX),
+        ("new_embodiment", LaterTag.NEW_EMBODIMENT),
+    ],
+)
+def test_a_robot_is_known_to_a_later_package_by_what_the_earlier_one_called_it(monkeypatch, written, tag):
+    monkeypatch.setattr("gr00t.data.embodiment_tags.EmbodimentTag", LaterTag)
+    assert gr00t_closedloop_policy.embodiment_tag(written) is tag
+
+
+def test_a_checkpoint_that_looks_back_acts_alike_for_any_number_of_rows(tmp_path):
+    save_limb_checkpoint(tmp_path / "checkpoint", video_steps=[-3, 0], state_steps=[-1, 0])
+    yaml_path = write_policy_yaml(tmp_path, model_path="checkpoint", policy_device="cpu")
+    policy = Gr00tClosedloopPolicy(Gr00tClosedloopPolicyArgs(policy_config_yaml_path=yaml_path))
+    logs = [ActionLog(), ActionLog()]
+    for log, num_envs in zip(logs, (1, 3), strict=True):
+        policy.reset()
+        environment = LimbEnvironment(num_envs)
+        policy.check_environment(environment)
+        rollout(environment, policy, episodes(4), [log])
+    policy.close()
+    assert policy.reproducible
+    # The last digits may depend on the place in a batch, on some processors.
+    alone, together = (log.actions for log in logs)
+    assert all(torch.allclose(alone[index], together[index], atol=1e-4) for index in range(4))
+    assert alone[0].abs().max() > 0.01
+
+
+def save_limb_checkpoint(folder: Path, *, video_steps: list[int], state_steps: list[int]) -> None:
+    """Write a checkpoint with random weights for `LimbEnvironment`."""
+    from gr00t.data.statistics import compute_statistics  # noqa: PLC0415  transformers takes seconds to load
+    from gr00t.data.types import ModalityConfig  # noqa: PLC0415
+    from gr00t.model.building import build_small_model  # noqa: PLC0415
+    from gr00t.model.checkpoint import save_checkpoint  # noqa: PLC0415
+
+    steps = {"video": video_steps, "state": state_steps, "action": list(range(HORIZON)), "language": [0]}
+    modalities = {
+        name: ModalityConfig(delta_indices=steps[name], modality_keys=list(each.modality_keys))
+        for name, each in MODALITIES.items()
+    }
+    limits = {
+        name: {key: compute_statistics(np.array([[-1.0] * size, [1.0] * size])) for key, size in sizes.items()}
+        for name, sizes in DIMENSIONS.items()
+    }
+    sizes = {"hidden_size": 32, "num_layers": 1, "num_attention_heads": 2}
+    save_checkpoint(folder, *build_small_model({"new_embodiment": (modalities, limits)}, sizes=sizes))
 
 
 @pytest.mark.parametrize("name", ["gr00t_closedloop", "gr00t_remote_closedloop", "openpi_remote"])

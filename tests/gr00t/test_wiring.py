@@ -211,10 +211,14 @@ def test_joints_without_names_get_them_from_the_order_or_are_refused():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"video": ([-1, 0], ["ego"])}, r"wants 'video' at the steps \[-1, 0\]; only the present one"),
-        ({"state": ([-1], ["arm"])}, r"wants 'state' at the steps \[-1\]"),
-        ({"language": ([0], [])}, "must take exactly one instruction, it takes 0"),
-        ({"language": ([0], ["a", "b"])}, "must take exactly one instruction, it takes 2"),
+        (
+            {"video": ([0, 1], ["ego"])},
+            r"wants 'video' at the steps \[0, 1\]; the present one, 0, and up to 256 before",
+        ),
+        ({"video": ([-257, 0], ["ego"])}, r"wants 'video' at the steps \[-257, 0\]"),
+        ({"video": ([0] * 258, ["ego"])}, r"wants 'video' at the steps \[0, 0"),
+        ({"state": ([], ["arm"])}, r"wants 'state' at the steps \[\]"),
+        ({"language": ([0], [])}, "takes no instruction"),
         ({"action": ([0], [])}, "the model has no actions"),
     ],
 )
@@ -247,7 +251,7 @@ def test_the_panda_of_this_program_has_what_its_files_say():
         video_keys=("head", "wrist"),
         state_keys=("arm", "gripper"),
         action_keys=("arm", "gripper"),
-        language_key="annotation.human.task_description",
+        language_keys=("annotation.human.task_description",),
         horizon=16,
         dimensions={"state": {"arm": 7, "gripper": 2}, "action": {"arm": 7, "gripper": 1}},
     )

@@ -118,6 +118,54 @@ def test_four_megabytes_of_empty_maps_take_no_memory_and_no_time(unpack, error, 
     assert time.process_time() - started < 3
 
 
+@pytest.mark.parametrize("unpack", [msgpack_numpy.unpack, gr00t_wire.unpack], ids=["model", "policy"])
+@pytest.mark.parametrize("kind", [b"", b"O"])
+def test_a_map_that_promises_a_large_array_takes_no_memory(unpack, kind):
+    data = packed({b"nd": True, b"type": "<f8", b"kind": kind, b"shape": [2**40], b"data": bytes(8)})
+    tracemalloc.start()
+    with pytest.raises((WireError, MessageError), match=r"came with 8 bytes|may not travel"):
+        unpack(data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < MEGABYTE
+
+
+@pytest.mark.parametrize("unpack", [msgpack_numpy.unpack, gr00t_wire.unpack], ids=["model", "policy"])
+@pytest.mark.parametrize("field", [b"nd", b"type", b"kind", b"shape", b"data"])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_what_is_said_of_a_wrong_map_is_not_made_from_all_that_it_holds(unpack, field, wrapped):
+    """Written out, bytes take four times the memory."""
+    large: Any = bytes(8 * MEGABYTE)
+    entry = {b"nd": True, b"type": "<f8", b"kind": b"", b"shape": [1], b"data": bytes(8)}
+    data = packed({**entry, field: [large] if wrapped else large})
+    tracemalloc.start()
+    with pytest.raises((WireError, MessageError)) as caught:
+        unpack(data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 12 * MEGABYTE
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("unpack", "message"),
+    [
+        (openpi_wire.unpack, {b"__ndarray__": True, b"data": b"", b"dtype": "<f4", b"shape": [bytes(8 * MEGABYTE)]}),
+        (openpi_wire.unpack, {b"__ndarray__": True, b"shape": {bytes(8 * MEGABYTE): 1}}),
+        (gr00t_wire.unpack, {"__ModalityConfig_class__": True, "as_json": {bytes(8 * MEGABYTE): 1}}),
+    ],
+    ids=["shape", "key of a shape", "key of a modality"],
+)
+def test_what_is_said_of_a_servers_wrong_answer_is_not_made_from_all_that_it_holds(unpack, message):
+    data = packed(message)
+    tracemalloc.start()
+    with pytest.raises(MessageError):
+        unpack(data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 12 * MEGABYTE
+
+
 @pytest.mark.parametrize(("num_frames", "fits"), [(15, True), (16, True), (17, False)])
 @pytest.mark.parametrize("protocol", [zmtp, our_zmtp], ids=["model", "policy"])
 def test_a_message_has_at_most_16_frames(protocol, num_frames, fits):
@@ -199,7 +247,8 @@ def test_without_the_token_nothing_of_a_request_is_unpacked(monkeypatch):
     unpacked: list[int] = []
     real = msgpack.unpackb
     monkeypatch.setattr(msgpack, "unpackb", lambda data, **options: unpacked.append(len(data)) or real(data, **options))
-    big = {"endpoint": "get_action", "data": {"observation": [bytes(100_000), [{}] * 1000]}}
+    newer = {b"nd": True, b"type": "|u1", b"kind": b"", b"shape": [100_000], b"data": bytes(100_000)}
+    big = {"endpoint": "get_action", "data": {"observation": [newer, bytes(100_000), [{}] * 1000]}}
     with serving(NetworkPolicy(), api_token="secret") as server:
         for token in ({}, {"api_token": "wrong"}, {"api_token": ["secret"]}, {"api_token": None}):
             with dialled(server.port) as stranger:
@@ -356,6 +405,9 @@ def some_message(random_: random.Random) -> bytes:
             lambda: random_.randbytes(random_.randrange(40)),
             lambda: {"__ndarray_class__": True, "as_npy": damaged(NPY)},
             lambda: {"__ModalityConfig_class__": True, "as_json": value(depth + 1)},
+            lambda: {"__ModalityConfig__": True, "as_json": value(depth + 1)},
+            lambda: {b"nd": random_.choice([True, False, 1]), b"type": some_type(), **some_rest()},
+            lambda: {b"complex": True, b"data": "(1+2j)"},
             lambda: {b"__ndarray__": True, b"data": bytes(8), b"dtype": some_type(), b"shape": some_shape()},
             lambda: {b"__npgeneric__": True, b"data": value(9), b"dtype": some_type()},
         ]
@@ -363,6 +415,10 @@ def some_message(random_: random.Random) -> bytes:
             choices.append(lambda: [value(depth + 1) for _ in range(random_.randrange(5))])
             choices.append(lambda: {some_key(): value(depth + 1) for _ in range(random_.randrange(5))})
         return random_.choice(choices)()
+
+    def some_rest() -> dict[bytes, Any]:
+        rest = {b"kind": random_.choice([b"", b"O", b"V", "O"]), b"shape": some_shape(), b"data": bytes(8)}
+        return {key: entry for key, entry in rest.items() if random_.random() < 0.9}
 
     def some_key() -> str:
         return random_.choice(["endpoint", "data", "observation", "options", "api_token", "state", "a", STEERING])

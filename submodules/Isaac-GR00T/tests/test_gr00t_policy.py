@@ -1,5 +1,6 @@
 import json
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ import pytest
 import torch
 from gr00t.data.types import ModalityConfig
 from gr00t.errors import ActionError, CheckpointError, EmbodimentError, ObservationError
-from gr00t.policy.gr00t_policy import Gr00tPolicy
+from gr00t.model.embodiment import Embodiment
+from gr00t.policy.gr00t_policy import Gr00tPolicy, Gr00tSimPolicyWrapper
+from gr00t.policy.observation_check import check_observation
 
 Observe = Callable[..., dict[str, Any]]
 Change = Callable[[dict[str, Any]], Any]
@@ -53,6 +56,77 @@ def test_larger_images_are_made_to_fit(policy: Gr00tPolicy, observe: Observe) ->
     observation = observe(1)
     observation["video"]["head"] = np.zeros((1, 1, 96, 128, 3), dtype=np.uint8)
     assert np.isfinite(policy.get_action(observation)[0]["arm"]).all()
+
+
+def test_observations_with_flat_keys_are_answered_with_flat_keys(policy: Gr00tPolicy, observe: Observe) -> None:
+    seen, options = observe(2), {"noise_seeds": [5, 6]}
+    flat = {f"{modality}.{key}": values for modality in ("video", "state") for key, values in seen[modality].items()}
+    flat |= {key: tuple(text for (text,) in rows) for key, rows in seen["language"].items()}
+    wrapped = Gr00tSimPolicyWrapper(policy)
+    expected, _ = policy.get_action(seen, options)
+    for observation, prefix in ((flat, "action."), (seen, "")):
+        wrapped.check_observation(observation)
+        action, info = wrapped.get_action(observation, options)
+        wrapped.check_action(action)
+        assert info == {}
+        assert list(action) == [f"{prefix}{key}" for key in expected]
+        assert all(np.array_equal(action[f"{prefix}{key}"], values) for key, values in expected.items())
+    assert wrapped.get_modality_config() == policy.get_modality_config()
+    assert wrapped.reset() == {}
+    # The rest of what an environment shows is left aside.
+    assert list(wrapped.get_action({**flat, "video.rear": flat["video.head"], "q": [1]})[0]) == list(
+        wrapped.get_action(flat)[0]
+    )
+
+
+@pytest.mark.parametrize("wrong", [bytes(1 << 23), [[bytes(1 << 23)]], {"a": [bytes(1 << 23)]}, [["x" * (1 << 23), 1]]])
+def test_what_is_said_of_a_large_observation_is_not_made_from_all_of_it(
+    policy: Gr00tPolicy, observe: Observe, wrong: Any
+) -> None:
+    seen = observe(1)
+    seen["language"][_LANGUAGE] = wrong
+    tracemalloc.start()
+    with pytest.raises(ObservationError, match="should be a list of B lists of one str each"):
+        policy.check_observation(seen)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda o: o.pop("video.wrist"), r"the observation lacks 'video.wrist'; it has annotation.human"),
+        (lambda o: o.pop("annotation.human.task_description"), "lacks 'annotation.human.task_description'"),
+        (lambda o: o.update({"annotation.human.task_description": "lift"}), "a list of one str per row, and is a str"),
+        (lambda o: o.update({"state.arm": np.zeros((1, 1, 2), np.float32)}), r"state 'arm' is float32 of shape"),
+    ],
+)
+def test_what_is_wrong_with_an_observation_with_flat_keys_is_named(
+    policy: Gr00tPolicy, observe: Observe, change: Change, says: str
+) -> None:
+    seen = observe(1)
+    flat: dict[str, Any] = {f"video.{key}": values for key, values in seen["video"].items()}
+    flat |= {f"state.{key}": values for key, values in seen["state"].items()}
+    flat["annotation.human.task_description"] = ["lift"]
+    change(flat)
+    with pytest.raises(ObservationError, match=says):
+        Gr00tSimPolicyWrapper(policy).get_action(flat)
+
+
+def test_of_several_names_for_the_instruction_the_first_is_heeded(policy: Gr00tPolicy, observe: Observe) -> None:
+    """As with DROID's paraphrases: the others may be there, and need not."""
+    known = policy.processor.embodiment("new_embodiment")
+    configs = {**known.modality_configs, "language": ModalityConfig([0], [_LANGUAGE, f"{_LANGUAGE}_2"])}
+    embodiment = Embodiment(embodiment_id=0, modality_configs=configs, statistics=known.statistics)
+    assert embodiment.language_key == _LANGUAGE
+    seen = observe(1)
+    check_observation(seen, configs, embodiment.dimensions)
+    seen["language"][f"{_LANGUAGE}_2"] = [["grasp"]]
+    check_observation(seen, configs, embodiment.dimensions)
+    del seen["language"][_LANGUAGE]
+    with pytest.raises(ObservationError, match=f"language lacks '{_LANGUAGE}'"):
+        check_observation(seen, configs, embodiment.dimensions)
 
 
 _LANGUAGE = "annotation.human.task_description"

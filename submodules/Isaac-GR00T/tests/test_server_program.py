@@ -99,7 +99,7 @@ def test_a_port_in_use_ends_with_1_and_is_named(checkpoint, caplog):
 
 
 def test_the_program_serves_the_model_that_this_process_would_load(checkpoint, policy, observe):
-    words = ["--model_path", str(checkpoint), "--port", "0", "--device", "cpu"]
+    words = ["--model-path", str(checkpoint), "--port", "0", "--device", "cpu", "--use-sim-policy-wrapper"]
     program = [sys.executable, "-m", "gr00t.eval.run_gr00t_server", *words]
     with subprocess.Popen(program, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -114,6 +114,13 @@ def test_the_program_serves_the_model_that_this_process_would_load(checkpoint, p
             # torch uses another number of threads there.
             np.testing.assert_allclose(action[key], values, atol=1e-4)
         assert client.get_modality_config() == policy.get_modality_config()
+        seen = observe(3)
+        flat = {f"{modality}.{key}": seen[modality][key] for modality in ("video", "state") for key in seen[modality]}
+        flat |= {key: [text for (text,) in rows] for key, rows in seen["language"].items()}
+        flat_action, _ = client.get_action(flat, {"noise_seeds": [1, 2, 3]})
+        assert {f"action.{key}": values.tolist() for key, values in action.items()} == {
+            key: values.tolist() for key, values in flat_action.items()
+        }
         with pytest.raises(RuntimeError, match="head"):
             client.get_action({**observe(1), "video": {}})
         client.close()

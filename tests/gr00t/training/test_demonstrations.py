@@ -19,7 +19,7 @@ WIRING = Wiring(
     state_terms=("gripper_pos", "robot_joint_pos"),
     state={"arm": tuple(range(2, 9)), "gripper": (0,)},
     action={"gripper": (7,), "arm": tuple(range(7))},
-    language_key="task",
+    language_keys=("task",),
 )
 
 

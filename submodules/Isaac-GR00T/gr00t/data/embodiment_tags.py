@@ -5,6 +5,15 @@ from enum import Enum
 
 from gr00t.errors import EmbodimentError
 
+_LATER_NAMES = {
+    "unitree_g1_full_body_with_waist_height_nav_cmd": "UNITREE_G1",
+    "libero_sim": "LIBERO_PANDA",
+    "sim_behavior_r1_pro": "BEHAVIOR_R1_PRO",
+    "simpler_env_google": "OXE_GOOGLE",
+    "simpler_env_widowx": "OXE_WIDOWX",
+}
+"""What GR00T N1.7 calls some of the robots."""
+
 
 class EmbodimentTag(Enum):
     """A robot with its own state and action projectors in the model. Names and values are those of GR00T N1.6."""
@@ -21,7 +30,7 @@ class EmbodimentTag(Enum):
 
     @classmethod
     def resolve(cls, tag: "str | EmbodimentTag") -> "EmbodimentTag":
-        """Return the tag with this name or value, in any case.
+        """Return the tag with this name or value, in any case; those of GR00T N1.7 are understood too.
 
         Raises:
             EmbodimentError: If there is none; the message lists them.
@@ -29,6 +38,8 @@ class EmbodimentTag(Enum):
         if isinstance(tag, cls):
             return tag
         wanted = str(tag).strip().lower()
+        if wanted in _LATER_NAMES:
+            return cls[_LATER_NAMES[wanted]]
         for member in cls:
             if wanted in (member.name.lower(), member.value.lower()):
                 return member

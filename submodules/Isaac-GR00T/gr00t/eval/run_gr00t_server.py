@@ -13,7 +13,7 @@ import tyro  # noqa: TID251  a program of its own, with options of its own
 
 from gr00t.data.embodiment_tags import EmbodimentTag
 from gr00t.errors import Gr00tError
-from gr00t.policy.gr00t_policy import Gr00tPolicy
+from gr00t.policy.gr00t_policy import Gr00tPolicy, Gr00tSimPolicyWrapper
 from gr00t.policy.msgpack_numpy import WireLimits
 from gr00t.policy.policy_server import BatchingOptions, PolicyServer, is_local
 from gr00t.policy.served_model import describe_model
@@ -37,6 +37,8 @@ class ServerConfig:
     """Port to listen on; 0 takes a free one and says which."""
     strict: bool = True
     """Check what comes in and what goes out."""
+    use_sim_policy_wrapper: bool = False
+    """Accepted for NVIDIA's command lines: observations with flat keys are understood either way."""
     api_token: str | None = None
     """What clients must show. Other users of this machine can see it in the list of processes."""
     api_token_file: str | None = None
@@ -114,7 +116,7 @@ def server_of(config: ServerConfig) -> PolicyServer:
         strict=config.strict,
     )
     server = PolicyServer(
-        policy,
+        Gr00tSimPolicyWrapper(policy),
         config.host,
         config.port,
         api_token,

@@ -31,9 +31,9 @@ class Embodiment:
                     f"the modality configuration lacks '{modality}'; it needs {', '.join(MODALITIES)}"
                 )
         language = self.modality_configs["language"]
-        if len(language.modality_keys) != 1 or len(language.delta_indices) != 1:
+        if not language.modality_keys or len(language.delta_indices) != 1:
             raise EmbodimentError(
-                f"language needs exactly one key and one delta index, got {language.modality_keys} and "
+                f"language needs a key and exactly one delta index, got {language.modality_keys} and "
                 f"{language.delta_indices}"
             )
         for modality in ("state", "action"):
@@ -43,7 +43,7 @@ class Embodiment:
 
     @property
     def language_key(self) -> str:
-        """The one key of the instruction."""
+        """The key of the instruction that is heeded: the first, where there are several for the same words."""
         return self.modality_configs["language"].modality_keys[0]
 
     @cached_property

@@ -14,6 +14,9 @@ from gr00t.model.checkpoint import load_model, load_processor
 from gr00t.model.flow_matching import seeded_noise
 from gr00t.policy.observation_check import check_action, check_observation
 from gr00t.policy.policy import BasePolicy
+from gr00t.policy.sim_policy_wrapper import Gr00tSimPolicyWrapper
+
+__all__ = ["Gr00tPolicy", "Gr00tSimPolicyWrapper"]
 
 
 class Gr00tPolicy(BasePolicy):

@@ -1,8 +1,9 @@
 """What travels between a policy server and its clients: one msgpack map per message, with arrays inside.
 
-The bytes are those of NVIDIA's server and client, in both directions. What is read from the wire is checked before
-anything is made of it: nothing is unpickled, no array is larger than the bytes that came for it, and a message that
-is too large, too deep, holds too many values or other types is an error that says so.
+The bytes are those of NVIDIA's server and client, in both directions, of GR00T N1.6 and N1.7: both forms are read, and
+who is asked or answered gets the one that it writes itself. What is read from the wire is checked before anything is
+made of it: nothing is unpickled, no array is larger than the bytes that came for it, and a message that is too large,
+too deep, holds too many values or other types is an error that says so.
 """
 
 import dataclasses
@@ -11,7 +12,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import msgpack
 import numpy as np
@@ -20,9 +22,11 @@ from gr00t.data.types import ModalityConfig
 from gr00t.errors import Gr00tError
 from gr00t.policy.message_check import ContentLimits, outline
 from gr00t.policy.npy_header import npy_header
+from gr00t.policy.numpy_map import ArrayFormat, NumpyMapError, is_numpy_map, numpy_map, numpy_value
 
 _ARRAY = "__ndarray_class__"
 _MODALITY = "__ModalityConfig_class__"
+_NEWER_MODALITY = "__ModalityConfig__"
 _ARRAY_KINDS = "biuf"
 _MAX_DIMENSIONS = 32
 _MAX_SIZE = 2**48
@@ -53,17 +57,30 @@ class WireLimits:
 DEFAULT_LIMITS = WireLimits()
 
 
-def pack(message: Any) -> bytes:
+class Received(NamedTuple):
+    """What has come.
+
+    Attributes:
+        message: The message; arrays are writable and own their memory.
+        arrays: How its sender writes arrays, None where the message does not tell.
+    """
+
+    message: Any
+    arrays: ArrayFormat | None
+
+
+def pack(message: Any, arrays: ArrayFormat = ArrayFormat.NPY) -> bytes:
     """Return the bytes of a message.
 
     Args:
         message: Dicts, lists, text, bytes, numbers, arrays and `ModalityConfig`, nested in any way.
+        arrays: How arrays are written.
 
     Raises:
         WireError: If it holds anything else.
     """
     try:
-        data: bytes | None = msgpack.packb(message, default=_encoded)
+        data: bytes | None = msgpack.packb(message, default=partial(_encoded, arrays=arrays))
     except (TypeError, ValueError, OverflowError) as error:
         raise WireError(f"the message cannot be sent: {error}") from error
     return data or b""
@@ -79,8 +96,14 @@ def unpack(data: bytes | bytearray, limits: WireLimits = DEFAULT_LIMITS) -> Any:
     Raises:
         WireError: If it is larger than that, no msgpack, or holds an array or a type that may not travel.
     """
+    return received(data, limits).message
+
+
+def received(data: bytes | bytearray, limits: WireLimits = DEFAULT_LIMITS) -> Received:
+    """Return the message that the bytes stand for, and how its sender writes arrays; see `unpack`."""
     look_through(data, limits)
-    return _unpacked(data)
+    reader = _Reader()
+    return Received(message=_unpacked(data, reader), arrays=reader.arrays)
 
 
 def look_through(data: bytes | bytearray, limits: WireLimits = DEFAULT_LIMITS) -> Mapping[bytes, tuple[int, int]]:
@@ -112,12 +135,12 @@ def value_in(data: bytes | bytearray, place: tuple[int, int]) -> Any:
     Raises:
         WireError: If it holds an array that lies about itself, or a text that is none.
     """
-    return _unpacked(data[slice(*place)])
+    return _unpacked(data[slice(*place)], _Reader())
 
 
-def _unpacked(data: bytes | bytearray) -> Any:
+def _unpacked(data: bytes | bytearray, reader: "_Reader") -> Any:
     try:
-        return msgpack.unpackb(data, object_hook=_decoded)
+        return msgpack.unpackb(data, object_hook=reader.decoded)
     except WireError:
         raise
     except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
@@ -175,11 +198,12 @@ class MsgSerializer:
         return unpack(data)
 
 
-def _encoded(value: Any) -> Any:
+def _encoded(value: Any, arrays: ArrayFormat) -> Any:
     if isinstance(value, ModalityConfig):
-        return {_MODALITY: True, "as_json": _plain(dataclasses.asdict(value))}
+        # Who asks for it has sent no array yet, and so has not shown which of the two names it knows.
+        return {_MODALITY: True, _NEWER_MODALITY: True, "as_json": _plain(dataclasses.asdict(value))}
     if isinstance(value, np.ndarray):
-        return {_ARRAY: True, "as_npy": write_array(value)}
+        return numpy_map(value) if arrays is ArrayFormat.NUMPY_MAP else {_ARRAY: True, "as_npy": write_array(value)}
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"a {type(value).__name__} may not travel")
@@ -194,12 +218,40 @@ def _plain(value: Any) -> Any:
     return value.name if isinstance(value, Enum) else value
 
 
-def _decoded(value: dict[Any, Any]) -> Any:
-    if _MODALITY in value:
-        return _modality_config(value.get("as_json"))
-    if _ARRAY in value:
-        return read_array(value.get("as_npy"))
-    return value
+class _Reader:
+    """Makes of maps what they stand for.
+
+    Attributes:
+        arrays: How the sender writes arrays, as far as its maps have told.
+    """
+
+    def __init__(self) -> None:
+        self.arrays: ArrayFormat | None = None
+
+    def decoded(self, value: dict[Any, Any]) -> Any:
+        """Return what a map stands for; the map itself where it is one."""
+        if _MODALITY in value or _NEWER_MODALITY in value:
+            self._note(ArrayFormat.NPY if _MODALITY in value else ArrayFormat.NUMPY_MAP)
+            return _modality_config(value.get("as_json"))
+        if _ARRAY in value:
+            self._note(ArrayFormat.NPY)
+            return read_array(value.get("as_npy"))
+        if is_numpy_map(value):
+            self._note(ArrayFormat.NUMPY_MAP)
+            return _numpy_value(value)
+        return value
+
+    def _note(self, arrays: ArrayFormat) -> None:
+        """Keep the older form where both are seen: whoever writes that may know no other."""
+        if self.arrays is not ArrayFormat.NPY:
+            self.arrays = arrays
+
+
+def _numpy_value(value: Mapping[Any, Any]) -> np.ndarray | np.generic:
+    try:
+        return numpy_value(value)
+    except NumpyMapError as error:
+        raise WireError(str(error)) from error
 
 
 def _modality_config(fields: object) -> ModalityConfig:
@@ -208,6 +260,8 @@ def _modality_config(fields: object) -> ModalityConfig:
         {name: part for name, part in fields.items() if name in _MODALITY_FIELDS} if isinstance(fields, dict) else {}
     )
     indices, keys = known.get("delta_indices"), known.get("modality_keys")
+    if isinstance(fields, str):
+        raise WireError("a modality came as text, as GR00T N1.5 writes it; N1.6 is the oldest that is understood")
     if not _is_list_of(indices, int) or not _is_list_of(keys, str):
         raise WireError(f"a modality needs lists of delta_indices and modality_keys, got a {type(fields).__name__}")
     return ModalityConfig(**known)

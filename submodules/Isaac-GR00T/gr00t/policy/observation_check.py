@@ -1,5 +1,6 @@
 """What an observation and an action must look like, and the words for what is wrong with them."""
 
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,16 +32,18 @@ def check_observation(
             raise ObservationError(f"the observation lacks '{modality}'; it needs {', '.join(_OBSERVED)}")
         entries, config = observation[modality], configs[modality]
         _check_mapping(entries, f"observation['{modality}']")
-        for key in config.modality_keys:
+        for place, key in enumerate(config.modality_keys):
             if key not in entries:
+                if modality == "language" and place > 0:
+                    continue  # Only the first is heeded.
                 raise ObservationError(
-                    f"{modality} lacks '{key}'; it needs {config.modality_keys} and has {sorted(entries)}"
+                    f"{modality} lacks '{key}'; it needs {config.modality_keys} and has {_SHORT.repr(list(entries))}"
                 )
             batch_sizes[f"{modality} '{key}'"] = _check_entry(modality, key, entries[key], config, dimensions)
         for key in entries:
             if key not in config.modality_keys:
                 raise ObservationError(
-                    f"{modality} has '{key}', which the model does not know; it knows {config.modality_keys}"
+                    f"{modality} has {_SHORT.repr(key)}, which the model does not know; it knows {config.modality_keys}"
                 )
     _check_batch_sizes(batch_sizes)
 
@@ -119,5 +122,21 @@ def _check_mapping(value: Any, name: str) -> None:
 def _describe(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"{value.dtype} of shape {value.shape}"
-    text = repr(value)
+    text = _SHORT.repr(value)
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
+
+
+class _ShortRepr(reprlib.Repr):
+    """Writes the beginning of a value, without writing out the rest: it may be as large as a message."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 60
+        self.maxlist = 20
+
+    def repr_bytes(self, x: bytes, level: int) -> str:
+        del level
+        return repr(x[:60])
+
+
+_SHORT = _ShortRepr()

@@ -4,7 +4,8 @@ import time
 from typing import Any
 
 from gr00t.data.types import ModalityConfig
-from gr00t.policy.msgpack_numpy import DEFAULT_LIMITS, WireError, WireLimits, pack, unpack
+from gr00t.policy.msgpack_numpy import DEFAULT_LIMITS, WireError, WireLimits, pack, received
+from gr00t.policy.numpy_map import ArrayFormat
 from gr00t.policy.peer_text import plain
 from gr00t.policy.policy import BasePolicy
 from gr00t.policy.request_socket import AnswerTooLargeError, RequestSocket
@@ -20,7 +21,8 @@ class PolicyClient(BasePolicy):
     """A policy whose network runs in another process, behind this package's server or NVIDIA's.
 
     It holds one connection and belongs to one thread. A request that was not answered in time leaves nothing behind:
-    the next one goes over a new connection. A request whose connection is lost is sent again.
+    the next one goes over a new connection. A request whose connection is lost is sent again. Arrays are sent in the
+    form that the server's answers have shown; before that in the older one, which NVIDIA's newer server reads too.
 
     Args:
         host: Machine of the server.
@@ -47,6 +49,7 @@ class PolicyClient(BasePolicy):
         self.timeout_ms = timeout_ms
         self.api_token = api_token
         self._limits = limits
+        self._arrays = ArrayFormat.NPY
         self._socket: RequestSocket | None = None
 
     def ping(self) -> bool:
@@ -83,9 +86,10 @@ class PolicyClient(BasePolicy):
         if self.api_token:
             request["api_token"] = self.api_token
         try:
-            answer = unpack(self._exchange(pack(request), endpoint), self._limits)
+            answer, arrays = received(self._exchange(pack(request, self._arrays), endpoint), self._limits)
         except (WireError, AnswerTooLargeError) as error:
             raise RuntimeError(f"{self._server}: {endpoint}: {plain(error)}") from error
+        self._arrays = arrays or self._arrays
         if isinstance(answer, dict) and "error" in answer:
             raise RuntimeError(f"Server error: {plain(answer['error'])}")
         return answer

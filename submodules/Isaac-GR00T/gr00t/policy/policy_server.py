@@ -10,7 +10,17 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gr00t.policy.listener import Arrived, Listener, ListenerLimits
-from gr00t.policy.msgpack_numpy import DEFAULT_LIMITS, WireError, WireLimits, look_through, pack, unpack, value_in
+from gr00t.policy.msgpack_numpy import (
+    DEFAULT_LIMITS,
+    Received,
+    WireError,
+    WireLimits,
+    look_through,
+    pack,
+    received,
+    value_in,
+)
+from gr00t.policy.numpy_map import ArrayFormat
 from gr00t.policy.peer_text import plain
 from gr00t.policy.request_batching import ActionRequest, action_request, join, split
 
@@ -72,11 +82,13 @@ class _Waiting:
     Attributes:
         sender: Where its answer goes.
         data: What came with it.
+        arrays: How its client writes arrays, and so how they are written to it.
         request: The same in a form that can be put together with others; None if it must be answered by itself.
     """
 
     sender: Arrived
     data: Any
+    arrays: ArrayFormat | None
     request: ActionRequest | None
 
 
@@ -194,20 +206,22 @@ class PolicyServer:
             self._fail(arrived, error)
 
     def _dispatch(self, arrived: Arrived) -> None:
-        request = self._request_in(arrived)
-        if request is None:
+        found = self._request_in(arrived)
+        if found is None:
             self._reply(arrived, {"error": "Unauthorized: Invalid API token"})
             return
+        request, arrays = found
         name = request.get("endpoint", "get_action")
         handler = self._handler(name)
         data = request.get("data", {})
         if name == "get_action":
             self._remember(arrived.client)
-            self._waiting.append(_Waiting(sender=arrived, data=data, request=action_request(data)))
+            waiting = _Waiting(sender=arrived, data=data, arrays=arrays, request=action_request(data))
+            self._waiting.append(waiting)
         else:
-            self._reply(arrived, handler.handler(**data) if handler.requires_input else handler.handler())
+            self._reply(arrived, handler.handler(**data) if handler.requires_input else handler.handler(), arrays)
 
-    def _request_in(self, arrived: Arrived) -> dict[str, Any] | None:
+    def _request_in(self, arrived: Arrived) -> Received | None:
         """Return the request, None if its client may ask nothing; then nothing but its token was read."""
         if arrived.problem:
             raise WireError(arrived.problem)
@@ -220,9 +234,9 @@ class PolicyServer:
             token = None if place is None else value_in(message, place)
             if not isinstance(token, str) or not hmac.compare_digest(token.encode(), self.api_token.encode()):
                 return None
-        request = unpack(message, self._limits)
-        if not isinstance(request, dict):
-            raise WireError(f"a request is a map, this one is a {type(request).__name__}")
+        request = received(message, self._limits)
+        if not isinstance(request.message, dict):
+            raise WireError(f"a request is a map, this one is a {type(request.message).__name__}")
         return request
 
     def _remember(self, client: int) -> None:
@@ -280,7 +294,7 @@ class PolicyServer:
                 )
             else:
                 for waiting, answer in zip(batch, answers, strict=True):
-                    self._reply(waiting.sender, answer)
+                    self._reply(waiting.sender, answer, waiting.arrays)
                 return
         for waiting in batch:
             self._answer_alone(waiting)
@@ -298,7 +312,7 @@ class PolicyServer:
 
     def _answer_alone(self, waiting: _Waiting) -> None:
         try:
-            self._reply(waiting.sender, self._act(**waiting.data))
+            self._reply(waiting.sender, self._act(**waiting.data), waiting.arrays)
         except Exception as error:  # noqa: BLE001  what one client asks must not stop the others
             self._fail(waiting.sender, error)
 
@@ -312,9 +326,9 @@ class PolicyServer:
         _LOG.debug("it came from here:\n%s", "".join(traceback.format_tb(error.__traceback__)))
         self._reply(sender, {"error": words or type(error).__name__})
 
-    def _reply(self, sender: Arrived, answer: Any) -> None:
+    def _reply(self, sender: Arrived, answer: Any, arrays: ArrayFormat | None = None) -> None:
         try:
-            message = pack(answer)
+            message = pack(answer, arrays or ArrayFormat.NPY)
         except WireError as error:
             _LOG.warning("an answer cannot be sent: %s", error)
             message = pack({"error": str(error)})

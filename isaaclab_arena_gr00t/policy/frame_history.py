@@ -1,0 +1,107 @@
+"""What rows looked like some control steps ago, for models that are shown more than the present."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from isaaclab_arena.interfaces.environment import Observation
+from isaaclab_arena_gr00t.modality import PRESENT
+from isaaclab_arena_gr00t.observations import Shown, pictures, shown_now, state_values
+from isaaclab_arena_gr00t.wiring import Wiring
+
+_ALL = slice(None)
+_STATE = "state"
+
+
+class FrameHistory:
+    """The last frames of every row, as many as the earliest of some steps needs.
+
+    Frames are pushed for all rows at once, one per control step. A row that begins anew has looked as it does now for
+    ever. Pictures are large, so they are kept in place and not as a value.
+
+    Args:
+        steps: Which frames are asked for: 0 is the one that was pushed last, -15 the one 15 before it.
+        num_envs: Number of rows.
+    """
+
+    def __init__(self, steps: Sequence[int], num_envs: int) -> None:
+        self._steps = tuple(steps)
+        self._length = 1 - min(steps)
+        self._newest = 0
+        self._begins = torch.ones(num_envs, dtype=torch.bool)
+        self._kept: dict[str, torch.Tensor] = {}
+
+    def restart(self, env_ids: torch.Tensor) -> None:
+        """Forget what these rows looked like before the next frame."""
+        self._begins[env_ids.to(self._begins.device)] = True
+
+    def push(self, frames: Mapping[str, torch.Tensor]) -> None:
+        """Take the next frame of every row. Shape of each: (num_envs, ...), always the same."""
+        self._newest = (self._newest + 1) % self._length
+        begins = self._begins.nonzero().flatten()
+        for key, frame in frames.items():
+            if key not in self._kept:
+                self._kept[key] = frame.new_zeros((len(frame), self._length, *frame.shape[1:]))
+            kept = self._kept[key]
+            kept[:, self._newest] = frame
+            rows = begins.to(frame.device)
+            kept[rows] = frame[rows, None].expand(-1, self._length, *frame.shape[1:])
+        self._begins[:] = False
+
+    def frames(self, env_ids: Sequence[int]) -> dict[str, torch.Tensor]:
+        """Return the frames of some rows. Shape of each: (len(env_ids), number of steps, ...)."""
+        rows = torch.tensor(list(env_ids), dtype=torch.int64)
+        places = torch.tensor([(self._newest + step) % self._length for step in self._steps])
+        return {
+            key: kept[rows[:, None].to(kept.device), places[None].to(kept.device)] for key, kept in self._kept.items()
+        }
+
+
+class ShownHistory:
+    """What a model is shown of every row, at the steps that its wiring names.
+
+    Of what it is shown at the present step only, nothing is kept.
+
+    Args:
+        wiring: Where everything is.
+        num_envs: Number of rows.
+    """
+
+    def __init__(self, wiring: Wiring, num_envs: int) -> None:
+        self.wiring = wiring
+        self._video = None if wiring.video_steps == PRESENT else FrameHistory(wiring.video_steps, num_envs)
+        self._state = None if wiring.state_steps == PRESENT else FrameHistory(wiring.state_steps, num_envs)
+        self.num_envs = num_envs
+
+    def restart(self, env_ids: torch.Tensor) -> None:
+        """Forget what these rows showed before."""
+        for history in (self._video, self._state):
+            if history is not None:
+                history.restart(env_ids)
+
+    def push(self, observation: Observation) -> None:
+        """Take up what all rows show; once in every control step, whoever is asked for in it."""
+        if self._video is not None:
+            self._video.push(pictures(observation, self.wiring, _ALL))
+        state = None if self._state is None else state_values(observation, self.wiring, _ALL)
+        if self._state is not None and state is not None:
+            self._state.push({_STATE: state})
+
+    def shown(self, observation: Observation, env_ids: Sequence[int]) -> Shown:
+        """Return what a model is shown of some rows, of which ``observation`` is what was pushed last.
+
+        Args:
+            observation: Nested dict of tensors, batched by environment.
+            env_ids: The rows, in the order in which the model is to get them; one may be named several times.
+        """
+        if self._video is None and self._state is None:
+            return shown_now(observation, self.wiring, env_ids)
+        rows = list(env_ids)
+        if self._video is None:
+            video = {key: values[:, None] for key, values in pictures(observation, self.wiring, rows).items()}
+        else:
+            video = self._video.frames(rows)
+        if self._state is None:
+            state = state_values(observation, self.wiring, rows)
+            return Shown(video=video, state=None if state is None else state[:, None])
+        return Shown(video=video, state=self._state.frames(rows).get(_STATE))

@@ -1,0 +1,23 @@
+"""Observations and actions with flat keys, for servers of GR00T's that wrap their policy for simulation."""
+
+from collections.abc import Mapping
+from typing import Any
+
+_ACTION = "action."
+
+
+def flattened(observation: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a nested observation with the keys ``video.<camera>``, ``state.<key>`` and the instruction's own names.
+
+    Args:
+        observation: ``video`` and ``state``: key to array; ``language``: key to a list of one list of one text per row.
+    """
+    arrays = {
+        f"{modality}.{key}": values for modality in ("video", "state") for key, values in observation[modality].items()
+    }
+    return {**arrays, **{key: [text for (text,) in rows] for key, rows in observation["language"].items()}}
+
+
+def without_prefix(action: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an action with the keys ``action.<key>`` as one with the keys alone."""
+    return {key.removeprefix(_ACTION): values for key, values in action.items()}

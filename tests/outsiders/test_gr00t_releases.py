@@ -1,0 +1,242 @@
+"""GR00T's released servers are asked, and its released clients are answered, in the form that each of them knows."""
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gr00t.data.types import ModalityConfig
+from gr00t.policy.gr00t_policy import Gr00tSimPolicyWrapper
+from gr00t.policy.policy import BasePolicy
+from gr00t.policy.policy_client import PolicyClient
+from gr00t.policy.policy_server import PolicyServer
+
+from isaaclab_arena.errors import PolicyError
+from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
+from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tRemoteClosedloopPolicy
+from tests.gr00t.fakes import MODALITIES, LimbEnvironment, LimbPolicy, network_answer, write_policy_yaml
+from tests.gr00t.servers import PONG, answering, serving
+from tests.outsiders.gr00t_peers import (
+    N1_6,
+    N1_7,
+    N1_7_ALONE,
+    RELEASES,
+    Modality,
+    ReleasedClient,
+    ReleasedServer,
+    released_server,
+)
+
+WORDS = "annotation.human.task_description"
+each_release = pytest.mark.parametrize("release", RELEASES.values(), ids=RELEASES)
+
+
+def test_the_releases_here_write_what_theirs_do():
+    """np.save's bytes, and those of msgpack_numpy 0.4.8 with msgpack 1.2.4."""
+    array = np.array([[1, 2]], np.float32)
+    assert N1_6.pack(array)[:29] == b"\x82\xb1__ndarray_class__\xc3\xa6as_npy\xc4\x88"
+    assert N1_7.pack(array) == (
+        b"\x85\xc4\x02nd\xc3\xc4\x04type\xa3<f4\xc4\x04kind\xc4\x00\xc4\x05shape\x92\x01\x02"
+        b"\xc4\x04data\xc4\x08\x00\x00\x80\x3f\x00\x00\x00\x40"
+    )
+
+
+# Their servers, asked by the policy of this project.
+
+
+def remote_policy(folder, port: int) -> Gr00tRemoteClosedloopPolicy:
+    options = {"remote_host": "127.0.0.1", "remote_port": port, "timeout_s": 20.0, "wait_for_server_s": 5.0}
+    return Gr00tRemoteClosedloopPolicy.from_dict(
+        {"policy_config_yaml_path": write_policy_yaml(folder), "rows_per_query": 2, **options}
+    )
+
+
+def episodes() -> list[Episode]:
+    return [Episode(job="limb", episode_index=index, seed=7) for index in range(4)]
+
+
+def server_of(changes: Mapping[str, tuple[list[int], list[str]]] = {}, **options: Any) -> ReleasedServer:
+    modalities = {
+        name: Modality(delta_indices=list(each.delta_indices), modality_keys=list(each.modality_keys))
+        for name, each in MODALITIES.items()
+    }
+    modalities |= {name: Modality(delta_indices=steps, modality_keys=keys) for name, (steps, keys) in changes.items()}
+
+    def act(observation: dict[str, Any], options: Any) -> dict[str, np.ndarray]:
+        return network_answer(observation, options["noise_seeds"])
+
+    return ReleasedServer(modalities=modalities, act=act, **options)
+
+
+def actions_here(folder, modalities: Mapping[str, Any]) -> torch.Tensor:
+    """Return what the same model does in this process."""
+    environment = LimbEnvironment(2)
+    policy = LimbPolicy(ClosedloopPolicyArgs(policy_config_yaml_path=write_policy_yaml(folder), rows_per_query=2))
+    policy.modalities = modalities
+    rollout(environment, policy, episodes(), [])
+    return torch.stack(environment.actions)
+
+
+def actions_there(folder, port: int) -> torch.Tensor:
+    environment, policy = LimbEnvironment(2), remote_policy(folder, port)
+    policy.reset()
+    policy.check_environment(environment)
+    result = rollout(environment, policy, episodes(), [])
+    policy.close()
+    assert result.finished_episodes == 4
+    return torch.stack(environment.actions)
+
+
+@each_release
+@pytest.mark.parametrize("wrapped", [False, True], ids=["nested", "wrapped for simulation"])
+def test_a_released_server_is_asked_in_the_form_that_it_reads(tmp_path, release, wrapped):
+    server = server_of(wrapped_for_simulation=wrapped)
+    with released_server(release, server) as port:
+        assert torch.equal(actions_there(tmp_path, port), actions_here(tmp_path, server.modalities))
+
+
+def test_a_released_servers_model_that_looks_back_and_has_two_names_for_its_instruction_acts_as_here(tmp_path):
+    """As DROID's in N1.7, whose pictures are those of 15 steps ago and of now."""
+    looks_back = {"video": ([-15, 0], ["ego", "aside"]), "language": ([0], [WORDS, f"{WORDS}_2"])}
+    server = server_of(looks_back)
+    with released_server(N1_7, server) as port:
+        there = actions_there(tmp_path, port)
+    assert torch.equal(there, actions_here(tmp_path, server.modalities))
+    assert not torch.equal(there, actions_here(tmp_path, MODALITIES))
+
+
+def test_an_error_of_a_released_server_is_told_and_not_that_of_another_form(tmp_path):
+    server = server_of()
+
+    def refuse(observation: dict[str, Any], options: Any) -> dict[str, np.ndarray]:
+        raise KeyError("the gripper is missing")
+
+    server.act = refuse
+    with released_server(N1_7, server) as port:
+        policy = remote_policy(tmp_path, port)
+        with pytest.raises(PolicyError, match="the gripper is missing"):
+            rollout(LimbEnvironment(2), policy, episodes(), [])
+        policy.close()
+
+
+def test_a_server_of_n1_5_is_refused_by_that_name(tmp_path):
+    text = '{"delta_indices":[0],"modality_keys":["video.ego_view"]}'
+    modalities = N1_6.pack({"video": {"__ModalityConfig_class__": True, "as_json": text}})
+    with answering(PONG, modalities) as port, pytest.raises(PolicyError, match=r"as GR00T N1\.5 writes it"):
+        remote_policy(tmp_path, port)
+
+
+@each_release
+def test_the_model_packages_own_client_speaks_as_the_server_does(release):
+    server = server_of()
+    with released_server(release, server) as port:
+        client = PolicyClient("127.0.0.1", port, timeout_ms=20_000)
+        assert client.get_modality_config()["video"].modality_keys == ["ego", "aside"]
+        action, _ = client.get_action(observed(1), {"noise_seeds": [3]})
+        client.close()
+    expected = network_answer(observed(1), [3])
+    assert {key: values.tolist() for key, values in action.items()} == {
+        key: values.tolist() for key, values in expected.items()
+    }
+
+
+# Their clients, answered by the server of this project.
+
+
+class Arms(BasePolicy):
+    """Answers each row with the first number of its state."""
+
+    def __init__(self) -> None:
+        super().__init__(strict=False)
+        self.rows_of_calls: list[int] = []
+
+    def check_observation(self, observation: dict[str, Any]) -> None:
+        del observation
+
+    def check_action(self, action: dict[str, Any]) -> None:
+        del action
+
+    def _get_action(self, observation: dict[str, Any], options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        del options
+        assert set(observation) == {"video", "state", "language"}
+        assert observation["video"]["ego"].dtype == np.uint8
+        assert observation["language"][WORDS] == [["lift"]] * len(observation["state"]["arm"])
+        self.rows_of_calls.append(len(observation["state"]["arm"]))
+        return {"arm": observation["state"]["arm"][:, :, :1].repeat(6, axis=1)}, {}
+
+    def get_modality_config(self) -> dict[str, ModalityConfig]:
+        return {
+            name: ModalityConfig(delta_indices=list(each.delta_indices), modality_keys=list(each.modality_keys))
+            for name, each in MODALITIES.items()
+        }
+
+    def reset(self, options: Any = None) -> dict[str, Any]:
+        del options
+        return {}
+
+
+def observed(number: float, rows: int = 1) -> dict[str, Any]:
+    return {
+        "video": {key: np.zeros((rows, 1, 4, 4, 3), np.uint8) for key in ("ego", "aside")},
+        "state": {key: np.full((rows, 1, 2), number, np.float32) for key in ("arm", "leg", "hand")},
+        "language": {WORDS: [["lift"]] * rows},
+    }
+
+
+@each_release
+def test_a_released_client_reads_what_the_server_answers(release):
+    with serving(Arms()) as server, ReleasedClient(release, server.port) as client:
+        assert client.call("ping") == {"status": "ok", "message": "Server is running"}
+        modality = client.call("get_modality_config")["action"]
+        assert isinstance(modality, Modality)
+        assert (modality.delta_indices, modality.modality_keys) == (list(range(6)), ["leg", "arm", "hand"])
+        action, info = client.get_action(observed(2.5))
+        assert isinstance(action["arm"], np.ndarray)
+        assert (action["arm"].dtype, action["arm"].tolist()) == (np.float32, [[[2.5]] * 6])
+        assert info == {}
+        assert client.call("reset", {"options": None}) == {}
+        assert "error" in client.get_action({"state": {"arm": np.array([1j])}})
+
+
+def test_clients_of_two_releases_share_a_call_of_the_model_and_each_gets_its_own_form():
+    policy = Arms()
+    server = PolicyServer(policy, port=0)
+    server._listener.start()
+    with (
+        ReleasedClient(N1_6, server.port) as older,
+        ReleasedClient(N1_7_ALONE, server.port) as newer,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        asked = {
+            number: pool.submit(each.get_action, observed(number, rows=2))
+            for number, each in ((1.0, older), (2.0, newer))
+        }
+        while len(server._waiting) < 2:
+            server._receive(0.1)
+        server._answer_some()
+        for number, answer in asked.items():
+            action, _ = answer.result()
+            assert action["arm"].tolist() == [[[number]] * 6] * 2
+    server._listener.close(0)
+    assert policy.rows_of_calls == [4]
+
+
+@each_release
+def test_a_released_client_for_simulation_is_answered_with_flat_keys(release):
+    with serving(Gr00tSimPolicyWrapper(Arms())) as server, ReleasedClient(release, server.port) as client:
+        seen = observed(2.5, rows=2)
+        flat = {
+            f"{modality}.{key}": values for modality in ("video", "state") for key, values in seen[modality].items()
+        }
+        # Environments show more than a model looks at.
+        flat |= {WORDS: ("lift", "lift"), "video.rear": flat["video.ego"], "annotation.human.validity": ("valid",) * 2}
+        action, _ = client.get_action(flat)
+        assert {key: values.shape for key, values in action.items()} == {"action.arm": (2, 6, 1)}
+        nested, _ = client.get_action(seen)
+        assert nested["arm"].tolist() == action["action.arm"].tolist()
+        del flat["state.leg"]
+        assert "the observation lacks 'state.leg'" in client.get_action(flat)["error"]
