@@ -8,7 +8,7 @@ from typing import Any
 TIME_LIMITS = frozenset({"timeout_s", "episode_timeout_s"})
 """Keys of a job that do not say what is to be done, only how long it may take."""
 
-WITHOUT_RESULT = TIME_LIMITS | {"labels"}
+WITHOUT_RESULT = TIME_LIMITS | {"labels", "swept"}
 """Keys of a job that decide no result: the hash leaves them out, and a run goes on with others."""
 
 
@@ -46,6 +46,7 @@ class JobConfig:
         timeout_s: How long the job may take before it fails [s], or None.
         episode_timeout_s: How long an episode may take before it is an error [s], or None.
         status: Only ``pending`` jobs are run.
+        swept: The dotted keys that a sweep gave this job a value for, with that value.
     """
 
     index: int
@@ -68,6 +69,7 @@ class JobConfig:
     timeout_s: float | None = None
     episode_timeout_s: float | None = None
     status: JobStatus = JobStatus.PENDING
+    swept: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

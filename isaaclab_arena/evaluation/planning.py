@@ -196,6 +196,7 @@ def _planned_job(job: Job, rank: int | None, contents: Contents | None) -> Plann
         rank=rank if config.status is JobStatus.PENDING else None,
         status=str(config.status),
         config=dataclasses.asdict(config),
+        swept=config.swept,
         conditions_checksum=_conditions_checksum(job),
         contents=contents,
     )
