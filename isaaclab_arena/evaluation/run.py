@@ -144,7 +144,7 @@ class _RankRun:
 
     def _run_jobs(self, publisher: StatusPublisher) -> RankState:
         """Run this rank's jobs, say how it ended, and return that."""
-        runner, queue = self._new_runner(), self._work.queue
+        runner, queue = self._new_runner(publisher), self._work.queue
         state = RankState.FINISHED
         try:
             while not self._interruption.stop_requested() and (assigned := queue.next_job()) is not None:
@@ -170,7 +170,7 @@ class _RankRun:
     def _episodes_of_total(self, assigned: AssignedJob) -> int | None:
         return None if self._work.others_may_finish_jobs else assigned.num_episodes or 0
 
-    def _new_runner(self) -> JobRunner:
+    def _new_runner(self, publisher: StatusPublisher) -> JobRunner:
         settings = rank_settings(
             self._request.options,
             self._context,
@@ -181,7 +181,7 @@ class _RankRun:
             import_s=self._request.import_s,
             contents={work.job: work.contents for work in self._attempt.jobs if work.contents is not None},
         )
-        return JobRunner(settings, stop_requested=self._interruption.stop_requested)
+        return JobRunner(settings, stop_requested=self._interruption.stop_requested, tell=publisher.prepare)
 
     def _is_the_one_to_merge(self, state: RankState, *, heard: bool) -> bool:
         """Wait until no rank works any more; return whether this rank has to merge.
