@@ -38,6 +38,14 @@ def results_console() -> Console:
     return _ResultsConsole(file=sys.stdout, highlight=False, width=width)
 
 
+def as_text(show: Callable[[Console], None]) -> str:
+    """Return what is shown on stdout as plain text, narrower by an indentation of two."""
+    text = io.StringIO()
+    shown = results_console() if isinstance(sys.stdout, io.TextIOBase) else Console(width=_FILE_COLUMNS)
+    show(Console(file=text, highlight=False, width=shown.width - 2, color_system=None))
+    return text.getvalue().rstrip()
+
+
 def show_results(show: Callable[[Console], None]) -> None:
     """Show results on stdout. That nobody can read them is no failure of the run: they are in its files."""
     # A process that was started without a stdout has none.

@@ -260,12 +260,13 @@ def _with_folder_to_resume(arguments: Sequence[str]) -> list[str]:
     for position, argument in enumerate(arguments):
         completed.append(argument)
         following = arguments[position + 1] if position + 1 < len(arguments) else "-"
-        if argument == "--resume" and not _is_run(following):
+        if argument == "--resume" and not is_run(following):
             completed.append("")
     return completed
 
 
-def _is_run(argument: str) -> bool:
+def is_run(argument: str) -> bool:
+    """Whether what follows ``--resume`` is the folder of a run, and not, say, an environment's name."""
     if argument.startswith("-") or is_override(argument):
         return False
     return os.sep in argument or (Path(argument) / RUN_PLAN_FILE).is_file()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.devices import calculate_deterministically
+from isaaclab_arena.distributed.launcher_messages import leave_last_words
 from isaaclab_arena.distributed.process import die_with_parent, limit_threads
 from isaaclab_arena.distributed.process_group import initialise
 from isaaclab_arena.distributed.rank_status import RankState, RankStatus, StatusPublisher
@@ -19,6 +20,7 @@ from isaaclab_arena.errors import ArenaError, DiskUnusableError
 from isaaclab_arena.evaluation.condition_sets import save_conditions
 from isaaclab_arena.evaluation.exchange import Exchange
 from isaaclab_arena.evaluation.finish import consolidate_what_others_left, merge_and_show, show_finished_run
+from isaaclab_arena.evaluation.going_on import how_to_go_on
 from isaaclab_arena.evaluation.interruption import Interruption, watch_for_interruption
 from isaaclab_arena.evaluation.job_runner import JobRunner
 from isaaclab_arena.evaluation.planning import RunRequest
@@ -132,6 +134,8 @@ class _RankRun:
             with self._display():
                 state = self._run_jobs(publisher)
                 merges = self._is_the_one_to_merge(state, heard=publisher.is_heard)
+            if state is RankState.FAILED:
+                leave_last_words(f"a job failed on rank {self._context.rank}, and --fail_fast ends the run")
             code = self._merge() if merges else int(state is RankState.FAILED)
         return self._interruption.exit_code or code
 
@@ -221,7 +225,11 @@ class _RankRun:
         self._exchange.collect()
         if self._work.others_may_finish_jobs:
             consolidate_what_others_left(self._started.plan, self._output_directory)
-        return merge_and_show(self._output_directory, before_showing=self._save_conditions)
+        return merge_and_show(
+            self._output_directory,
+            before_showing=self._save_conditions,
+            how_to_go_on=how_to_go_on(self._request, self._context, self._started.plan, self._output_directory),
+        )
 
 
 def _show_finished_run(request: RunRequest, output_directory: Path) -> int:
