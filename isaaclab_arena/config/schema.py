@@ -37,6 +37,7 @@ class JobConfig:
         policy_config_dict: Options of the policy.
         num_steps: Control steps to run, or None; excludes ``num_episodes``.
         num_episodes: Episodes to run over all rebuilds, or None.
+        max_episodes: The most episodes that ``--limit`` leaves of a job that does not say itself how many it has.
         num_rebuilds: How many times environment and policy are built for the job.
         language_instruction: What the policy is told instead of the task's own words.
         variations: Overrides of the environment's variations.
@@ -60,6 +61,7 @@ class JobConfig:
     policy_config_dict: Mapping[str, Any] = field(default_factory=dict)
     num_steps: int | None = None
     num_episodes: int | None = None
+    max_episodes: int | None = None
     num_rebuilds: int = 1
     language_instruction: str | None = None
     variations: Mapping[str, Any] = field(default_factory=dict)

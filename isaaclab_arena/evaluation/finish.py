@@ -14,14 +14,15 @@ _LOG = logging.getLogger(__name__)
 
 
 def merge_and_show(
-    output_directory: Path, *, before_showing: Callable[[], None] = lambda: None, how_to_go_on: str = ""
+    output_directory: Path, *, before_showing: Callable[[], None] = lambda: None, how_to_go_on: str | None = None
 ) -> int:
     """Write the tables and show them.
 
     Args:
         output_directory: The run's folder.
         before_showing: Called between the two.
-        how_to_go_on: Shown below the table of a run that is not complete.
+        how_to_go_on: Shown below the table of a run that is not complete, as this program's last words; None where
+            the run is only a part of what the program does.
 
     Returns:
         The exit code: 0 if the run is complete, otherwise 1.
@@ -34,9 +35,9 @@ def merge_and_show(
     merged = merge_results(output_directory)
     write_tables(output_directory, merged)
     before_showing()
-    last_line = "" if merged.complete else how_to_go_on
+    last_line = "" if merged.complete else how_to_go_on or ""
     show_results(lambda console: print_summary(merged, output_directory, console, last_line=last_line))
-    if not merged.complete:
+    if last_line:
         # Below whatever a launcher prints of a rank that ends with a failure.
         leave_last_words(as_text(lambda console: print_summary(merged, output_directory, console, last_line=last_line)))
     return 0 if merged.complete else 1

@@ -24,9 +24,11 @@ def how_to_go_on(request: RunRequest, context: DistributedContext, plan: RunPlan
         plan: The run's plan.
         output_directory: The run's folder.
     """
+    folder = _shown(output_directory, plan.working_directory)
+    if not request.command_line:
+        return f"go on with --resume {shlex.quote(folder)}"
     program, *arguments = request.command_line
     typed = typed_command(arguments, own=sys.orig_argv, parent=command_of_parent() if is_a_rank() else None)
-    folder = _shown(output_directory, plan.working_directory)
     if typed is None and is_a_rank():
         return f"go on with the same command and --resume {shlex.quote(folder)}"
     command = resuming_command(typed or ["python", "-m", program, *arguments], folder)

@@ -68,7 +68,9 @@ def job_conditions(
     has_length = job.num_episodes is not None or job.num_steps is not None
     config = dataclasses.replace(
         job,
-        num_episodes=job.num_episodes if has_length else len(chosen.episodes),
+        num_episodes=job.num_episodes
+        if has_length
+        else min(len(chosen.episodes), job.max_episodes or len(chosen.episodes)),
         placement_seed=None if chosen.seed == job.seed else chosen.seed,
     )
     return JobConditions(config=config, variations=variations, saved=chosen.conditions())

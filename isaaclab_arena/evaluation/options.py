@@ -48,6 +48,8 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
     """Seed of jobs that do not say."""
     placement_seed: int | None = None
     """Seed of the initial conditions of jobs that do not say, where it differs from the seed."""
+    limit: int | None = None
+    """Run at most this many episodes of each job, to try a job file out; the table says so."""
     output_base_dir: str = "outputs"
     """Folder that gets a dated folder for this run."""
     output_dir: str | None = None
@@ -131,6 +133,7 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
     def result_settings(self) -> dict[str, Any]:
         """Return the options, beside the jobs, that decide what a run records or what comes out of it."""
         return {
+            "limit": self.limit,
             "no_dataset": self.no_dataset,
             "record_observations": self.record_observations,
             "compression": self.compression,
@@ -177,6 +180,7 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
             "num_envs",
             "num_steps",
             "num_episodes",
+            "limit",
             "num_threads",
             "torch_threads",
             "pipeline",

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from isaaclab_arena.config.arena.flags import REFUSED
 from isaaclab_arena.config.documents import read_document
-from isaaclab_arena.config.loading import read_jobs
+from isaaclab_arena.config.loading import limited, read_jobs
 from isaaclab_arena.config.options import option_names
 from isaaclab_arena.config.schema import JobsFile
 from isaaclab_arena.config.tokens import parse_tokens
@@ -121,7 +121,8 @@ def resolved_job(options: PolicyOptions, rest: Sequence[str]) -> tuple[JobsFile,
     """
     block = job_block(options, rest)
     with _options_named_as_typed():
-        jobs_file = read_jobs({"jobs": [block]}, source=_SOURCE, defaults=options.job_defaults())
+        read = read_jobs({"jobs": [block]}, source=_SOURCE, defaults=options.job_defaults())
+        jobs_file = limited(read, options.limit)
         jobs = resolve_jobs(
             jobs_file.jobs,
             file=_SOURCE,

@@ -59,15 +59,17 @@ def execute(request: RunRequest, context: DistributedContext) -> int:
     if request.options.deterministic:
         calculate_deterministically()
     with initialise(context, process_group=request.options.process_group) as ranks:
-        return execute_among(ranks, request)
+        return execute_among(ranks, request, is_whole_program=True)
 
 
-def execute_among(ranks: Ranks, request: RunRequest) -> int:
+def execute_among(ranks: Ranks, request: RunRequest, *, is_whole_program: bool = False) -> int:
     """Run the jobs on ranks that have found each other already, as one of several things that they do together.
 
     Args:
         ranks: All of them, within a name that no other run of theirs has; see `Ranks.within`.
         request: What is to be done, the same on every rank.
+        is_whole_program: Whether that is all they do: then the run's last words, which say what to type, are the
+            program's.
 
     Returns:
         The exit code; see `execute`, also for what is raised.
@@ -89,7 +91,8 @@ def execute_among(ranks: Ranks, request: RunRequest) -> int:
                     run_id=started.attempt.run_id,
                     jobs=[job.name for job in started.plan.jobs],
                 )
-                return _RankRun(request, context, started, started.attempt, interruption, exchange).execute()
+                run = _RankRun(request, context, started, started.attempt, interruption, exchange)
+                return run.execute(has_last_word=is_whole_program)
         except DiskUnusableError as error:
             raise DiskUnusableError(f"{error}; the run stops: make room, then go on with --resume") from error
 
@@ -123,7 +126,7 @@ class _RankRun:
             stop_requested=interruption.stop_requested,
         )
 
-    def execute(self) -> int:
+    def execute(self, *, has_last_word: bool) -> int:
         status = RankStatus.of_this_process(
             rank=self._context.rank,
             run_id=self._attempt.run_id,
@@ -134,9 +137,9 @@ class _RankRun:
             with self._display():
                 state = self._run_jobs(publisher)
                 merges = self._is_the_one_to_merge(state, heard=publisher.is_heard)
-            if state is RankState.FAILED:
+            if has_last_word and state is RankState.FAILED:
                 leave_last_words(f"a job failed on rank {self._context.rank}, and --fail_fast ends the run")
-            code = self._merge() if merges else int(state is RankState.FAILED)
+            code = self._merge(has_last_word=has_last_word) if merges else int(state is RankState.FAILED)
         return self._interruption.exit_code or code
 
     def _display(self) -> AbstractContextManager[object]:
@@ -220,15 +223,16 @@ class _RankRun:
                 return False
             time.sleep(_POLL_INTERVAL_S)
 
-    def _merge(self) -> int:
+    def _merge(self, *, has_last_word: bool) -> int:
         """Write the tables from what is on disk and show them; return the exit code."""
+        plan, folder = self._started.plan, self._output_directory
         self._exchange.collect()
         if self._work.others_may_finish_jobs:
             consolidate_what_others_left(self._started.plan, self._output_directory)
         return merge_and_show(
             self._output_directory,
             before_showing=self._save_conditions,
-            how_to_go_on=how_to_go_on(self._request, self._context, self._started.plan, self._output_directory),
+            how_to_go_on=how_to_go_on(self._request, self._context, plan, folder) if has_last_word else None,
         )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from isaaclab_arena.config.loading import limit_in_words
 from isaaclab_arena.results.merge import MergedResults, MissingJob, records
 from isaaclab_arena.results.rows import JobResultStatus
 from isaaclab_arena.results.table import MAX_JOBS_SHOWN, console_table, is_partial, plain
@@ -26,6 +27,9 @@ def print_summary(merged: MergedResults, output_directory: Path, console: Consol
     hidden = len(merged.jobs) - MAX_JOBS_SHOWN
     if hidden > 0:
         console.print(Text(f"... and {hidden:,} jobs more, all of which are in results.csv"), soft_wrap=True)
+    limit = merged.plan.settings.get("limit")
+    if isinstance(limit, int):
+        console.print(Text(f"{limit_in_words(limit)}: not the job file's numbers", style="yellow"), soft_wrap=True)
     for line in caveats(merged):
         console.print(Text(plain(line), style="yellow"), soft_wrap=True)
     for line in failures(merged):

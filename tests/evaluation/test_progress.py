@@ -2,6 +2,7 @@ import dataclasses
 import io
 import logging
 import time
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -87,7 +88,7 @@ def test_a_run_whose_model_is_being_loaded_says_so_and_promises_no_time():
 
 
 def test_the_time_left_follows_the_pace_of_the_job_that_is_under_way():
-    slow = {"episodes_total": 168, "job_episodes_total": 8}
+    slow: dict[str, Any] = {"episodes_total": 168, "job_episodes_total": 8}
     assert time_left_s([report_of(0, current_job="slow", episodes_done=160, **slow)], 15.0) is None, (
         "its pace is not known yet"
     )
@@ -100,9 +101,14 @@ def test_the_time_left_follows_the_pace_of_the_job_that_is_under_way():
 
 def test_a_rank_tells_what_it_does_before_its_first_step_and_how_long_it_has_stepped_since(tmp_path):
     publisher = StatusPublisher(tmp_path, RankStatus.of_this_process(rank=0, run_id="run", episodes_total=3)).start()
-    told = []
+    told: list[str | None] = []
+
+    def tell(doing: str | None) -> None:
+        told.append(doing)
+        publisher.prepare(doing)
+
     publisher.start_job("coins", num_episodes=3)
-    clock = StartUpClock("coins", import_s=None, tell=lambda doing: (told.append(doing), publisher.prepare(doing)))
+    clock = StartUpClock("coins", import_s=None, tell=tell)
     assert publisher.status.preparing == "building the environment"
     clock.finish(StartUpPart.ENVIRONMENT)
     clock.finish(StartUpPart.POLICY)

@@ -197,8 +197,10 @@ def test_swept_keys_are_columns_of_the_results_for_any_number_of_ranks(tmp_path)
     table = pd.read_parquet(tmp_path / "1" / "results.parquet")
     keys = ["seed", "policy_config_dict.speed", "arena_env_args.object", "variations"]
     assert list(table.columns) == [*JOB_COLUMNS, *(f"sweep.{key}" for key in keys)]
-    assert table["sweep.seed"].tolist()[:2] == [1, 2]
-    assert str(table["sweep.policy_config_dict.speed"].dtype) == "Float64"
-    assert table["sweep.arena_env_args.object"].tolist()[2] == "=can"
-    assert pd.read_csv(tmp_path / "1" / "results.csv")["sweep.arena_env_args.object"][2] == "'=can"
-    assert json.loads(table["sweep.variations"][2]) == {"cube.mass.enabled": True}
+    seeds, speeds, objects, variations = (pd.Series(table[f"sweep.{key}"]) for key in keys)
+    assert seeds.tolist()[:2] == [1, 2]
+    assert str(speeds.dtype) == "Float64"
+    assert objects.tolist()[2] == "=can"
+    assert json.loads(variations.tolist()[2]) == {"cube.mass.enabled": True}
+    in_csv = pd.Series(pd.read_csv(tmp_path / "1" / "results.csv")["sweep.arena_env_args.object"])
+    assert in_csv.tolist()[2] == "'=can", "no spreadsheet runs it"
