@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,9 +90,11 @@ def _import_from_here() -> None:
     A script that pip has installed begins with its own folder in that place instead. Whoever asks Python not to look
     there, with ``-P`` or PYTHONSAFEPATH, is heard.
     """
-    here = str(Path.cwd())
-    if not sys.flags.safe_path and not {"", here} & set(sys.path):
-        sys.path.insert(0, here)
+    # A folder that was deleted meanwhile holds nothing to import.
+    with suppress(OSError):
+        here = str(Path.cwd())
+        if not sys.flags.safe_path and not {"", here} & set(sys.path):
+            sys.path.insert(0, here)
 
 
 def _run(command: _Command, arguments: Sequence[str]) -> int:

@@ -20,6 +20,8 @@ _LOG = logging.getLogger(__name__)
 _FILE_COLUMNS = 10_000
 """In a file no row is folded and no column left out: whoever reads it can scroll."""
 
+_LEAST_COLUMNS = 20
+
 
 class _ResultsConsole(Console):
     """A console that says when its reader has gone, where rich would end the process with 1."""
@@ -42,7 +44,7 @@ def as_text(show: Callable[[Console], None]) -> str:
     """Return what is shown on stdout as plain text, narrower by an indentation of two."""
     text = io.StringIO()
     shown = results_console() if isinstance(sys.stdout, io.TextIOBase) else Console(width=_FILE_COLUMNS)
-    show(Console(file=text, highlight=False, width=shown.width - 2, color_system=None))
+    show(Console(file=text, highlight=False, width=max(shown.width - 2, _LEAST_COLUMNS), color_system=None))
     return text.getvalue().rstrip()
 
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
@@ -150,8 +151,14 @@ def _start_warp() -> None:
     # On this level Warp tells how long each module of kernels took, and whether it was compiled.
     warp.config.log_level = warp.LOG_INFO
     warp.set_logger(_Listener())
+    with _TURN:
+        _initialise()
+
+
+@cache
+def _initialise() -> None:
     # Where torch sees a GPU, a driver that Warp does not find is worth a line.
-    with _TURN, nullcontext() if visible_gpu_count() else stderr_without(_NO_DRIVER):
+    with nullcontext() if visible_gpu_count() else stderr_without(_NO_DRIVER):
         warp.init()
 
 
