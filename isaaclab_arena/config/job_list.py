@@ -108,7 +108,7 @@ class Reading:
                 for problem in found:
                     self._add(self._blame(problem, block))
                 if job is not None:
-                    jobs.append(replace(job, swept=swept))
+                    jobs.append(replace(job, swept=swept) if swept else job)
         for name, earlier in clashes(name for name in names if _label(name, "")):
             self._add(Problem(_taken(name, earlier), job=name, key="name"))
         if self._problems:
@@ -189,8 +189,9 @@ class Reading:
 
 
 def _at(block: Any, path: list[str]) -> Any:
+    """Return what stands at a path, None for nothing: another swept key may have replaced the mapping."""
     for part in path:
-        block = block[part]
+        block = block.get(part) if isinstance(block, Mapping) else None
     return block
 
 

@@ -10,21 +10,21 @@ from isaaclab_arena.distributed.launch_options import without_launch_options
 from isaaclab_arena.distributed.process import command_of_parent
 from isaaclab_arena.evaluation.options import is_run
 from isaaclab_arena.evaluation.planning import RunRequest
-from isaaclab_arena.storage.run_plan import RunPlan
 
 _SCRIPT = "isaaclab-arena"
 
 
-def how_to_go_on(request: RunRequest, context: DistributedContext, plan: RunPlan, output_directory: Path) -> str:
+def how_to_go_on(request: RunRequest, context: DistributedContext, output_directory: Path) -> str:
     """Return one line for a person: the exact command that goes on with a run, or which option does.
+
+    Call it before any policy may have changed the working directory, in which the command was typed.
 
     Args:
         request: What the run was to do.
         context: Who this process is.
-        plan: The run's plan.
         output_directory: The run's folder.
     """
-    folder = _shown(output_directory, plan.working_directory)
+    folder = _shown(output_directory, Path.cwd())
     if not request.command_line:
         return f"go on with --resume {shlex.quote(folder)}"
     program, *arguments = request.command_line
@@ -81,7 +81,5 @@ def _without_interpreter(command: list[str]) -> list[str]:
     return [_SCRIPT, *command[2:]] if is_script else command
 
 
-def _shown(folder: Path, working_directory: str | None) -> str:
-    if working_directory is not None and folder.is_relative_to(working_directory):
-        return str(folder.relative_to(working_directory))
-    return str(folder)
+def _shown(folder: Path, working_directory: Path) -> str:
+    return str(folder.relative_to(working_directory) if folder.is_relative_to(working_directory) else folder)

@@ -115,6 +115,7 @@ class _RankRun:
         self._attempt = attempt
         self._output_directory = started.output_directory
         self._interruption = interruption
+        self._how_to_go_on = how_to_go_on(request, context, started.output_directory)
         self._save_conditions = _saving_conditions(request, started.output_directory)
         self._exchange = exchange
         self._watch = exchange.watch
@@ -225,14 +226,13 @@ class _RankRun:
 
     def _merge(self, *, has_last_word: bool) -> int:
         """Write the tables from what is on disk and show them; return the exit code."""
-        plan, folder = self._started.plan, self._output_directory
         self._exchange.collect()
         if self._work.others_may_finish_jobs:
             consolidate_what_others_left(self._started.plan, self._output_directory)
         return merge_and_show(
             self._output_directory,
             before_showing=self._save_conditions,
-            how_to_go_on=how_to_go_on(self._request, self._context, plan, folder) if has_last_word else None,
+            how_to_go_on=self._how_to_go_on if has_last_word else None,
         )
 
 

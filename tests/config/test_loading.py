@@ -131,6 +131,12 @@ def test_a_job_of_a_sweep_knows_what_was_swept_and_is_the_same_job_as_one_that_i
     assert [job.swept for job in load({"jobs": written}).jobs] == [{}, {}]
 
 
+def test_a_swept_key_that_another_one_replaces_has_no_value(load):
+    sweep = {"policy_config_dict.speed": [1], "policy_config_dict": [{"other": 2}]}
+    (job,) = load({"jobs": [{**JOB, "name": "a", "sweep": sweep}]}).jobs
+    assert job.swept == {"policy_config_dict.speed": None, "policy_config_dict": {"other": 2}}
+
+
 def test_how_long_a_job_may_take_is_no_part_of_the_hash(load):
     limited = load({"jobs": [{**JOB, "timeout_s": 60, "episode_timeout_s": 1.5}]})
 

@@ -7,6 +7,7 @@ import pytest
 from isaaclab_arena.evaluation.eval_runner import EvalOptions, main
 from isaaclab_arena.evaluation.going_on import resuming_command, typed_command
 from isaaclab_arena.evaluation.options import read_command_line
+from isaaclab_arena.evaluation.policy_runner import PolicyOptions
 from tests.end_to_end.launching import write_jobs
 
 ARGUMENTS = ["--eval_jobs_config", "my jobs.json"]
@@ -44,6 +45,13 @@ def test_it_names_the_folder_of_the_run_once(before):
     assert command == ["python", *MODULE, "--seed", "3", *ARGUMENTS, "--resume", "outputs/2026-01-01_00-00-00"]
     options, unknown = read_command_line(EvalOptions, command[3:], program="test")
     assert (options.resume, unknown) == ("outputs/2026-01-01_00-00-00", [])
+
+
+def test_a_single_policys_command_can_be_gone_on_with_too():
+    typed = ["--policy_type", "scripted", "lift_object", "--object", "cube"]
+    command = resuming_command(["python", "-m", "policy_runner", *typed], "out")
+    options, rest = read_command_line(PolicyOptions, command[3:], program="test")
+    assert (options.resume, rest) == ("./out", ["lift_object", "--object", "cube"])
 
 
 def test_what_stands_below_the_table_of_an_incomplete_run_can_be_typed(tmp_path, monkeypatch, capsys):
