@@ -160,7 +160,8 @@ def test_an_interrupted_run_keeps_what_finished_and_exits_with_the_signals_code(
     output = tmp_path / "out"
     path = write_jobs(tmp_path / "jobs.json", [job])
     typed = command("--eval_jobs_config", path, "--output_dir", output)
-    process = start(typed, tmp_path / "log")
+    # Fresh: the command that goes on is read from the process's own command line.
+    process = start(typed, tmp_path / "log", fresh=True)
     try:
         wait_until(lambda: _num_committed(output, "long", 0) >= 2)
         process.send_signal(signal.SIGINT)
