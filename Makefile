@@ -4,10 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.DEFAULT_GOAL := help
+.DEFAULT_GOAL := install
 .PHONY: help install eval test test-slow test-gpu gpu-check mutants check format bench clean
 
+install: $(INSTALLED)
+	@echo "Installed in $(VENV). Next: make eval, which runs nine jobs in twenty seconds and shows their table;"
+	@echo "source $(BIN)/activate, so that isaaclab-arena and python are those of $(VENV); or make help."
+
 help:
+	@echo "make            install into $(VENV), and say what to do next"
 	@echo "make eval       run jobs/quickstart.json on the CPU and show the table"
 	@echo "make test       run the tests"
 	@echo "make test-slow  run the tests that take more than a minute"
@@ -16,8 +21,6 @@ help:
 	@echo "make mutants    put small faults into a copy of the code, and say which of them the tests notice; half an hour"
 	@echo "make check      ruff, pyright and import-linter"
 	@echo "make bench      throughput, recording, ranks, training, occupancy, merging, memory, GR00T, pipeline; about an hour"
-
-install: $(INSTALLED)
 
 # torch is asked for first and literally: the pin takes the build that suits the machine.
 $(INSTALLED): pyproject.toml constraints.txt submodules/Isaac-GR00T/pyproject.toml

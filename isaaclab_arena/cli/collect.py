@@ -1,10 +1,20 @@
 """``isaaclab-arena collect``: record demonstrations of an expert, with all that policies may be trained on."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from isaaclab_arena.evaluation.policy_runner import PolicyOptions
 from isaaclab_arena.evaluation.policy_runner import main as run_policy
 
 _DEFAULTS = {"--policy_type": "scripted", "--record_observations": "all"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectOptions(PolicyOptions):
+    """Record an expert's demonstrations, cameras on: OPTIONS ENVIRONMENT [options of environment and policy]."""
+
+    policy_type: str = "scripted"
+    """Registered name or dotted class path of the expert."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -13,7 +23,7 @@ def main(argv: Sequence[str]) -> int:
     Options are those of ``isaaclab_arena.evaluation.policy_runner``; the policy is the scripted expert by default. For
     several environments at once, run a job file with ``--record_observations all --enable_cameras``.
     """
-    return run_policy(with_defaults(argv))
+    return run_policy(with_defaults(argv), options_class=CollectOptions, typed_as="isaaclab-arena collect")
 
 
 def with_defaults(argv: Sequence[str]) -> list[str]:

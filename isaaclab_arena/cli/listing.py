@@ -13,7 +13,7 @@ import tyro
 
 from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJECTS
 from isaaclab_arena.environments.summary import EnvironmentSummary
-from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.policy.catalog import POLICIES
 from isaaclab_arena.registry import Registry
 
@@ -28,17 +28,43 @@ class ListOptions:
     what: tyro.conf.Positional[Literal["environments", "policies", "embodiments", "objects"]]
     """What to list."""
 
+    name: tyro.conf.Positional[str] = ""
+    """Show this one alone; of an environment also what a policy is given there and gives, with its options as typed
+    after it, such as --embodiment so101 or --enable_cameras."""
+
 
 def main(argv: Sequence[str]) -> int:
-    """Show one catalog."""
-    options = tyro.cli(ListOptions, args=argv, prog="isaaclab-arena list")
-    print(catalog_text(_REGISTRIES[options.what]))
+    """Show one catalog, or one entry of it.
+
+    Raises:
+        ConfigError: If there is no entry of that name, or an option of an environment is wrong.
+        EnvironmentBuildError: If the environment cannot be built.
+    """
+    options, rest = tyro.cli(ListOptions, args=argv, prog="isaaclab-arena list", return_unknown_args=True)
+    registry = _REGISTRIES[options.what]
+    if rest and (options.what != "environments" or not options.name):
+        raise ConfigError(Problem(f"unexpected argument '{rest[0]}'; options follow the name of an environment"))
+    if not options.name:
+        print(catalog_text(registry))
+        return 0
+    entry = registry.get(options.name)
+    print(catalog_text(registry, [options.name]))
+    if options.what == "environments":
+        # Building one loads the simulation, and lists shall not wait for that.
+        from isaaclab_arena.cli.specs import environment_specs  # noqa: PLC0415
+
+        print(environment_specs(options.name, entry, rest))
     return 0
 
 
-def catalog_text(registry: Registry) -> str:
-    """Return a table of a catalog's names, each with one line on what it is and its options with their defaults."""
-    names = [*registry.names(), *registry.patterns()]
+def catalog_text(registry: Registry, names: Sequence[str] | None = None) -> str:
+    """Return a table of a catalog's names, each with one line on what it is and its options with their defaults.
+
+    Args:
+        registry: The catalog.
+        names: Those to show, all of them where None.
+    """
+    names = [*registry.names(), *registry.patterns()] if names is None else names
     width = max(map(len, names), default=0)
     lines = []
     for name in names:

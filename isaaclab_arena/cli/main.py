@@ -5,7 +5,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from isaaclab_arena.errors import ArenaError, ConfigError, did_you_mean
 from isaaclab_arena.logs import plain_text
@@ -39,7 +41,10 @@ _COMMANDS = {
     "recover": _Command(
         entry="isaaclab_arena.cli.recover:main", summary="bring back a run's plan, run.json, that was lost or damaged"
     ),
-    "list": _Command(entry="isaaclab_arena.cli.listing:main", summary="environments, policies, embodiments or objects"),
+    "list": _Command(
+        entry="isaaclab_arena.cli.listing:main",
+        summary="environments, policies, embodiments or objects, or one of them",
+    ),
     "view": _Command(
         entry="isaaclab_arena.cli.view:main", summary="watch a policy in a window, or write a video of it"
     ),
@@ -57,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 where all went well, 2 for a mistake of the user's, 130 after Ctrl-C, 1 for anything else.
     """
+    if argv is None:
+        _import_from_here()
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments[0] if arguments else ""
     if name in {"", "-h", "--help"}:
@@ -75,6 +82,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ArenaError as error:
         print(plain_text(error, keep_lines=True), file=sys.stderr)
         return 1
+
+
+def _import_from_here() -> None:
+    """Let a job file name a class in the folder where the command was typed, as ``python -m`` does.
+
+    A script that pip has installed begins with its own folder in that place instead. Whoever asks Python not to look
+    there, with ``-P`` or PYTHONSAFEPATH, is heard.
+    """
+    # A folder that was deleted meanwhile holds nothing to import.
+    with suppress(OSError):
+        here = str(Path.cwd())
+        if not sys.flags.safe_path and not {"", here} & set(sys.path):
+            sys.path.insert(0, here)
 
 
 def _run(command: _Command, arguments: Sequence[str]) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 import tyro
 
 from isaaclab_arena.config.arena.experiments import is_override
-from isaaclab_arena.config.loading import load_jobs_file
+from isaaclab_arena.config.loading import limit_in_words, limited, load_jobs_file
 from isaaclab_arena.config.schema import JobDefaults, JobsFile
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.validation import resolve_jobs
@@ -33,6 +33,9 @@ class ValidateOptions:
     seed: int | None = None
     """Seed of jobs that do not say."""
 
+    limit: int | None = None
+    """Check and count what that option leaves of each job."""
+
     deterministic: bool = False
     """Check too whether every job's num_envs fits into the fixed batch of that option."""
 
@@ -53,6 +56,8 @@ def main(argv: Sequence[str]) -> int:
     defaults = JobDefaults(
         num_steps=options.num_steps, num_episodes=options.num_episodes, num_envs=options.num_envs, seed=options.seed
     )
+    if options.limit is not None and options.limit < 1:
+        raise ConfigError(Problem(f"must be at least 1, got {options.limit}", key="--limit"))
     overrides = [str(path) for path in options.files if is_override(str(path))]
     files = [path for path in options.files if not is_override(str(path))]
     if not files:
@@ -60,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
     problems: list[Problem] = []
     for path in files:
         try:
-            jobs_file = load_jobs_file(path, defaults, overrides=overrides)
+            jobs_file = limited(load_jobs_file(path, defaults, overrides=overrides), options.limit)
             resolve_jobs(
                 jobs_file.jobs,
                 file=jobs_file.path,
@@ -70,19 +75,20 @@ def main(argv: Sequence[str]) -> int:
         except ConfigError as error:
             problems.extend(error.problems)
         else:
-            print(plain_text(_summary(jobs_file)))
+            print(plain_text(_summary(jobs_file, options.limit)))
     if problems:
         raise ConfigError(problems)
     return 0
 
 
-def _summary(jobs_file: JobsFile) -> str:
+def _summary(jobs_file: JobsFile, limit: int | None) -> str:
     jobs = jobs_file.jobs
     episodes = sum(job.num_episodes or 0 for job in jobs)
     environments = sorted({job.environment for job in jobs})
     policies = sorted({job.policy_type for job in jobs})
     noun = "job" if len(jobs) == 1 else "jobs"
+    at_most = "" if limit is None else f", {limit_in_words(limit)}"
     return (
         f"{jobs_file.path}: {len(jobs)} {noun}, {episodes} episodes, environments {', '.join(environments)}, "
-        f"policies {', '.join(policies)}, hash {jobs_file.config_hash}"
+        f"policies {', '.join(policies)}, hash {jobs_file.config_hash}{at_most}"
     )

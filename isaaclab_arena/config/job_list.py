@@ -101,14 +101,14 @@ class Reading:
                 self._add(Problem(f"{shown(block)} is not a mapping", job=f"jobs[{position}]"))
                 continue
             label = _label(block.get("name"), f"jobs[{position}]")
-            for expanded in self._expanded(block, label, room=MAX_JOBS - len(names)):
+            for expanded, swept in self._expanded(block, label, room=MAX_JOBS - len(names)):
                 names.append(expanded.get("name"))
                 own_label = _label(expanded.get("name"), label)
                 job, found = read_job(expanded, index=len(jobs), label=own_label, defaults=self._command_line)
                 for problem in found:
                     self._add(self._blame(problem, block))
                 if job is not None:
-                    jobs.append(job)
+                    jobs.append(replace(job, swept=swept) if swept else job)
         for name, earlier in clashes(name for name in names if _label(name, "")):
             self._add(Problem(_taken(name, earlier), job=name, key="name"))
         if self._problems:
@@ -131,7 +131,10 @@ class Reading:
             self._add(Problem(message, key=f"defaults.{key}"))
         return block
 
-    def _expanded(self, block: dict[str, Any], label: str, *, room: int) -> Iterator[dict[str, Any]]:
+    def _expanded(
+        self, block: dict[str, Any], label: str, *, room: int
+    ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+        """Yield each job of a block, with the values that the sweep gave it."""
         own, problems = modernised({key: value for key, value in block.items() if key != "sweep"})
         template = job_over_defaults(self._defaults, own)
         sweep = self._sweep(block, label)
@@ -149,7 +152,7 @@ class Reading:
                 for key, message in problems:
                     self._add(Problem(message, job=label, key=key))
                 if not problems:
-                    yield modern
+                    yield modern, {key: _at(resolved, key.split(".")) for key in sweep}
 
     def _sweep(self, block: dict[str, Any], label: str) -> dict[str, Any]:
         own = block.get("sweep", {})
@@ -183,6 +186,13 @@ class Reading:
         path = (problem.key or "").split(".")
         inherited = _has(self._defaults, path) and not _has(modernised(block)[0], path)
         return replace(problem, job=None, key=f"defaults.{problem.key}") if inherited else problem
+
+
+def _at(block: Any, path: list[str]) -> Any:
+    """Return what stands at a path, None for nothing: another swept key may have replaced the mapping."""
+    for part in path:
+        block = block.get(part) if isinstance(block, Mapping) else None
+    return block
 
 
 def _has(block: Any, path: list[str]) -> bool:

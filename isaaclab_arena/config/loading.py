@@ -61,13 +61,39 @@ def read_jobs(
     return JobsFile(path=source, jobs=jobs, config_hash=hash_jobs(jobs))
 
 
+def limited(jobs_file: JobsFile, limit: int | None) -> JobsFile:
+    """Return the jobs of a file with at most ``limit`` episodes each, to try the file out; None for the file as it is.
+
+    A job that has fewer episodes keeps them, and one that is limited by steps ends at whatever comes first. The hash
+    is another one than the file's.
+    """
+    if limit is None:
+        return jobs_file
+    jobs = tuple(_limited_job(job, limit) for job in jobs_file.jobs)
+    digest = hashlib.sha256(f"{hash_jobs(jobs)} limited to {limit}".encode()).hexdigest()
+    return replace(jobs_file, jobs=jobs, config_hash=digest[:16])
+
+
+def limit_in_words(limit: int) -> str:
+    """Return what `limited` does, for a line below a table."""
+    return f"limited to {limit} episode{'s' if limit > 1 else ''} a job"
+
+
+def _limited_job(job: JobConfig, limit: int) -> JobConfig:
+    num_rebuilds = min(job.num_rebuilds, limit)
+    if job.num_episodes is None:
+        return replace(job, max_episodes=limit, num_rebuilds=num_rebuilds)
+    return replace(job, num_episodes=min(job.num_episodes, limit), num_rebuilds=num_rebuilds)
+
+
 def hash_jobs(jobs: tuple[JobConfig, ...]) -> str:
     """Return 16 hexadecimal digits that are the same for the same jobs in the same order.
 
     How long jobs and episodes may take is left out: it decides whether there is a result, never what it is. So is what
-    jobs are labelled with.
+    jobs are labelled with, and what no file says: `limited` sees to that.
     """
-    names = [field.name for field in fields(JobConfig) if field.name not in WITHOUT_RESULT]
+    left_out = WITHOUT_RESULT | {"max_episodes"}
+    names = [field.name for field in fields(JobConfig) if field.name not in left_out]
     plain = [{name: getattr(job, name) for name in names} for job in jobs]
     canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode("utf-8", errors="surrogatepass")).hexdigest()[:16]

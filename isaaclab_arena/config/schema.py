@@ -8,7 +8,7 @@ from typing import Any
 TIME_LIMITS = frozenset({"timeout_s", "episode_timeout_s"})
 """Keys of a job that do not say what is to be done, only how long it may take."""
 
-WITHOUT_RESULT = TIME_LIMITS | {"labels"}
+WITHOUT_RESULT = TIME_LIMITS | {"labels", "swept"}
 """Keys of a job that decide no result: the hash leaves them out, and a run goes on with others."""
 
 
@@ -37,6 +37,7 @@ class JobConfig:
         policy_config_dict: Options of the policy.
         num_steps: Control steps to run, or None; excludes ``num_episodes``.
         num_episodes: Episodes to run over all rebuilds, or None.
+        max_episodes: The most episodes that ``--limit`` leaves of a job that does not say itself how many it has.
         num_rebuilds: How many times environment and policy are built for the job.
         language_instruction: What the policy is told instead of the task's own words.
         variations: Overrides of the environment's variations.
@@ -46,6 +47,7 @@ class JobConfig:
         timeout_s: How long the job may take before it fails [s], or None.
         episode_timeout_s: How long an episode may take before it is an error [s], or None.
         status: Only ``pending`` jobs are run.
+        swept: The dotted keys that a sweep gave this job a value for, with that value.
     """
 
     index: int
@@ -59,6 +61,7 @@ class JobConfig:
     policy_config_dict: Mapping[str, Any] = field(default_factory=dict)
     num_steps: int | None = None
     num_episodes: int | None = None
+    max_episodes: int | None = None
     num_rebuilds: int = 1
     language_instruction: str | None = None
     variations: Mapping[str, Any] = field(default_factory=dict)
@@ -68,6 +71,7 @@ class JobConfig:
     timeout_s: float | None = None
     episode_timeout_s: float | None = None
     status: JobStatus = JobStatus.PENDING
+    swept: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -89,12 +90,21 @@ def _launch(
         module=module,
         arguments=tuple(arguments),
         num_processes=num_processes,
-        variables=gpu_variables(selection.visible_devices),
+        variables={**gpu_variables(selection.visible_devices), **_screen_variables()},
         log_directory=Path(wanted).absolute() if wanted else log_directory,
         waits_for_run=not wanted,
         wants_files=wanted != "",
     )
     return run_ranks_over_torchrunx(launch) if options.launcher == "torchrunx" else run_ranks(launch)
+
+
+def _screen_variables() -> dict[str, str]:
+    """Return what tells ranks, which write into pipes, how wide the terminal is on which their words appear."""
+    try:
+        return {"COLUMNS": str(os.get_terminal_size(sys.stdout.fileno()).columns)} if sys.stdout.isatty() else {}
+    except (AttributeError, OSError, ValueError):
+        # A process that was started without a stdout has no terminal either.
+        return {}
 
 
 def _wanted_log_directory(options: LaunchOptions) -> str | None:

@@ -91,6 +91,18 @@ def record_failure(error: Exception, path: Path | None) -> None:
     _leave(path, json.dumps({"message": {"message": message, "extraInfo": extra}}))
 
 
+def leave_last_words(text: str) -> None:
+    """Have torchrun end its report with these words, where it is torchrun that has started this rank.
+
+    torchrun prints thirty lines of its own below whatever a rank has shown before it leaves with a failure, and ends
+    them with what the first rank to fail has left. A launcher of ours prints nothing there, and needs no such words.
+    """
+    path = failure_file()
+    if path is not None and run_directory_file() is None:
+        extra = {"py_callstack": f"\n{text}", "timestamp": str(int(time.time()))}
+        _leave(path, json.dumps({"message": {"message": text, "extraInfo": extra}}))
+
+
 def read_failure(path: Path, *, rank: int) -> FailureRecord | None:
     """Return the record that a rank has left, None if there is none.
 

@@ -89,6 +89,15 @@ def process_start_ticks(pid: int) -> int | None:
     return None if state in {"Z", "X"} else int(fields[18])
 
 
+def command_of_parent() -> list[str] | None:
+    """Return the command line of the process that started this one, None where the system does not tell."""
+    try:
+        command = Path(f"/proc/{os.getppid()}/cmdline").read_bytes()
+    except OSError:
+        return None
+    return [os.fsdecode(word) for word in command.split(b"\0")[:-1]] or None
+
+
 def process_age_s() -> float | None:
     """Return how long ago this process was started, to a hundredth [s]; None where the system does not tell."""
     ticks = process_start_ticks(os.getpid())

@@ -51,6 +51,10 @@ class RankStatus:
         state: What it is doing.
         exited: Whether this is its last word: the process is about to end.
         current_job: The job it runs, None between jobs.
+        preparing: What that job does before its first control step, in words; None once it has made one.
+        job_episodes_done: Episodes of that job that have ended here.
+        job_episodes_total: Episodes of that job that this rank was given, 0 where ranks share it or nobody knows.
+        job_stepping_s: How long that job has been past its preparations [s].
         jobs_done: Jobs that have ended, however they ended.
         jobs_failed: Those of them that failed.
         jobs_total: Jobs it was given.
@@ -74,6 +78,10 @@ class RankStatus:
     state: RankState = RankState.STARTING
     exited: bool = False
     current_job: str | None = None
+    preparing: str | None = None
+    job_episodes_done: int = 0
+    job_episodes_total: int = 0
+    job_stepping_s: float = 0.0
     jobs_done: int = 0
     jobs_failed: int = 0
     jobs_total: int = 0
@@ -165,6 +173,7 @@ class StatusPublisher:
         self._episodes_left = 0
         self._corrects_total = True
         self._silent = False
+        self._stepping_since: float | None = None
         self._recent: deque[tuple[float, int]] = deque(maxlen=_SPEED_WINDOW)
         self._status_lock = threading.Lock()
         self._file_lock = threading.Lock()
@@ -229,13 +238,32 @@ class StatusPublisher:
         """
         self._corrects_total = num_episodes is not None
         self._episodes_left = num_episodes or 0
-        self._update(state=RankState.RUNNING, current_job=name)
+        self._stepping_since = None
+        self._update(
+            state=RankState.RUNNING,
+            current_job=name,
+            preparing="getting ready",
+            job_episodes_done=0,
+            job_episodes_total=num_episodes or 0,
+            job_stepping_s=0.0,
+        )
         self._write_or_log()
+
+    def prepare(self, doing: str | None) -> None:
+        """Say what the current job does before its first control step.
+
+        Args:
+            doing: In words; None once that step is made.
+        """
+        if doing is None and self._stepping_since is None:
+            self._stepping_since = time.monotonic()
+        self._update(preparing=doing)
 
     def finish_job(self, *, failed: bool = False) -> None:
         """Say that the current job has ended."""
         self._update(
             current_job=None,
+            preparing=None,
             jobs_done=self._status.jobs_done + 1,
             jobs_failed=self._status.jobs_failed + int(failed),
             episodes_total=self._status.episodes_total - (self._episodes_left if self._corrects_total else 0),
@@ -257,6 +285,7 @@ class StatusPublisher:
         self._episodes_left -= 1
         self._update(
             episodes_done=self._status.episodes_done + 1,
+            job_episodes_done=self._status.job_episodes_done + 1,
             successes=self._status.successes + int(success is True),
             scored=self._status.scored + int(success is not None),
             errors=self._status.errors + int(error),
@@ -294,6 +323,7 @@ class StatusPublisher:
             self._status,
             env_steps=steps_now,
             steps_per_s=round((steps_now - steps) / (now - since), 1) if now > since else 0.0,
+            job_stepping_s=0.0 if self._stepping_since is None else round(now - self._stepping_since, 1),
             beat=self._status.beat + 1,
             updated_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )

@@ -64,6 +64,14 @@ class TableEnvironmentBuilder:
             refuse_too_tall(OBJECTS.get(config.object), embodiment)
         refuse_out_of_reach(self.make_task(config, embodiment), embodiment)
 
+    def robot_name(self, config: Any) -> str:
+        """Return the ``name`` of a robot that is described in a file, the name that the job gives of any other."""
+        return (
+            str(config.embodiment)
+            if config.embodiment in EMBODIMENTS
+            else find_embodiment(config.embodiment).robot.name
+        )
+
     def content_sources(self, config: Any) -> ContentSources:
         """Return the files of a robot and of an object that do not come with this package; see `ContentBuilder`."""
         return ContentSources(

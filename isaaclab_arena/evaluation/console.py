@@ -3,6 +3,7 @@
 import io
 import logging
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -16,7 +17,10 @@ from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.logs import plain_text, set_up_console_logging
 
 _LOG = logging.getLogger(__name__)
-_FILE_COLUMNS = 140
+_FILE_COLUMNS = 10_000
+"""In a file no row is folded and no column left out: whoever reads it can scroll."""
+
+_LEAST_COLUMNS = 20
 
 
 class _ResultsConsole(Console):
@@ -28,8 +32,20 @@ class _ResultsConsole(Console):
 
 
 def results_console() -> Console:
-    """Return where results are shown: stdout, as wide as the terminal, and wide enough for every column in a file."""
-    return _ResultsConsole(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _FILE_COLUMNS)
+    """Return where results are shown: stdout, as wide as its terminal; a file and a pipe hold whole rows.
+
+    COLUMNS says how wide the terminal at a pipe's other end is; a launcher sets it for its ranks.
+    """
+    width = None if sys.stdout.isatty() else shutil.get_terminal_size((_FILE_COLUMNS, 0)).columns
+    return _ResultsConsole(file=sys.stdout, highlight=False, width=width)
+
+
+def as_text(show: Callable[[Console], None]) -> str:
+    """Return what is shown on stdout as plain text, narrower by an indentation of two."""
+    text = io.StringIO()
+    shown = results_console() if isinstance(sys.stdout, io.TextIOBase) else Console(width=_FILE_COLUMNS)
+    show(Console(file=text, highlight=False, width=max(shown.width - 2, _LEAST_COLUMNS), color_system=None))
+    return text.getvalue().rstrip()
 
 
 def show_results(show: Callable[[Console], None]) -> None:

@@ -35,6 +35,8 @@ def job_length(config: JobConfig, policy: PolicyBase) -> JobLength:
     num_steps, num_episodes = config.num_steps, config.num_episodes
     if num_steps is None and num_episodes is None:
         num_episodes = policy.num_episodes()
+        if num_episodes is not None and config.max_episodes is not None:
+            num_episodes = min(num_episodes, config.max_episodes)
     if num_steps is None and num_episodes is None and policy.has_length():
         num_steps = policy.length()
     if num_steps is None and num_episodes is None:
@@ -71,9 +73,10 @@ def indices_that_start(job: Job, policy: PolicyBase, *, started: int) -> Iterato
         policy: Says which episodes it can play.
         started: Episodes that earlier rebuilds have started.
     """
-    if job.saved_conditions is not None:
-        return takewhile(policy.can_play, range(started, len(job.saved_conditions)))
-    return takewhile(policy.can_play, count(started))
+    ends = [] if job.saved_conditions is None else [len(job.saved_conditions)]
+    if job.config.max_episodes is not None:
+        ends.append(job.config.max_episodes)
+    return takewhile(policy.can_play, range(started, min(ends)) if ends else count(started))
 
 
 def episode_of(job: Job, episode_index: int) -> Episode:

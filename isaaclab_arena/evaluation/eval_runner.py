@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from isaaclab_arena.config.loading import load_jobs_file
+from isaaclab_arena.config.loading import limited, load_jobs_file
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.distributed.process import process_age_s
@@ -55,7 +55,8 @@ def _run(arguments: Sequence[str], import_s: float | None) -> int:
         return launched
     options.check()
     context = DistributedContext.from_environment(device=options.device)
-    jobs_file = load_jobs_file(options.eval_jobs_config, options.job_defaults(), overrides=overrides)
+    read = load_jobs_file(options.eval_jobs_config, options.job_defaults(), overrides=overrides)
+    jobs_file = limited(read, options.limit)
     jobs = resolve_jobs(
         jobs_file.jobs,
         file=jobs_file.path,

@@ -4,7 +4,8 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from isaaclab_arena.evaluation.console import show_results
+from isaaclab_arena.distributed.launcher_messages import leave_last_words
+from isaaclab_arena.evaluation.console import as_text, show_results
 from isaaclab_arena.storage.layout import job_directory
 from isaaclab_arena.storage.leftovers import consolidate_leftovers
 from isaaclab_arena.storage.run_plan import RunPlan
@@ -12,12 +13,16 @@ from isaaclab_arena.storage.run_plan import RunPlan
 _LOG = logging.getLogger(__name__)
 
 
-def merge_and_show(output_directory: Path, *, before_showing: Callable[[], None] = lambda: None) -> int:
+def merge_and_show(
+    output_directory: Path, *, before_showing: Callable[[], None] = lambda: None, how_to_go_on: str | None = None
+) -> int:
     """Write the tables and show them.
 
     Args:
         output_directory: The run's folder.
         before_showing: Called between the two.
+        how_to_go_on: Shown below the table of a run that is not complete, as this program's last words; None where
+            the run is only a part of what the program does.
 
     Returns:
         The exit code: 0 if the run is complete, otherwise 1.
@@ -30,7 +35,11 @@ def merge_and_show(output_directory: Path, *, before_showing: Callable[[], None]
     merged = merge_results(output_directory)
     write_tables(output_directory, merged)
     before_showing()
-    show_results(lambda console: print_summary(merged, output_directory, console))
+    last_line = "" if merged.complete else how_to_go_on or ""
+    show_results(lambda console: print_summary(merged, output_directory, console, last_line=last_line))
+    if last_line:
+        # Below whatever a launcher prints of a rank that ends with a failure.
+        leave_last_words(as_text(lambda console: print_summary(merged, output_directory, console, last_line=last_line)))
     return 0 if merged.complete else 1
 
 

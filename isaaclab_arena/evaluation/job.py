@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 
 from isaaclab_arena.config.schema import JobConfig
-from isaaclab_arena.interfaces.environment import Environment, EnvironmentBuilder, SimulatedBuilder
+from isaaclab_arena.interfaces.environment import Environment, EnvironmentBuilder, RobotBuilder, SimulatedBuilder
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.variation import VariableEnvironmentBuilder, Variation, spelled
 from isaaclab_arena.policy.policy_base import PolicyBase
@@ -119,6 +119,13 @@ class Job:
             ConfigError: If the policy refuses its options.
         """
         return self.policy_class.from_dict({**self.policy_options, **self.policy_placement})
+
+    @property
+    def robot_name(self) -> str | None:
+        """What results call the robot, None where the environment has no choice of robots."""
+        if isinstance(self.builder, RobotBuilder):
+            return self.builder.robot_name(self.environment_config)
+        return self.environment_option("embodiment")
 
     def environment_option(self, name: str) -> str | None:
         """Return an option of the environment as text, such as ``object``, None where it has no such option."""

@@ -66,9 +66,10 @@ def job_conditions(
     if offered:
         _check_keys(chosen, offered, variations, job.conditions or "")
     has_length = job.num_episodes is not None or job.num_steps is not None
+    num_saved = len(chosen.episodes[: job.max_episodes])
     config = dataclasses.replace(
         job,
-        num_episodes=job.num_episodes if has_length else len(chosen.episodes),
+        num_episodes=job.num_episodes if has_length else num_saved,
         placement_seed=None if chosen.seed == job.seed else chosen.seed,
     )
     return JobConditions(config=config, variations=variations, saved=chosen.conditions())

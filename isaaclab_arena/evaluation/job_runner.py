@@ -30,6 +30,7 @@ class JobRunner:
     Args:
         settings: What all jobs share.
         stop_requested: Asked before every step; True ends the job under way.
+        tell: Is told what a job does before its first control step, in words, and None once that is made.
     """
 
     def __init__(
@@ -37,8 +38,10 @@ class JobRunner:
         settings: RankSettings,
         *,
         stop_requested: Callable[[], bool] = lambda: False,
+        tell: Callable[[str | None], None] = lambda _: None,
     ) -> None:
         self._settings = settings
+        self._tell = tell
         self._stop_requested = stop_requested
         self._workbench = Workbench()
         self._import_s = settings.import_s
@@ -64,7 +67,7 @@ class JobRunner:
         boundary = StepBoundary(
             config=job.config, stopwatch=Stopwatch(), watchdog=self._watchdog, stop_requested=self._stop_requested
         )
-        start_up = StartUpClock(job.config.name, import_s=self._import_s)
+        start_up = StartUpClock(job.config.name, import_s=self._import_s, tell=self._tell)
         # Jobs after the first find everything imported.
         self._import_s = None if self._import_s is None else 0.0
         job_run = JobRun(job, supply, self._settings, self._workbench, observers, boundary, start_up)

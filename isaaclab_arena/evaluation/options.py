@@ -48,6 +48,8 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
     """Seed of jobs that do not say."""
     placement_seed: int | None = None
     """Seed of the initial conditions of jobs that do not say, where it differs from the seed."""
+    limit: int | None = None
+    """Run at most this many episodes of each job, to try a job file out; the table says so."""
     output_base_dir: str = "outputs"
     """Folder that gets a dated folder for this run."""
     output_dir: str | None = None
@@ -131,6 +133,7 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
     def result_settings(self) -> dict[str, Any]:
         """Return the options, beside the jobs, that decide what a run records or what comes out of it."""
         return {
+            "limit": self.limit,
             "no_dataset": self.no_dataset,
             "record_observations": self.record_observations,
             "compression": self.compression,
@@ -177,6 +180,7 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
             "num_envs",
             "num_steps",
             "num_episodes",
+            "limit",
             "num_threads",
             "torch_threads",
             "pipeline",
@@ -260,12 +264,13 @@ def _with_folder_to_resume(arguments: Sequence[str]) -> list[str]:
     for position, argument in enumerate(arguments):
         completed.append(argument)
         following = arguments[position + 1] if position + 1 < len(arguments) else "-"
-        if argument == "--resume" and not _is_run(following):
+        if argument == "--resume" and not is_run(following):
             completed.append("")
     return completed
 
 
-def _is_run(argument: str) -> bool:
+def is_run(argument: str) -> bool:
+    """Whether what follows ``--resume`` is the folder of a run, and not, say, an environment's name."""
     if argument.startswith("-") or is_override(argument):
         return False
     return os.sep in argument or (Path(argument) / RUN_PLAN_FILE).is_file()

@@ -182,7 +182,7 @@ def _planned_job(job: Job, rank: int | None, contents: Contents | None) -> Plann
         name=config.name,
         environment=config.environment,
         task=config.labels.get("task", config.environment),
-        embodiment=job.environment_option("embodiment"),
+        embodiment=job.robot_name,
         object=job.environment_option("object"),
         policy_type=config.policy_type,
         policy_config=job.policy_options,
@@ -196,6 +196,7 @@ def _planned_job(job: Job, rank: int | None, contents: Contents | None) -> Plann
         rank=rank if config.status is JobStatus.PENDING else None,
         status=str(config.status),
         config=dataclasses.asdict(config),
+        swept=config.swept,
         conditions_checksum=_conditions_checksum(job),
         contents=contents,
     )

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from isaaclab_arena.config.arena.flags import REFUSED
 from isaaclab_arena.config.documents import read_document
-from isaaclab_arena.config.loading import read_jobs
+from isaaclab_arena.config.loading import limited, read_jobs
 from isaaclab_arena.config.options import option_names
 from isaaclab_arena.config.schema import JobsFile
 from isaaclab_arena.config.tokens import parse_tokens
@@ -59,22 +59,26 @@ class PolicyOptions(RunOptions):
     """Name of the job; the environment's by default."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(
+    argv: Sequence[str] | None = None, *, options_class: type[PolicyOptions] = PolicyOptions, typed_as: str = PROGRAM
+) -> int:
     """Run the command and return its exit code.
 
     Args:
         argv: Arguments after the program's name; those of this process where None.
+        options_class: What the command line is read into; its docstrings are the help.
+        typed_as: The name by which the help calls the program.
 
     Returns:
         0 if the job completed, 1 if not, 2 for a mistake of the user's, 130 or 143 if interrupted.
     """
     arguments = tuple(sys.argv[1:] if argv is None else argv)
     import_s = process_age_s()
-    return exit_code_of(lambda: _run(arguments, import_s))
+    return exit_code_of(lambda: _run(arguments, import_s, options_class, typed_as))
 
 
-def _run(arguments: Sequence[str], import_s: float | None) -> int:
-    options, rest = read_command_line(PolicyOptions, arguments, program=PROGRAM)
+def _run(arguments: Sequence[str], import_s: float | None, options_class: type[PolicyOptions], typed_as: str) -> int:
+    options, rest = read_command_line(options_class, arguments, program=typed_as)
     launched = launch_if_asked(options, module=PROGRAM, arguments=arguments)
     if launched is not None:
         return launched
@@ -117,7 +121,8 @@ def resolved_job(options: PolicyOptions, rest: Sequence[str]) -> tuple[JobsFile,
     """
     block = job_block(options, rest)
     with _options_named_as_typed():
-        jobs_file = read_jobs({"jobs": [block]}, source=_SOURCE, defaults=options.job_defaults())
+        read = read_jobs({"jobs": [block]}, source=_SOURCE, defaults=options.job_defaults())
+        jobs_file = limited(read, options.limit)
         jobs = resolve_jobs(
             jobs_file.jobs,
             file=_SOURCE,

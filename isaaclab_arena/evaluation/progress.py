@@ -18,6 +18,7 @@ from isaaclab_arena.distributed.rendezvous import RankFate, RankReport
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import EpisodeRecord, Outcome
 from isaaclab_arena.interfaces.observer import Observer, Transition
+from isaaclab_arena.logs import plain_text
 
 _LOG = logging.getLogger(__name__)
 _DISPLAY_INTERVAL_S = 0.5
@@ -81,7 +82,7 @@ class ProgressDisplay:
         self.close()
 
     def close(self) -> None:
-        """Show the last state and stop. May be called more than once."""
+        """Look once more and stop; a live display leaves nothing behind. May be called more than once."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -90,7 +91,8 @@ class ProgressDisplay:
         return time.monotonic() - self._started_at
 
     def _show_table(self) -> None:
-        with Live(console=self._console, auto_refresh=False) as live:
+        # The table of results takes its place.
+        with Live(console=self._console, auto_refresh=False, transient=True) as live:
             handlers = _redirect_log_lines()
             try:
                 closing = False
@@ -127,14 +129,18 @@ def progress_table(reports: Sequence[RankReport], *, elapsed_s: float) -> Render
     bar = Table.grid(padding=(0, 1), expand=True)
     bar.add_column(ratio=1)
     bar.add_column(no_wrap=True)
-    bar.add_row(ProgressBar(total=1.0, completed=fraction), Text(_overall(reports, fraction, elapsed_s)))
+    bar.add_row(
+        ProgressBar(total=1.0, completed=fraction), Text(", ".join([f"{fraction:.0%}", *_times(reports, elapsed_s)]))
+    )
+    counts = Text(", ".join([*_counts(reports), *_preparing(reports)]), no_wrap=True, overflow="ellipsis")
     # The whole comes first, because a terminal that is too small cuts off what comes last.
-    return Group(bar, table)
+    return Group(bar, counts, table)
 
 
 def progress_line(reports: Sequence[RankReport], *, elapsed_s: float) -> str:
     """Return the state of the run in one line; see `progress_table`."""
-    line = _overall(reports, fraction_done(reports), elapsed_s)
+    parts = [f"{fraction_done(reports):.0%}", *_counts(reports), *_times(reports, elapsed_s), *_preparing(reports)]
+    line = ", ".join(parts)
     lost = [str(report.rank) for report in reports if report.fate in (RankFate.DEAD, RankFate.FAILED)]
     return f"{line}, lost ranks: {', '.join(lost)}" if lost else line
 
@@ -149,12 +155,47 @@ def fraction_done(reports: Sequence[RankReport]) -> float:
     return sum(status.jobs_done for status in statuses) / jobs_total if jobs_total > 0 else 0.0
 
 
+def time_left_s(reports: Sequence[RankReport], elapsed_s: float) -> float | None:
+    """Return how long the run will still take [s], None as long as nothing says.
+
+    Jobs differ in speed by a hundred times, so a rank's current job counts at its own pace, known from its first
+    finished episode on, and what comes after it at the pace of the run so far.
+
+    Args:
+        reports: One per rank.
+        elapsed_s: Time since the run began [s].
+    """
+    fraction = fraction_done(reports)
+    if not 0.0 < fraction < 1.0:
+        return None
+    at_this_pace_s = elapsed_s * (1.0 - fraction) / fraction
+    working = [report.status for report in reports if report.fate is RankFate.WORKING and report.status is not None]
+    left = [_rank_left_s(status, elapsed_s, at_this_pace_s) for status in working]
+    known = [left_s for left_s in left if left_s is not None]
+    return max(known) if known and len(known) == len(left) else None
+
+
+def _rank_left_s(status: RankStatus, elapsed_s: float, at_this_pace_s: float) -> float | None:
+    if status.preparing is not None:
+        return None
+    planned, done = status.job_episodes_total, status.job_episodes_done
+    if status.current_job is None or planned == 0:
+        return at_this_pace_s
+    if done == 0:
+        return None
+    of_job = max(planned - done, 0)
+    of_others = max(status.episodes_total - status.episodes_done - of_job, 0)
+    return of_job * status.job_stepping_s / done + of_others * elapsed_s / max(status.episodes_done, 1)
+
+
 def _cells(report: RankReport) -> tuple[Text, ...]:
     status = report.status
     if status is None:
         waiting = "has not started yet" if report.fate is RankFate.WORKING else "has died"
         return Text(str(report.rank)), Text("-"), Text(waiting), *(Text("-") for _ in range(4))
     doing = status.current_job or str(status.state)
+    if status.preparing is not None and status.current_job is not None:
+        doing = f"{status.current_job}: {status.preparing}"
     if report.fate is not RankFate.WORKING:
         doing = str(report.fate) if status.current_job is None else f"{report.fate} in {status.current_job}"
     episodes = _of(status.episodes_done, status.episodes_total)
@@ -170,22 +211,28 @@ def _cells(report: RankReport) -> tuple[Text, ...]:
     return tuple(Text(cell) for cell in cells)
 
 
-def _overall(reports: Sequence[RankReport], fraction: float, elapsed_s: float) -> str:
+def _counts(reports: Sequence[RankReport]) -> list[str]:
     statuses = _statuses(reports)
     jobs_total = sum(status.jobs_total for status in statuses)
-    parts = [
-        f"{fraction:.0%}",
+    return [
         # Where ranks share jobs, each counts its part of one, and the sum would say nothing.
         *([f"jobs {sum(status.jobs_done for status in statuses)}/{jobs_total}"] if jobs_total else []),
         f"episodes {sum(status.episodes_done for status in statuses)}",
         "success "
         + _percentage(sum(status.successes for status in statuses), sum(status.scored for status in statuses)),
         f"{sum(report.status.steps_per_s for report in reports if report.status and report.alive):,.0f} steps/s",
-        f"{_clock(elapsed_s)} gone",
     ]
-    if 0.0 < fraction < 1.0:
-        parts.append(f"{_clock(elapsed_s * (1.0 - fraction) / fraction)} left")
-    return ", ".join(parts)
+
+
+def _times(reports: Sequence[RankReport], elapsed_s: float) -> list[str]:
+    left_s = time_left_s(reports, elapsed_s)
+    return [f"{_clock(elapsed_s)} gone", *([] if left_s is None else [f"{_clock(left_s)} left"])]
+
+
+def _preparing(reports: Sequence[RankReport]) -> list[str]:
+    """Return what keeps the first rank that makes no steps yet from making them."""
+    statuses = [report.status for report in reports if report.status and report.fate is RankFate.WORKING]
+    return [f"{plain_text(each.current_job)}: {each.preparing}" for each in statuses if each.preparing][:1]
 
 
 def _of(done: int, total: int) -> str:

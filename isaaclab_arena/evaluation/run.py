@@ -10,6 +10,7 @@ from pathlib import Path
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.devices import calculate_deterministically
+from isaaclab_arena.distributed.launcher_messages import leave_last_words
 from isaaclab_arena.distributed.process import die_with_parent, limit_threads
 from isaaclab_arena.distributed.process_group import initialise
 from isaaclab_arena.distributed.rank_status import RankState, RankStatus, StatusPublisher
@@ -19,6 +20,7 @@ from isaaclab_arena.errors import ArenaError, DiskUnusableError
 from isaaclab_arena.evaluation.condition_sets import save_conditions
 from isaaclab_arena.evaluation.exchange import Exchange
 from isaaclab_arena.evaluation.finish import consolidate_what_others_left, merge_and_show, show_finished_run
+from isaaclab_arena.evaluation.going_on import how_to_go_on
 from isaaclab_arena.evaluation.interruption import Interruption, watch_for_interruption
 from isaaclab_arena.evaluation.job_runner import JobRunner
 from isaaclab_arena.evaluation.planning import RunRequest
@@ -57,15 +59,17 @@ def execute(request: RunRequest, context: DistributedContext) -> int:
     if request.options.deterministic:
         calculate_deterministically()
     with initialise(context, process_group=request.options.process_group) as ranks:
-        return execute_among(ranks, request)
+        return execute_among(ranks, request, is_whole_program=True)
 
 
-def execute_among(ranks: Ranks, request: RunRequest) -> int:
+def execute_among(ranks: Ranks, request: RunRequest, *, is_whole_program: bool = False) -> int:
     """Run the jobs on ranks that have found each other already, as one of several things that they do together.
 
     Args:
         ranks: All of them, within a name that no other run of theirs has; see `Ranks.within`.
         request: What is to be done, the same on every rank.
+        is_whole_program: Whether that is all they do: then the run's last words, which say what to type, are the
+            program's.
 
     Returns:
         The exit code; see `execute`, also for what is raised.
@@ -87,7 +91,8 @@ def execute_among(ranks: Ranks, request: RunRequest) -> int:
                     run_id=started.attempt.run_id,
                     jobs=[job.name for job in started.plan.jobs],
                 )
-                return _RankRun(request, context, started, started.attempt, interruption, exchange).execute()
+                run = _RankRun(request, context, started, started.attempt, interruption, exchange)
+                return run.execute(has_last_word=is_whole_program)
         except DiskUnusableError as error:
             raise DiskUnusableError(f"{error}; the run stops: make room, then go on with --resume") from error
 
@@ -110,6 +115,7 @@ class _RankRun:
         self._attempt = attempt
         self._output_directory = started.output_directory
         self._interruption = interruption
+        self._how_to_go_on = how_to_go_on(request, context, started.output_directory)
         self._save_conditions = _saving_conditions(request, started.output_directory)
         self._exchange = exchange
         self._watch = exchange.watch
@@ -121,7 +127,7 @@ class _RankRun:
             stop_requested=interruption.stop_requested,
         )
 
-    def execute(self) -> int:
+    def execute(self, *, has_last_word: bool) -> int:
         status = RankStatus.of_this_process(
             rank=self._context.rank,
             run_id=self._attempt.run_id,
@@ -132,7 +138,9 @@ class _RankRun:
             with self._display():
                 state = self._run_jobs(publisher)
                 merges = self._is_the_one_to_merge(state, heard=publisher.is_heard)
-            code = self._merge() if merges else int(state is RankState.FAILED)
+            if has_last_word and state is RankState.FAILED:
+                leave_last_words(f"a job failed on rank {self._context.rank}, and --fail_fast ends the run")
+            code = self._merge(has_last_word=has_last_word) if merges else int(state is RankState.FAILED)
         return self._interruption.exit_code or code
 
     def _display(self) -> AbstractContextManager[object]:
@@ -144,7 +152,7 @@ class _RankRun:
 
     def _run_jobs(self, publisher: StatusPublisher) -> RankState:
         """Run this rank's jobs, say how it ended, and return that."""
-        runner, queue = self._new_runner(), self._work.queue
+        runner, queue = self._new_runner(publisher), self._work.queue
         state = RankState.FINISHED
         try:
             while not self._interruption.stop_requested() and (assigned := queue.next_job()) is not None:
@@ -170,7 +178,7 @@ class _RankRun:
     def _episodes_of_total(self, assigned: AssignedJob) -> int | None:
         return None if self._work.others_may_finish_jobs else assigned.num_episodes or 0
 
-    def _new_runner(self) -> JobRunner:
+    def _new_runner(self, publisher: StatusPublisher) -> JobRunner:
         settings = rank_settings(
             self._request.options,
             self._context,
@@ -181,7 +189,7 @@ class _RankRun:
             import_s=self._request.import_s,
             contents={work.job: work.contents for work in self._attempt.jobs if work.contents is not None},
         )
-        return JobRunner(settings, stop_requested=self._interruption.stop_requested)
+        return JobRunner(settings, stop_requested=self._interruption.stop_requested, tell=publisher.prepare)
 
     def _is_the_one_to_merge(self, state: RankState, *, heard: bool) -> bool:
         """Wait until no rank works any more; return whether this rank has to merge.
@@ -216,12 +224,16 @@ class _RankRun:
                 return False
             time.sleep(_POLL_INTERVAL_S)
 
-    def _merge(self) -> int:
+    def _merge(self, *, has_last_word: bool) -> int:
         """Write the tables from what is on disk and show them; return the exit code."""
         self._exchange.collect()
         if self._work.others_may_finish_jobs:
             consolidate_what_others_left(self._started.plan, self._output_directory)
-        return merge_and_show(self._output_directory, before_showing=self._save_conditions)
+        return merge_and_show(
+            self._output_directory,
+            before_showing=self._save_conditions,
+            how_to_go_on=self._how_to_go_on if has_last_word else None,
+        )
 
 
 def _show_finished_run(request: RunRequest, output_directory: Path) -> int:

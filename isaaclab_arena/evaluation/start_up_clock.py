@@ -24,6 +24,15 @@ class StartUpPart(StrEnum):
     FIRST_STEP = "first step"
 
 
+_DOING = {
+    StartUpPart.ENVIRONMENT: "building the environment",
+    StartUpPart.POLICY: "loading the policy",
+    StartUpPart.FIRST_RESET: "starting its first episodes",
+    StartUpPart.FIRST_STEP: "making its first step",
+}
+"""What a person is told while a part is under way."""
+
+
 class StartUpClock(Observer):
     """Measures a job's start-up, from when the clock is made, and logs it once the first control step is made.
 
@@ -32,6 +41,7 @@ class StartUpClock(Observer):
     Args:
         job: Name of the job.
         import_s: What the process took before; see `StartUp`.
+        tell: Is told what happens now, in words, and None once the first control step is made.
         now_s: Tells the time [s].
         kernels: Tells what the process has spent on kernels so far.
     """
@@ -41,15 +51,18 @@ class StartUpClock(Observer):
         job: str,
         *,
         import_s: float | None,
+        tell: Callable[[str | None], None] = lambda _: None,
         now_s: Callable[[], float] = time.perf_counter,
         kernels: Callable[[], KernelTimes] = KERNELS.times,
     ) -> None:
         self._job = job
         self._import_s = import_s
         self._now_s, self._kernels = now_s, kernels
+        self._tell = tell
         self._seconds: dict[StartUpPart, float] = {}
         self._spent = KernelTimes()
         self._last = now_s(), kernels()
+        tell(_DOING[StartUpPart.ENVIRONMENT])
 
     def finish(self, part: StartUpPart) -> None:
         """Say that a part is done, the first time at least; what has passed since the part before it is its own."""
@@ -62,6 +75,8 @@ class StartUpClock(Observer):
         self._seconds[part] = max(0.0, now_s - last_s - spent.total_s)
         self._spent += spent
         self._last = now_s, kernels
+        following = [later for later in list(StartUpPart) if later not in self._seconds]
+        self._tell(_DOING[following[0]] if following else None)
 
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation

@@ -349,6 +349,19 @@ class SampleBuilder(Protocol):
         ...
 
 
+@runtime_checkable
+class RobotBuilder(Protocol):
+    """A builder that knows what results call the robot of its environments, whatever a job names it by."""
+
+    def robot_name(self, config: Any) -> str:
+        """Return the name of the robot.
+
+        Args:
+            config: An instance of the builder's ``config_class`` that `EnvironmentBuilder.check` has accepted.
+        """
+        ...
+
+
 def _box(spec: ArraySpec) -> gymnasium.spaces.Box:
     low = -np.inf if spec.low is None else np.asarray(spec.low, np.float32).reshape(spec.shape)
     high = np.inf if spec.high is None else np.asarray(spec.high, np.float32).reshape(spec.shape)

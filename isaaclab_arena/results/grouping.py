@@ -14,7 +14,8 @@ from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.logs import plain_text as plain
 from isaaclab_arena.results.merge import MergedResults, records
 from isaaclab_arena.results.result_files import csv_text
-from isaaclab_arena.results.statistics import success_rate, wilson_interval
+from isaaclab_arena.results.statistics import standard_deviation, success_rate, wilson_interval
+from isaaclab_arena.results.table import SPREAD, mean_and_spread
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.run_plan import PlannedJob
 
@@ -28,6 +29,7 @@ GROUP_COLUMNS: dict[str, str] = {
     "success_low": "Float64",
     "success_high": "Float64",
     "mean_length": "Float64",
+    "std_length": "Float64",
     "errors": "Int64",
 }
 """Column to type, after one column per key; rates and intervals as in the table of jobs."""
@@ -99,7 +101,7 @@ def groups_table(groups: pd.DataFrame, keys: Sequence[str]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for key in keys:
         table.add_column(plain(key), overflow="fold")
-    for heading in ("jobs", "episodes", "successes", "success % [95 %]", "length", "errors"):
+    for heading in ("jobs", "episodes", "successes", "success % [95 %]", f"length {SPREAD}", "errors"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in records(groups):
         values = [Text("-" if row[key] is None else plain(row[key])) for key in keys]
@@ -107,7 +109,7 @@ def groups_table(groups: pd.DataFrame, keys: Sequence[str]) -> Table:
         if row["success_rate"] is not None:
             share, low, high = (100 * row[name] for name in ("success_rate", "success_low", "success_high"))
             rate = f"{share:.1f} [{low:.1f}, {high:.1f}]"
-        length = "-" if row["mean_length"] is None else f"{row['mean_length']:.1f}"
+        length = mean_and_spread(row["mean_length"], row["std_length"], ".1f")
         numbers = (str(row["jobs"]), str(row["episodes"]), _count(row["successes"]), rate, length, str(row["errors"]))
         table.add_row(*values, *numbers)
     return table
@@ -148,6 +150,7 @@ def _order(value: Any) -> tuple[int, float, str]:
 
 def _counted(episodes: Sequence[Mapping[Any, Any]], num_jobs: int) -> dict[str, Any]:
     kept = [row for row in episodes if row["outcome"] != "error"]
+    lengths = [row["length"] for row in kept]
     scored = [bool(row["success"]) for row in kept if row["success"] is not None]
     interval = wilson_interval(sum(scored), len(scored))
     return {
@@ -158,6 +161,7 @@ def _counted(episodes: Sequence[Mapping[Any, Any]], num_jobs: int) -> dict[str, 
         "success_rate": success_rate(sum(scored), len(scored)),
         "success_low": interval.low if interval else None,
         "success_high": interval.high if interval else None,
-        "mean_length": sum(row["length"] for row in kept) / len(kept) if kept else None,
+        "mean_length": sum(lengths) / len(lengths) if lengths else None,
+        "std_length": standard_deviation(lengths),
         "errors": len(episodes) - len(kept),
     }

@@ -26,6 +26,7 @@ from isaaclab_arena.results.rows import (
     missing_episodes,
     status_of,
 )
+from isaaclab_arena.results.swept import swept_columns
 from isaaclab_arena.storage.attempts import Attempt, contents_in_effect, read_attempts, times_rerun
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.job_reports import read_job_reports
@@ -71,8 +72,8 @@ class MergedResults:
 
     Attributes:
         plan: What the run set out to do.
-        jobs: One row per job, in order of the plan, with the columns `JOB_COLUMNS` and
-            `JOB_TIMING_COLUMNS`.
+        jobs: One row per job, in order of the plan, with the columns `JOB_COLUMNS`, `JOB_TIMING_COLUMNS` and those
+            of what was swept.
         episodes: One row per finished episode, by job and index, with the columns `EPISODE_COLUMNS`
             and `EPISODE_TIMING_COLUMNS`.
         missing: What jobs still owe, in order of the plan.
@@ -138,7 +139,7 @@ def _merged(output_directory: Path) -> MergedResults:
     episodes = (episode_row(each.job, row) for each in evidence for row in each.rows)
     return MergedResults(
         plan=plan,
-        jobs=_table(map(job_row, evidence), JOB_COLUMNS | JOB_TIMING_COLUMNS),
+        jobs=_table(map(job_row, evidence), JOB_COLUMNS | JOB_TIMING_COLUMNS).assign(**swept_columns(jobs)),
         episodes=_table(episodes, EPISODE_COLUMNS | EPISODE_TIMING_COLUMNS),
         missing=missing,
         problems=tuple(problems),

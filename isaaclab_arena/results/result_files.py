@@ -20,6 +20,7 @@ from isaaclab_arena.results.rows import (
     JOB_COLUMNS,
     JOB_TIMING_COLUMNS,
 )
+from isaaclab_arena.results.swept import PREFIX
 from isaaclab_arena.storage.atomic import storage_errors, write_bytes
 from isaaclab_arena.storage.json_values import json_text
 
@@ -76,7 +77,7 @@ def _contents(merged: MergedResults) -> Iterator[tuple[str, bytes]]:
     """Yield name and content of each file of a run's results, in the order in which they are written."""
     jobs, episodes = merged.jobs, merged.episodes
     tables = {
-        "results": jobs[[*JOB_COLUMNS]],
+        "results": jobs[[*JOB_COLUMNS, *(name for name in jobs.columns if name.startswith(PREFIX))]],
         "episodes": episodes[[*EPISODE_COLUMNS]],
         "timing": jobs[["name", *JOB_TIMING_COLUMNS]],
         "episode_timing": episodes[["job", "episode_index", *EPISODE_TIMING_COLUMNS]],

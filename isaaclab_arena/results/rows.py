@@ -6,7 +6,13 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
-from isaaclab_arena.results.statistics import clopper_pearson_interval, rate_bounds, success_rate, wilson_interval
+from isaaclab_arena.results.statistics import (
+    clopper_pearson_interval,
+    rate_bounds,
+    standard_deviation,
+    success_rate,
+    wilson_interval,
+)
 from isaaclab_arena.storage.commits import CommitRow
 from isaaclab_arena.storage.contents import UNKNOWN, Contents
 from isaaclab_arena.storage.job_reports import JobReport, ReportedStatus, Reproducible, StartUp
@@ -50,7 +56,9 @@ JOB_COLUMNS: dict[str, str] = {
     "success_rate_lower_bound": "Float64",
     "success_rate_upper_bound": "Float64",
     "mean_length": "Float64",
+    "std_length": "Float64",
     "mean_return": "Float64",
+    "std_return": "Float64",
     "failures": "Int64",
     "timeouts": "Int64",
     "errors": "Int64",
@@ -65,6 +73,7 @@ JOB_COLUMNS: dict[str, str] = {
 }
 """Column to type of the table of jobs, in order; equal for any ranks, interruptions and moments.
 
+After them comes a column for every key that the job file sweeps; see `isaaclab_arena.results.swept`.
 ``docs/results.md`` says what each column means.
 """
 
@@ -270,10 +279,13 @@ def _success(evidence: JobEvidence) -> dict[str, Any]:
 def _means(rows: Sequence[CommitRow]) -> dict[str, Any]:
     """Average over finished episodes, without errors: how long those took says nothing of the policy."""
     kept = [row for row in rows if row.outcome != "error"]
+    lengths = [row.episode_length for row in kept]
     returns = [row.episode_return for row in kept if row.episode_return is not None]
     return {
-        "mean_length": sum(row.episode_length for row in kept) / len(kept) if kept else None,
+        "mean_length": sum(lengths) / len(lengths) if lengths else None,
+        "std_length": standard_deviation(lengths),
         "mean_return": sum(returns) / len(returns) if returns else None,
+        "std_return": standard_deviation(returns),
     }
 
 

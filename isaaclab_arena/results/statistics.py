@@ -1,6 +1,7 @@
 """Success rates with their uncertainty. Pure functions; no tables, no files."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scipy.special import betaincinv, ndtri
@@ -22,6 +23,14 @@ def success_rate(successes: int, trials: int) -> float | None:
     """
     _check(successes, trials)
     return successes / trials if trials else None
+
+
+def standard_deviation(values: Sequence[float]) -> float | None:
+    """Return the sample's standard deviation, with one less than their number below; None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    mean = sum(values) / len(values)
+    return math.sqrt(sum((value - mean) * (value - mean) for value in values) / (len(values) - 1))
 
 
 def wilson_interval(successes: int, trials: int, *, confidence: float = 0.95) -> Interval | None:

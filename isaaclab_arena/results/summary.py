@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from isaaclab_arena.config.loading import limit_in_words
 from isaaclab_arena.results.merge import MergedResults, MissingJob, records
 from isaaclab_arena.results.rows import JobResultStatus
 from isaaclab_arena.results.table import MAX_JOBS_SHOWN, console_table, is_partial, plain
@@ -13,18 +14,22 @@ from isaaclab_arena.results.table import MAX_JOBS_SHOWN, console_table, is_parti
 _MAX_INDICES_SHOWN = 8
 
 
-def print_summary(merged: MergedResults, output_directory: Path, console: Console) -> None:
+def print_summary(merged: MergedResults, output_directory: Path, console: Console, *, last_line: str = "") -> None:
     """Show the results of a run.
 
     Args:
         merged: The results.
         output_directory: Where the run has written.
         console: Where to show them.
+        last_line: What a person shall do next, nothing where empty.
     """
     console.print(console_table(merged, console.width))
     hidden = len(merged.jobs) - MAX_JOBS_SHOWN
     if hidden > 0:
         console.print(Text(f"... and {hidden:,} jobs more, all of which are in results.csv"), soft_wrap=True)
+    limit = merged.plan.settings.get("limit")
+    if isinstance(limit, int):
+        console.print(Text(f"{limit_in_words(limit)}: not the job file's numbers", style="yellow"), soft_wrap=True)
     for line in caveats(merged):
         console.print(Text(plain(line), style="yellow"), soft_wrap=True)
     for line in failures(merged):
@@ -36,6 +41,8 @@ def print_summary(merged: MergedResults, output_directory: Path, console: Consol
     for line in elsewhere(merged):
         console.print(Text(plain(line)), soft_wrap=True)
     console.print(Text(plain(f"results in {output_directory}")), soft_wrap=True)
+    if last_line:
+        console.print(Text(plain(last_line), style="bold"), soft_wrap=True)
 
 
 def caveats(merged: MergedResults) -> list[str]:

@@ -2,23 +2,28 @@
 
 import fcntl
 import logging
+import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO
 
 import torch
 import warp
 
-from isaaclab_arena.distributed.devices import gpu_address
+from isaaclab_arena.distributed.devices import gpu_address, visible_gpu_count
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.sim.kernel_times import KERNELS, KernelTimes, module_times
 
 _LOG = logging.getLogger(__name__)
 _LOCK_FILE = "isaaclab_arena.lock"
 _TURN = threading.RLock()
+_NO_DRIVER = b"Could not find or load the NVIDIA CUDA driver"
 
 
 def warp_device(device: torch.device) -> warp.Device:
@@ -146,4 +151,39 @@ def _start_warp() -> None:
     # On this level Warp tells how long each module of kernels took, and whether it was compiled.
     warp.config.log_level = warp.LOG_INFO
     warp.set_logger(_Listener())
-    warp.init()
+    with _TURN:
+        _initialise()
+
+
+@cache
+def _initialise() -> None:
+    # Where torch sees a GPU, a driver that Warp does not find is worth a line.
+    with nullcontext() if visible_gpu_count() else stderr_without(_NO_DRIVER):
+        warp.init()
+
+
+@contextmanager
+def stderr_without(words: bytes) -> Iterator[None]:
+    """Leave lines out that native code writes to stderr; whatever else is written meanwhile is shown at the end.
+
+    Args:
+        words: What the lines hold.
+    """
+    if sys.stderr is not None:
+        sys.stderr.flush()
+    try:
+        said = TemporaryFile()  # noqa: SIM115  it is closed once stderr is itself again
+        screen = os.dup(2)
+    except OSError:
+        # Without a stderr there is nothing to leave out, and without room for what it says, that is shown.
+        yield
+        return
+    os.dup2(said.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(screen, 2)
+        os.close(screen)
+        with said:
+            said.seek(0)
+            os.write(2, b"".join(line for line in said if words not in line))

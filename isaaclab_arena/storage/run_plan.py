@@ -43,6 +43,7 @@ class PlannedJob:
             not say. Later attempts may say otherwise; see `contents_in_effect`.
         backend: What simulates it, as the job says or as was settled for all ranks before the start; None in runs of
             earlier versions and where there is nothing to choose.
+        swept: The dotted keys that a sweep of the job file gave it a value for, with that value.
     """
 
     index: int
@@ -66,6 +67,7 @@ class PlannedJob:
     conditions_checksum: int | None = None
     contents: Contents | None = None
     backend: str | None = None
+    swept: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import io
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,13 @@ def state_path(folder: Path, iterations: int) -> Path:
 
 
 def write_checkpoint(
-    folder: Path, learned: Mapping[str, Any], rank_states: list[bytes], *, iterations: int, kept: int
+    folder: Path,
+    learned: Mapping[str, Any],
+    rank_states: list[bytes],
+    *,
+    iterations: int,
+    kept: int,
+    stays: Callable[[int], bool] = lambda _: False,
 ) -> Path:
     """Write a checkpoint, complete or not at all, and remove older ones.
 
@@ -33,6 +39,7 @@ def write_checkpoint(
         rank_states: What each rank goes on from, from `packed`, by rank.
         iterations: Iterations done.
         kept: How many checkpoints stay, the newest ones.
+        stays: Whether an older one stays all the same, by its iterations: as a policy, without what ranks go on from.
 
     Raises:
         StorageError: If it cannot be written.
@@ -47,7 +54,8 @@ def write_checkpoint(
     found = numbered_checkpoints(folder)
     with storage_errors("remove", folder):
         for older in list(found)[:-kept]:
-            found[older].unlink(missing_ok=True)
+            if not stays(older):
+                found[older].unlink(missing_ok=True)
             state_path(folder, older).unlink(missing_ok=True)
     return path
 

@@ -104,7 +104,7 @@ class CheckpointConfig:
     """Which checkpoints stay.
 
     Attributes:
-        keep_last: How many, the newest ones, beside the best.
+        keep_last: How many, the newest ones, beside the best and those that were evaluated.
         export: Whether the end of a run writes the policy as TorchScript and ONNX files too.
     """
 

@@ -203,8 +203,13 @@ class TrainingRun:
             states,
             iterations=learner.iterations,
             kept=self._config.checkpoints.keep_last,
+            stays=self._was_evaluated,
         )
         _LOG.debug("wrote %s", path)
+
+    def _was_evaluated(self, iterations: int) -> bool:
+        """Whether there is an evaluation of a checkpoint, whose numbers would else be those of a file that is gone."""
+        return self._evaluation is not None and self._evaluation.folder(iterations).is_dir()
 
     def _is_evaluated_after(self, iterations: int) -> bool:
         interval = self._config.evaluation.interval

@@ -146,7 +146,9 @@ class TrainingRun:
 
     def _begin(self) -> None:
         """Write down what is asked for, or take up the newest checkpoint."""
-        folder = self._options.output_dir
+        folder, kept = self._options.output_dir, self._options.kept_checkpoints
+        if self._context.is_rank_zero:
+            _LOG.info("the newest %d checkpoints stay (--kept_checkpoints), older ones go, evaluated ones too", kept)
         if self._options.resume:
             newest = checkpoints(folder)
             if newest:

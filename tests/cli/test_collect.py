@@ -1,3 +1,5 @@
+import pytest
+
 from isaaclab_arena.cli.collect import with_defaults
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.storage.hdf5 import read_episode
@@ -22,3 +24,11 @@ def test_another_policy_and_other_observations_may_be_asked_for():
         *("--record_observations", "all"),
         "lift_object",
     ]
+
+
+def test_its_help_names_the_command_and_its_expert(capsys):
+    with pytest.raises(SystemExit):
+        main(["collect", "--help"])
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.startswith("usage: isaaclab-arena collect")
+    assert "(default: scripted)" in out

@@ -52,6 +52,49 @@ def test_list_shows_the_other_catalogs(what, name, capsys):
     assert "cannot be loaded" not in out
 
 
+def test_list_shows_what_a_policy_is_given_and_gives_in_one_environment(capsys):
+    assert main(["list", "environments", "lift_object", "--embodiment", "so101"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("lift_object  Pick an object up")
+    assert [line.split() for line in lines if line.startswith("  policy.gripper_pos")] == [
+        ["policy.gripper_pos", "(1,)", "float32", "rad", "gripper"]
+    ]
+    assert "and gives an action of 6 numbers, shape (num_envs, 6):" in lines
+    assert "  unit: rad, gripper m" in lines
+    assert [line.split() for line in lines if "gripper_width" in line] == [["5", "gripper_width", "0", "to", "0.08"]]
+    assert lines[-1] == "20 times a second, at most 160 times an episode"
+
+
+def test_list_shows_one_entry_of_another_catalog_alone(capsys):
+    assert main(["list", "objects", "cube"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["cube"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["environments", "lift_objct"], "did you mean 'lift_object'?"),
+        (["environments", "lift_object", "--embodimnt", "so101"], "embodimnt: environment 'lift_object' has no such"),
+        (["environments", "lift_object", "so101"], "unexpected argument 'so101'"),
+        (["policies", "scripted", "--speed", "2"], "unexpected argument '--speed'"),
+    ],
+)
+def test_list_refuses_what_is_not_there(arguments, message, capsys):
+    assert main(["list", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_class_in_the_current_folder_can_be_named_as_with_python_m(tmp_path, monkeypatch, capsys):
+    (tmp_path / "policy_of_this_folder.py").write_text("from tests.fakes import ShrugPolicy as Mine\n")
+    block = {**JOB, "num_episodes": 1, "policy_type": "policy_of_this_folder.Mine"}
+    (tmp_path / "jobs.json").write_text(json.dumps({"jobs": [block]}))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    # A script that pip has installed calls the command without arguments of its own.
+    monkeypatch.setattr(sys, "argv", ["isaaclab-arena", "validate", "jobs.json"])
+    assert main() == 0, capsys.readouterr().err
+
+
 def test_list_refuses_another_catalog():
     with pytest.raises(SystemExit) as left:
         main(["list", "robots"])

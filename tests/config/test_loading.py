@@ -116,6 +116,27 @@ def test_the_hash_tells_different_jobs_apart(load):
     assert first.config_hash != load({"jobs": [{**JOB, "seed": 1}]}).config_hash
 
 
+def test_a_job_of_a_sweep_knows_what_was_swept_and_is_the_same_job_as_one_that_is_written_out(load):
+    sweep = {"policy_config_dict.speed": ["${variables.slow}", 2], "seed": [4]}
+    swept = load({"variables": {"slow": 0.5}, "jobs": [{**JOB, "name": "a", "sweep": sweep}]})
+    assert [job.swept for job in swept.jobs] == [
+        {"policy_config_dict.speed": 0.5, "seed": 4},
+        {"policy_config_dict.speed": 2, "seed": 4},
+    ]
+    written = [
+        {**JOB, "name": job.name, "seed": 4, "policy_config_dict": {"speed": job.swept["policy_config_dict.speed"]}}
+        for job in swept.jobs
+    ]
+    assert load({"jobs": written}).config_hash == swept.config_hash
+    assert [job.swept for job in load({"jobs": written}).jobs] == [{}, {}]
+
+
+def test_a_swept_key_that_another_one_replaces_has_no_value(load):
+    sweep = {"policy_config_dict.speed": [1], "policy_config_dict": [{"other": 2}]}
+    (job,) = load({"jobs": [{**JOB, "name": "a", "sweep": sweep}]}).jobs
+    assert job.swept == {"policy_config_dict.speed": None, "policy_config_dict": {"other": 2}}
+
+
 def test_how_long_a_job_may_take_is_no_part_of_the_hash(load):
     limited = load({"jobs": [{**JOB, "timeout_s": 60, "episode_timeout_s": 1.5}]})
 

@@ -1,7 +1,8 @@
 import pytest
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from isaaclab_arena.distributed.failures import first_failure
-from isaaclab_arena.distributed.launcher_messages import FailureRecord, read_failure, record_failure
+from isaaclab_arena.distributed.launcher_messages import FailureRecord, leave_last_words, read_failure, record_failure
 from isaaclab_arena.errors import ConfigError
 
 
@@ -89,3 +90,21 @@ def test_a_record_is_read_back_and_knows_whether_it_was_raised_on_purpose(tmp_pa
     assert unexpected.text.startswith("Traceback")
     path.write_text("{torn")
     assert read_failure(path, rank=1) is None
+
+
+def test_torchruns_report_ends_with_the_last_words_of_the_rank(tmp_path, monkeypatch):
+    path = tmp_path / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
+    monkeypatch.delenv("ISAACLAB_ARENA_RUN_DIRECTORY_FILE", raising=False)
+    leave_last_words("job  status\nlift failed\ngo on with: that")
+    report = str(ChildFailedError("eval_runner", {0: ProcessFailure(0, 42, 1, str(path))}))
+    *_, table, row, line, border = report.splitlines()
+    assert [table, row, line] == ["  job  status", "  lift failed", "  go on with: that"]
+    assert set(border) == {"="}
+
+
+def test_a_launcher_of_ours_needs_no_last_words(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    monkeypatch.setenv("ISAACLAB_ARENA_RUN_DIRECTORY_FILE", str(tmp_path / "run_directory"))
+    leave_last_words("the table")
+    assert not (tmp_path / "error.json").exists()

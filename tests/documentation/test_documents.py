@@ -10,6 +10,8 @@ import yaml
 
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.evaluation.eval_runner import main
+from isaaclab_arena.results.merge import merge_results
+from isaaclab_arena.results.table import table_columns
 from tests.documentation.reading import as_arguments, blocks
 from tests.end_to_end.launching import ROOT, run
 
@@ -47,6 +49,18 @@ def test_the_replayed_recording_gives_the_recorded_outcomes(workspace):
         )
     assert len(outcomes["lift_object"]) == 20
     assert outcomes["lift_object"] == outcomes["lift-cube-scripted"]
+
+
+def test_the_table_of_the_readme_is_one_that_its_command_gives(workspace):
+    """Depends on the README's first command having run. Speeds and a network's last digits are a machine's own."""
+    (shown,) = [body for body in re.findall(r"^```\n(.*?)^```", README, re.MULTILINE | re.DOTALL) if "status" in body]
+    heading, _, *lines = shown.splitlines()
+    columns = table_columns(merge_results(workspace / "outputs" / "first"))
+    assert heading.split() == " ".join(column.heading for column in columns).split()
+    names = [column.heading for column in columns].index("episodes") + 1
+    given = [[cell.plain for cell in cells] for cells in zip(*(column.cells for column in columns), strict=True)]
+    assert [line.split()[:names] for line in lines] == [cells[:names] for cells in given]
+    assert [line.split()[-1] for line in lines] == [cells[-1] for cells in given]
 
 
 def test_make_knows_the_targets_that_the_readme_names():

@@ -129,6 +129,8 @@ def test_a_failure_with_fail_fast_ends_all_ranks_and_prints_one_table(tmp_path):
     document = json.loads((output / "results.json").read_text())
     assert [row["status"] for row in document["jobs"]] == ["failed", "interrupted", "interrupted"]
     assert document["jobs"][0]["error"] == "ValueError: I would rather not"
+    # torchrun's report, which comes below the table, gives the reason of the rank that failed first.
+    assert "a job failed on rank 0, and --fail_fast ends the run" in finished.stderr.splitlines()[-2]
 
 
 def test_a_run_whose_reader_has_gone_is_complete_all_the_same(one_rank, tmp_path):
@@ -157,7 +159,9 @@ def test_an_interrupted_run_keeps_what_finished_and_exits_with_the_signals_code(
     }
     output = tmp_path / "out"
     path = write_jobs(tmp_path / "jobs.json", [job])
-    process = start(command("--eval_jobs_config", path, "--output_dir", output), tmp_path / "log")
+    typed = command("--eval_jobs_config", path, "--output_dir", output)
+    # Fresh: the command that goes on is read from the process's own command line.
+    process = start(typed, tmp_path / "log", fresh=True)
     try:
         wait_until(lambda: _num_committed(output, "long", 0) >= 2)
         process.send_signal(signal.SIGINT)
@@ -167,6 +171,8 @@ def test_an_interrupted_run_keeps_what_finished_and_exits_with_the_signals_code(
     row = json.loads((output / "results.json").read_text())["jobs"][0]
     assert row["status"] == "interrupted"
     assert row["episodes"] == _num_committed(output, "long", 0)
+    last_line = (tmp_path / "log").read_text().splitlines()[-1]
+    assert last_line == f"go on with: {shlex.join([*typed, '--resume', str(output)])}"
 
 
 def _num_committed(output: Path, job: str, rank: int) -> int:

@@ -69,6 +69,7 @@ def test_the_documented_job_file_completes(folder, monkeypatch):
     assert main(["--eval_jobs_config", "jobs.json", "--output_dir", "out"]) == 0
     rows = json.loads((folder / "out" / "results.json").read_text())["jobs"]
     assert [(row["status"], row["success_rate"]) for row in rows] == [("completed", 1.0)] * 2
+    assert [row["embodiment"] for row in rows] == ["six_axis"] * 2, "results call the robot by its name"
 
 
 def test_limits_come_from_the_mjcf_file(folder):

@@ -2,7 +2,9 @@ import dataclasses
 import io
 import logging
 import time
+from typing import Any
 
+import pytest
 from rich.console import Console
 
 from isaaclab_arena.distributed.rank_status import RankState, RankStatus, StatusPublisher
@@ -13,8 +15,10 @@ from isaaclab_arena.evaluation.progress import (
     fraction_done,
     progress_line,
     progress_table,
+    time_left_s,
 )
 from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.evaluation.start_up_clock import StartUpClock, StartUpPart
 from isaaclab_arena.interfaces.episode import Episode
 from tests.fakes import CoinConfig, CoinEnvironment, ShrugPolicy
 
@@ -26,8 +30,8 @@ def report_of(rank: int, *, fate: RankFate = RankFate.WORKING, alive: bool = Tru
     return RankReport(rank=rank, fate=fate, status=status, alive=alive)
 
 
-def rendered(reports, elapsed_s: float = 60.0) -> str:
-    console = Console(file=io.StringIO(), width=100)
+def rendered(reports, elapsed_s: float = 60.0, width: int = 100) -> str:
+    console = Console(file=io.StringIO(), width=width)
     console.print(progress_table(reports, elapsed_s=elapsed_s))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
@@ -58,7 +62,69 @@ def test_the_table_shows_every_rank_and_the_whole():
     text = rendered(reports)
     for expected in ("1/3", "lift[bold]_cube", "50/100", "62%", "12,346", "dead in drawer", "has not started yet"):
         assert expected in text
-    assert "33%, jobs 1/5, episodes 50, success 62%, 12,346 steps/s, 1:00 gone, 2:00 left" in text
+    assert "33%, 1:00 gone, 2:00 left" in text
+    assert "jobs 1/5, episodes 50, success 62%, 12,346 steps/s" in text
+
+
+def test_the_bar_has_room_on_a_terminal_of_80_columns():
+    reports = [report_of(0, jobs_done=1, jobs_total=3, episodes_done=50, episodes_total=100, current_job="lift_cube",
+                         steps_per_s=12_345.6)]  # fmt: skip
+    lines = rendered(reports, width=80).splitlines()
+    assert max(map(len, lines)) <= 80
+    # Without colours only what is done is drawn, which is half of the bar.
+    assert sum(lines[0].count(part) for part in "━╸╺") >= 25
+    assert "50%, 1:00 gone, 1:00 left" in lines[0]
+
+
+def test_a_run_whose_model_is_being_loaded_says_so_and_promises_no_time():
+    """160 of 168 episodes took ten seconds, but the eight that are left need a model that takes longer to load."""
+    loading = report_of(0, jobs_done=8, jobs_total=9, episodes_done=160, episodes_total=168, current_job="colour-gr00t",
+                        preparing="loading the policy", job_episodes_total=8)  # fmt: skip
+    assert time_left_s([loading], 10.0) is None
+    line = progress_line([loading], elapsed_s=10.0)
+    assert "left" not in line
+    assert line.endswith("0:10 gone, colour-gr00t: loading the policy")
+    assert "colour-gr00t: loading the policy" in rendered([loading])
+
+
+def test_the_time_left_follows_the_pace_of_the_job_that_is_under_way():
+    slow: dict[str, Any] = {"episodes_total": 168, "job_episodes_total": 8}
+    assert time_left_s([report_of(0, current_job="slow", episodes_done=160, **slow)], 15.0) is None, (
+        "its pace is not known yet"
+    )
+    under_way = report_of(0, current_job="slow", episodes_done=162, job_episodes_done=2, job_stepping_s=20.0, **slow)
+    assert time_left_s([under_way], 35.0) == pytest.approx(60.0)
+    behind = report_of(1, current_job="fast", episodes_done=10, episodes_total=100, job_episodes_total=20,
+                       job_episodes_done=10, job_stepping_s=5.0)  # fmt: skip
+    assert time_left_s([under_way, behind], 35.0) == pytest.approx(5.0 + 80 * 3.5)
+
+
+def test_a_rank_tells_what_it_does_before_its_first_step_and_how_long_it_has_stepped_since(tmp_path):
+    publisher = StatusPublisher(tmp_path, RankStatus.of_this_process(rank=0, run_id="run", episodes_total=3)).start()
+    told: list[str | None] = []
+
+    def tell(doing: str | None) -> None:
+        told.append(doing)
+        publisher.prepare(doing)
+
+    publisher.start_job("coins", num_episodes=3)
+    clock = StartUpClock("coins", import_s=None, tell=tell)
+    assert publisher.status.preparing == "building the environment"
+    clock.finish(StartUpPart.ENVIRONMENT)
+    clock.finish(StartUpPart.POLICY)
+    environment = CoinEnvironment(CoinConfig(), 3)
+    episodes = [Episode(job="coins", episode_index=index, seed=0) for index in range(3)]
+    rollout(environment, ShrugPolicy(), episodes, [clock, ProgressObserver(publisher)])
+    assert told == [
+        "building the environment",
+        "loading the policy",
+        "starting its first episodes",
+        "making its first step",
+        None,
+    ]
+    assert publisher.status.preparing is None
+    assert (publisher.status.job_episodes_done, publisher.status.job_episodes_total) == (3, 3)
+    publisher.close()
 
 
 def test_the_line_names_lost_ranks():
@@ -68,7 +134,7 @@ def test_the_line_names_lost_ranks():
         report_of(2, fate=RankFate.FAILED, alive=False, jobs_total=1, jobs_done=1),
     ]
     line = progress_line(reports, elapsed_s=4000.0)
-    assert line == "60%, jobs 3/5, episodes 0, success -, 0 steps/s, 1:06:40 gone, 44:27 left, lost ranks: 1, 2"
+    assert line == "60%, jobs 3/5, episodes 0, success -, 0 steps/s, 1:06:40 gone, lost ranks: 1, 2"
 
 
 def test_work_is_measured_in_episodes_or_else_in_jobs():
@@ -97,7 +163,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then(caplog, monkeypatch):
     assert console.file.getvalue() == ""
 
 
-def test_on_a_terminal_the_last_state_stays_and_log_lines_go_through_the_display(tmp_path):
+def test_on_a_terminal_log_lines_go_through_the_display_and_nothing_of_it_stays(tmp_path):
     publisher = StatusPublisher(tmp_path, RankStatus.of_this_process(rank=0, run_id="run", jobs_total=1)).start()
     console = Console(file=io.StringIO(), force_terminal=True, width=100)
     own_stream = io.StringIO()
@@ -121,3 +187,5 @@ def test_on_a_terminal_the_last_state_stays_and_log_lines_go_through_the_display
     assert "a job has failed" not in own_stream.getvalue()
     assert "finished" in shown
     assert "100%" in shown
+    # Every line of the display is erased: the bar, the counts, the heading and one rank.
+    assert shown.rpartition("finished")[2].count("\x1b[2K") >= 4

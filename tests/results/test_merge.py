@@ -174,3 +174,33 @@ def test_datasets_on_other_machines_are_named_until_they_are_here(tmp_path):
     assert (elsewhere.dataset, elsewhere.rank, elsewhere.place) == ("b/dataset_b_rank1.hdf5", 1, "two:/out")
     (tmp_path / "b" / "dataset_b_rank1.hdf5").touch()
     assert merge_results(tmp_path).elsewhere == ()
+
+
+def test_swept_keys_are_columns_of_the_results_for_any_number_of_ranks(tmp_path):
+    swept = [{"seed": 1, "policy_config_dict.speed": 1}, {"seed": 2, "policy_config_dict.speed": 0.5}, {}]
+    swept[2] = {"arena_env_args.object": "=can", "variations": {"cube.mass.enabled": True}}
+    contents = []
+    for world_size in (1, 3):
+        folder = tmp_path / str(world_size)
+        folder.mkdir()
+        jobs = [
+            dataclasses.replace(job, rank=job.index % world_size, swept=values)
+            for job, values in zip(JOBS, swept, strict=True)
+        ]
+        write_plan(folder, *jobs, world_size=world_size)
+        for job in jobs:
+            write_rows(folder, rows("sf", job=job.name, rank=job.rank or 0))
+            write_report(folder, report(job.name, job.rank or 0))
+        write_tables(folder, merge_results(folder))
+        contents.append((folder / "results.csv").read_bytes())
+    assert contents[0] == contents[1]
+    table = pd.read_parquet(tmp_path / "1" / "results.parquet")
+    keys = ["seed", "policy_config_dict.speed", "arena_env_args.object", "variations"]
+    assert list(table.columns) == [*JOB_COLUMNS, *(f"sweep.{key}" for key in keys)]
+    seeds, speeds, objects, variations = (pd.Series(table[f"sweep.{key}"]) for key in keys)
+    assert seeds.tolist()[:2] == [1, 2]
+    assert str(speeds.dtype) == "Float64"
+    assert objects.tolist()[2] == "=can"
+    assert json.loads(variations.tolist()[2]) == {"cube.mass.enabled": True}
+    in_csv = pd.Series(pd.read_csv(tmp_path / "1" / "results.csv")["sweep.arena_env_args.object"])
+    assert in_csv.tolist()[2] == "'=can", "no spreadsheet runs it"

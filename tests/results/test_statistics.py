@@ -1,3 +1,5 @@
+import statistics
+
 import pytest
 from statsmodels.stats.proportion import proportion_confint
 
@@ -5,6 +7,7 @@ from isaaclab_arena.results.statistics import (
     Interval,
     clopper_pearson_interval,
     rate_bounds,
+    standard_deviation,
     success_rate,
     wilson_interval,
 )
@@ -67,3 +70,11 @@ def test_impossible_counts_are_refused(arguments):
     for function in (success_rate, wilson_interval, clopper_pearson_interval):
         with pytest.raises(ValueError, match="successes must be"):
             function(*arguments)
+
+
+def test_the_standard_deviation_is_that_of_a_sample():
+    values = [38.0, 41.5, 37.25, 60.0]
+    assert standard_deviation(values) == pytest.approx(statistics.stdev(values))
+    assert standard_deviation([3.0] * 5) == 0.0
+    assert standard_deviation([3.0]) is None
+    assert standard_deviation([]) is None

@@ -1,11 +1,14 @@
 import io
 import re
+import sys
 
 import pytest
 from rich.console import Console
 
+from isaaclab_arena.evaluation.console import results_console, show_results
 from isaaclab_arena.results.merge import merge_results
-from isaaclab_arena.results.table import _COLUMNS, console_table, fitting_columns
+from isaaclab_arena.results.summary import print_summary
+from isaaclab_arena.results.table import console_table, fitting_columns, table_columns
 from isaaclab_arena.storage.job_reports import ReportedStatus
 from tests.results.evidence import planned, report, rows, write_plan, write_report, write_rows
 
@@ -57,10 +60,74 @@ def test_names_cannot_steer_the_terminal(tmp_path):
     assert "\u202e" not in text
 
 
-@pytest.mark.parametrize(("width", "absent"), [(200, set()), (110, {"return", "rank"}), (70, {"return", "policy"})])
-def test_a_narrow_terminal_is_shown_fewer_columns_rather_than_torn_ones(width, absent):
-    cells = [[23, 14, 13, 8, 21, 6, 6, 1, 1, 5, 1, 9]]
-    shown = {_COLUMNS[index][0] for index in fitting_columns(cells, width)}
-    assert not absent & shown
-    assert {"job", "episodes", "success % [95 %]", "errors", "missing", "status"} <= shown
-    assert len(shown) == len(_COLUMNS) or width < 200
+def headings(folder, width: int) -> list[str]:
+    return [column.heading for column in fitting_columns(table_columns(merge_results(folder)), width)]
+
+
+@pytest.mark.parametrize(
+    ("width", "absent"), [(200, set()), (90, {"steps/s", "rank"}), (66, {"return ±sd", "length ±sd", "environment"})]
+)
+def test_a_narrow_terminal_is_shown_fewer_columns_rather_than_torn_ones(tmp_path, width, absent):
+    write_plan(tmp_path, planned())
+    write_rows(tmp_path, rows("ssssssssff"))
+    write_report(tmp_path, report())
+    shown_headings = headings(tmp_path, width)
+    assert not absent & set(shown_headings)
+    assert {"job", "episodes", "success % [95 %]", "errors", "missing", "status"} <= set(shown_headings)
+    assert len(shown_headings) == 12 or width < 200
+
+
+def test_where_success_is_not_measured_the_return_stays_however_narrow_the_terminal(tmp_path):
+    write_plan(tmp_path, planned())
+    write_rows(tmp_path, rows("uuuu"))
+    write_report(tmp_path, report())
+    assert "return ±sd" in headings(tmp_path, 20)
+    assert "success % [95 %]" not in headings(tmp_path, 100), "a column of dashes goes first"
+    assert "success % [95 %]" in headings(tmp_path, 200)
+
+
+def test_the_spread_over_episodes_stands_beside_each_mean(tmp_path):
+    write_plan(tmp_path, planned("many", num_episodes=3), planned("one", index=1, num_episodes=1))
+    write_rows(tmp_path, rows("ssf", job="many"))
+    write_rows(tmp_path, rows("s", job="one"))
+    many, one = (line for line in shown(tmp_path).splitlines() if "lift_object" in line)
+    assert "11.0 ±1.0" in many
+    assert "1.00 ±1.00" in many
+    assert "±" not in one, "one episode tells nothing of a spread"
+
+
+def test_jobs_of_a_sweep_are_told_apart_by_columns(tmp_path):
+    swept = [
+        {
+            "seed": seed,
+            "variations.cube.mass.high": 0.5,
+            "policy_type": policy,
+            "arena_env_args.camera_size": [size, 64],
+        }
+        for seed, policy, size in ((0, "zero_action", 64), (1, "scripted", 128))
+    ]
+    jobs = [planned(f"job{index}", index=index, swept=values) for index, values in enumerate(swept)]
+    write_plan(tmp_path, *jobs)
+    shown_headings = headings(tmp_path, 200)
+    assert shown_headings[:6] == ["job", "environment", "policy", "seed", "camera_size", "episodes"]
+    lines = {line.split()[0]: line for line in shown(tmp_path).splitlines()}
+    assert "[64, 64]" in lines["job0"]
+    assert "[128, 64]" in lines["job1"]
+
+
+def test_in_a_file_no_row_is_folded(tmp_path, monkeypatch):
+    write_plan(tmp_path, planned("j" * 80, environment="e" * 90))
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    monkeypatch.delenv("COLUMNS", raising=False)
+    merged = merge_results(tmp_path)
+    show_results(lambda console: print_summary(merged, tmp_path, console))
+    assert isinstance(sys.stdout, io.StringIO)
+    (line,) = [line for line in sys.stdout.getvalue().splitlines() if line.startswith("jjj")]
+    assert "j" * 80 in line
+    assert "e" * 90 in line
+
+
+def test_a_launcher_tells_its_ranks_how_wide_the_terminal_is(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    monkeypatch.setenv("COLUMNS", "77")
+    assert results_console().width == 77

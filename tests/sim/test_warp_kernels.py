@@ -9,7 +9,7 @@ import torch
 
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.sim.kernel_times import KernelTimes
-from isaaclab_arena.sim.warp_kernels import check_same_gpu, one_compiler_at_a_time, warp_device
+from isaaclab_arena.sim.warp_kernels import check_same_gpu, one_compiler_at_a_time, stderr_without, warp_device
 
 GPU = torch.device("cuda:1")
 
@@ -31,6 +31,31 @@ def test_who_compiles_may_ask_to_compile_once_more():
         pass
     with one_compiler_at_a_time():
         pass
+
+
+def test_one_line_of_native_code_is_left_out_and_no_other(capfd):
+    with stderr_without(b"no driver"):
+        os.write(2, b"before\nWarning: there is no driver here\nafter\n")
+    os.write(2, b"later\n")
+    assert capfd.readouterr().err == "before\nafter\nlater\n"
+
+
+def test_what_native_code_says_before_it_raises_is_shown(capfd):
+    def fail() -> None:
+        with stderr_without(b"no driver"):
+            os.write(2, b"this is why\n")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert capfd.readouterr().err == "this is why\n"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a driver")
+def test_starting_warp_without_a_gpu_says_nothing():
+    code = "import torch; from isaaclab_arena.sim.warp_kernels import warp_device; warp_device(torch.device('cpu'))"
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (finished.stdout, finished.stderr) == ("", "")
 
 
 def times_of(cache: Path, *names: str) -> list[KernelTimes]:

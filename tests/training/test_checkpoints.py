@@ -32,6 +32,15 @@ def test_the_newest_checkpoints_stay_with_what_belongs_to_them(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"model_50.pt", "state_50.pt", "model_100.pt", "state_100.pt"}
 
 
+def test_a_checkpoint_that_was_evaluated_stays_as_a_policy(tmp_path):
+    for iterations in (0, 50, 100, 150):
+        states = [packed({"torch_rng": torch.zeros(3, dtype=torch.uint8)})]
+        write_checkpoint(tmp_path, learned(iterations), states, iterations=iterations, kept=1, stays={50}.__contains__)
+    assert list(numbered_checkpoints(tmp_path)) == [50, 150]
+    assert sorted(path.name for path in tmp_path.glob("state_*")) == ["state_150.pt"]
+    assert newest_readable(tmp_path)[0] == 150
+
+
 def test_a_checkpoint_says_with_which_iteration_to_go_on(tmp_path):
     assert read_learned(write(tmp_path, 7))["iter"] == 7
 

@@ -1,0 +1,99 @@
+"""What a policy is given by an environment and has to give, as text: names, shapes, units and bounds."""
+
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from isaaclab_arena.config.job_fields import COMMON_ENVIRONMENT_KEYS
+from isaaclab_arena.config.options import option_names, read_options
+from isaaclab_arena.config.tokens import parse_tokens
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.interfaces.environment import Environment, EnvironmentBuilder, SampleBuilder
+from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
+
+_WIDTH = 110
+
+
+def environment_specs(name: str, builder: EnvironmentBuilder, tokens: list[str]) -> str:
+    """Return what a policy is given and gives in an environment; one row of it is built and closed.
+
+    Args:
+        name: The environment's name, for messages.
+        builder: Its builder.
+        tokens: Its options as typed on a command line, ``--embodiment so101``; defaults for what is not said.
+
+    Raises:
+        ConfigError: If an option is unknown, malformed or cannot work.
+        EnvironmentBuildError: If the environment cannot be built.
+    """
+    positionals, options = parse_tokens(tokens)
+    if positionals:
+        raise ConfigError(Problem(f"unexpected argument '{positionals[0]}'; options of '{name}' begin with --"))
+    known = option_names(builder.config_class) or ()
+    given = {key: value for key, value in options.items() if key not in COMMON_ENVIRONMENT_KEYS or key in known}
+    config = read_options(builder.config_class, given, owner=f"environment '{name}'")
+    builder.check(config)
+    environment = _one_row(builder, config)
+    try:
+        return described_specs(environment)
+    finally:
+        environment.close()
+
+
+def described_specs(environment: Environment) -> str:
+    """Return the observations, the action and the control rate of an environment, one term a line."""
+    terms = list(_terms(environment.observation_spec))
+    heads = [(name, _shape(spec), str(spec.dtype).removeprefix("torch."), spec.unit or "-") for name, spec in terms]
+    widths = [max(map(len, column)) for column in zip(*heads, strict=True)]
+    lines = ["", "a policy is given, for each of num_envs environments:"]
+    for head, (_, spec) in zip(heads, terms, strict=True):
+        columns = "  ".join(f"{cell:<{width}}" for cell, width in zip(head, widths, strict=True))
+        lines += _wrapped(f"  {columns}", ", ".join(spec.names or ()))
+    action = environment.action_spec
+    lines += ["", f"and gives an action of {action.shape[-1]} numbers, shape (num_envs, {action.shape[-1]}):"]
+    lines += _action_lines(action)
+    rate_hz, length = 1.0 / environment.control_dt, environment.max_episode_length
+    lines += ["", f"{rate_hz:g} times a second, at most {length} times an episode"]
+    return "\n".join(lines)
+
+
+def _one_row(builder: EnvironmentBuilder, config: Any) -> Environment:
+    # A sample is made without cameras, in milliseconds.
+    if isinstance(builder, SampleBuilder) and not getattr(config, "enable_cameras", False):
+        return builder.sample(config)
+    return builder.build(config, num_envs=1, device=torch.device("cpu"), num_threads=1)
+
+
+def _terms(spec: ObservationSpec, prefix: str = "") -> Iterator[tuple[str, ArraySpec]]:
+    for name, inner in spec.items():
+        if isinstance(inner, ArraySpec):
+            yield prefix + name, inner
+        else:
+            yield from _terms(inner, f"{prefix}{name}.")
+
+
+def _shape(spec: ArraySpec) -> str:
+    return f"({', '.join(map(str, spec.shape))}{',' if len(spec.shape) == 1 else ''})"
+
+
+def _wrapped(head: str, words: str) -> list[str]:
+    indent = f"{head}  "
+    if not words:
+        return [head.rstrip()]
+    return textwrap.wrap(
+        words, max(_WIDTH, len(indent) + 30), initial_indent=indent, subsequent_indent=" " * len(indent)
+    )
+
+
+def _action_lines(action: ArraySpec) -> list[str]:
+    size = action.shape[-1]
+    names = action.names or tuple(map(str, range(size)))
+    width = max(map(len, names), default=0)
+    lines = [f"  unit: {action.unit}"] if action.unit else []
+    for index, name in enumerate(names):
+        low = "-inf" if action.low is None else f"{action.low[index]:g}"
+        high = "inf" if action.high is None else f"{action.high[index]:g}"
+        lines.append(f"  {index:>3}  {name:<{width}}  {low:>8} to {high}")
+    return lines
