@@ -1,7 +1,7 @@
 """One row of an environment as Gymnasium's own interface shows it, for programs that know single environments."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -25,7 +25,7 @@ class SingleEnv(gymnasium.Env):
         ValueError: If the environment has another number of rows.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}  # pyright: ignore[reportIncompatibleVariableOverride]  Gymnasium's own is one too
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012  as Gymnasium declares it
 
     def __init__(self, environment: Environment, *, seed: int = 0, render_mode: str | None = None) -> None:
         if environment.num_envs != 1:
@@ -43,7 +43,8 @@ class SingleEnv(gymnasium.Env):
         """Start an episode: the next one in turn, or with ``seed`` the first of a job of that seed.
 
         Returns:
-            The observation, groups and terms as in `Environment`, and ``info["conditions"]``, what the episode starts from.
+            The observation, with groups and terms as in `Environment`, and ``info["conditions"]``, what the episode
+            starts from.
         """
         super().reset(seed=seed)
         del options

@@ -78,9 +78,7 @@ def export_for_robomimic(
         return scaler.output_of(torch.from_numpy(actions.astype(np.float32))).numpy()
 
     masks = write_robomimic_file(target, _read(sound), robomimic_env_args(env_args), scaled=scaled)
-    return ExportedDemonstrations(
-        file=target, masks=masks, num_episodes=len(sound), num_errors=len(files) - len(sound)
-    )
+    return ExportedDemonstrations(file=target, masks=masks, num_episodes=len(sound), num_errors=len(files) - len(sound))
 
 
 def _without_errors(files: Mapping[int, Path]) -> dict[int, Path]:

@@ -3,7 +3,7 @@
 Gym imports it by itself for an ``env_name`` such as that of `robomimic_env_args`.
 """
 
-import gym
+import gym  # pyright: ignore[reportMissingImports]  robomimic brings it along, this program does not
 
 from isaaclab_arena.evaluation.gym_ids.names import ids_of_environments
 
