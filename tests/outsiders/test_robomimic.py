@@ -43,9 +43,13 @@ def run(tmp_path_factory) -> Path:
     return folder / "out"
 
 
+def exported(run: Path) -> Path:
+    return run.with_name("out_robomimic")
+
+
 @pytest.fixture
 def reach(run) -> Path:
-    return run / "exports" / "robomimic" / "reach.hdf5"
+    return exported(run) / "reach.hdf5"
 
 
 def test_the_default_loader_finds_all_that_it_reads(run, reach):
@@ -67,7 +71,7 @@ def test_actions_are_shares_of_their_bounds(reach):
 
 @pytest.mark.parametrize("job", ["reach", "pendulum"])
 def test_the_environment_of_a_file_plays_its_actions_as_they_were_recorded(run, job):
-    path = run / "exports" / "robomimic" / f"{job}.hdf5"
+    path = exported(run) / f"{job}.hdf5"
     metadata = environment_metadata(path)
     assert metadata["type"] == 2
     demo = loaded(path, ["flat"])["demo_0"]
@@ -87,20 +91,20 @@ def test_the_environment_of_a_file_plays_its_actions_as_they_were_recorded(run, 
 
 
 def test_only_the_jobs_that_are_asked_for_go_where_they_are_wanted(run, tmp_path, capsys):
-    assert main(["export", str(run), "--robomimic", "--job", "reach", "--output_dir", str(tmp_path)]) == 0
-    assert [path.name for path in (tmp_path / "robomimic").iterdir()] == ["reach.hdf5"]
+    assert main(["export", str(run), "--robomimic", "--job", "reach", "--output", str(tmp_path / "one")]) == 0
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["reach.hdf5"]
     assert "4 episodes (train 3, valid 1, successful 4" in capsys.readouterr().out
-    assert main(["export", str(run / "reach"), "--robomimic", "--output_dir", str(tmp_path / "of_a_job")]) == 0
-    assert (tmp_path / "of_a_job" / "robomimic" / "reach.hdf5").is_file()
+    assert main(["export", str(run / "reach"), "--robomimic", "--output", str(tmp_path / "of_a_job")]) == 0
+    assert (tmp_path / "of_a_job" / "reach.hdf5").is_file()
 
 
-def test_mistakes_are_told(run, capsys):
+def test_mistakes_are_told(run, tmp_path, capsys):
     assert main(["export", str(run)]) == 2
-    assert "--robomimic: say what to write" in capsys.readouterr().err
-    assert main(["export", str(run), "--robomimic", "--job", "raech"]) == 2
+    assert "give the one format to write: --robomimic" in capsys.readouterr().err
+    assert main(["export", str(run), "--robomimic", "--job", "raech", "--output", str(tmp_path / "none")]) == 2
     assert "the run has no job 'raech'; did you mean 'reach'" in capsys.readouterr().err
-    assert main(["export", str(run), "--robomimic"]) == 1
-    assert "reach.hdf5" in capsys.readouterr().err
+    assert main(["export", str(run), "--robomimic"]) == 2
+    assert "out_robomimic' is not empty" in capsys.readouterr().err
 
 
 def test_episodes_that_ended_in_an_error_are_left_out(run, tmp_path, capsys):
@@ -110,7 +114,7 @@ def test_episodes_that_ended_in_an_error_are_left_out(run, tmp_path, capsys):
         file["data/demo_1"].attrs["outcome"] = "error"
     assert main(["export", str(source), "--robomimic"]) == 0
     assert "1 that ended in an error left out" in capsys.readouterr().out
-    assert "demo_1" not in loaded(tmp_path / "exports" / "robomimic" / "reach.hdf5", ["flat"])
+    assert "demo_1" not in loaded(tmp_path / "dataset_reach.hdf5_robomimic" / "reach.hdf5", ["flat"])
 
 
 def test_robomimic_itself_loads_the_file_learns_from_it_and_builds_its_environment(reach):
@@ -154,7 +158,7 @@ def test_what_the_document_shows_works(run, tmp_path, monkeypatch):
     (tmp_path / "outputs" / "first").symlink_to(run)
     monkeypatch.chdir(tmp_path)
     words = shlex.split(command.replace("lift-cube-scripted", "reach"))
-    assert main([*words[1:], "--output_dir", "exported"]) == 0
+    assert main([*words[1:], "--output", "exported"]) == 0
     (code,) = re.findall(r"^    import gymnasium\n.*?(?=^\S)", text, re.MULTILINE | re.DOTALL)
     found: dict[str, Any] = {}
     exec(textwrap.dedent(code), found)
