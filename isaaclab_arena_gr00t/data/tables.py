@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import parquet
 
 from isaaclab_arena.errors import StorageError
@@ -190,13 +189,13 @@ def read_pictures(path: Path, name: str, extent: TableExtent) -> Iterator[bytes]
             rows = batch[extent.key].to_numpy(zero_copy_only=False) == extent.value
             encoded = batch[name].field("bytes")
             for position in np.flatnonzero(rows).tolist():
-                size = pc.binary_length(encoded[position]).as_py()
-                if size is None or size > extent.max_size:
-                    found = "no bytes" if size is None else f"{size} bytes"
+                value = encoded[position].as_buffer()
+                if value is None or value.size > extent.max_size:
+                    found = "no bytes" if value is None else f"{value.size} bytes"
                     raise StorageError(
                         f"{path}: a picture of '{plain_text(name)}' has {found}; at most {extent.max_size} are due"
                     )
-                yield encoded[position].as_py()
+                yield value.to_pybytes()
 
 
 def _groups_with(metadata: parquet.FileMetaData, extent: TableExtent) -> list[int]:

@@ -136,7 +136,7 @@ def read_frames(
         if not container.streams.video:
             raise StorageError(f"{path} holds no video")
         stream = container.streams.video[0]
-        if stream.codec_context is None:  # pyright: ignore[reportUnnecessaryComparison]  so it is for a codec that no one knows
+        if stream.codec_context is None:
             raise StorageError(f"{path} is of a codec that is not known here")
         most = (size[0] + _FILLED_UP) * (size[1] + _FILLED_UP)
         if stream.codec_context.height * stream.codec_context.width > most:

@@ -193,6 +193,6 @@ def _png(picture: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-def _statistics(values: np.ndarray) -> dict[str, list[float]]:
+def _statistics(values: np.ndarray) -> dict[str, Any]:
     names = {"min": values.min(0), "max": values.max(0), "mean": values.mean(0), "std": values.std(0)}
     return {name: value.tolist() for name, value in names.items()} | {"count": [len(values)]}
