@@ -240,6 +240,8 @@ class WorkerRows(Rows):
             ArenaError: If the expert raises, or the worker dies or does not answer.
         """
         # It is the same whoever is asked. A worker that failed is gone until its row is reset.
+        if not self._workers:
+            self._make([0])
         worker = next(iter(self._workers.values()))
         request = {"request": "expert", "task": task}
         try:

@@ -24,6 +24,7 @@ JOBS = [
         "policy_type": "scripted",
         "num_episodes": 4,
         "seed": 9,
+        "variations": {"action.noise.enabled": True, "observation.delay.enabled": True},
     },
     {
         "name": "pendulum",

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -43,6 +44,14 @@ def test_an_expert_for_another_task_is_told_with_those_that_exist(meta_world_her
     policy = MetaWorldExpertPolicy(MetaWorldExpertCfg(task="reach-v2"))
     with pytest.raises(ConfigError, match="task: Meta-World has no expert for 'reach-v2'; it has some for reach-v3"):
         run("metaworld:reach-v3", policy=policy)
+
+
+def test_an_expert_can_be_asked_after_all_workers_were_lost():
+    environment = build("metaworld:reach-v3", **IN_WORKERS)
+    environment.close()
+    asked = environment.expert_actions("reach-v3", np.full((2, 39), 0.5, np.float32))
+    assert asked.tolist() == [[0.5] * 4] * 2
+    environment.close()
 
 
 def test_an_expert_for_another_task_is_told_from_a_worker_too():

@@ -3,7 +3,7 @@
 Gym imports it by itself for an ``env_name`` such as that of `robomimic_env_args`.
 """
 
-import gym  # pyright: ignore[reportMissingImports]  robomimic brings it along, this program does not
+import gym  # pyright: ignore[reportMissingImports]  who has robomimic's environments has it
 
 from isaaclab_arena.evaluation.gym_ids.names import ids_of_environments
 
