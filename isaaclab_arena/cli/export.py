@@ -1,9 +1,10 @@
 """``isaaclab-arena export``: write a run in the format of another system, for its tools."""
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tyro
 
@@ -13,6 +14,7 @@ from isaaclab_arena.logs import plain_text
 # Entries are text, so that a format pays only for what it needs.
 _FORMATS = {
     "arena": "isaaclab_arena.results.exports.arena:export_arena",
+    "robomimic": "isaaclab_arena.evaluation.gym_ids.robomimic_export:export_robomimic",
 }
 """By the option that asks for it, what writes a run in a format: takes the run's folder and that to write, which is
 empty; returns lines for a person."""
@@ -23,9 +25,16 @@ class ExportOptions:
     """Write a run in the format of another system, into a folder of its own; the run stays as it is."""
 
     output_directory: tyro.conf.Positional[Path]
-    """The folder of one run, which holds run.json."""
+    """The folder of one run, which holds run.json; for robomimic also that of a job, or a recording."""
     arena: bool = False
     """Isaac Lab Arena's episode_results_rebuild<k>.jsonl, arena_experiment_result.json and experiment_manifest.json."""
+    robomimic: bool = False
+    """A file per job that robomimic's SequenceDataset loads, and whose environment robomimic can build."""
+    job: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """Only this job, for robomimic; may be given several times."""
+    allow_import: bool = False
+    """For robomimic: import the module, or run the interpreter, that a recording names for its environment: trust who
+    made it."""
     output: Path | None = None
     """The folder to write, missing or empty; beside the run by default, with the format's name after its own."""
 
@@ -48,11 +57,14 @@ def main(argv: Sequence[str]) -> int:
     if len(chosen) != 1:
         known = " or ".join(f"--{name}" for name in _FORMATS)
         raise ConfigError(f"give the one format to write: {known}")
+    if not options.robomimic and (options.job or options.allow_import):
+        raise ConfigError(Problem("is for --robomimic alone", key="--job" if options.job else "--allow_import"))
     run = options.output_directory
     output = options.output or run.with_name(f"{run.resolve().name}_{chosen[0]}")
     refuse_unless_empty(output)
-    for line in _writer(_FORMATS[chosen[0]])(run, output):
-        print(plain_text(line))
+    more: dict[str, Any] = {"jobs": options.job, "may_import": options.allow_import} if options.robomimic else {}
+    for line in _writer(_FORMATS[chosen[0]])(run, output, **more):
+        print(plain_text(line), flush=True)
     return 0
 
 
@@ -68,6 +80,6 @@ def refuse_unless_empty(output: Path) -> None:
         raise ConfigError(Problem(f"'{output}' is not empty; name one that is, or that does not exist", key="--output"))
 
 
-def _writer(entry: str) -> Callable[[Path, Path], Sequence[str]]:
+def _writer(entry: str) -> Callable[..., Iterable[str]]:
     module, _, attribute = entry.partition(":")
     return getattr(importlib.import_module(module), attribute)

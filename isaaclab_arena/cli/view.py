@@ -81,7 +81,10 @@ def _build(options: ViewOptions, rest: Sequence[str]) -> tuple[ArenaEnvironment,
         found = f"got {' '.join(positionals)}" if positionals else "isaaclab-arena list environments shows them"
         raise ConfigError(Problem(f"name one environment; {found}", key="ENVIRONMENT"))
     if ":" in positionals[0]:
-        message = f"'{positionals[0]}' is made elsewhere; --record_viewport_video of the runners films those"
+        message = (
+            f"'{positionals[0]}' is made elsewhere; --record_viewport_video of the runners films those, "
+            "with make_kwargs: {render_mode: rgb_array} in arena_env_args"
+        )
         raise ConfigError(Problem(message, key="ENVIRONMENT"))
     block = {
         "name": "view",

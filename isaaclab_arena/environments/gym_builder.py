@@ -85,12 +85,14 @@ class GymBuilder:
         kind: Key of `SOURCES`.
         name: The environment's name there.
         install_hint: What to do where its package is missing.
+        worker_install_hint: The same for another interpreter; as here where it is None.
     """
 
     config_class: type[GymConfig]
     kind: str
     name: str
     install_hint: str
+    worker_install_hint: str | None = None
 
     def check(self, config: GymConfig) -> None:
         """Refuse an environment that does not exist, and options that contradict each other.
@@ -172,7 +174,9 @@ class GymBuilder:
             raise family(str(error)) from error
 
     def _way_out(self, config: GymConfig) -> str:
-        return f"for {config.python}: {self.install_hint}" if config.python else self.install_hint
+        if config.python is None:
+            return self.install_hint
+        return f"for {config.python}: {self.worker_install_hint or self.install_hint}"
 
     def _rows(self, config: GymConfig, num_envs: int) -> Rows:
         source = self._source(config)
@@ -234,8 +238,14 @@ def gymnasium_environment(name: str) -> GymBuilder:
 
 def meta_world_environment(name: str) -> GymBuilder:
     """Return the builder of ``metaworld:<name>``."""
-    hint = "pip install imageio && pip install --no-deps metaworld==3.1.1"
-    return GymBuilder(config_class=MetaWorldConfig, kind="metaworld", name=name, install_hint=hint)
+    # Meta-World needs packaging and does not say so. Its own MuJoCo is not the one of this process.
+    return GymBuilder(
+        config_class=MetaWorldConfig,
+        kind="metaworld",
+        name=name,
+        install_hint="pip install imageio packaging && pip install --no-deps metaworld==3.1.1",
+        worker_install_hint="pip install metaworld==3.1.1 packaging",
+    )
 
 
 def _contradictions(config: GymConfig) -> Iterator[Problem]:

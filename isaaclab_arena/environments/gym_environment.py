@@ -17,6 +17,8 @@ from isaaclab_arena.interfaces.specs import ArraySpec
 
 SEED_CONDITION = "gym.seed"
 
+RENDER_HINT = "; what it renders can be filmed with make_kwargs: {render_mode: rgb_array} in its arena_env_args"
+
 
 @dataclass(frozen=True, kw_only=True)
 class GymTraits:
@@ -77,6 +79,7 @@ class GymEnvironment(Environment):
             ),
             *((VIEWPORT,) if rows.description["renders"] else ()),
         )
+        self.filming_hint = "" if rows.description["renders"] else RENDER_HINT
         self._render_s = 0.0
         self._pictures: dict[int, np.ndarray] = {}
         self._lost: set[int] = set()
@@ -139,6 +142,22 @@ class GymEnvironment(Environment):
             metrics={key: torch.from_numpy(values.copy()).to(self.device) for key, values in self._metrics.items()},
             errors=errors,
         )
+
+    def expert_actions(self, task: str, observations: np.ndarray) -> np.ndarray:
+        """Return what Meta-World's scripted expert of a task does, asked in the interpreter that has Meta-World.
+
+        Args:
+            task: Name of the task.
+            observations: Any number of them. Shape: (n, 39).
+
+        Returns:
+            Shape: (n, 4), float32.
+
+        Raises:
+            ImportError: If Meta-World is not installed there.
+            LookupError: If it has no such expert.
+        """
+        return self._rows.expert_actions(task, observations)
 
     def state(self) -> StateTree:
         """Return nothing: Gymnasium's interface shows no state."""

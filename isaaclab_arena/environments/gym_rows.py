@@ -17,6 +17,8 @@ from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, first_line
 SOURCES: Mapping[str, ModuleType] = {"gym": registered, "metaworld": meta_world}
 """Where single environments come from: modules with `find` and `make`."""
 
+_FAMILIES: Mapping[str, type[Exception]] = {"import": ImportError, "lookup": LookupError}
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -86,6 +88,15 @@ class Rows(ABC):
         """
 
     @abstractmethod
+    def expert_actions(self, task: str, observations: np.ndarray) -> np.ndarray:
+        """Return what Meta-World's expert does, asked where the environments are; see `meta_world.expert_actions`.
+
+        Raises:
+            ImportError: If Meta-World is not installed there.
+            LookupError: If it has no such expert.
+        """
+
+    @abstractmethod
     def close(self) -> None:
         """Close all of them. May be called more than once."""
 
@@ -119,6 +130,10 @@ class LocalRows(Rows):
     def render(self, index: int) -> np.ndarray:
         """Return a picture; see `Rows.render`."""
         return self._rows[index].render()
+
+    def expert_actions(self, task: str, observations: np.ndarray) -> np.ndarray:
+        """Return actions; see `Rows.expert_actions`."""
+        return meta_world.expert_actions(task, observations)
 
     def close(self) -> None:
         """Close all of them."""
@@ -217,6 +232,26 @@ class WorkerRows(Rows):
             return self._workers[index].ask({"request": "render"}, self._options.step_timeout_s)[1]["picture"]
         except (RequestError, WorkerError) as error:
             raise ArenaError(f"'{self._source.name}' failed to render: {error}") from error
+
+    def expert_actions(self, task: str, observations: np.ndarray) -> np.ndarray:
+        """Return actions, of which one worker thinks for all rows. See `Rows.expert_actions`.
+
+        Raises:
+            ArenaError: If the expert raises, or the worker dies or does not answer.
+        """
+        # It is the same whoever is asked. A worker that failed is gone until its row is reset.
+        if not self._workers:
+            self._make([0])
+        worker = next(iter(self._workers.values()))
+        request = {"request": "expert", "task": task}
+        try:
+            return worker.ask(request, self._options.step_timeout_s, {"observations": observations})[1]["actions"]
+        except RequestError as error:
+            if error.kind == "other":
+                raise ArenaError(f"the expert for '{task}' failed: {error}\n{error.traceback}") from error
+            raise _FAMILIES[error.kind](str(error)) from error
+        except WorkerError as error:
+            raise ArenaError(f"the expert for '{task}' failed: {error}") from error
 
     def close(self) -> None:
         """Stop all workers."""

@@ -71,7 +71,8 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
     record_camera_video: bool = False
     """Film every episode through the robot's cameras: <job>/videos/robot-cam-*.mp4, and a contact sheet."""
     record_viewport_video: bool = False
-    """Film every episode from beside the scene: <job>/videos/viewport-*.mp4, and a contact sheet."""
+    """Film every episode from beside the scene: <job>/videos/viewport-*.mp4, and a contact sheet. Environments gym:<id>
+    render if they have make_kwargs: {render_mode: rgb_array}."""
     video_episodes: str = "all"
     """Which episodes of a job are filmed: all, failures, or a number N for the first N."""
     list_variations: bool = False

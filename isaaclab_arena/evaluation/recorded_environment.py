@@ -28,13 +28,13 @@ def environment_args(job: Job) -> dict[str, Any]:
 
 
 def recorded_environment_job(
-    env_args: Mapping[str, Any], *, source: str, num_envs: int, cameras: bool, may_import: bool = False
+    env_args: Mapping[str, Any], *, source: str | None, num_envs: int, cameras: bool, may_import: bool = False
 ) -> Job:
     """Return a job whose environment is the one that a recording was made in.
 
     Args:
         env_args: What the recording says of it; see `environment_args`.
-        source: The recording, for messages.
+        source: The recording, for messages; None where there is none.
         num_envs: Rows to build.
         cameras: Whether policies' pictures are needed; without them nothing is rendered.
         may_import: Whether a module or an interpreter that the recording names may be loaded. It runs with the rights
@@ -61,7 +61,7 @@ def recorded_environment_job(
     return job
 
 
-def _mapping(env_args: Mapping[str, Any], key: str, source: str) -> Mapping[str, Any]:
+def _mapping(env_args: Mapping[str, Any], key: str, source: str | None) -> Mapping[str, Any]:
     value = env_args.get(key, {})
     if not isinstance(value, Mapping):
         raise ConfigError(Problem(f"env_args.{key} is no mapping but {value!r}", file=source))

@@ -53,6 +53,20 @@ class ActionScaler:
         within = self._middle + self._half_range * output.clamp(-1.0, 1.0)
         return torch.where(self._bounded, within, output)
 
+    def output_of(self, action: torch.Tensor) -> torch.Tensor:
+        """Return the output that an action stands for, -1 to 1 where actions have bounds.
+
+        Args:
+            action: Shape: (..., action_dim).
+
+        Returns:
+            Shape: (..., action_dim). What lies beyond the bounds is taken for the bound.
+        """
+        if not self._scales:
+            return action
+        share = (action - self._middle) / self._half_range.clamp(min=torch.finfo(torch.float32).tiny)
+        return torch.where(self._bounded, share.clamp(-1.0, 1.0), action)
+
 
 def _bound(values: tuple[float, ...] | None, without: float, spec: ArraySpec, device: torch.device) -> torch.Tensor:
     if values is None:

@@ -74,6 +74,7 @@ class Environment(ABC):
         returns_own_tensors: Whether nothing changes a tensor any more once `reset` or `step` has returned it, so that
             whoever keeps it needs no copy.
         filmable: Names of the cameras that `film` knows: those of ``camera_obs`` that show colours, and `VIEWPORT`.
+        filming_hint: What a user can do for more of them, empty where there is nothing to do.
     """
 
     num_envs: int
@@ -86,6 +87,7 @@ class Environment(ABC):
     reproducible: bool = True
     returns_own_tensors: bool = False
     filmable: tuple[str, ...] = ()
+    filming_hint: str = ""
 
     @abstractmethod
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
@@ -221,7 +223,8 @@ class Environment(ABC):
             By name. Shape of each: (len(env_ids), height, width, 3), uint8, the first row the upper one.
         """
         del env_ids
-        raise KeyError(f"no cameras {', '.join(cameras)}; this environment can film {', '.join(self.filmable)}")
+        known = ", ".join(self.filmable) or "nothing"
+        raise KeyError(f"no cameras {', '.join(cameras)}; this environment can film {known}{self.filming_hint}")
 
     def close(self) -> None:
         """Release what the environment holds. May be called more than once."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from math import prod
 
+import numpy as np
 import torch
 
 from isaaclab_arena.interfaces.specs import ArraySpec
@@ -32,3 +33,17 @@ def flattened(
     """
     parts = [group[name].reshape(num_envs, -1).to(torch.float32) for name in terms]
     return torch.cat(parts, dim=1) if parts else torch.zeros(num_envs, 0, device=device)
+
+
+def flat_array(terms: Mapping[str, np.ndarray], *, batch_dims: int = 0) -> np.ndarray:
+    """Return observation terms side by side, in alphabetical order of their names, which a file keeps too.
+
+    Args:
+        terms: Term to its value. Shape of each: (*batch, ...).
+        batch_dims: How many leading dimensions they share.
+
+    Returns:
+        Shape: (*batch, sum of sizes), float32.
+    """
+    parts = [terms[name].reshape(*terms[name].shape[:batch_dims], -1).astype(np.float32) for name in sorted(terms)]
+    return np.concatenate(parts, axis=-1)

@@ -1,19 +1,13 @@
 """Meta-World's own scripted experts, one for each of its tasks."""
 
-import importlib
-import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import numpy as np
 import torch
 
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
-
-INSTALL = "pip install imageio && pip install --no-deps metaworld==3.1.1"
 
 
 @dataclass(frozen=True)
@@ -30,8 +24,7 @@ class MetaWorldExpertCfg(PolicyCfg):
 class MetaWorldExpertPolicy(PolicyBase[MetaWorldExpertCfg]):
     """Does what Meta-World's expert for the task does; it sees nothing but the observation.
 
-    Raises:
-        ConfigError: If Meta-World is not installed, or has no expert of that name.
+    The expert is asked where the environment's Meta-World is, which may be another interpreter.
     """
 
     name: ClassVar[str] = "metaworld_expert"
@@ -39,38 +32,25 @@ class MetaWorldExpertPolicy(PolicyBase[MetaWorldExpertCfg]):
     batch_invariant: ClassVar[bool] = True
     config_class: ClassVar[type | None] = MetaWorldExpertCfg
 
-    def __init__(self, config: MetaWorldExpertCfg | None = None) -> None:
-        super().__init__(config)
-        self._experts = _expert_classes()
-        self._task: str | None = None
-        self._expert: Any = None
-        if config is not None and config.task is not None:
-            self._choose(config.task)
-
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        """Return the expert's actions. Shape: (num_envs, 4)."""
-        if self.config is None or self.config.task is None:
-            self._choose(str(getattr(env, "task_name", "")))
-        seen = observation["policy"]["obs"].to("cpu", torch.float64).numpy()
-        with warnings.catch_warnings():
-            # The experts ask for more than the environment takes, and say so at every step.
-            warnings.simplefilter("ignore")
-            # Experts keep nothing between steps, so one serves all rows.
-            actions = [self._expert.get_action(row) for row in seen]
-        return torch.from_numpy(np.stack(actions).astype(np.float32)).clamp(-1.0, 1.0).to(env.device)
+        """Return the expert's actions. Shape: (num_envs, 4).
 
-    def _choose(self, task: str) -> None:
-        if task == self._task:
-            return
-        if task not in self._experts:
-            raise ConfigError(Problem(f"no expert for '{task}'{did_you_mean(task, self._experts)}", key="task"))
-        self._expert = self._experts[task]()
-        self._task = task
+        Raises:
+            ConfigError: If the environment is none that has experts, or there is none for the task.
+        """
+        ask = getattr(env, "expert_actions", None)
+        if ask is None:
+            raise ConfigError(f"metaworld_expert acts in environments metaworld:<task>, and this is {_name(env)}")
+        task = self.config.task if self.config is not None and self.config.task is not None else _name(env)
+        try:
+            actions = ask(task, observation["policy"]["obs"].to("cpu", torch.float32).numpy())
+        except ImportError as error:
+            message = f"metaworld_expert needs Meta-World where its environment runs ({error})"
+            raise ConfigError(f"{message}: docs/external_environments.md says how to install it") from error
+        except LookupError as error:
+            raise ConfigError(Problem(str(error), key="task")) from error
+        return torch.tensor(actions, device=env.device)
 
 
-def _expert_classes() -> Mapping[str, type]:
-    """Return the experts by the name of their task."""
-    try:
-        return importlib.import_module("metaworld.policies").ENV_POLICY_MAP
-    except ImportError as error:
-        raise ConfigError(f"metaworld_expert needs Meta-World ({error}): {INSTALL}") from error
+def _name(env: Environment) -> str:
+    return str(getattr(env, "task_name", env.task_description))

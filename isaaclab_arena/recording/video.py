@@ -101,7 +101,9 @@ class VideoRecorder(Observer):
         others = [name for name in environment.filmable if name != VIEWPORT and self._options.camera]
         if not viewport and not others and not self._said_no_cameras:
             self._said_no_cameras = True
-            _LOG.warning("job '%s' has no videos: its environment has no such cameras", self._job)
+            _LOG.warning(
+                "job '%s' has no videos: its environment has no such cameras%s", self._job, environment.filming_hint
+            )
         return (*viewport, *others)
 
     def _path(self, camera: str, start: EpisodeStart) -> Path:

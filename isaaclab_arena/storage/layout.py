@@ -62,6 +62,11 @@ def is_dataset_of(job: str, name: str) -> bool:
     return name.startswith(beginning) and _DATASET_ENDING.fullmatch(name, len(beginning)) is not None
 
 
+def job_of_dataset(name: str) -> str:
+    """Return what `dataset_file_name` made a name of; for a name of another kind, all before its ending."""
+    return _DATASET_ENDING.sub("", name).removeprefix("dataset_").partition(".")[0]
+
+
 def video_file_name(camera: str | None, *, env_id: int, episode_index: int, rebuild: int | None = None) -> str:
     """Return ``robot-cam-env<N>-<camera>-episode-<E>.mp4``, Isaac Lab Arena's name of a camera's video.
 

@@ -121,7 +121,10 @@ def _episode(
     arrays[recorded.DONES] = np.zeros(num_steps, np.uint8)
     arrays[recorded.DONES][-1:] = 1
     episode = stored.episodes[index]
-    attributes: dict[str, AttributeValue] = dict(_plain_attributes(about.get("attributes", {})))
+    attributes: dict[str, AttributeValue] = {
+        **_success(stored, index),
+        **dict(_plain_attributes(about.get("attributes", {}))),
+    }
     attributes |= {
         "job": attributes.get("job", _fallback_job(stored)),
         "episode_index": index,
@@ -131,6 +134,13 @@ def _episode(
     return RecordedEpisode(
         episode_index=index, arrays=arrays, attributes=attributes, env_args=about.get("env_args", {})
     )
+
+
+def _success(stored: StoredDataset, index: int) -> dict[str, AttributeValue]:
+    """Return whether an episode succeeded, as LeRobot's own environments say it; nothing where nobody measured."""
+    if stored.features.get(layout.SUCCESS, {}).get("shape") != [1]:
+        return {}
+    return {"success": bool(stored.columns(index, [layout.SUCCESS])[layout.SUCCESS].any())}
 
 
 def _check_pictures(stored: StoredDataset, features: DatasetFeatures, index: int) -> None:

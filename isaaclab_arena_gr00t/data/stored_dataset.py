@@ -15,6 +15,7 @@ from isaaclab_arena.errors import StorageError, did_you_mean
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena_gr00t.data import layout
+from isaaclab_arena_gr00t.data.encoded_pictures import read_encoded
 from isaaclab_arena_gr00t.data.foreign import Fields, is_inside, regular_file, shown
 from isaaclab_arena_gr00t.data.tables import TableExtent, read_columns, read_rows
 from isaaclab_arena_gr00t.data.video_files import read_frames
@@ -57,6 +58,8 @@ class StoredDataset(ABC):
         root: Its folder.
         fps: Control steps per second.
         features: Column or video feature to what it holds, as ``info.json`` says.
+        video_features: Those that are videos.
+        picture_features: Those that are videos, and those that are pictures in tables.
         episodes: Number of an episode to where it is, ascending.
     """
 
@@ -70,7 +73,8 @@ class StoredDataset(ABC):
         self.features: dict[str, dict[str, Any]] = {
             name: {**info["features"][name], **_feature(fields)} for name, fields in described.items()
         }
-        self.video_features = tuple(name for name, each in self.features.items() if each["dtype"] == "video")
+        self.video_features = self._features_of("video")
+        self.picture_features = (*self.video_features, *self._features_of("image"))
         found: dict[int, StoredEpisode] = {}
         for episode in self._read_episodes():
             if episode.episode_index in found:
@@ -99,9 +103,7 @@ class StoredDataset(ABC):
         """
         episode = self.episodes[episode_index]
         sizes = {name: self.size(name) for name in names}
-        extent = TableExtent(
-            key=layout.EPISODE_INDEX, value=episode_index, num_rows=episode.num_steps, max_size=max(sizes.values())
-        )
+        extent = _rows_of(episode, max_size=max(sizes.values()))
         columns = read_columns(regular_file(episode.data_file, self.root), names, extent)
         for name, values in columns.items():
             if values.shape != (episode.num_steps, sizes[name]):
@@ -125,16 +127,23 @@ class StoredDataset(ABC):
         """Yield the pictures of an episode. Shape of each: (height, width, 3), uint8.
 
         Raises:
-            StorageError: If the video cannot be read, or lacks a frame.
+            StorageError: If the video or the table cannot be read, or lacks a picture.
         """
         episode = self.episodes[episode_index]
-        path, first = episode.videos[feature]
         height, width = frame_size(self.features[feature]["shape"])
+        if feature not in episode.videos:
+            table = regular_file(episode.data_file, self.root)
+            yield from read_encoded(table, feature, _rows_of(episode, max_size=1), (height, width))
+            return
+        path, first = episode.videos[feature]
         found = regular_file(path, self.root)
         for frame in read_frames(found, fps=self.fps, first=first, count=episode.num_steps, size=(height, width)):
             if frame.shape != (height, width, 3):
                 raise StorageError(f"{path} has frames of {frame.shape[:2]}, {layout.INFO_FILE} says {(height, width)}")
             yield frame
+
+    def _features_of(self, dtype: str) -> tuple[str, ...]:
+        return tuple(name for name, each in self.features.items() if each["dtype"] == dtype)
 
     def document(self, name: str) -> dict[str, Any] | None:
         """Return what a small JSON file of the dataset says, None if there is no such file.
@@ -247,6 +256,12 @@ def open_dataset(root: Path) -> StoredDataset:
     if not dataset.episodes:
         raise StorageError(f"{root} holds no episodes")
     return dataset
+
+
+def _rows_of(episode: StoredEpisode, *, max_size: int) -> TableExtent:
+    return TableExtent(
+        key=layout.EPISODE_INDEX, value=episode.episode_index, num_rows=episode.num_steps, max_size=max_size
+    )
 
 
 def frame_size(shape: Sequence[int]) -> tuple[int, int]:

@@ -50,7 +50,7 @@ def _foreign(dataset: StoredDataset) -> DatasetFeatures:
     vectors[layout.ACTION] = whole_arrays({"action": (recorded.ACTIONS, dataset.size(layout.ACTION))})
     keys = {feature: key for key, feature in video_columns(modality).items()}
     cameras = {}
-    for name in dataset.video_features:
+    for name in dataset.picture_features:
         key = keys.get(name, name.removeprefix(layout.PICTURES_PREFIX))
         height, width = frame_size(dataset.features[name]["shape"])
         cameras[name.removeprefix(layout.PICTURES_PREFIX)] = Camera(

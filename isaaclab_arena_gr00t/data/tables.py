@@ -18,6 +18,9 @@ from isaaclab_arena_gr00t.data.layout import of_number
 _VALUES_AT_ONCE = 1 << 21
 _MAX_ROWS_AT_ONCE = 65_536
 _MAX_TEXTS = 1000
+_PICTURES_AT_ONCE = 8
+_MOST_PICTURE_BYTES = 2 << 30
+_BYTES_PER_PICTURE, _BYTES_PER_PAGE = 64, 1 << 16
 
 
 def steps_table(columns: Mapping[str, np.ndarray]) -> pa.Table:
@@ -163,6 +166,38 @@ def read_rows(path: Path, names: Sequence[str]) -> Iterator[dict[str, Any]]:
             yield from batch.to_pylist()
 
 
+def read_pictures(path: Path, name: str, extent: TableExtent) -> Iterator[bytes]:
+    """Yield the encoded pictures of some rows, one at a time.
+
+    Args:
+        path: The table.
+        name: Column of structs whose field ``bytes`` is a picture's file, as Hugging Face's `datasets` writes it.
+        extent: Which rows; ``max_size`` is the number of bytes of a picture at most.
+
+    Raises:
+        StorageError: If the file cannot be read, lacks the column, or a picture is missing or too large.
+    """
+    with parquet_errors("read", path), parquet.ParquetFile(path) as file:
+        kind = file.schema_arrow.field(name).type if name in file.schema_arrow.names else None
+        if kind is None or not pa.types.is_struct(kind) or "bytes" not in [field.name for field in kind]:
+            raise StorageError(f"{path} has no column '{plain_text(name)}' of pictures with their bytes")
+        _check_type(file.schema_arrow.field(extent.key).type, f"column '{extent.key}' of {path}")
+        groups = _groups_with(file.metadata, extent)
+        _check_pictures_size(file.metadata, groups, f"{name}.bytes", extent.max_size, path)
+        # Equal pictures may lie in the file once; so only a few rows at a time, and each picture is measured.
+        for batch in file.iter_batches(_PICTURES_AT_ONCE, row_groups=groups, columns=[extent.key, f"{name}.bytes"]):
+            rows = batch[extent.key].to_numpy(zero_copy_only=False) == extent.value
+            encoded = batch[name].field("bytes")
+            for position in np.flatnonzero(rows).tolist():
+                value = encoded[position].as_buffer()
+                if value is None or value.size > extent.max_size:
+                    found = "no bytes" if value is None else f"{value.size} bytes"
+                    raise StorageError(
+                        f"{path}: a picture of '{plain_text(name)}' has {found}; at most {extent.max_size} are due"
+                    )
+                yield value.to_pybytes()
+
+
 def _groups_with(metadata: parquet.FileMetaData, extent: TableExtent) -> list[int]:
     """Return the row groups that may hold the rows that are wanted, as far as the file says so."""
     found = []
@@ -193,6 +228,20 @@ def _rows_at_once(
                     f"{group.num_rows} rows; at most {max_size} in a row are due"
                 )
     return max(1, min(_MAX_ROWS_AT_ONCE, _VALUES_AT_ONCE // max(1, max_size)))
+
+
+def _check_pictures_size(
+    metadata: parquet.FileMetaData, groups: Iterable[int], leaf: str, max_size: int, path: Path
+) -> None:
+    """Refuse a file that says it unfolds to more than its pictures can be."""
+    for group in map(metadata.row_group, groups):
+        for column in (group.column(position) for position in range(group.num_columns)):
+            most = min(_MOST_PICTURE_BYTES, group.num_rows * (max_size + _BYTES_PER_PICTURE) + _BYTES_PER_PAGE)
+            if column.path_in_schema == leaf and column.total_uncompressed_size > most:
+                raise StorageError(
+                    f"{path}: '{plain_text(leaf)}' takes {column.total_uncompressed_size} bytes in {group.num_rows} "
+                    f"rows; at most {most} are due"
+                )
 
 
 def _check_type(kind: pa.DataType, what: str) -> None:

@@ -136,6 +136,8 @@ def read_frames(
         if not container.streams.video:
             raise StorageError(f"{path} holds no video")
         stream = container.streams.video[0]
+        if stream.codec_context is None:
+            raise StorageError(f"{path} is of a codec that is not known here")
         most = (size[0] + _FILLED_UP) * (size[1] + _FILLED_UP)
         if stream.codec_context.height * stream.codec_context.width > most:
             found = (stream.codec_context.height, stream.codec_context.width)

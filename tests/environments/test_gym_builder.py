@@ -114,7 +114,9 @@ def test_a_task_that_meta_world_does_not_have_is_told():
 
 @pytest.mark.skipif(importlib.util.find_spec("metaworld") is not None, reason="Meta-World is installed")
 def test_meta_world_missing_is_told_with_how_to_install_it():
-    assert "pip install --no-deps metaworld==3.1.1" in problems("metaworld:reach-v3")
+    assert "packaging && pip install --no-deps metaworld==3.1.1" in problems("metaworld:reach-v3")
+    told = problems("metaworld:reach-v3", **IN_WORKERS)
+    assert f"for {sys.executable}: pip install metaworld==3.1.1 packaging" in told
 
 
 def test_a_worker_names_the_interpreter_that_lacks_the_package():

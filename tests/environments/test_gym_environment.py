@@ -7,9 +7,13 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.interfaces.environment import VIEWPORT
-from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.interfaces.episode import Episode, Outcome
 from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.policy.random_action import RandomActionPolicy
+from isaaclab_arena.recording.video import VideoRecorder
+from isaaclab_arena.recording.video_options import VideoOptions
 from tests.environments.gym_fakes import ID
 from tests.environments.gym_running import IN_WORKERS, Trace, build, run
 
@@ -178,8 +182,15 @@ def test_what_an_environment_renders_can_be_filmed_to_its_last_step(place):
 
 
 def test_a_camera_that_is_not_there_cannot_be_filmed():
-    with pytest.raises(KeyError, match="no cameras viewport"):
+    with pytest.raises(KeyError, match=r"no cameras viewport.*make_kwargs: {render_mode: rgb_array}"):
         build().film([0], [VIEWPORT])
+
+
+def test_why_there_are_no_videos_is_told_with_what_would_make_them(tmp_path, caplog):
+    recorder = VideoRecorder(tmp_path, "draw", VideoOptions(viewport=True))
+    rollout(build(), RandomActionPolicy(), [Episode(job="draw", episode_index=0, seed=1)], [recorder])
+    assert "job 'draw' has no videos" in caplog.text
+    assert "make_kwargs: {render_mode: rgb_array} in its arena_env_args" in caplog.text
 
 
 def test_numbers_out_of_info_become_metrics():

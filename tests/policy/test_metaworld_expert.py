@@ -34,6 +34,8 @@ def test_the_expert_sees_nothing_but_the_observation():
 
     class Blindfold:
         device = torch.device("cpu")
+        task_name = "reach-v3"
+        expert_actions = environment.expert_actions
 
     seen = policy.get_action(environment, observation)
     assert torch.equal(policy.get_action(Blindfold(), observation), seen)  # pyright: ignore[reportArgumentType]
@@ -44,6 +46,6 @@ def test_an_environment_without_expert_is_told():
         run("gym:CartPole-v1", policy=MetaWorldExpertPolicy())
 
 
-def test_an_unknown_task_is_told_with_the_nearest():
-    with pytest.raises(ConfigError, match="did you mean 'reach-v3'"):
-        MetaWorldExpertPolicy(MetaWorldExpertCfg(task="reach-v2"))
+def test_an_unknown_task_is_told_with_those_that_exist():
+    with pytest.raises(ConfigError, match=r"no expert for 'reach-v2'; it has some for .*reach-v3"):
+        run("metaworld:reach-v3", policy=MetaWorldExpertPolicy(MetaWorldExpertCfg(task="reach-v2")))

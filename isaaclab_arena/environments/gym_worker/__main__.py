@@ -83,6 +83,8 @@ class _Worker:
             return self._row.description(), {}
         if request == "reset":
             return {}, self._row.reset(message["seed"])
+        if request == "expert":
+            return {}, {"actions": sources["metaworld"].expert_actions(message["task"], arrays["observations"])}
         if request == "render":
             return {}, {"picture": self._row.render()}
         step = self._row.step(arrays["action"])

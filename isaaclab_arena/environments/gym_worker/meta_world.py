@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import typing
+import warnings
 
 import gymnasium
+import numpy as np
 from gymnasium.envs import registration
 
 EPISODE_LENGTH = 500
@@ -45,6 +47,32 @@ def make(name: str, make_kwargs: dict, max_episode_length: int | None) -> gymnas
     task.seeded_rand_vec = True
     task.spec = registration.EnvSpec(f"Meta-World/{name}")
     return gymnasium.wrappers.TimeLimit(_Seeded(task), max_episode_length or EPISODE_LENGTH)
+
+
+def expert_actions(task: str, observations: np.ndarray) -> np.ndarray:
+    """Return what Meta-World's scripted expert of a task does, seeing nothing but observations.
+
+    Args:
+        task: Name of the task.
+        observations: Shape: (n, 39).
+
+    Returns:
+        Shape: (n, 4), float32, -1 to 1.
+
+    Raises:
+        LookupError: If there is no such expert; the message names those that exist.
+        ImportError: If Meta-World is not installed.
+    """
+    experts = importlib.import_module("metaworld.policies").ENV_POLICY_MAP
+    if task not in experts:
+        raise LookupError(f"Meta-World has no expert for '{task}'; it has some for {', '.join(sorted(experts))}")
+    # Experts keep nothing between steps, so one serves all rows.
+    expert = experts[task]()
+    with warnings.catch_warnings():
+        # They ask for more than the environment takes, and say so at every step.
+        warnings.simplefilter("ignore")
+        actions = [expert.get_action(row) for row in observations.astype(np.float64)]
+    return np.clip(np.stack(actions).astype(np.float32), -1.0, 1.0)
 
 
 class _Seeded(gymnasium.Wrapper):

@@ -64,3 +64,11 @@ def test_what_is_no_video_is_named(tmp_path):
     (tmp_path / "video.mp4").write_bytes(b"not a video" * 50)
     with pytest.raises(StorageError, match=r"cannot read .*video\.mp4"):
         list(read_frames(tmp_path / "video.mp4", fps=20, first=0, count=1))
+
+
+def test_a_codec_that_nobody_knows_is_named(tmp_path):
+    path = tmp_path / "episode.mp4"
+    written(path, [picture_series(0, 3)], lossless=False)
+    path.write_bytes(path.read_bytes().replace(b"avc1", b"zzzz"))
+    with pytest.raises(StorageError, match="is of a codec that is not known here"):
+        list(read_frames(path, fps=20, first=0, count=3))

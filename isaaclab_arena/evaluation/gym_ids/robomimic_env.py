@@ -1,0 +1,83 @@
+"""What robomimic's ``EnvGym`` drives: Gym's interface of before 2022, flat observations, actions from -1 to 1."""
+
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+import torch
+
+from isaaclab_arena.evaluation.gym_ids.making import make_single_env
+from isaaclab_arena.interfaces.action_scaling import ActionScaler, ActionScaling
+from isaaclab_arena.interfaces.flat_observation import flat_array
+from isaaclab_arena.interfaces.single_env import SingleEnv
+
+
+class RobomimicEnv:
+    """Shows one row as ``EnvGym`` expects environments.
+
+    `reset` returns an observation only, `step` four values, and `render` takes the mode. An observation is what
+    an exported file has as ``obs/flat``, and actions are on the scale of its ``actions``.
+
+    Args:
+        env: What is shown; closed with this.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}
+
+    def __init__(self, env: SingleEnv) -> None:
+        self.env = env
+        self.spec: Any = None  # Gym's registry leaves it here.
+        arena = env.environment
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, arena.action_spec.shape, np.float32)
+        self._scaler = ActionScaler(arena.action_spec, ActionScaling.WITHIN_BOUNDS, device=torch.device("cpu"))
+        self._solved = False
+
+    @property
+    def unwrapped(self) -> "RobomimicEnv":
+        """The environment itself."""
+        return self
+
+    def reset(self, seed: int | None = None) -> np.ndarray:
+        """Start an episode; see `SingleEnv.reset`. Shape of what it returns: (num_numbers,), float32."""
+        self._solved = False
+        observation, _ = self.env.reset(seed=seed)
+        return flat_array(observation["policy"])
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, dict[str, Any]]:
+        """Make one control step.
+
+        Args:
+            action: Shares of the bounds, -1 to 1, where there are bounds. Shape: (action_dim,).
+
+        Returns:
+            Observation, reward, whether the episode is over, and what else is known.
+        """
+        wanted = self._scaler(torch.as_tensor(np.asarray(action, np.float32))).numpy()
+        observation, reward, terminated, truncated, info = self.env.step(wanted)
+        self._solved = bool(info.get("success", False))
+        return flat_array(observation["policy"]), reward, terminated or truncated, info
+
+    def render(self, mode: str = "rgb_array", height: int | None = None, width: int | None = None) -> np.ndarray:
+        """Return what the viewport shows, in the size that it has. Shape: (height, width, 3), uint8."""
+        del mode, height, width
+        return self.env.render()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+    def _check_success(self) -> dict[str, bool]:
+        # The name under which EnvGym asks.
+        return {"task": self._solved}
+
+
+def make_robomimic_env(environment: str, *, lang: str | None = None, **kwargs: Any) -> RobomimicEnv:
+    """Build one row for robomimic; see `make_single_env`.
+
+    Args:
+        environment: Name of the environment.
+        lang: What robomimic 0.5 hands to every environment; the environment knows its own instruction.
+        kwargs: As `make_single_env` takes them.
+    """
+    del lang
+    return RobomimicEnv(make_single_env(environment, **kwargs))

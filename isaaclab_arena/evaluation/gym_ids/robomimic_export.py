@@ -1,0 +1,152 @@
+"""The recordings of jobs as files that robomimic learns from, and can build the environments of."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.evaluation.gym_ids.names import ANY_ENVIRONMENT, environment_id
+from isaaclab_arena.evaluation.recorded_environment import recorded_environment_job
+from isaaclab_arena.interfaces.action_scaling import ActionScaler, ActionScaling
+from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.storage.hdf5 import read_all_attributes, read_env_args, read_episode
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory, job_of_dataset
+from isaaclab_arena.storage.recorded_episode import RecordedEpisode
+from isaaclab_arena.storage.recordings import find_recordings, index_episodes, locate_episodes
+from isaaclab_arena.storage.robomimic_file import write_robomimic_file
+from isaaclab_arena.storage.run_plan import read_run_plan
+
+_RUN, _JOB = "RUN", "--job"
+_GYM_TYPE = 2
+_REGISTERED_BY = "isaaclab_arena.evaluation.gym_ids.robomimic_ids"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedDemonstrations:
+    """What became of a job's recordings.
+
+    Attributes:
+        file: The file.
+        masks: Which episodes each of its filter keys names.
+        num_episodes: How many it holds.
+        num_errors: Episodes that were left out because they ended in an error.
+    """
+
+    file: Path
+    masks: Mapping[str, list[int]]
+    num_episodes: int
+    num_errors: int
+
+
+def export_robomimic(run: Path, output: Path, *, jobs: Sequence[str] = (), may_import: bool = False) -> Iterator[str]:
+    """Write a file for each job that has recordings, and yield a line about each.
+
+    Args:
+        run: Folder of a run or of a job, a recording, or a pattern of recordings.
+        output: The folder to write.
+        jobs: Only these jobs of a run; by default all.
+        may_import: Whether code that a recording names may be loaded; see `recorded_environment_job`.
+
+    Raises:
+        ConfigError: If there is no such job or recording, or its environment cannot be built.
+        StorageError: If a recording cannot be read, or a file exists or cannot be written.
+    """
+    for name, files in _recorded_jobs(run.expanduser(), jobs).items():
+        exported = export_for_robomimic(files, output / f"{name}.hdf5", may_import=may_import)
+        masks = ", ".join(f"{mask} {len(indices)}" for mask, indices in exported.masks.items())
+        left_out = f"; {exported.num_errors} that ended in an error left out" if exported.num_errors else ""
+        yield f"{exported.file}: {exported.num_episodes} episodes ({masks}){left_out}"
+
+
+def robomimic_env_args(env_args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what robomimic's ``create_env_from_metadata`` builds a recording's environment of.
+
+    Args:
+        env_args: What the recording says of it.
+    """
+    options = {
+        **env_args["env_kwargs"],
+        ANY_ENVIRONMENT: env_args["env_name"],
+        **({"variations": env_args["variations"]} if env_args.get("variations") else {}),
+    }
+    return {"env_name": f"{_REGISTERED_BY}:{environment_id(ANY_ENVIRONMENT)}", "type": _GYM_TYPE, "env_kwargs": options}
+
+
+def export_for_robomimic(
+    files: Mapping[int, Path], target: Path, *, may_import: bool = False
+) -> ExportedDemonstrations:
+    """Write the recordings of one job as robomimic reads them.
+
+    Args:
+        files: Which file holds each episode, by index.
+        target: The file to write; there must be none.
+        may_import: Whether code that a recording names may be loaded; see `recorded_environment_job`.
+
+    Raises:
+        ConfigError: If a recording does not say what its environment was, there is no such environment, or no episode
+            is left.
+        StorageError: If a recording cannot be read, or the file exists or cannot be written.
+    """
+    sound = _without_errors(files)
+    if not sound:
+        raise ConfigError(Problem("holds no episode without an error", file=str(next(iter(files.values())))))
+    source = next(iter(sound.values()))
+    env_args = read_env_args(source)
+    scaler = _action_scaler(env_args, str(source), may_import=may_import)
+
+    def scaled(actions: np.ndarray) -> np.ndarray:
+        return scaler.output_of(torch.from_numpy(actions.astype(np.float32))).numpy()
+
+    masks = write_robomimic_file(target, _read(sound), robomimic_env_args(env_args), scaled=scaled)
+    return ExportedDemonstrations(file=target, masks=masks, num_episodes=len(sound), num_errors=len(files) - len(sound))
+
+
+def _recorded_jobs(run: Path, jobs: Sequence[str]) -> dict[str, Mapping[int, Path]]:
+    """Return the jobs that have recordings, and which file holds each of their episodes."""
+    if not (run / RUN_PLAN_FILE).is_file():
+        if jobs:
+            raise ConfigError(Problem(f"'{run}' is no folder of a run, which has jobs to choose from", key=_JOB))
+        found = find_recordings(str(run), key=_RUN)
+        name = run.resolve().name if run.is_dir() else job_of_dataset(found[0].name)
+        return {name: index_episodes(found, key=_RUN)}
+    names = [job.name for job in read_run_plan(run).jobs]
+    unknown = [name for name in jobs if name not in names]
+    if unknown:
+        raise ConfigError(Problem(f"the run has no job '{unknown[0]}'{did_you_mean(unknown[0], names)}", key=_JOB))
+    recorded = {name: locate_episodes(job_directory(run, name), name)[0] for name in jobs or names}
+    if not any(recorded.values()):
+        raise ConfigError(Problem(f"'{run}' holds no recorded episode of {', '.join(recorded)}", key=_RUN))
+    return {
+        name: {index: files[0] for index, files in sorted(places.items())}
+        for name, places in recorded.items()
+        if places
+    }
+
+
+def _without_errors(files: Mapping[int, Path]) -> dict[int, Path]:
+    sound = {}
+    for file in dict.fromkeys(files.values()):
+        indices = [index for index, place in files.items() if place == file]
+        for index, attributes in zip(indices, read_all_attributes(file, indices), strict=True):
+            if attributes.get("outcome") != Outcome.ERROR:
+                sound[index] = file
+    return dict(sorted(sound.items()))
+
+
+def _read(files: Mapping[int, Path]) -> Iterator[RecordedEpisode]:
+    for index, file in files.items():
+        yield read_episode(file, index)
+
+
+def _action_scaler(env_args: Mapping[str, Any], source: str, *, may_import: bool) -> ActionScaler:
+    """Return what knows the bounds of the actions, which only the environment itself says."""
+    job = recorded_environment_job(env_args, source=source, num_envs=1, cameras=False, may_import=may_import)
+    environment = job.build_environment(device=torch.device("cpu"), num_threads=1)
+    try:
+        return ActionScaler(environment.action_spec, ActionScaling.WITHIN_BOUNDS, device=torch.device("cpu"))
+    finally:
+        environment.close()

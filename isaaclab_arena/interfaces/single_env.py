@@ -1,0 +1,70 @@
+"""One row of an environment as Gymnasium's own interface shows it, for programs that know single environments."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from isaaclab_arena.interfaces.environment import VIEWPORT, Environment
+from isaaclab_arena.interfaces.vector_env import EnvironmentVectorEnv
+
+
+class SingleEnv(gymnasium.Env):
+    """Shows an environment of one row as a `gymnasium.Env`.
+
+    ``info["success"]``, where the environment measures it, and ``info["diverged"]`` are bool; an episode whose physics
+    diverged counts as truncated. Other metrics are numbers.
+
+    Args:
+        environment: What is shown, with ``num_envs`` 1; closed with this.
+        seed: Seed of the episodes until `reset` is given another.
+        render_mode: ``rgb_array`` for `render` to show the environment's viewport.
+
+    Raises:
+        ValueError: If the environment has another number of rows.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012  as Gymnasium declares it
+
+    def __init__(self, environment: Environment, *, seed: int = 0, render_mode: str | None = None) -> None:
+        if environment.num_envs != 1:
+            raise ValueError(f"one row is shown, and the environment has {environment.num_envs}")
+        self.environment = environment
+        self.render_mode = render_mode
+        self._rows = EnvironmentVectorEnv(environment, seed=seed)
+        self.observation_space = self._rows.single_observation_space
+        self.action_space = environment.single_action_space
+        self.metadata = {**type(self).metadata, "render_fps": round(1.0 / environment.control_dt)}
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Start an episode: the next one in turn, or with ``seed`` the first of a job of that seed.
+
+        Returns:
+            The observation, with groups and terms as in `Environment`, and ``info["conditions"]``, what the episode
+            starts from.
+        """
+        super().reset(seed=seed)
+        del options
+        observation, info = self._rows.reset(seed=seed)
+        return _first_row(observation), {"conditions": info["conditions"][0]}
+
+    def step(self, action: np.ndarray) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        """Make one control step. Shape of ``action``: (action_dim,)."""
+        observation, reward, terminated, truncated, info = self._rows.step(np.asarray(action, np.float32)[None])
+        told = {name: values[0].item() for name, values in info.items()}
+        return _first_row(observation), float(reward[0]), bool(terminated[0]), bool(truncated[0]), told
+
+    def render(self) -> np.ndarray:
+        """Return what the viewport shows. Shape: (height, width, 3), uint8."""
+        return self.environment.film([0], [VIEWPORT])[VIEWPORT][0]
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._rows.close()
+
+
+def _first_row(observation: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _first_row(part) if isinstance(part, dict) else part[0] for name, part in observation.items()}

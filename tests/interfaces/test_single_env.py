@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation.gym_ids.making import make_single_env
+from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.interfaces.single_env import SingleEnv
+from tests.fakes import CoinConfig, CoinEnvironment
+
+
+def coin() -> SingleEnv:
+    return SingleEnv(CoinEnvironment(CoinConfig(), 1))
+
+
+def test_a_seed_begins_a_job_whose_episodes_come_in_turn():
+    env = coin()
+    told = [env.reset(seed=3)[1], env.reset()[1], env.reset()[1], env.reset(seed=3)[1]]
+    expected = [
+        env.environment.draw_conditions(Episode(job="any", episode_index=index, seed=3).conditions_generator())
+        for index in (0, 1, 2, 0)
+    ]
+    assert [each["conditions"] for each in told] == expected
+
+
+def test_an_episode_ends_and_tells_whether_it_succeeded():
+    env = coin()
+    env.reset(seed=0)
+    terminated = truncated = False
+    for _ in range(env.environment.max_episode_length):
+        _, reward, terminated, truncated, info = env.step(np.zeros(2))
+        assert isinstance(reward, float)
+        assert info["success"] is terminated
+        if terminated or truncated:
+            break
+    assert terminated or truncated
+
+
+def test_more_rows_than_one_cannot_be_shown():
+    with pytest.raises(ValueError, match="one row is shown, and the environment has 2"):
+        SingleEnv(CoinEnvironment(CoinConfig(), 2))
+
+
+def test_gymnasium_finds_nothing_wrong_with_a_task_under_its_id():
+    import gymnasium  # noqa: PLC0415  the registry is what is tested
+
+    env = gymnasium.make("isaaclab_arena.evaluation.gym_ids.gymnasium_ids:isaaclab_arena/reach-v0", seed=4)
+    check_env(env.unwrapped, skip_render_check=True)
+    assert set(env.reset()[0]) == {"policy"}
+    env.close()
+
+
+def test_every_environment_has_an_id_and_names_with_a_scheme_are_an_option():
+    import gymnasium  # noqa: PLC0415
+
+    from isaaclab_arena.evaluation.gym_ids import gymnasium_ids  # noqa: F401, PLC0415  puts them there
+
+    assert {f"isaaclab_arena/{name}-v0" for name in ENVIRONMENTS.names()} <= set(gymnasium.registry)
+    env = gymnasium.make("isaaclab_arena/environment-v0", environment="gym:Pendulum-v1")
+    assert env.reset(seed=1)[0]["policy"]["obs"].shape == (3,)
+    env.close()
+
+
+def test_a_misspelt_option_is_told():
+    with pytest.raises(ConfigError, match=r"object"):
+        make_single_env("lift_object", object="cubee")

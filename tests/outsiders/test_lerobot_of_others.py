@@ -1,0 +1,160 @@
+"""Datasets that LeRobot itself recorded are read, and play in their own environment as they were recorded."""
+
+import json
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+from pyarrow import parquet
+
+from isaaclab_arena.errors import StorageError
+from isaaclab_arena.evaluation.eval_runner import main as evaluate
+from isaaclab_arena.storage.hdf5 import list_episodes, read_episode
+from isaaclab_arena_gr00t.data.from_lerobot import write_recordings
+from isaaclab_arena_gr00t.data.stored_dataset import open_dataset
+from tests.end_to_end.launching import write_jobs
+from tests.gr00t.data.recordings import picture_series
+from tests.outsiders.lerobot_style import CAMERA, write_dataset
+
+VERSIONS = pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+REPLAY = "isaaclab_arena_gr00t.policy.replay_lerobot_policy.ReplayLerobotPolicy"
+
+
+def made_up(*lengths: int) -> list[dict]:
+    generator = np.random.default_rng(1)
+    return [
+        {
+            "state": generator.normal(size=(length, 7)).astype(np.float32),
+            "actions": generator.normal(size=(length, 8)).astype(np.float32),
+            "rewards": generator.normal(size=length).astype(np.float32),
+            "success": index != 1,
+            "task": f"push {'left' if index else 'right'}",
+            "pictures": picture_series(index, length, 64, 64),
+        }
+        for index, length in enumerate(lengths)
+    ]
+
+
+@VERSIONS
+@pytest.mark.parametrize("dtype", ["video", "image"])
+def test_all_that_lerobot_recorded_is_in_the_recording(tmp_path, version, dtype):
+    episodes = made_up(5, 3, 6)
+    dataset = write_dataset(tmp_path / "theirs", episodes, version=version, dtype=dtype)
+    (recording,) = write_recordings(dataset, tmp_path / "back")
+    assert list_episodes(recording) == [0, 1, 2]
+    for index, episode in enumerate(episodes):
+        found = read_episode(recording, index)
+        np.testing.assert_array_equal(found.arrays["obs/state"], episode["state"])
+        np.testing.assert_array_equal(found.arrays["actions"], episode["actions"])
+        np.testing.assert_array_equal(found.arrays["rewards"], episode["rewards"])
+        off = np.abs(found.arrays["camera_obs/front"].astype(int) - episode["pictures"]).mean()
+        assert off == 0 if dtype == "image" else off < 8
+        assert found.attributes["success"] is episode["success"]
+        assert found.attributes["language_instruction"] == episode["task"]
+        assert found.attributes["control_dt"] == 0.05
+
+
+def outcomes(job: Path) -> list[tuple]:
+    rows = map(json.loads, (job / "episode_results_rank0.jsonl").read_text().splitlines())
+    return sorted((row["episode_index"], row["outcome"], row["episode_length"], row["episode_return"]) for row in rows)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("recorded")
+    job = {"name": "reach", "arena_env_args": {"environment": "reach"}, "policy_type": "scripted", "seed": 6}
+    jobs = write_jobs(folder / "jobs.json", [{**job, "num_episodes": 3}])
+    assert evaluate(["--eval_jobs_config", str(jobs), "--output_dir", str(folder / "out")]) == 0
+    return folder / "out" / "reach"
+
+
+@VERSIONS
+def test_their_dataset_plays_in_its_own_environment_as_it_was_recorded(recorded, tmp_path, version):
+    episodes = []
+    for index in range(3):
+        episode = read_episode(recorded / "dataset_reach.hdf5", index)
+        arrays = {name: episode.arrays[name] for name in ("actions", "rewards")}
+        about = {"success": bool(episode.attributes["success"]), "task": "reach"}
+        episodes.append({**arrays, **about, "state": episode.arrays["obs/robot_joint_pos"]})
+    dataset = write_dataset(tmp_path / "theirs", episodes, version=version, dtype="video")
+    job = {
+        "name": "played",
+        "arena_env_args": {"environment": "reach", "num_envs": 2},
+        "policy_type": REPLAY,
+        "policy_config_dict": {"dataset_path": str(dataset)},
+        "num_episodes": 3,
+        "seed": 6,
+    }
+    jobs = write_jobs(tmp_path / "jobs.json", [job])
+    assert evaluate(["--eval_jobs_config", str(jobs), "--output_dir", str(tmp_path / "out")]) == 0
+    assert outcomes(tmp_path / "out" / "played") == outcomes(recorded)
+
+
+def encoded(height: int, width: int, form: str = "PNG") -> bytes:
+    file = BytesIO()
+    Image.fromarray(np.zeros((height, width, 3), np.uint8)).save(file, form)
+    return file.getvalue()
+
+
+def a_picture_of_another_size() -> bytes:
+    return encoded(32, 64)
+
+
+def a_torn_picture() -> bytes:
+    return encoded(64, 64)[:60]
+
+
+def a_picture_of_another_kind() -> bytes:
+    return encoded(64, 64, "BMP")
+
+
+def a_file_that_is_far_too_large() -> bytes:
+    return encoded(64, 64) + bytes(1 << 20)
+
+
+def no_picture() -> None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            a_picture_of_another_size,
+            r"picture 2 of '.*front' has \(64, 32\) pixels across and down; \(64, 64\) are due",
+        ),
+        (a_torn_picture, "is neither PNG nor JPEG, or is damaged"),
+        (a_picture_of_another_kind, "is neither PNG nor JPEG, or is damaged"),
+        (a_file_that_is_far_too_large, "at most .* are due"),
+        (no_picture, "has no bytes"),
+    ],
+)
+def test_a_picture_in_a_table_that_is_not_as_it_should_be_is_named(tmp_path, make, message):
+    dataset = write_dataset(tmp_path / "theirs", made_up(3), version="v2.1", dtype="image")
+    path = dataset / "data/chunk-000/episode_000000.parquet"
+    rows = parquet.read_table(path)
+    pictures = rows[CAMERA].to_pylist()
+    pictures[1]["bytes"] = make()
+    position = rows.column_names.index(CAMERA)
+    column = pa.array(pictures, rows.schema.field(position).type)
+    parquet.write_table(rows.set_column(position, CAMERA, column), path)
+    with pytest.raises(StorageError, match=message):
+        list(open_dataset(dataset).frames(0, CAMERA))
+
+
+def test_a_table_that_lacks_pictures_is_named(tmp_path):
+    dataset = write_dataset(tmp_path / "theirs", made_up(3), version="v2.1", dtype="image")
+    path = dataset / "data/chunk-000/episode_000000.parquet"
+    rows = parquet.read_table(path)
+    parquet.write_table(rows.slice(0, 2), path)
+    with pytest.raises(StorageError, match=f"'{CAMERA}' has 2 pictures; 3 are due"):
+        list(open_dataset(dataset).frames(0, CAMERA))
+    parquet.write_table(pa.concat_tables([rows, rows]), path)
+    with pytest.raises(StorageError, match=f"'{CAMERA}' has more than the 3 pictures"):
+        list(open_dataset(dataset).frames(0, CAMERA))
+    parquet.write_table(rows.drop_columns([CAMERA]), path)
+    with pytest.raises(StorageError, match=r"has no column 'observation.images.front' of pictures"):
+        list(open_dataset(dataset).frames(0, CAMERA))

@@ -1,0 +1,68 @@
+"""The expert acts wherever the environment's Meta-World is: here, or in another interpreter alone."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.policy.metaworld_expert import MetaWorldExpertCfg, MetaWorldExpertPolicy
+from tests.environments.gym_running import Trace, build, run
+from tests.fakes import CoinConfig, CoinEnvironment
+
+ELSEWHERE = str(Path(__file__).parents[1] / "environments" / "elsewhere")
+IN_WORKERS = {"python": sys.executable, "environment_variables": {"PYTHONPATH": ELSEWHERE}}
+
+
+@pytest.fixture
+def meta_world_here(monkeypatch):
+    """Put the stand-in where this process finds it, and take it out again."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "metaworld"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(ELSEWHERE)
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "metaworld"]:
+        del sys.modules[name]
+
+
+def test_the_expert_acts_in_the_interpreter_that_has_its_package():
+    records = run("metaworld:reach-v3", num_envs=2, num_episodes=3, policy=MetaWorldExpertPolicy(), **IN_WORKERS)
+    assert [record.outcome for record in records.values()] == [Outcome.SUCCESS] * 3
+
+
+def test_here_and_in_workers_it_does_the_same(meta_world_here):
+    here, there = Trace(), Trace()
+    run("metaworld:reach-v3", num_envs=2, policy=MetaWorldExpertPolicy(), observer=here)
+    run("metaworld:reach-v3", num_envs=1, policy=MetaWorldExpertPolicy(), observer=there, **IN_WORKERS)
+    assert here.steps == there.steps
+
+
+def test_an_expert_for_another_task_is_told_with_those_that_exist(meta_world_here):
+    policy = MetaWorldExpertPolicy(MetaWorldExpertCfg(task="reach-v2"))
+    with pytest.raises(ConfigError, match="task: Meta-World has no expert for 'reach-v2'; it has some for reach-v3"):
+        run("metaworld:reach-v3", policy=policy)
+
+
+def test_an_expert_can_be_asked_after_all_workers_were_lost():
+    environment = build("metaworld:reach-v3", **IN_WORKERS)
+    environment.close()
+    asked = environment.expert_actions("reach-v3", np.full((2, 39), 0.5, np.float32))
+    assert asked.tolist() == [[0.5] * 4] * 2
+    environment.close()
+
+
+def test_an_expert_for_another_task_is_told_from_a_worker_too():
+    environment = build("metaworld:reach-v3", **IN_WORKERS)
+    observation = environment.reset(torch.tensor([0]), [{"gym.seed": 5}])
+    with pytest.raises(ConfigError, match="task: Meta-World has no expert for 'push-v3'"):
+        MetaWorldExpertPolicy(MetaWorldExpertCfg(task="push-v3")).get_action(environment, observation)
+    environment.close()
+
+
+def test_an_environment_that_has_no_experts_is_told():
+    environment = CoinEnvironment(CoinConfig(), 1)
+    with pytest.raises(ConfigError, match="acts in environments metaworld:<task>, and this is"):
+        MetaWorldExpertPolicy().get_action(environment, {})

@@ -1,0 +1,90 @@
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from isaaclab_arena.errors import StorageError
+from isaaclab_arena.storage.atomic import FileThereError
+from isaaclab_arena.storage.robomimic_file import masks_of, observations_of, write_robomimic_file
+from tests.storage.recordings import recorded
+
+ENV_ARGS = {"env_name": "lift", "type": 2, "env_kwargs": {}}
+
+
+def observed(index: int, length: int = 4, more: Mapping[str, np.ndarray] | None = None):
+    """Return an episode whose policy saw two terms."""
+    episode = recorded(index, length=length)
+    seen = {
+        "obs/height": np.linspace(0, 1, length),
+        "obs/above": np.arange(2 * length, dtype=np.float32).reshape(length, 2),
+    }
+    return dataclasses.replace(episode, arrays={**episode.arrays, **seen, **(more or {})})
+
+
+def test_what_comes_next_is_what_is_seen_a_step_later(tmp_path):
+    write_robomimic_file(tmp_path / "lift.hdf5", [observed(3)], ENV_ARGS)
+    with h5py.File(tmp_path / "lift.hdf5") as file:
+        demo: Any = file["data/demo_3"]
+        for name in ("height", "above", "flat", "front"):
+            now, after = demo["obs"][name][:], demo["next_obs"][name][:]
+            np.testing.assert_array_equal(after, np.concatenate([now[1:], now[-1:]]))
+        assert demo["dones"][:].tolist() == [0, 0, 0, 0]  # as recorded
+        assert (file["data"].attrs["total"], demo.attrs["num_samples"]) == (4, 4)
+        assert json.loads(str(file["data"].attrs["env_args"])) == ENV_ARGS
+
+
+def test_a_recording_without_ends_ends_at_its_last_step(tmp_path):
+    episode = observed(0)
+    arrays = {name: array for name, array in episode.arrays.items() if name != "dones"}
+    write_robomimic_file(tmp_path / "lift.hdf5", [dataclasses.replace(episode, arrays=arrays)], ENV_ARGS)
+    with h5py.File(tmp_path / "lift.hdf5") as file:
+        demo: Any = file["data/demo_0"]
+        assert demo["dones"][:].tolist() == [0, 0, 0, 1]
+
+
+def test_observations_have_names_without_folders_and_vectors_at_least():
+    more = {"obs_critic/height": np.ones((4, 1)), "camera_obs/above": np.ones((4, 2))}
+    seen = observations_of(observed(0, more=more).arrays)
+    assert {name: array.shape for name, array in seen.items()} == {
+        "height": (4, 1),
+        "above": (4, 2),
+        "flat": (4, 3),
+        "front": (4, 6, 6, 3),
+        "critic_height": (4, 1),
+        "camera_obs_above": (4, 2),
+    }
+    assert seen["front"].dtype == np.uint8
+    np.testing.assert_array_equal(seen["flat"], np.hstack([seen["above"], seen["height"]]).astype(np.float32))
+
+
+def test_every_tenth_index_is_for_validation_however_many_there_are():
+    some, more = (masks_of({index: index % 2 == 0 for index in range(count)}) for count in (12, 31))
+    assert (some["valid"], more["valid"]) == ([0, 10], [0, 10, 20, 30])
+    assert set(some["train"]) < set(more["train"])
+    assert sorted(some["train"] + some["valid"]) == list(range(12))
+    assert some["successful"] == [0, 2, 4, 6, 8, 10]
+    assert (some["successful_train"], some["successful_valid"]) == ([2, 4, 6, 8], [0, 10])
+
+
+def test_a_key_that_would_name_none_is_left_out():
+    assert masks_of({0: None}) == {"train": [0]}
+    assert masks_of({3: False, 4: None}) == {"train": [3, 4]}
+
+
+def test_without_observations_there_is_nothing_to_learn_from_and_no_file(tmp_path):
+    blind = recorded(1)
+    arrays = {name: array for name, array in blind.arrays.items() if name != "camera_obs/front"}
+    with pytest.raises(StorageError, match=r"demo_1 was recorded without observations.*--record_observations"):
+        write_robomimic_file(tmp_path / "lift.hdf5", [dataclasses.replace(blind, arrays=arrays)], ENV_ARGS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_there_stays(tmp_path):
+    (tmp_path / "lift.hdf5").write_text("mine")
+    with pytest.raises(FileThereError):
+        write_robomimic_file(tmp_path / "lift.hdf5", [observed(0)], ENV_ARGS)
+    assert (tmp_path / "lift.hdf5").read_text() == "mine"
