@@ -69,6 +69,24 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
         self._num_envs = 0
 
     @classmethod
+    def check_options(cls, config: ReplayLerobotPolicyArgs) -> None:
+        """Refuse a dataset that cannot be played, before anything is simulated.
+
+        Raises:
+            ConfigError: With ``key`` set to the option at fault.
+        """
+        cls(config)
+
+    @classmethod
+    def check_fit(cls, config: ReplayLerobotPolicyArgs, env: Environment) -> None:
+        """Refuse an environment that takes other actions than the dataset holds.
+
+        Raises:
+            ConfigError: With everything that does not fit.
+        """
+        cls(config).refuse_misfit(env)
+
+    @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
         """Return what the dataset says and holds, without its videos; see `PolicyBase.content_sources`."""
         args = ReplayLerobotPolicyArgs(**options)
@@ -97,14 +115,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
         Raises:
             ConfigError: With everything that does not fit.
         """
-        index = self.args.trajectory_index
-        first = min(self.dataset.episodes) if index is None else index
-        try:
-            actions = self._finite_actions(env, first)
-        except StorageError as error:
-            raise ConfigError(Problem(str(error), key="dataset_path")) from error
-        if actions.shape[1:] != env.action_spec.shape:
-            raise ConfigError(Problem(_misfit(self.dataset, actions, env), key="dataset_path"))
+        self.refuse_misfit(env)
         rate = 1 / env.control_dt
         if abs(rate - self.dataset.fps) > _RATE_TOLERANCE * rate:
             logger.warning(
@@ -113,6 +124,17 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
                 self.dataset.fps,
                 rate,
             )
+
+    def refuse_misfit(self, env: Environment) -> None:
+        """Refuse an environment that takes other actions, and say nothing otherwise; see `check_environment`."""
+        index = self.args.trajectory_index
+        first = min(self.dataset.episodes) if index is None else index
+        try:
+            actions = self._finite_actions(env, first)
+        except StorageError as error:
+            raise ConfigError(Problem(str(error), key="dataset_path")) from error
+        if actions.shape[1:] != env.action_spec.shape:
+            raise ConfigError(Problem(_misfit(self.dataset, actions, env), key="dataset_path"))
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
         """Load the actions of the episodes that begin.
