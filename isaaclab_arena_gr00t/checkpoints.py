@@ -100,10 +100,7 @@ def embodiment_problems(model_path: str, tag: str) -> list[Problem]:
     known = stated_embodiments(model_path)
     if not known or tag in known:
         return []
-    message = (
-        f"'{model_path}' knows no embodiment '{tag}'{did_you_mean(tag, known)}; it knows {', '.join(sorted(known))}"
-    )
-    return [Problem(message, key="embodiment_tag")]
+    return [Problem(f"'{model_path}' knows no embodiment '{tag}'{did_you_mean(tag, known)}", key="embodiment_tag")]
 
 
 def _stated(modalities: Mapping[str, Any], statistics: Mapping[str, Any] | None) -> StatedEmbodiment:

@@ -210,7 +210,7 @@ def _cannot_be_asked(error: str) -> str:
 
 
 def _places_matter(sizes: Sequence[int], *, is_kept: bool) -> str:
-    rows = f"{_in_words(sizes)} rows{', which the job keeps to since it began' if is_kept else ''}"
+    rows = f"{_in_words(sizes)} rows{', which the job has kept since it began' if is_kept else ''}"
     return (
         f"on this machine a row's answer depends on its place or its neighbours in a batch of {rows}; "
         "a single row has neither"

@@ -1,7 +1,8 @@
 """The policy that plays the actions of a LeRobot dataset."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -75,16 +76,18 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
         Raises:
             ConfigError: With ``key`` set to the option at fault.
         """
-        cls(config)
+        with _named_by_option(config):
+            cls(config)
 
     @classmethod
     def check_fit(cls, config: ReplayLerobotPolicyArgs, env: Environment) -> None:
         """Refuse an environment that takes other actions than the dataset holds.
 
         Raises:
-            ConfigError: With everything that does not fit.
+            ConfigError: With everything that does not fit, and ``key`` set to the option at fault.
         """
-        cls(config).refuse_misfit(env)
+        with _named_by_option(config):
+            cls(config).refuse_misfit(env)
 
     @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
@@ -222,6 +225,18 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
                 raise ConfigError(Problem(message, key="policy_joints_config_path"))
             ordered[:, places[key]] = columns[column][:, begin:end]
         return ordered
+
+
+@contextmanager
+def _named_by_option(args: ReplayLerobotPolicyArgs) -> Iterator[None]:
+    """Name the option of a job where its YAML file is at fault; the message says where in that to look."""
+    option = "config_yaml_path" if args.policy_config_yaml_path is None else "policy_config_yaml_path"
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(
+            [Problem(str(problem), key=option) if problem.file else problem for problem in error.problems]
+        ) from error
 
 
 def _dataset(args: ReplayLerobotPolicyArgs, settings: LerobotReplayConfig) -> StoredDataset:

@@ -158,7 +158,7 @@ def test_a_machine_that_cannot_keep_the_batch_of_the_plan_says_so_in_one_line(
     after = table(tmp_path)
     why = (
         "on this machine a row's answer depends on its place or its neighbours in a batch of 4 rows, which the job "
-        "keeps to since it began; a single row has neither"
+        "has kept since it began; a single row has neither"
     )
     assert (after["policy_batch"], after["reproducible"], after["plan_because"]) == (4, "plan", why)
     warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]

@@ -130,7 +130,7 @@ def test_an_embodiment_that_the_checkpoint_does_not_know_is_told(tmp_path):
     path = write_panda_yaml(tmp_path / "p.yaml", embodiment_tag="OXE_DROID")
     [message] = refusals(job(path))
     assert message.startswith(f"{path}: embodiment_tag: '{tmp_path / 'checkpoint'}' knows no embodiment 'oxe_droid'")
-    assert message.endswith("it knows gr1, new_embodiment")
+    assert message.endswith("; known are: gr1, new_embodiment")
 
 
 @pytest.mark.parametrize(

@@ -115,9 +115,15 @@ def test_a_dataset_of_another_robot_is_told_before_anything_starts(dataset):
     assert "have shape (3, 3); the environment takes (num_steps, action_dim) = (1 or more, 8)" in told
 
 
-def test_a_dataset_that_is_not_there_is_told_before_anything_starts(dataset):
+def test_a_dataset_that_is_not_there_is_told_before_anything_starts(dataset, tmp_path):
     [told] = refused({"dataset_path": str(dataset / "nowhere")})
     assert told.startswith("jobs.json: job 'a': policy_config_dict.dataset_path: ")
+    (tmp_path / "policy.yaml").write_text("dataset_path: nowhere\n")
+    [told] = refused({"policy_config_yaml_path": str(tmp_path / "policy.yaml")})
+    start = (
+        f"jobs.json: job 'a': policy_config_dict.policy_config_yaml_path: {tmp_path / 'policy.yaml'}: dataset_path: "
+    )
+    assert told.startswith(start)
     [told] = refused({"dataset_path": str(dataset), "trajectory_index": 9})
     assert told.endswith("has no trajectory 9; it has 0 to 2")
 
