@@ -93,4 +93,5 @@ def test_one_other_byte_is_another_content_and_the_run_does_not_go_on(
     first, second = (read_run_plan(tmp_path / run).jobs[0].contents for run in ("first", "second"))
     assert first is not None
     assert second is not None
-    assert {key for key in first.policy | second.policy if first.policy.get(key) != second.policy.get(key)} == {name}
+    assert first.policy.keys() == second.policy.keys()
+    assert [key for key, content in first.policy.items() if second.policy[key] != content] == [name]
