@@ -1,15 +1,41 @@
 """What can be said of a checkpoint before any of it is loaded."""
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from isaaclab_arena.errors import Problem
+from isaaclab_arena.config.documents import read_document
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.plain_files import not_a_plain_file
 from isaaclab_arena_gr00t.weights import wrong_with_weights
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _LOADED = frozenset({".safetensors", ".json", ".jinja", ".model", ".txt", ".yaml", ".yml", ".py"})
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+_PROCESSOR = "processor_config.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatedModality:
+    """What a checkpoint's files say of one modality; the names are those of ``gr00t.data.types.ModalityConfig``."""
+
+    delta_indices: tuple[int, ...]
+    modality_keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatedEmbodiment:
+    """What a checkpoint's files say of one embodiment.
+
+    Attributes:
+        modalities: ``video``, ``state``, ``action`` and ``language``, as far as they are there.
+        dimensions: ``state`` and ``action`` to the size of each key, None where the files do not say.
+    """
+
+    modalities: Mapping[str, StatedModality]
+    dimensions: Mapping[str, Mapping[str, int]] | None
 
 
 def checkpoint_problems(
@@ -45,6 +71,50 @@ def checkpoint_files(model_path: str) -> dict[str, Path]:
         return {}
     files = (path for path in sorted(folder.rglob("*")) if path.suffix in _LOADED and not path.is_dir())
     return {f"model_path {path.relative_to(folder).as_posix()}": path for path in files}
+
+
+def stated_embodiments(model_path: str) -> dict[str, StatedEmbodiment]:
+    """Return what a checkpoint's ``processor_config.json`` says of its embodiments, by the value of their tag.
+
+    It is written in two ways, by the package that comes along and by NVIDIA's. What is neither is for the model package
+    to judge, and nothing comes of it: neither an error, nor a word about an embodiment.
+    """
+    try:
+        document = read_document(Path(model_path) / _PROCESSOR)
+        if "embodiments" in document:
+            found: Mapping[str, Any] = document["embodiments"]
+            return {tag: _stated(each["modality_configs"], each["statistics"]) for tag, each in found.items()}
+        found = document["processor_kwargs"]["modality_configs"]
+        return {tag: _stated(modalities, None) for tag, modalities in found.items()}
+    except (ConfigError, AttributeError, KeyError, TypeError, ValueError):
+        return {}
+
+
+def embodiment_problems(model_path: str, tag: str) -> list[Problem]:
+    """Return why a checkpoint cannot be for an embodiment; empty where nothing speaks against it.
+
+    Args:
+        model_path: The folder.
+        tag: Value of the embodiment's tag.
+    """
+    known = stated_embodiments(model_path)
+    if not known or tag in known:
+        return []
+    return [Problem(f"'{model_path}' knows no embodiment '{tag}'{did_you_mean(tag, known)}", key="embodiment_tag")]
+
+
+def _stated(modalities: Mapping[str, Any], statistics: Mapping[str, Any] | None) -> StatedEmbodiment:
+    found = {
+        name: StatedModality(
+            delta_indices=tuple(map(int, each["delta_indices"])), modality_keys=tuple(map(str, each["modality_keys"]))
+        )
+        for name, each in modalities.items()
+    }
+    dimensions = statistics and {
+        kind: {key: len(statistics[kind][key]["min"]) for key in found[kind].modality_keys}
+        for kind in ("state", "action")
+    }
+    return StatedEmbodiment(modalities=found, dimensions=dimensions)
 
 
 def _wrong_with_folder(folder: Path) -> str | None:

@@ -10,8 +10,15 @@ from isaaclab_arena.errors import ConfigError, Problem
 class Modality(Protocol):
     """What this package reads of ``gr00t.data.types.ModalityConfig``."""
 
-    delta_indices: Any
-    modality_keys: Any
+    @property
+    def delta_indices(self) -> Any:
+        """Steps relative to now."""
+        ...
+
+    @property
+    def modality_keys(self) -> Any:
+        """Names of the entries, in order."""
+        ...
 
 
 Dimensions = Mapping[str, Mapping[str, int]]

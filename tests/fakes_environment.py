@@ -89,12 +89,7 @@ class ScriptedEnvironment(Environment):
         )
 
     def state(self) -> StateTree:
-        velocity = torch.zeros_like(self._position)
-        pose = torch.cat([self._position[:, :1].expand(-1, 3), torch.zeros(self.num_envs, 4)], dim=1)
-        return {
-            "articulation": {"robot": {"joint_position": self._position.clone(), "joint_velocity": velocity}},
-            "rigid_object": {"point": {"root_pose": pose}},
-        }
+        return _state_at(self._position.clone())
 
     def episode_state(self, env_id: int) -> Mapping[str, np.ndarray]:
         return {"integration_state": self._position[env_id].double().numpy()}
@@ -110,6 +105,29 @@ class ScriptedEnvironment(Environment):
             grey = self._clock.to(torch.uint8)[:, None, None, None]
             observation["camera_obs"] = {"front": grey.expand(-1, 8, 8, 3).clone()}
         return observation
+
+
+class PartsEnvironment(ScriptedEnvironment):
+    """The same, of which a recorder keeps parts of the state and makes the whole later."""
+
+    def state_parts(self) -> Sequence[torch.Tensor]:
+        return (self._position,)
+
+    def state_of(self, parts: np.ndarray) -> StateTree:
+        state = _state_at(torch.from_numpy(parts))
+        return {kind: {name: _arrays(fields) for name, fields in things.items()} for kind, things in state.items()}
+
+
+def _state_at(position: torch.Tensor) -> StateTree:
+    pose = torch.cat([position[:, :1].expand(-1, 3), torch.zeros(len(position), 4)], dim=1)
+    return {
+        "articulation": {"robot": {"joint_position": position, "joint_velocity": torch.zeros_like(position)}},
+        "rigid_object": {"point": {"root_pose": pose}},
+    }
+
+
+def _arrays(fields: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
+    return {name: values.numpy() for name, values in fields.items()}
 
 
 class PushPolicy(PolicyBase[None]):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.cameras import EnvironmentCameras
+from isaaclab_arena.environments.cameras import CameraOptions, EnvironmentCameras
 from isaaclab_arena.environments.observations import ObservationTerm, read_terms
 from isaaclab_arena.environments.state import StateReader
 from isaaclab_arena.environments.tasks.task import Task
@@ -72,6 +72,12 @@ class ArenaEnvironment(Environment):
         self.backend.reset(torch.arange(self.num_envs, device=backend.device), [StartState()] * self.num_envs)
         if cameras.enabled:
             cameras.observe(range(self.num_envs))
+
+    def announce_pictures(self, options: CameraOptions) -> None:
+        """Say of pictures that options ask for what they look like, and never show any; see `SampleBuilder`."""
+        if options.enable_cameras:
+            pictures = EnvironmentCameras(self.backend, options, self.device).spec()
+            self.observation_spec = {**self.observation_spec, "camera_obs": pictures}
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
         """Draw where the task's things start."""

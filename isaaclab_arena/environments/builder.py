@@ -1,7 +1,7 @@
 """How a registered environment is built: options checked, scene composed, simulation made."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import mujoco
@@ -148,7 +148,11 @@ class TableEnvironmentBuilder:
         Raises:
             EnvironmentBuildError: If the scene does not compile.
         """
-        return self.build(on_the_cpu(config), num_envs=1, device=torch.device("cpu"), num_threads=1)
+        options = _camera_options(config)
+        blind = replace(config, enable_cameras=False) if options.enable_cameras else config
+        row = self.build(on_the_cpu(blind), num_envs=1, device=torch.device("cpu"), num_threads=1)
+        row.announce_pictures(options)
+        return row
 
     def build(
         self,

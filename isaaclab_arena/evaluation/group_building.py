@@ -59,6 +59,7 @@ def build_groups(
         policy_class=job.policy_class,
         environments=environments,
         fixed_batch=settings.policy_batch,
+        planned=settings.planned_batches.get(job.config.name),
         make=workshop.make,
         probe=workshop.probe,
     )

@@ -157,7 +157,9 @@ class JobRun:
         with watched, self._stopwatch.measure(Phase.BUILD):
             built = build_groups(self._job, self._settings, self._workbench, self._start_up, directory)
         if built.plan_because is not None and self._built is None:
-            _LOG.info("job '%s' is reproducible as plan, not bitwise: %s", config.name, built.plan_because)
+            # What an earlier start settled may not hold on this machine alone, which then has to be heard.
+            level = logging.WARNING if config.name in self._settings.planned_batches else logging.INFO
+            _LOG.log(level, "job '%s' is reproducible as plan, not bitwise: %s", config.name, built.plan_because)
         self._built = built
         return built.groups
 

@@ -12,6 +12,7 @@ from isaaclab_arena.evaluation.surroundings import surroundings
 from isaaclab_arena.recording.recorder import RecordedObservations, RecordingOptions
 from isaaclab_arena.recording.video_options import VideoOptions
 from isaaclab_arena.sim.threads import default_num_threads
+from isaaclab_arena.storage.attempts import Attempt
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.recorded_episode import Compression
 
@@ -38,6 +39,8 @@ class RankSettings:
             [s]; 0 for however long.
         provenance: What identifies the run, kept with every recording: versions, configuration hash.
         contents: What each job evaluates, by its name; a job that is not here has nobody who knows.
+        planned_batches: Rows that the policy of each job is asked on together, by its name, where an earlier start of
+            the program settled that.
     """
 
     rank: int
@@ -55,6 +58,7 @@ class RankSettings:
     import_s: float | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
     contents: Mapping[str, Contents] = field(default_factory=dict)
+    planned_batches: Mapping[str, int] = field(default_factory=dict)
 
 
 def rank_settings(
@@ -62,10 +66,9 @@ def rank_settings(
     context: DistributedContext,
     *,
     output_directory: Path,
-    attempt: int,
+    attempt: Attempt,
     config_hash: str,
     import_s: float | None = None,
-    contents: Mapping[str, Contents] | None = None,
 ) -> RankSettings:
     """Return what all jobs of a rank share.
 
@@ -73,10 +76,9 @@ def rank_settings(
         options: The options of the run.
         context: Who this process is.
         output_directory: Where the run writes.
-        attempt: Which start of the program on this run, from 1.
+        attempt: This start of the program on the run, and what it knows of each job.
         config_hash: Hash of the run's jobs.
         import_s: What this process took from its start to that of the program [s]; None if nobody knows.
-        contents: What each job evaluates, by its name.
     """
     return RankSettings(
         rank=context.rank,
@@ -90,12 +92,13 @@ def rank_settings(
             compression=Compression(options.compression),
         ),
         video=options.video_options(),
-        attempt=attempt,
+        attempt=attempt.number,
         num_groups=options.pipeline,
         policy_batch=options.fixed_policy_batch(),
         step_timeout_s=options.step_timeout_s,
         build_timeout_s=options.build_timeout_s,
         import_s=import_s,
         provenance={**surroundings(context.device), "config_hash": config_hash},
-        contents=contents or {},
+        contents={work.job: work.contents for work in attempt.jobs if work.contents is not None},
+        planned_batches={work.job: work.policy_batch for work in attempt.jobs if work.policy_batch is not None},
     )

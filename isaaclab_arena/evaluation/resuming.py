@@ -9,7 +9,7 @@ from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.evaluation.content_check import set_aside_what_does_not_count
 from isaaclab_arena.evaluation.output_directory import holds_no_run, named_folder
 from isaaclab_arena.evaluation.planning import plan_differences
-from isaaclab_arena.storage.attempts import JobWork, attempt_numbers
+from isaaclab_arena.storage.attempts import JobWork, attempt_numbers, policy_batches_in_effect, read_attempts
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.storage.recovery import recover_run
 from isaaclab_arena.storage.run_plan import RunPlan, plan_copy_path, read_run_plan
@@ -93,7 +93,13 @@ def take_up(output_directory: Path, plan: RunPlan, *, retry_errors: bool, anew: 
     recovery = recover_run(output_directory, plan, retry_errors=retry_errors, attempt=number)
     for note in recovery.notes:
         _LOG.warning("%s", note)
-    jobs = tuple(JobWork(job=job.name, finished=job.finished) for job in recovery.jobs if job.to_run)
+    batches = policy_batches_in_effect(output_directory, plan.jobs, read_attempts(output_directory)[0])
+    batches = {job: batch for job, batch in batches.items() if job not in anew}
+    jobs = tuple(
+        JobWork(job=job.name, finished=job.finished, policy_batch=batches.get(job.name))
+        for job in recovery.jobs
+        if job.to_run
+    )
     return Resumed(number=number, jobs=jobs)
 
 

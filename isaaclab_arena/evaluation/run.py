@@ -183,11 +183,10 @@ class _RankRun:
             self._request.options,
             self._context,
             output_directory=self._output_directory,
-            attempt=self._attempt.number,
+            attempt=self._attempt,
             # The plan's hash, not the request's: in a deterministic run they may differ in num_envs.
             config_hash=self._started.plan.config_hash,
             import_s=self._request.import_s,
-            contents={work.job: work.contents for work in self._attempt.jobs if work.contents is not None},
         )
         return JobRunner(settings, stop_requested=self._interruption.stop_requested, tell=publisher.prepare)
 

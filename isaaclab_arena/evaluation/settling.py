@@ -49,6 +49,8 @@ class Settling:
         policy_class: Class of the policies.
         environments: The environment of each group of rows.
         fixed_batch: Rows that policies are always asked on, None for as many as there are.
+        planned: Rows that the policies were asked on when an earlier start of the program built the job, None if none
+            did.
         make: Builds the policy of each group, or returns those that are there, for a number of rows that they are
             asked on; None for as many as each group has.
         probe: Asks the first group's policy, of which so many rows are asked on together, whether places matter.
@@ -58,6 +60,7 @@ class Settling:
     policy_class: type[PolicyBase]
     environments: Sequence[Environment]
     fixed_batch: int | None
+    planned: int | None
     make: Callable[[int | None], Sequence[PolicyBase]]
     probe: Callable[[PolicyBase, int], ProbeResult]
 
@@ -95,7 +98,7 @@ def _settled(settling: Settling, policies: Sequence[PolicyBase]) -> AskedPolicie
     """Return the policies on the first batch on which places make no difference, or on the one that was settled."""
     own = policies[0].rows_per_call(settling.num_rows)
     num_rows = settling.num_rows if own is None else own
-    sizes = tuple(_sizes(settling, num_rows))
+    earlier, sizes = _earlier(settling), tuple(_sizes(settling, num_rows))
     batch, result = sizes[0], ProbeResult(passes=False)
     for batch in sizes:
         result = settling.probe(_made(settling, batch, fills_calls=own is not None)[0], batch)
@@ -104,7 +107,7 @@ def _settled(settling: Settling, policies: Sequence[PolicyBase]) -> AskedPolicie
     if result.error is not None:
         return _as_they_are(settling, _cannot_be_asked(result.error))
     # Where no batch will do, at least as little is filled up as can be.
-    counts, problem = _kept(settling.directory, batch if result.passes else sizes[0], num_rows)
+    counts, problem = _kept(settling, batch if result.passes else sizes[0], num_rows)
     policies = _made(settling, counts, fills_calls=own is not None)
     if counts != batch:
         # No batch would do, or another rank was first with another one.
@@ -118,7 +121,7 @@ def _settled(settling: Settling, policies: Sequence[PolicyBase]) -> AskedPolicie
     return AskedPolicies(
         policies=[on_fixed_batch(policy, rows_of_environment) for policy in policies],
         batch=counts,
-        plan_because=problem or (None if result.passes else _places_matter(sizes)),
+        plan_because=problem or (None if result.passes else _places_matter(sizes, is_kept=counts == earlier)),
     )
 
 
@@ -134,7 +137,7 @@ def _made(settling: Settling, batch: int, *, fills_calls: bool) -> Sequence[Poli
 
 def _sizes(settling: Settling, num_rows: int) -> Iterator[int]:
     """Yield the sizes that may be tried: only what was settled, if anything was."""
-    earlier = _earlier(settling.directory)
+    earlier = _earlier(settling)
     if earlier is not None and earlier >= num_rows:
         yield earlier
     elif any(settling.directory.glob(COMMIT_FILE_PATTERN)):
@@ -144,19 +147,23 @@ def _sizes(settling: Settling, num_rows: int) -> Iterator[int]:
         yield from filled_up(num_rows)
 
 
-def _earlier(directory: Path) -> int | None:
+def _earlier(settling: Settling) -> int | None:
+    if settling.planned is not None:
+        return settling.planned
     try:
-        settled = read_settled(directory)
+        settled = read_settled(settling.directory)
     except ConfigError:
         # It is said when it is to be kept.
         return None
     return None if settled is None else settled.policy_batch
 
 
-def _kept(directory: Path, batch: int, num_rows: int) -> tuple[int, str | None]:
+def _kept(settling: Settling, batch: int, num_rows: int) -> tuple[int, str | None]:
     """Settle a batch; return what counts, and why nobody can know whether other ranks keep to it."""
+    settled = settling.planned
     try:
-        settled = settle(directory, SettledBatch(policy_batch=batch)).policy_batch
+        if settled is None:
+            settled = settle(settling.directory, SettledBatch(policy_batch=batch)).policy_batch
     except ConfigError as error:
         _LOG.warning("%s", error)
         return batch, f"{SETTLED_FILE}, which says on how many rows the policy was asked before, cannot be read"
@@ -202,9 +209,10 @@ def _cannot_be_asked(error: str) -> str:
     )
 
 
-def _places_matter(sizes: Sequence[int]) -> str:
+def _places_matter(sizes: Sequence[int], *, is_kept: bool) -> str:
+    rows = f"{_in_words(sizes)} rows{', which the job has kept since it began' if is_kept else ''}"
     return (
-        f"on this machine a row's answer depends on its place or its neighbours in a batch of {_in_words(sizes)} rows; "
+        f"on this machine a row's answer depends on its place or its neighbours in a batch of {rows}; "
         "a single row has neither"
     )
 

@@ -270,9 +270,6 @@ def _check_fit(environment: tuple[EnvironmentBuilder, Any], policy: tuple[type[P
     config_class = policy_class.config_class
     if not has_check or config_class is None or not isinstance(builder, SampleBuilder):
         return
-    if getattr(environment_config, "enable_cameras", False):
-        # Cameras take seconds to make ready.
-        return
     try:
         sample = builder.sample(environment_config)
     except EnvironmentBuildError:

@@ -18,7 +18,13 @@ from isaaclab_arena.evaluation.episode_comparison import Difference, first_diffe
 from isaaclab_arena.evaluation.surroundings import named_differences
 from isaaclab_arena.evaluation.verification_plan import plan_sample, read_contents
 from isaaclab_arena.policy.catalog import resolve_policy_class
-from isaaclab_arena.storage.attempts import Attempt, contents_in_effect, read_attempts, write_attempt
+from isaaclab_arena.storage.attempts import (
+    Attempt,
+    contents_in_effect,
+    policy_batches_in_effect,
+    read_attempts,
+    write_attempt,
+)
 from isaaclab_arena.storage.commits import CommitRow, read_commits
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, differences_of_contents
 from isaaclab_arena.storage.hdf5 import read_attributes, read_episode
@@ -102,7 +108,8 @@ def prepare_sample(
         ConfigError: If the run's plan does not hold what builds its jobs.
     """
     begun = read_run_plan(output_directory)
-    plan, attempt = plan_sample(begun, sample, num_envs=num_envs, world_size=num_ranks)
+    batches = policy_batches_in_effect(output_directory, begun.jobs, read_attempts(output_directory)[0])
+    plan, attempt = plan_sample(begun, sample, num_envs=num_envs, world_size=num_ranks, policy_batches=batches)
     write_run_plan(folder, plan)
     write_attempt(folder, attempt)
     return plan

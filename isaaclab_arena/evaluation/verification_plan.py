@@ -33,7 +33,12 @@ _CONTENTS_FILE = "contents.json"
 
 
 def plan_sample(
-    plan: RunPlan, sample: Mapping[str, Sequence[int]], *, num_envs: int | None, world_size: int
+    plan: RunPlan,
+    sample: Mapping[str, Sequence[int]],
+    *,
+    num_envs: int | None,
+    world_size: int,
+    policy_batches: Mapping[str, int] | None = None,
 ) -> tuple[RunPlan, Attempt]:
     """Return a plan and an attempt that run a sample of a run's episodes and nothing else.
 
@@ -42,6 +47,8 @@ def plan_sample(
         sample: Episodes of each job.
         num_envs: Rows of every job; None for other numbers than the run had.
         world_size: Number of ranks.
+        policy_batches: Rows that the policy of each job was asked on together, by its name; a policy that was asked on
+            enough of them is asked on as many again.
 
     Raises:
         ConfigError: If the plan does not hold what builds a job, or the rows do not fit into the run's fixed batch.
@@ -56,8 +63,13 @@ def plan_sample(
         _with_sample(known[name], episodes, index, num_envs or another_num_envs(known[name].num_envs, largest=largest))
         for index, (name, episodes) in enumerate(sample.items())
     )
+    batches = {job.name: (policy_batches or {}).get(job.name, 0) for job in jobs}
     work = tuple(
-        JobWork(job=job.name, finished=remaining_episodes(job.num_episodes or 0, as_ranges(sample[job.name])))
+        JobWork(
+            job=job.name,
+            finished=remaining_episodes(job.num_episodes or 0, as_ranges(sample[job.name])),
+            policy_batch=batches[job.name] if batches[job.name] >= job.num_envs else None,
+        )
         for job in jobs
     )
     run_id, now = uuid.uuid4().hex, datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -69,7 +69,7 @@ def _run(arguments: Sequence[str]) -> int:
         run_options,
         context,
         output_directory=options.output_dir,
-        attempt=attempt.number,
+        attempt=attempt,
         config_hash=plan.config_hash,
     )
     with initialise(context):

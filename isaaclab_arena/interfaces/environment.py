@@ -345,9 +345,11 @@ class SampleBuilder(Protocol):
     def sample(self, config: Any) -> Environment:
         """Return one row on the CPU, to be asked for its specs and closed.
 
+        Its ``observation_spec`` has the pictures that the options ask for, though nothing is made ready to render them,
+        which takes seconds. It is never reset.
+
         Args:
-            config: An instance of the builder's ``config_class`` that `EnvironmentBuilder.check` has accepted, without
-                cameras.
+            config: An instance of the builder's ``config_class`` that `EnvironmentBuilder.check` has accepted.
         """
         ...
 

@@ -83,7 +83,7 @@ class OnnxNetwork(PolicyNetwork):
         self._inputs = [each.name for each in inputs]
         self._outputs = [each.name for each in outputs[: len(inputs)]]
         self._sizes = [(each.shape[0], each.shape[2]) for each in inputs[1:]]
-        self._row_by_row = shape[0] == _ROW_BY_ROW
+        self._row_by_row = _ROW_BY_ROW in _batches(inputs)
         self.num_inputs = shape[1] if isinstance(shape[1], int) else None
 
     def new_memory(self, num_rows: int) -> Memory:
@@ -120,9 +120,15 @@ def _check_interface(inputs: list[Any], outputs: list[Any], path: Path) -> None:
             "recurrent, its memory, and give as many back; write a policy of your own for others"
         )
         raise ConfigError(Problem(message, file=str(path)))
-    num_rows = inputs[0].shape[0]
-    if isinstance(num_rows, int) and num_rows != _ROW_BY_ROW:
-        raise ConfigError(Problem(f"is for a batch of {num_rows} rows; export it for a batch of 1", file=str(path)))
+    fixed = next((size for size in _batches(inputs) if isinstance(size, int) and size != _ROW_BY_ROW), None)
+    if fixed is not None:
+        message = f"is for a batch of {fixed} rows; export it for a batch of 1, or of any size (dynamic_axes)"
+        raise ConfigError(Problem(message, file=str(path)))
+
+
+def _batches(inputs: list[Any]) -> list[Any]:
+    """Return the number of rows that each input is made for, a name or None where it is made for any."""
+    return [inputs[0].shape[0], *(each.shape[1] for each in inputs[1:])]
 
 
 def is_torchscript(path: Path) -> bool:

@@ -14,8 +14,9 @@ from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_text, read_versioned
-from isaaclab_arena.storage.layout import ATTEMPTS_FOLDER, attempt_file_name, attempt_number
+from isaaclab_arena.storage.layout import ATTEMPTS_FOLDER, attempt_file_name, attempt_number, job_directory
 from isaaclab_arena.storage.run_plan import Machine, PlannedJob
+from isaaclab_arena.storage.settled_batch import read_settled
 
 SCHEMA_VERSION = 1
 
@@ -30,6 +31,8 @@ class JobWork:
         contents: What it evaluates in this attempt, None in files of programs that did not say.
         is_rerun: Whether its episodes of earlier attempts were set aside, because it evaluated something else then.
         backend: What simulates it, the same on every rank; None where there is nothing to choose.
+        policy_batch: Rows that its policy is asked on together, as an earlier attempt settled it; None as long as no
+            attempt has built the job, and where that makes no difference.
     """
 
     job: str
@@ -37,6 +40,7 @@ class JobWork:
     contents: Contents | None = None
     is_rerun: bool = False
     backend: str | None = None
+    policy_batch: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +141,38 @@ def contents_in_effect(jobs: Sequence[PlannedJob], attempts: Sequence[Attempt]) 
     found = {job.name: job.contents for job in jobs}
     found.update({work.job: work.contents for attempt in attempts for work in attempt.jobs if work.contents})
     return found
+
+
+def policy_batches_in_effect(
+    output_directory: Path, jobs: Sequence[PlannedJob], attempts: Sequence[Attempt]
+) -> dict[str, int]:
+    """Return on how many rows the policies of a run's jobs are asked, by the name of the job.
+
+    What an attempt says counts for those after it. As long as none says it, the job's ``settled.json`` does. A job that
+    nobody has built yet, or whose file cannot be read, is left out.
+
+    Args:
+        output_directory: Folder of the run.
+        jobs: The jobs of the run, as they were planned.
+        attempts: Those of the run, in order.
+
+    Raises:
+        StorageError: If the system cannot read a file.
+    """
+    found: dict[str, int | None] = {job.name: None for job in jobs}
+    for work in (work for attempt in attempts for work in attempt.jobs):
+        # Another network may need another number of rows.
+        found[work.job] = work.policy_batch or (None if work.is_rerun else found.get(work.job))
+    return {job: batch for job, said in found.items() if (batch := said or _settled(output_directory, job)) is not None}
+
+
+def _settled(output_directory: Path, job: str) -> int | None:
+    try:
+        settled = read_settled(job_directory(output_directory, job))
+    except ConfigError:
+        # Whoever builds the job tells, and promises less.
+        return None
+    return None if settled is None else settled.policy_batch
 
 
 def times_rerun(attempts: Sequence[Attempt]) -> Counter[str]:

@@ -83,7 +83,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         self.settings = self.settings_of(config)
         self.count = QueryCount()
         self._filled_up_to: int | None = None
-        self._files = _joint_files(self.settings)
+        self._files = joint_files(self.settings)
         self._instructions: dict[int, str] = {}
         self._generators: dict[int, np.random.Generator] = {}
         self._source: ActionSource | None = None
@@ -158,10 +158,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         try:
             cls.check_settings(cls.settings_of(config), config)
         except ConfigError as error:
-            # A job file names the YAML file, so that is the key there, and the message says where in it to look.
-            file = config.policy_config_yaml_path
-            located = [replace(problem, file=problem.file or file) for problem in error.problems]
-            raise ConfigError([Problem(str(problem), key=YAML_OPTION) for problem in located]) from error
+            raise named_by_option(error, config.policy_config_yaml_path) from error
 
     @classmethod
     def check_settings(cls, settings: Gr00tClosedloopPolicyConfig, args: Any) -> None:
@@ -175,7 +172,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
             ConfigError: With every problem.
         """
         del args
-        _joint_files(settings)
+        joint_files(settings)
 
     def check_environment(self, env: Environment) -> None:
         """Refuse an environment that lacks what the model needs, before its first step.
@@ -342,7 +339,24 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
             raise ConfigError(Problem(message, file=self.args.policy_config_yaml_path)) from error
 
 
-def _joint_files(settings: Gr00tClosedloopPolicyConfig) -> JointFiles:
+def named_by_option(error: ConfigError, file: str) -> ConfigError:
+    """Return the problems of a YAML file as those of the option of a job that names it.
+
+    Args:
+        error: The problems.
+        file: The YAML file.
+    """
+    # The option is the key in a job file, and the message says where in the YAML file to look.
+    located = [replace(problem, file=problem.file or file) for problem in error.problems]
+    return ConfigError([Problem(str(problem), key=YAML_OPTION) for problem in located])
+
+
+def joint_files(settings: Gr00tClosedloopPolicyConfig) -> JointFiles:
+    """Return what the joint files say that a YAML file names.
+
+    Raises:
+        ConfigError: With every problem.
+    """
     return read_joint_files(
         policy=settings.policy_joints_config_path,
         state=settings.state_joints_config_path,

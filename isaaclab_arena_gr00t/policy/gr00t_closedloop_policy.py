@@ -12,10 +12,17 @@ import torch
 from isaaclab_arena.distributed.devices import resolve_policy_device
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.content import ContentSources
-from isaaclab_arena_gr00t.checkpoints import checkpoint_files, checkpoint_problems
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena_gr00t.checkpoints import (
+    checkpoint_files,
+    checkpoint_problems,
+    embodiment_problems,
+    stated_embodiments,
+)
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyArgs, Gr00tClosedloopPolicyConfig
-from isaaclab_arena_gr00t.modality import Dimensions, Modality
-from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
+from isaaclab_arena_gr00t.modality import Dimensions, Modality, model_interface
+from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy, joint_files, named_by_option
+from isaaclab_arena_gr00t.wiring import wired
 
 # Below the program's own logger, so that it is in the log of the rank.
 logger = logging.getLogger("isaaclab_arena.gr00t")
@@ -103,16 +110,36 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         """
         super().check_settings(settings, args)
         problems = checkpoint_problems(settings.model_path)
-        for check in (
-            lambda: embodiment_tag(settings.embodiment_tag),
-            lambda: _resolve_policy_device(args, settings.policy_device),
-        ):
-            try:
-                check()
-            except ConfigError as error:
-                problems += error.problems
+        try:
+            tag = embodiment_tag(settings.embodiment_tag)
+            problems += embodiment_problems(settings.model_path, str(tag.value))
+        except ConfigError as error:
+            problems += error.problems
+        try:
+            _resolve_policy_device(args, settings.policy_device)
+        except ConfigError as error:
+            problems += error.problems
         if problems:
             raise ConfigError(problems)
+
+    @classmethod
+    def check_fit(cls, config: Gr00tClosedloopPolicyArgs, env: Environment) -> None:
+        """Refuse an environment that lacks what the model needs, as far as the checkpoint's files tell what that is.
+
+        Raises:
+            ConfigError: With every problem, and ``key`` set to the YAML file.
+        """
+        settings = cls.settings_of(config)
+        tag = str(embodiment_tag(settings.embodiment_tag).value)
+        stated = stated_embodiments(settings.model_path).get(tag)
+        if stated is None:
+            return
+        file = config.policy_config_yaml_path
+        try:
+            model = model_interface(stated.modalities, stated.dimensions)
+            wired(env, model, settings, joint_files(settings), file=file)
+        except ConfigError as error:
+            raise named_by_option(error, file) from error
 
     def load_policy(self) -> Any:
         """Load the model onto this rank's device.

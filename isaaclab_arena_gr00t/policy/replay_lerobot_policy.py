@@ -1,7 +1,8 @@
 """The policy that plays the actions of a LeRobot dataset."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -69,6 +70,26 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
         self._num_envs = 0
 
     @classmethod
+    def check_options(cls, config: ReplayLerobotPolicyArgs) -> None:
+        """Refuse a dataset that cannot be played, before anything is simulated.
+
+        Raises:
+            ConfigError: With ``key`` set to the option at fault.
+        """
+        with _named_by_option(config):
+            cls(config)
+
+    @classmethod
+    def check_fit(cls, config: ReplayLerobotPolicyArgs, env: Environment) -> None:
+        """Refuse an environment that takes other actions than the dataset holds.
+
+        Raises:
+            ConfigError: With everything that does not fit, and ``key`` set to the option at fault.
+        """
+        with _named_by_option(config):
+            cls(config).refuse_misfit(env)
+
+    @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
         """Return what the dataset says and holds, without its videos; see `PolicyBase.content_sources`."""
         args = ReplayLerobotPolicyArgs(**options)
@@ -97,14 +118,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
         Raises:
             ConfigError: With everything that does not fit.
         """
-        index = self.args.trajectory_index
-        first = min(self.dataset.episodes) if index is None else index
-        try:
-            actions = self._finite_actions(env, first)
-        except StorageError as error:
-            raise ConfigError(Problem(str(error), key="dataset_path")) from error
-        if actions.shape[1:] != env.action_spec.shape:
-            raise ConfigError(Problem(_misfit(self.dataset, actions, env), key="dataset_path"))
+        self.refuse_misfit(env)
         rate = 1 / env.control_dt
         if abs(rate - self.dataset.fps) > _RATE_TOLERANCE * rate:
             logger.warning(
@@ -113,6 +127,17 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
                 self.dataset.fps,
                 rate,
             )
+
+    def refuse_misfit(self, env: Environment) -> None:
+        """Refuse an environment that takes other actions, and say nothing otherwise; see `check_environment`."""
+        index = self.args.trajectory_index
+        first = min(self.dataset.episodes) if index is None else index
+        try:
+            actions = self._finite_actions(env, first)
+        except StorageError as error:
+            raise ConfigError(Problem(str(error), key="dataset_path")) from error
+        if actions.shape[1:] != env.action_spec.shape:
+            raise ConfigError(Problem(_misfit(self.dataset, actions, env), key="dataset_path"))
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
         """Load the actions of the episodes that begin.
@@ -200,6 +225,18 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
                 raise ConfigError(Problem(message, key="policy_joints_config_path"))
             ordered[:, places[key]] = columns[column][:, begin:end]
         return ordered
+
+
+@contextmanager
+def _named_by_option(args: ReplayLerobotPolicyArgs) -> Iterator[None]:
+    """Name the option of a job where its YAML file is at fault; the message says where in that to look."""
+    option = "config_yaml_path" if args.policy_config_yaml_path is None else "policy_config_yaml_path"
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(
+            [Problem(str(problem), key=option) if problem.file else problem for problem in error.problems]
+        ) from error
 
 
 def _dataset(args: ReplayLerobotPolicyArgs, settings: LerobotReplayConfig) -> StoredDataset:

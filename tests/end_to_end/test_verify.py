@@ -219,9 +219,19 @@ def test_an_environment_that_ignores_its_seed_is_caught(tmp_path, capsys, monkey
     assert "0 of 2 episodes bitwise" in told
 
 
-def test_a_networks_answers_change_with_the_rows_and_that_is_explained(tmp_path, capsys, monkeypatch):
+def test_a_network_is_asked_on_as_many_rows_again_and_is_verified_bitwise(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     output = evaluated(tmp_path, NETWORK)
+    capsys.readouterr()
+    assert main(["verify", str(output), "--nproc", "1", "--sample", "2"]) == 0
+    told = capsys.readouterr().out
+    assert "num_envs from 8 to 1" in told
+    assert "2 of 2 episodes bitwise" in told
+
+
+def test_a_networks_answers_change_where_that_is_not_enough_and_that_is_explained(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    output = evaluated(tmp_path, {**NETWORK, "arena_env_args": {"environment": "reach", "num_envs": 1}})
     capsys.readouterr()
     assert main(["verify", str(output), "--nproc", "1", "--sample", "2"]) == 1
     told = capsys.readouterr().out

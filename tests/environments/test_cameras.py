@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from isaaclab_arena.environments.cameras import EnvironmentCameras
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.table_environment import TableEnvironment
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.environment import VIEWPORT
@@ -35,6 +37,18 @@ def test_policies_see_what_the_spec_promises(name):
         assert tuple(seen[term].shape) == (1, *spec.shape)
         assert seen[term].dtype == spec.dtype
     assert seen[RGB[0]].shape == (1, 24, 40, 3)
+
+
+@pytest.mark.parametrize("name", ALL_ENVIRONMENTS)
+def test_a_sample_says_what_policies_would_see_and_never_looks(name, monkeypatch):
+    looks = []
+    monkeypatch.setattr(EnvironmentCameras, "observe", lambda cameras, env_ids: looks.append(env_ids) or {})
+    builder = ENVIRONMENTS.get(name)
+    config = builder.config_class(enable_cameras=True, camera_size=32, camera_depth=True)
+    sample = builder.sample(config)
+    assert looks == []
+    assert sample.observation_spec == seeing(name, camera_depth=True).observation_spec
+    assert len(looks) == 1
 
 
 @pytest.mark.parametrize("embodiment", ["panda", "so101"])

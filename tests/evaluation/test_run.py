@@ -2,6 +2,7 @@ from typing import ClassVar
 
 import pandas as pd
 import pytest
+import torch
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import PolicyLostError
@@ -9,6 +10,7 @@ from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.run import execute
+from isaaclab_arena.storage.attempts import read_attempts
 from tests.evaluation.jobs import coin_job
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
 
@@ -99,3 +101,77 @@ def test_episodes_that_lost_their_policy_are_errors_and_run_again_when_that_is_a
     undisturbed = tmp_path / "undisturbed"
     assert run(served, undisturbed, assignment=assignment) == 0
     assert came_out(tmp_path) == came_out(undisturbed)
+
+
+class Network(ShrugPolicy):
+    """Answers as a network does on a machine where only batches of a multiple of ``granule`` do not see places.
+
+    It is cut off at the 14th question that is not a probe's, until it may go on.
+    """
+
+    reproducible = True
+    granule: ClassVar[int] = 4
+    goes_on: ClassVar[bool] = False
+
+    def get_action(self, env, observation):
+        if self.starts and all(start.episode.job == "coins" for start in self.starts) and not self.goes_on:
+            self.num_calls += 1
+            if self.num_calls == 14:
+                raise PolicyLostError("the machine is needed for something else")
+        action = torch.zeros(env.num_envs, 2)
+        if env.num_envs % self.granule:
+            action += torch.arange(env.num_envs)[:, None] * 1e-7
+        return action
+
+    def reset(self, env_ids=None):
+        if env_ids is None:
+            self.starts.clear()
+
+
+@pytest.fixture
+def begun_elsewhere(tmp_path, monkeypatch):
+    """A run that another machine had begun, where 4 rows were found to do, and that now goes on."""
+    job = coin_job(policy_class=Network, num_envs=3)
+    assert run(job, tmp_path) == 1
+    before = table(tmp_path)
+    assert (before["policy_batch"], before["reproducible"]) == (4, "bitwise")
+    monkeypatch.setattr(Network, "goes_on", True)
+    return job
+
+
+def batches_of_attempts(output_directory) -> list[int | None]:
+    return [work.policy_batch for attempt in read_attempts(output_directory)[0] for work in attempt.jobs]
+
+
+def test_the_batch_that_was_chosen_is_in_the_plan_of_what_goes_on(tmp_path, begun_elsewhere):
+    assert run(begun_elsewhere, tmp_path, resume="") == 0
+    assert batches_of_attempts(tmp_path) == [None, 4]
+    after = table(tmp_path)
+    assert (after["policy_batch"], after["reproducible"], after["missing"]) == (4, "bitwise", 0)
+
+
+def test_a_machine_that_cannot_keep_the_batch_of_the_plan_says_so_in_one_line(
+    tmp_path, begun_elsewhere, monkeypatch, caplog
+):
+    monkeypatch.setattr(Network, "granule", 8)
+    assert run(begun_elsewhere, tmp_path, resume="") == 0
+    after = table(tmp_path)
+    why = (
+        "on this machine a row's answer depends on its place or its neighbours in a batch of 4 rows, which the job "
+        "has kept since it began; a single row has neither"
+    )
+    assert (after["policy_batch"], after["reproducible"], after["plan_because"]) == (4, "plan", why)
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warned.count(f"job 'coins' is reproducible as plan, not bitwise: {why}") == 1
+    assert sum("batch" in line for line in warned) == 1
+
+
+def test_the_plan_holds_the_batch_though_the_jobs_own_record_of_it_is_lost(tmp_path, begun_elsewhere, monkeypatch):
+    monkeypatch.setattr(Network, "goes_on", False)
+    assert run(begun_elsewhere, tmp_path, resume="") == 1
+    (tmp_path / "coins" / "settled.json").unlink()
+    monkeypatch.setattr(Network, "goes_on", True)
+    monkeypatch.setattr(Network, "granule", 1)
+    assert run(begun_elsewhere, tmp_path, resume="") == 0
+    assert batches_of_attempts(tmp_path) == [None, 4, 4]
+    assert (table(tmp_path)["policy_batch"], table(tmp_path)["reproducible"]) == (4, "bitwise")

@@ -9,8 +9,13 @@ from typing import Any
 
 import pytest
 
+from isaaclab_arena.config.loading import load_jobs_file
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import eval_runner
+from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena_gr00t.policy import gr00t_remote_closedloop_policy as remote
+from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopPolicy
 from isaaclab_arena_gr00t.remote.messages import MessageLimits
 from tests.end_to_end.launching import jobs_table, write_jobs
 from tests.gr00t.fakes import write_yaml
@@ -87,14 +92,8 @@ def test_what_the_files_say_is_refused_before_anything_starts(tmp_path, monkeypa
     assert not (tmp_path / "out").exists()
 
 
-KNOWN_WHEN_BUILT: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    # What the YAML file says instead, what the job asks of the environment, and what the table says.
-    "other-embodiment": (
-        {"embodiment_tag": "GR1"},
-        {},
-        "loaded for embodiment_tag GR1: EmbodimentError: this checkpoint knows no embodiment 'gr1'; it knows: new",
-    ),
-    "maybe-on-the-hub": ({"model_path": "models/lift"}, {}, "there is no model at models/lift: no such directory"),
+KNOWN_TOGETHER: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    # What the YAML file says instead, what the job asks of the environment, and what is told.
     "other-video-keys": ({"pov_cam_name_sim": {"front": "wrist_cam_rgb"}}, {}, "the model has no video key 'front'; "),
     "other-camera": (
         {"pov_cam_name_sim": {"head": "top_rgb", "wrist": "wrist_cam_rgb"}},
@@ -122,19 +121,59 @@ KNOWN_WHEN_BUILT: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 }
 
 
-def test_what_only_the_model_and_the_environment_show_fails_the_job_before_its_first_step(tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
-    save_panda_checkpoint(tmp_path / "checkpoint")
+def jobs_in(folder: Path, mistakes: dict[str, tuple[dict[str, Any], dict[str, Any], str]], policy: str) -> list[Any]:
+    """Write a checkpoint and the YAML files of some mistakes, and return a job for each."""
+    save_panda_checkpoint(folder / "checkpoint")
     six, leg = {"arm": ARM[:6], "gripper": ["panda_finger_joint1", "panda_finger_joint2"]}, {"leg": ARM}
-    write_yaml(tmp_path / "six_joints.yaml", {"state": six, "action": {"arm": ARM, "gripper": ["gripper_width"]}})
-    write_yaml(tmp_path / "leg.yaml", {"state": leg, "action": leg})
+    write_yaml(folder / "six_joints.yaml", {"state": six, "action": {"arm": ARM, "gripper": ["gripper_width"]}})
+    write_yaml(folder / "leg.yaml", {"state": leg, "action": leg})
     jobs = []
-    for name, (changes, seen, _) in KNOWN_WHEN_BUILT.items():
-        write_panda_yaml(tmp_path / f"{name}.yaml", **changes)
-        jobs.append(job(name, seen=seen, policy_config_yaml_path=f"{name}.yaml"))
-    write_panda_yaml(tmp_path / "p.yaml")
+    for name, (changes, seen, _) in mistakes.items():
+        write_panda_yaml(folder / f"{name}.yaml", **changes)
+        jobs.append(job(name, policy, seen=seen, policy_config_yaml_path=f"{name}.yaml"))
+    write_panda_yaml(folder / "p.yaml")
+    return jobs
+
+
+def test_what_a_checkpoint_and_an_environment_show_together_is_refused_for_all_jobs_before_anything_starts(
+    tmp_path, monkeypatch, capfd
+):
+    monkeypatch.chdir(tmp_path)
+    lacking = (
+        {"embodiment_tag": "GR1"},
+        {},
+        "embodiment_tag: 'checkpoint' knows no embodiment 'gr1'; known are: new_e",
+    )
+    mistakes = {**KNOWN_TOGETHER, "other-embodiment": lacking}
+    jobs = [*jobs_in(tmp_path, mistakes, POLICY), job("good")]
+    assert evaluate(tmp_path, jobs) == 2
+    assert not (tmp_path / "out").exists()
+    assert "Traceback" not in capfd.readouterr().err
+    with pytest.raises(ConfigError) as refused:
+        # The command shows the first 20 problems only.
+        resolve_jobs(load_jobs_file(tmp_path / "jobs.json").jobs)
+    for name, (_, _, message) in mistakes.items():
+        told = [str(problem) for problem in refused.value.problems if problem.job == name]
+        start = f"job '{name}': policy_config_dict.policy_config_yaml_path: {name}.yaml: "
+        assert all(line.startswith(start) for line in told)
+        assert any(message in line for line in told), message
+    assert {problem.job for problem in refused.value.problems} == {*mistakes}
+
+
+class Unasked(Gr00tClosedloopPolicy):
+    """Compares nothing beforehand, as nobody can in an environment that takes long to build."""
+
+    @classmethod
+    def check_fit(cls, config: Any, env: Environment) -> None: ...
+
+
+def test_what_nobody_could_compare_beforehand_fails_the_job_before_its_first_step(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    on_the_hub = ({"model_path": "models/lift"}, {}, "there is no model at models/lift: no such directory")
+    mistakes = {**KNOWN_TOGETHER, "maybe-on-the-hub": on_the_hub}
+    jobs = jobs_in(tmp_path, mistakes, f"{__name__}.{Unasked.__qualname__}")
     assert evaluate(tmp_path, [*jobs, job("good")]) == 1
-    said = check_failed(tmp_path / "out", {name: message for name, (_, _, message) in KNOWN_WHEN_BUILT.items()}, capfd)
+    said = check_failed(tmp_path / "out", {name: message for name, (_, _, message) in mistakes.items()}, capfd)
     for name, text in said.items():
         assert text.startswith(f"ConfigError: {name}.yaml: ")
 

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from isaaclab_arena.evaluation import policy_runner
+from isaaclab_arena_gr00t.checkpoints import stated_embodiments
+from isaaclab_arena_gr00t.modality import model_interface
 from tests.end_to_end.launching import episodes_table, jobs_table
 from tests.gr00t.panda_checkpoint import POLICY, save_panda_checkpoint, write_panda_yaml
 
@@ -62,3 +64,12 @@ def test_an_episode_is_the_same_bits_alone(folder, evaluated):
     checksums = [list(episodes_table(output)["checksum"]) for output in (folder / "one", evaluated)]
     assert checksums[0] == checksums[1][:1]
     assert len(set(checksums[1])) == 2
+
+
+def test_what_a_checkpoints_files_say_of_it_is_what_the_model_package_says(folder):
+    from gr00t.policy.gr00t_policy import Gr00tPolicy  # noqa: PLC0415  transformers takes seconds to load
+
+    policy = Gr00tPolicy("new_embodiment", folder / "checkpoint", device="cpu")
+    stated = stated_embodiments(str(folder / "checkpoint"))["new_embodiment"]
+    said = model_interface(policy.get_modality_config(), policy.get_dimensions())
+    assert model_interface(stated.modalities, stated.dimensions) == said

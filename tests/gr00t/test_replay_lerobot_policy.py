@@ -5,7 +5,9 @@ import pytest
 import torch
 import yaml
 
+from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError, PolicyError
+from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.specs import ArraySpec
@@ -91,6 +93,39 @@ def test_an_episode_without_a_trajectory_is_told_with_those_that_exist(dataset):
 def test_an_environment_with_other_actions_is_refused_before_the_first_step(dataset):
     with pytest.raises(ConfigError, match=r"have shape \(3, 3\); the environment takes .* \(1 or more, 8\)"):
         replay(dataset).check_environment(ScriptedEnvironment(1, action_dim=8))
+
+
+def refused(options):
+    job = JobConfig(
+        index=0,
+        name="a",
+        environment="reach",
+        policy_type="replay_lerobot",
+        policy_config_dict=options,
+        num_episodes=1,
+    )
+    with pytest.raises(ConfigError) as caught:
+        resolve_jobs([job], file="jobs.json")
+    return list(map(str, caught.value.problems))
+
+
+def test_a_dataset_of_another_robot_is_told_before_anything_starts(dataset):
+    [told] = refused({"dataset_path": str(dataset)})
+    assert told.startswith("jobs.json: job 'a': policy_config_dict.dataset_path: the actions of ")
+    assert "have shape (3, 3); the environment takes (num_steps, action_dim) = (1 or more, 8)" in told
+
+
+def test_a_dataset_that_is_not_there_is_told_before_anything_starts(dataset, tmp_path):
+    [told] = refused({"dataset_path": str(dataset / "nowhere")})
+    assert told.startswith("jobs.json: job 'a': policy_config_dict.dataset_path: ")
+    (tmp_path / "policy.yaml").write_text("dataset_path: nowhere\n")
+    [told] = refused({"policy_config_yaml_path": str(tmp_path / "policy.yaml")})
+    start = (
+        f"jobs.json: job 'a': policy_config_dict.policy_config_yaml_path: {tmp_path / 'policy.yaml'}: dataset_path: "
+    )
+    assert told.startswith(start)
+    [told] = refused({"dataset_path": str(dataset), "trajectory_index": 9})
+    assert told.endswith("has no trajectory 9; it has 0 to 2")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,14 @@ import torch
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.models.exported import OnnxNetwork, TorchScriptNetwork, is_torchscript
 from isaaclab_arena.models.network import PolicyNetwork, forgotten
-from tests.models.trainings import NUM_ACTIONS, NUM_OBSERVATIONS, Training, trained
+from tests.models.trainings import (
+    NUM_ACTIONS,
+    NUM_OBSERVATIONS,
+    Training,
+    exported_onnx,
+    exported_torchscript,
+    trained,
+)
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -27,18 +34,15 @@ KINDS = {
 
 
 def as_torchscript(training: Training) -> PolicyNetwork:
-    training.runner.export_policy_to_jit(str(training.folder / "exported"))
-    return TorchScriptNetwork(training.folder / "exported" / "policy.pt", CPU)
+    return TorchScriptNetwork(exported_torchscript(training), CPU)
 
 
 def as_onnx(training: Training) -> PolicyNetwork:
-    """Export as mjlab does, which takes a fraction of the time of rsl_rl's own way."""
-    pytest.importorskip("onnxruntime")
-    model = training.runner.alg.get_policy().as_onnx(verbose=False).to("cpu").eval()
-    path = training.folder / f"{training.folder.name}.onnx"
-    names = {"input_names": model.input_names, "output_names": model.output_names}
-    torch.onnx.export(model, model.get_dummy_inputs(), str(path), opset_version=18, dynamo=False, **names)
-    return OnnxNetwork(path)
+    return OnnxNetwork(exported_onnx(training))
+
+
+def as_onnx_for_any_number_of_rows(training: Training) -> PolicyNetwork:
+    return OnnxNetwork(exported_onnx(training, any_number_of_rows=True))
 
 
 def check_answers(network: PolicyNetwork, training: Training) -> None:
@@ -58,7 +62,7 @@ def check_answers(network: PolicyNetwork, training: Training) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("export", [as_torchscript, as_onnx])
+@pytest.mark.parametrize("export", [as_torchscript, as_onnx, as_onnx_for_any_number_of_rows])
 def test_an_exported_network_answers_as_the_checkpoint_does(
     tmp_path, kind: str, export: Callable[[Training], PolicyNetwork]
 ):
@@ -102,8 +106,29 @@ def test_an_onnx_file_that_wants_something_else_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="has to take one vector per row"):
         OnnxNetwork(two)
     rows = onnx_file(tmp_path / "rows.onnx", torch.nn.Linear(4, 2), torch.zeros(8, 4))
-    with pytest.raises(ConfigError, match="for a batch of 8 rows"):
+    with pytest.raises(ConfigError, match="for a batch of 8 rows; export it for a batch of 1, or of any size"):
         OnnxNetwork(rows)
+
+
+class Remembering(torch.nn.Module):
+    def forward(self, seen: torch.Tensor, memory: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return seen + memory[0], memory + 1.0
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_a_memory_for_one_row_is_asked_row_by_row_and_one_for_several_is_refused(tmp_path):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    path = tmp_path / "one.onnx"
+    torch.onnx.export(Remembering(), (torch.zeros(1, 4), torch.zeros(1, 1, 4)), str(path), input_names=["obs", "h_in"],
+                      output_names=["actions", "h_out"], dynamic_axes={"obs": {0: "rows"}}, opset_version=18,
+                      dynamo=False)  # fmt: skip
+    network = OnnxNetwork(path)
+    answer = network.answer(torch.ones(3, 4), (torch.tensor([0.0, 1.0, 2.0])[None, :, None].expand(1, 3, 4),))
+    assert answer.mean[:, 0].tolist() == [1.0, 2.0, 3.0]
+    several = onnx_file(tmp_path / "several.onnx", Remembering(), torch.zeros(1, 4), torch.zeros(1, 5, 4))
+    with pytest.raises(ConfigError, match="for a batch of 5 rows"):
+        OnnxNetwork(several)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from isaaclab_arena.config.loading import read_jobs
+from isaaclab_arena.environments.cameras import EnvironmentCameras
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.storage.hdf5 import write_episode
@@ -171,6 +172,20 @@ def test_a_checkpoint_of_other_sizes_is_told_for_each_job_before_anything_starts
     start = "jobs.json: job '{}': policy_config_dict.checkpoint_path: " + str(tmp_path / "model_1.pt")
     assert reach == f"{start.format('reach')}: the network gives 5 actions, the environment takes 8"
     assert cartpole.startswith(f"{start.format('cartpole')}: the network takes 26 numbers, this environment would show")
+
+
+def test_a_checkpoint_of_other_sizes_is_told_where_there_are_cameras_and_none_looks(tmp_path, monkeypatch):
+    def looked(*_: object) -> None:
+        raise AssertionError("cameras take seconds to make ready")
+
+    monkeypatch.setattr(EnvironmentCameras, "observe", looked)
+    write_checkpoint(tmp_path, num_inputs=26, num_actions=5)
+    environment = {"environment": "reach", "enable_cameras": True}
+    jobs = mistaken(
+        policy_type="rsl_rl", policy_config_dict={"checkpoint_path": str(tmp_path)}, arena_env_args=environment
+    )
+    with pytest.raises(ConfigError, match="the network gives 5 actions, the environment takes 8"):
+        resolve_jobs(read_jobs(jobs, source="jobs.json").jobs, file="jobs.json")
 
 
 def test_a_recording_of_another_robot_is_told_before_anything_starts(tmp_path):

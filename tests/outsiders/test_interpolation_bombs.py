@@ -85,6 +85,12 @@ def test_a_long_list_that_is_named_many_times_is_refused():
     assert "more than 1000000 values in the places of references" in refused(document)
 
 
+def test_what_a_job_names_of_its_own_keys_is_counted_too():
+    options = {"long": "x" * 700_000} | {f"o{number}": "${.long}" for number in range(101)}
+    message = refused({"jobs": [{**JOB, "policy_config_dict": options}]})
+    assert "more than 67108864 characters in the places of references" in message
+
+
 def test_a_text_with_thousands_of_references_is_refused_before_it_is_parsed():
     message = refused({"jobs": [{**JOB, "policy_type": "${variables.a}" * 1101}], "variables": {"a": 1}})
     assert "more than 1100 look-ups" in message

@@ -7,16 +7,22 @@ into other rows. Nothing here says which level a job must have, only that what i
 import os
 from pathlib import Path
 
+import pandas as pd
 import pytest
+import torch
+import yaml
 
 from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.episode_supply import FixedShare
+from isaaclab_arena.evaluation.eval_runner import main as evaluate
 from isaaclab_arena.evaluation.job_runner import JobRunner
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.recording.recorder import RecordingOptions
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.job_reports import JobReport, Reproducible
 from tests.evaluation.jobs import settings
+from tests.models.trainings import exported_onnx, exported_torchscript, trained
 from tests.policy.checkpoints import write_checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -80,3 +86,113 @@ def test_networks_of_random_weights_with_and_without_a_memory(tmp_path, options)
         policy_config_dict={"checkpoint_path": os.fspath(checkpoint), "stochastic": True},
     )
     assert_what_is_said_is_true(tmp_path, job)
+
+
+def reach_job(file: Path, num_envs: int = 3) -> JobConfig:
+    return JobConfig(
+        index=0,
+        name="reach",
+        environment="reach",
+        num_envs=num_envs,
+        num_episodes=6,
+        policy_type="rsl_rl",
+        policy_config_dict={"checkpoint_path": os.fspath(file), "action_scaling": "within_bounds"},
+    )
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("kind", [{}, {"class_name": "RNNModel", "rnn_type": "gru", "rnn_hidden_dim": 8}])
+@pytest.mark.parametrize("any_number_of_rows", [False, True])
+def test_networks_in_onnx_files_with_and_without_a_memory(tmp_path, kind, any_number_of_rows):
+    training = trained(tmp_path / "logs", num_observations=26, num_actions=8, **kind)
+    file = exported_onnx(training, any_number_of_rows=any_number_of_rows)
+    assert_what_is_said_is_true(tmp_path, reach_job(file))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("kind", [{}, {"class_name": "RNNModel", "rnn_type": "lstm", "rnn_hidden_dim": 8}])
+def test_networks_in_torchscript_files_with_and_without_a_memory(tmp_path, kind):
+    training = trained(tmp_path / "logs", num_observations=26, num_actions=8, **kind)
+    assert_what_is_said_is_true(tmp_path, reach_job(exported_torchscript(training)))
+
+
+class Picked(torch.nn.Module):
+    """Gives half of some of the numbers that it is shown: no sum is rounded, so no processor can differ."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(0.5 * torch.eye(26)[:, :8])
+
+    def forward(self, seen: torch.Tensor) -> torch.Tensor:
+        return seen @ self.weight
+
+
+class Placed(Picked):
+    """Adds to each answer what stands at which place, as nothing that was learned does."""
+
+    def forward(self, seen: torch.Tensor) -> torch.Tensor:
+        return super().forward(seen) + torch.cumsum(torch.ones_like(seen[:, :8]), dim=0)
+
+
+def torchscript(path: Path, network: torch.nn.Module, num_rows: int = 1) -> Path:
+    torch.jit.save(torch.jit.trace(network, torch.zeros(num_rows, 26)), str(path))
+    return path
+
+
+def onnx(path: Path, network: torch.nn.Module, num_rows: int = 1) -> Path:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    torch.onnx.export(network, (torch.zeros(num_rows, 26),), str(path), opset_version=18, dynamo=False)
+    return path
+
+
+def onnx_for_any_number_of_rows(path: Path, network: torch.nn.Module) -> Path:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    seen = {"input_names": ["obs"], "dynamic_axes": {"obs": {0: "rows"}}}
+    torch.onnx.export(network, (torch.zeros(1, 26),), str(path), opset_version=18, dynamo=False, **seen)
+    return path
+
+
+KINDS = {"policy.pt": torchscript, "policy.onnx": onnx, "any.onnx": onnx_for_any_number_of_rows}
+
+
+def evaluated(folder: Path, file: Path) -> dict:
+    """Run a job of 3 rows with a network in a file, and return its row of the table."""
+    job = {
+        "name": "reach",
+        "arena_env_args": {"environment": "reach", "num_envs": 3},
+        "policy_type": "rsl_rl",
+        "policy_config_dict": {"checkpoint_path": os.fspath(file), "action_scaling": "within_bounds"},
+        "num_episodes": 4,
+    }
+    (folder / "jobs.yaml").write_text(yaml.safe_dump({"jobs": [job]}))
+    assert evaluate(["--eval_jobs_config", str(folder / "jobs.yaml"), "--output_dir", str(folder / "out")]) == 0
+    [row] = pd.read_csv(folder / "out" / "results.csv").to_dict("records")
+    return {str(name): value for name, value in row.items()}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("name", KINDS)
+def test_an_exported_network_whose_rows_stand_alone_is_bitwise_on_a_batch_that_the_table_names(tmp_path, name):
+    row = evaluated(tmp_path, KINDS[name](tmp_path / name, Picked()))
+    assert (row["reproducible"], row["policy_batch"], row["episodes"]) == ("bitwise", 4, 4)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize(
+    ("name", "promised"), [("policy.pt", "plan"), ("any.onnx", "plan"), ("policy.onnx", "bitwise")]
+)
+def test_an_exported_program_that_looks_at_places_is_found_out_unless_it_is_asked_row_by_row(tmp_path, name, promised):
+    row = evaluated(tmp_path, KINDS[name](tmp_path / name, Placed()))
+    assert (row["reproducible"], row["policy_batch"]) == (promised, 4)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_an_onnx_file_for_a_fixed_batch_is_refused_before_anything_starts(tmp_path):
+    file = onnx(tmp_path / "eight.onnx", Picked(), num_rows=8)
+    with pytest.raises(ConfigError) as refused:
+        resolve_jobs([reach_job(file, num_envs=8)], file="jobs.yaml")
+    [problem] = refused.value.problems
+    assert (problem.file, problem.job, problem.key) == ("jobs.yaml", "reach", "policy_config_dict.checkpoint_path")
+    assert f"{file}: is for a batch of 8 rows; export it for a batch of 1, or of any size" in problem.message

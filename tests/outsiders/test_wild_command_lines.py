@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import typing
 
 import pytest
@@ -126,6 +127,16 @@ def test_an_interpolation_that_becomes_no_number_is_refused():
 def test_a_hundred_thousand_ranks_are_refused_before_the_first_is_started():
     with pytest.raises(ConfigError, match=r"--nproc_per_node: 100000 ranks are more than this machine can hold"):
         launch_if_asked(LaunchOptions(nproc_per_node=100_000), module="none", arguments=[])
+
+
+def test_one_rank_more_than_a_machine_holds_is_refused(monkeypatch):
+    most = most_processes(os.cpu_count() or 1)
+    # A rank starts no others, so that nothing starts here should this not be refused.
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(ConfigError, match=f"--nproc_per_node: {most + 1} ranks are more .* at most {most} are started"):
+        launch_if_asked(LaunchOptions(nproc_per_node=most + 1), module="none", arguments=[])
+    with pytest.raises(ConfigError, match="RANK or LOCAL_RANK is set"):
+        launch_if_asked(LaunchOptions(nproc_per_node=most), module="none", arguments=[])
 
 
 def test_a_machine_holds_four_ranks_for_each_core_and_at_least_sixty_four():

@@ -11,7 +11,14 @@ from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, Reco
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.hdf5 import list_episodes, read_attributes, read_episode, verify_episodes
 from isaaclab_arena.storage.recorded_episode import Compression
-from tests.fakes_environment import ActionLog, PushPolicy, ScriptedEnvironment, episodes, files_below
+from tests.fakes_environment import (
+    ActionLog,
+    PartsEnvironment,
+    PushPolicy,
+    ScriptedEnvironment,
+    episodes,
+    files_below,
+)
 
 JOB = RecordedJob(
     name="push", rank=0, world_size=1, attempt=1, env_args={"env_name": "push"}, provenance={"torch": "2.13"}
@@ -24,11 +31,21 @@ class AnotherPushPolicy(PushPolicy):
 
 
 def record(
-    folder, *, num_envs=4, first=0, number=12, job=JOB, options=None, policy=None, consolidate=True, **environment
+    folder,
+    *,
+    num_envs=4,
+    first=0,
+    number=12,
+    job=JOB,
+    options=None,
+    policy=None,
+    consolidate=True,
+    made=ScriptedEnvironment,
+    **environment,
 ):
     recorder = EpisodeRecorder(folder, job, options or RecordingOptions())
     log = ActionLog()
-    rows = ScriptedEnvironment(num_envs, **environment)
+    rows = made(num_envs, **environment)
     rollout(rows, policy or PushPolicy(), episodes(number)[first:], [recorder, log])
     if consolidate:
         recorder.consolidate()
@@ -45,8 +62,9 @@ def test_every_episode_is_recorded_with_the_actions_that_were_played(tmp_path):
         np.testing.assert_array_equal(read_episode(dataset, index).arrays["actions"], log.actions[index].numpy())
 
 
-def test_observations_are_those_before_the_action_and_states_those_after(tmp_path):
-    record(tmp_path, number=1, endings=("success",))
+@pytest.mark.parametrize("made", [ScriptedEnvironment, PartsEnvironment])
+def test_observations_are_those_before_the_action_and_states_those_after(tmp_path, made):
+    record(tmp_path, number=1, endings=("success",), made=made)
     arrays = read_episode(tmp_path / "dataset_push.hdf5", 0).arrays
     length = len(arrays["actions"])
     start = arrays["initial_state/articulation/robot/joint_position"]
@@ -79,6 +97,14 @@ def test_the_same_bits_are_recorded_of_tensors_that_are_copied_later(tmp_path, n
     at_once, later = (read_commits(tmp_path / name, "push").rows for name in ("at_once", "later"))
     assert [row.checksum for row in at_once] == [row.checksum for row in later]
     assert len(at_once) == 12
+
+
+def test_the_same_bits_are_recorded_of_states_that_are_made_of_their_parts_at_the_end(tmp_path):
+    record(tmp_path / "each_step")
+    record(tmp_path / "at_the_end", made=PartsEnvironment)
+    each_step, at_the_end = (read_commits(tmp_path / name, "push").rows for name in ("each_step", "at_the_end"))
+    assert [row.checksum for row in each_step] == [row.checksum for row in at_the_end]
+    assert len(each_step) == 12
 
 
 def test_attributes_say_which_episode_it_was_and_how_it_ended(tmp_path):

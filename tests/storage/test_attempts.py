@@ -5,12 +5,14 @@ from isaaclab_arena.storage.attempts import (
     JobWork,
     attempt_numbers,
     attempt_path,
+    policy_batches_in_effect,
     read_attempt,
     read_attempts,
     write_attempt,
 )
 from isaaclab_arena.storage.layout import attempt_number
-from tests.results.evidence import attempt
+from isaaclab_arena.storage.settled_batch import SettledBatch, settle
+from tests.results.evidence import attempt, planned
 
 
 def test_attempts_come_back_in_order(tmp_path):
@@ -57,3 +59,15 @@ def test_an_attempt_whose_file_is_a_folder_is_named_as_that_and_the_others_are_r
     attempts, problems = read_attempts(tmp_path)
     assert [each.number for each in attempts] == [2]
     assert problems == [f"{attempt_path(tmp_path, 1)}: is a folder, where the file of an attempt should be"]
+
+
+def test_the_batch_of_a_job_is_what_an_attempt_says_and_before_that_what_was_settled(tmp_path):
+    jobs = [planned("lift"), planned("reach"), planned("push")]
+    settle(tmp_path / "lift", SettledBatch(policy_batch=8))
+    assert policy_batches_in_effect(tmp_path, jobs, [attempt(1, jobs=(JobWork(job="lift"),))]) == {"lift": 8}
+    said = [attempt(1), attempt(2, jobs=(JobWork(job="lift", policy_batch=4), JobWork(job="reach", policy_batch=16)))]
+    assert policy_batches_in_effect(tmp_path, jobs, [*said, attempt(3)]) == {"lift": 4, "reach": 16}
+    (tmp_path / "push").mkdir()
+    (tmp_path / "push" / "settled.json").write_text("{")
+    anew = attempt(3, jobs=(JobWork(job="lift", is_rerun=True), JobWork(job="reach", is_rerun=True)))
+    assert policy_batches_in_effect(tmp_path, jobs, [*said, anew]) == {"lift": 8}

@@ -1,0 +1,152 @@
+"""A checkpoint that cannot be wired to an environment is told from its files, before anything is simulated."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.environments.cameras import EnvironmentCameras
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena_gr00t.checkpoints import stated_embodiments
+from tests.end_to_end.launching import ROOT
+from tests.gr00t.panda_checkpoint import HORIZON, POLICY, write_panda_yaml
+
+SIZES = {"state": {"arm": 7, "gripper": 2}, "action": {"arm": 7, "gripper": 1}}
+
+
+def modalities(**keys: list[str]) -> dict[str, Any]:
+    """Return what a checkpoint for the Panda takes and gives, with other keys of some modalities."""
+    known = {"video": ["head", "wrist"], "state": ["arm", "gripper"], "action": ["arm", "gripper"], **keys}
+    steps = {"action": list(range(HORIZON))}
+    return {
+        name: {"delta_indices": steps.get(name, [0]), "modality_keys": found}
+        for name, found in {**known, "language": ["annotation.human.task_description"]}.items()
+    }
+
+
+def as_it_comes_along(says: dict[str, Any], sizes: dict[str, dict[str, int]] = SIZES) -> dict[str, Any]:
+    statistics = {kind: {key: {"min": [0.0] * size} for key, size in each.items()} for kind, each in sizes.items()}
+    known = {"embodiment_id": 0, "modality_configs": says, "statistics": statistics}
+    return {"processor_class": "Gr00tSmallProcessor", "embodiments": {"new_embodiment": known}}
+
+
+def as_nvidia_writes_it(says: dict[str, Any]) -> dict[str, Any]:
+    extended = {name: {**each, "sin_cos_embedding_keys": None} for name, each in says.items()}
+    kwargs = {"modality_configs": {"gr1": modalities(), "new_embodiment": extended}, "max_state_dim": 29}
+    return {"processor_class": "Gr00tN1d6Processor", "processor_kwargs": kwargs}
+
+
+def checkpoint(folder: Path, processor: Any) -> None:
+    """Write the files of a checkpoint that say what it is, and weights without a tensor."""
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")
+    (folder / "processor_config.json").write_text(processor if isinstance(processor, str) else json.dumps(processor))
+
+
+def job(yaml: str, *, enable_cameras: bool = True, **environment: Any) -> JobConfig:
+    return JobConfig(
+        index=0,
+        name="a",
+        environment="reach",
+        environment_args={"camera_size": 64, **environment},
+        enable_cameras=enable_cameras,
+        policy_type=POLICY,
+        policy_config_dict={"policy_config_yaml_path": yaml, "policy_device": "cpu"},
+        num_episodes=1,
+    )
+
+
+def refusals(config: JobConfig) -> list[str]:
+    with pytest.raises(ConfigError) as refused:
+        resolve_jobs([config], file="jobs.json")
+    problems = refused.value.problems
+    assert {(problem.file, problem.job) for problem in problems} == {("jobs.json", "a")}
+    assert {problem.key for problem in problems} == {"policy_config_dict.policy_config_yaml_path"}
+    return [problem.message for problem in problems]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_rendered(monkeypatch):
+    def rendered(*_: object) -> None:
+        raise AssertionError("cameras take seconds to make ready, and nothing here needs a picture")
+
+    monkeypatch.setattr(EnvironmentCameras, "observe", rendered)
+
+
+@pytest.mark.parametrize("written", [as_it_comes_along, as_nvidia_writes_it])
+def test_a_checkpoint_that_fits_is_let_in(tmp_path, written):
+    checkpoint(tmp_path / "checkpoint", written(modalities()))
+    assert resolve_jobs([job(write_panda_yaml(tmp_path / "p.yaml"))])
+
+
+@pytest.mark.parametrize("written", [as_it_comes_along, as_nvidia_writes_it])
+@pytest.mark.parametrize(
+    ("says", "yaml", "words"),
+    [
+        ({"video": ["front"]}, {}, "pov_cam_name_sim.head: the model has no video key 'head'"),
+        ({"action": ["arm"]}, {}, "none of the model's actions is for 'gripper_width'"),
+        (
+            {},
+            {"pov_cam_name_sim": {"head": "robot_head_cam_rgb", "wrist": "wrist"}},
+            "no camera 'wrist'; known are: robot_head_cam_rgb",
+        ),
+        ({}, {"original_image_size": [480, 640, 3]}, "'robot_head_cam_rgb' gives [64, 64, 3]"),
+        ({}, {"action_horizon": 16}, f"action_horizon: is 16, but the model predicts {HORIZON} steps"),
+        ({}, {"state_names_sim": ["joints"]}, "state_names_sim"),
+    ],
+)
+def test_what_cannot_be_wired_is_told_with_the_key_of_the_yaml_file(tmp_path, written, says, yaml, words):
+    processor = modalities(**says)
+    sizes = {kind: {key: SIZES[kind][key] for key in processor[kind]["modality_keys"]} for kind in SIZES}
+    content = written(processor) if written is as_nvidia_writes_it else as_it_comes_along(processor, sizes)
+    checkpoint(tmp_path / "checkpoint", content)
+    path = write_panda_yaml(tmp_path / "p.yaml", **yaml)
+    found = refusals(job(path))
+    assert all(message.startswith(f"{path}: ") for message in found)
+    assert any(words in message for message in found), found
+
+
+def test_groups_of_another_size_are_told_where_the_files_say_their_sizes(tmp_path):
+    sizes = {"state": {"arm": 6, "gripper": 2}, "action": {"arm": 7, "gripper": 2}}
+    checkpoint(tmp_path / "checkpoint", as_it_comes_along(modalities(), sizes))
+    found = refusals(job(write_panda_yaml(tmp_path / "p.yaml")))
+    assert "the model's state 'arm' has 6 numbers, the environment has 7 for it" in found[0]
+    assert "the model's action 'gripper' has 2 numbers, the environment has 1 for it" in found[1]
+
+
+def test_an_environment_whose_cameras_are_not_on_is_told(tmp_path):
+    checkpoint(tmp_path / "checkpoint", as_it_comes_along(modalities()))
+    found = refusals(job(write_panda_yaml(tmp_path / "p.yaml"), enable_cameras=False))
+    assert "the environment shows no pictures" in found[0]
+    assert "set enable_cameras in the job" in found[0]
+
+
+def test_an_embodiment_that_the_checkpoint_does_not_know_is_told(tmp_path):
+    checkpoint(tmp_path / "checkpoint", as_nvidia_writes_it(modalities()))
+    path = write_panda_yaml(tmp_path / "p.yaml", embodiment_tag="OXE_DROID")
+    [message] = refusals(job(path))
+    assert message.startswith(f"{path}: embodiment_tag: '{tmp_path / 'checkpoint'}' knows no embodiment 'oxe_droid'")
+    assert message.endswith("; known are: gr1, new_embodiment")
+
+
+@pytest.mark.parametrize(
+    "processor",
+    ["", "[]", "{", "{}", '{"embodiments": 3}', '{"embodiments": {"new_embodiment": {}}}', '{"processor_kwargs": []}'],
+)
+def test_what_is_written_in_no_known_way_is_left_to_the_model_package(tmp_path, processor):
+    checkpoint(tmp_path / "checkpoint", processor)
+    assert stated_embodiments(str(tmp_path / "checkpoint")) == {}
+    assert resolve_jobs([job(write_panda_yaml(tmp_path / "p.yaml"))])
+
+
+@pytest.mark.parametrize("model", ["panda_tabletop", "panda_pick_by_colour"])
+def test_the_shipped_models_say_what_they_are(model):
+    stated = stated_embodiments(str(ROOT / "models" / model))
+    panda = stated["new_embodiment"]
+    keys = {name: list(each.modality_keys) for name, each in panda.modalities.items()}
+    assert keys == {name: each["modality_keys"] for name, each in modalities().items()}
+    assert panda.dimensions == SIZES
