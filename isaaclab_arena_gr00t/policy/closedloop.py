@@ -14,6 +14,7 @@ from isaaclab_arena.errors import ConfigError, PolicyError, Problem
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.policy.action_chunking import ActionChunks, ActionSource
 from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena.seeding import MAX_SEED
 from isaaclab_arena_gr00t.config import (
@@ -27,7 +28,6 @@ from isaaclab_arena_gr00t.config import (
 from isaaclab_arena_gr00t.joint_files import JointFiles, read_joint_files
 from isaaclab_arena_gr00t.modality import Dimensions, Modality, model_interface
 from isaaclab_arena_gr00t.observations import Shown, action_chunks, model_observation
-from isaaclab_arena_gr00t.policy.action_chunking import ActionChunks, ActionSource
 from isaaclab_arena_gr00t.policy.frame_history import ShownHistory
 from isaaclab_arena_gr00t.policy.temporal_ensembling import EnsembledChunks
 from isaaclab_arena_gr00t.wiring import Wiring, wired
