@@ -96,9 +96,11 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
         """
         declared = cls.declared_options()
         policy = declared.build(declared.read(config_dict, owner=cls.__name__))
-        if not isinstance(policy, PolicyBase):
-            raise ConfigError(f"{cls.__name__}.from_args must return a policy, got {type(policy).__name__}")
-        return typing.cast("Self", policy)
+        if not isinstance(policy, cls):
+            # What a class inherits may build its base, and then the results would be another policy's.
+            found = type(policy).__name__
+            raise ConfigError(f"{cls.__name__}.from_args must return a {cls.__name__}, it returned a {found}")
+        return policy
 
     @classmethod
     def add_args_to_parser(cls, parser: Any) -> Any:

@@ -260,6 +260,10 @@ class ForgetfulPolicy(ParserPolicy):
         return ParserPolicy(args.remote_host, [], args.num_envs, args.device)
 
 
+class InheritingPolicy(ParserPolicy):
+    """Inherits what builds its base."""
+
+
 class BrokenParserPolicy(ParserPolicy):
     """Defines an argument twice."""
 

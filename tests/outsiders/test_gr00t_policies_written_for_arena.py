@@ -24,10 +24,14 @@ class NoModel:
         self.device = str(asked_by.device)
 
 
+def pretend_to_load(policy: Gr00tClosedloopPolicy) -> NoModel:
+    return NoModel(policy)
+
+
 @pytest.fixture
 def yaml(tmp_path, monkeypatch) -> str:
     """Write the YAML file of a policy whose model is none, on a machine that seems to have four GPUs, and name it."""
-    monkeypatch.setattr(Gr00tClosedloopPolicy, "load_policy", lambda policy: NoModel(policy))
+    monkeypatch.setattr(Gr00tClosedloopPolicy, "load_policy", pretend_to_load)
     monkeypatch.setattr("isaaclab_arena.distributed.devices.visible_gpu_count", lambda: 4)
     return write_panda_yaml(tmp_path / "p.yaml", model_path="owner/name", policy_device="cuda:1")
 

@@ -143,10 +143,11 @@ def test_options_that_a_policy_does_not_take_are_refused_with_file_job_and_key(p
     ("policy", "options", "message"),
     [
         ("ForgetfulPolicy", {"push": 1}, "from_args reads 'remote_host', which add_args_to_parser does not define"),
+        ("InheritingPolicy", {"push": 1}, "from_args must return a InheritingPolicy, it returned a ParserPolicy"),
         ("AttributePolicy", {"push": 1}, "reads config.push, but it does not say what its config is"),
     ],
 )
-def test_a_policy_that_reads_what_nobody_gives_fails_its_job_with_a_way_out(policy, options, message, tmp_path):
+def test_a_policy_that_cannot_be_built_as_it_says_fails_its_job_with_a_way_out(policy, options, message, tmp_path):
     report = JobRunner(settings(tmp_path)).run(resolved(block(policy, options)))
     assert report.status is ReportedStatus.FAILED
     assert report.error is not None
