@@ -236,8 +236,10 @@ class _Resolver:
         config = _keyed("policy_config_dict", lambda: declared.read(placed, owner=owner))
         if not self._may_import:
             _keyed("policy_config_dict", lambda: _refuse(policy_class.foreign_code(config)))
-        if policy_class.uses_own_device and known is not None:
-            _keyed("policy_config_dict", lambda: self._check_device(job, placed))
+        if policy_class.uses_own_device:
+            named = [name for name in ("policy_device_id", "policy_device") if name in placed and known is not None]
+            devices = {name: getattr(config, name, None) for name in named}
+            _keyed("policy_config_dict", lambda: self._check_device(job, devices))
         _keyed("policy_config_dict", lambda: policy_class.check_options(config))
         return policy_class, options, placement
 
@@ -255,8 +257,7 @@ class _Resolver:
         defaults = {name: declared.defaults.get(name) for name in ("policy_device", "device")}
         return {name: "cpu" for name, default in defaults.items() if str(default).startswith("cuda")}
 
-    def _check_device(self, job: JobConfig, options: Mapping[str, Any]) -> None:
-        devices = {key: options[key] for key in ("policy_device_id", "policy_device") if key in options}
+    def _check_device(self, job: JobConfig, devices: Mapping[str, Any]) -> None:
         overruled = check_policy_device(**devices)
         if overruled is not None:
             self.overruled.setdefault(overruled, job.name)

@@ -74,6 +74,7 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         parameter = _parameter_of_base(cls)
+        parameter = typing.get_origin(parameter) or parameter
         is_class = isinstance(parameter, type) and parameter not in (types.NoneType, Any)
         if is_class and "config_class" not in cls.__dict__:
             cls.config_class = parameter

@@ -2,6 +2,7 @@
 
 import argparse
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 # pyright: reportIncompatibleMethodOverride=false
@@ -166,6 +167,45 @@ class UndeclaredPolicy(PolicyBase):
         return constant(env, self.push)
 
 
+class NothingToSayPolicy(PolicyBase[PolicyCfg]):
+    """Has no options and names Arena's base for them."""
+
+    def get_action(self, env, observation):
+        assert isinstance(self.config, PolicyCfg)
+        return constant(env, 0.0)
+
+
+class Kit:
+    """Options in a class that is no dataclass."""
+
+    def __init__(self, push: float, *, sign: int = 1):
+        if push < 0:
+            raise ValueError("push with a positive number")
+        self.push = push * sign
+
+
+class KitPolicy(PolicyBase):
+    """Takes them by keyword."""
+
+    config_class = Kit
+
+    def __init__(self, config):
+        super().__init__(config)
+
+    def get_action(self, env, observation):
+        return constant(env, self.config.push)
+
+
+class PathPolicy(PolicyBase):
+    """Takes a path that no option gives."""
+
+    def __init__(self, checkpoint: Path):
+        super().__init__()
+
+    def get_action(self, env, observation):
+        return constant(env, 0.0)
+
+
 class AnnotatedPolicy(PolicyBase):
     """Says what its options are in its constructor only."""
 
@@ -262,6 +302,34 @@ class ForgetfulPolicy(ParserPolicy):
 
 class InheritingPolicy(ParserPolicy):
     """Inherits what builds its base."""
+
+
+class PositionalPolicy(ParserPolicy):
+    """Defines an argument without hyphens."""
+
+    @staticmethod
+    def add_args_to_parser(parser):
+        parser.add_argument("push", type=float)
+        return parser
+
+
+class ConstantPolicy(ParserPolicy):
+    """Defines flags that stand for numbers, repetitions, truth that is typed, and something no file can hold."""
+
+    @staticmethod
+    def add_args_to_parser(parser):
+        parser.add_argument("--far", dest="push", action="store_const", const=0.5, default=0.25)
+        parser.add_argument("-s", "--stronger", action="count", default=0)
+        parser.add_argument("--weight", action="append", type=float, default=[])
+        parser.add_argument("--mirrored", action=argparse.BooleanOptionalAction, default=True)
+        parser.add_argument("--on", type=bool, default=True)
+        parser.add_argument("--at_once", dest="when", action="store_const", const=object())
+        return parser
+
+    @staticmethod
+    def from_args(args):
+        push = args.push * args.on * (-1 if args.mirrored else 1) * 2**args.stronger
+        return ConstantPolicy(push, args.weight or [1.0], args.num_envs, args.device)
 
 
 class BrokenParserPolicy(ParserPolicy):

@@ -72,6 +72,12 @@ STYLES = [
     ("UndeclaredPolicy", {"push": 0.25}, 0.25),
     ("UndeclaredPolicy", {}, 0.0),
     ("AnnotatedPolicy", {"push": 0.25}, 0.25),
+    ("NothingToSayPolicy", {}, 0.0),
+    ("KitPolicy", {"push": 0.25, "sign": -1}, -0.25),
+    ("ConstantPolicy", {}, -0.25),
+    ("ConstantPolicy", {"push": 0.5, "mirrored": False, "stronger": 0, "weight": [0.5, 0.25]}, 0.375),
+    ("ConstantPolicy", {"stronger": 1, "mirrored": True}, -0.5),
+    ("ConstantPolicy", {"on": False, "mirrored": False}, 0.0),
     ("BarePolicy", {}, 0.0),
     ("ChunkedPolicy", {}, 0.01),
 ]
@@ -114,7 +120,12 @@ MISTAKES = [
     ("GenericPolicy", {"push": "far"}, "policy_config_dict.push", "number"),
     ("SweepPolicy", {"sweep_reach": 0.1}, "policy_config_dict.sweep_reach", "did you mean 'sweep_reach_m'"),
     ("SweepPolicy", {"sweep_reach_m": "far"}, "policy_config_dict.sweep_reach_m", "invalid float value: 'far'"),
-    ("SweepPolicy", {"sweep_mirrored": "yes"}, "policy_config_dict.sweep_mirrored", "must be true or false"),
+    (
+        "SweepPolicy",
+        {"sweep_mirrored": "yes"},
+        "policy_config_dict.sweep_mirrored",
+        'must be true or false, got "yes"',
+    ),
     ("ParserPolicy", {}, "policy_config_dict.push", "is missing"),
     ("ParserPolicy", {"push": 1, "speed": 2}, "policy_config_dict.speed", "no such option"),
     ("ParserPolicy", {"push": True}, "policy_config_dict.push", "invalid float value: 'True'"),
@@ -126,6 +137,12 @@ MISTAKES = [
     ("NumpyPolicy", {"push": 1}, "policy_config_dict.push", "takes no options"),
     ("AnnotatedPolicy", {"push": "far"}, "policy_config_dict.push", "number"),
     ("InconstructiblePolicy", {}, "policy_type", "__init__ needs 'model' and 'rate', and nothing says which options"),
+    ("KitPolicy", {"sign": -1, "pull": 1}, "policy_config_dict.pull", "no such option"),
+    ("KitPolicy", {"sign": -1, "push": -1}, "policy_config_dict", "push with a positive number"),
+    ("NothingToSayPolicy", {"push": 1}, "policy_config_dict.push", "no such option"),
+    ("ConstantPolicy", {"push": 0.75}, "policy_config_dict.push", "must be 0.5 or 0.25, got 0.75"),
+    ("PathPolicy", {}, "policy_type", "__init__ needs 'checkpoint', and nothing says which options"),
+    ("PositionalPolicy", {}, "policy_type", "defines 'push' by its position"),
     ("BrokenParserPolicy", {}, "policy_type", "add_args_to_parser fails: ArgumentError"),
 ]
 
@@ -134,7 +151,7 @@ MISTAKES = [
 def test_options_that_a_policy_does_not_take_are_refused_with_file_job_and_key(policy, options, key, message):
     with pytest.raises(ConfigError) as refused:
         resolved(block(policy, options))
-    (problem,) = refused.value.problems
+    problem = refused.value.problems[0]
     assert (problem.file, problem.job, problem.key) == ("jobs.json", "cartpole", key)
     assert message in problem.message
 
@@ -187,6 +204,11 @@ def test_a_command_line_gives_a_policy_the_options_of_its_own_parser(arguments, 
 def test_a_command_line_whose_option_lacks_its_word_is_refused():
     with pytest.raises(ConfigError, match="--push: expected one argument"):
         typed("--policy_type", f"{MODULE}.ParserPolicy", "cartpole", "--push")
+
+
+def test_a_command_line_cannot_give_what_no_job_file_can_hold():
+    with pytest.raises(ConfigError, match=r"--when: <object .*> is nothing that a job file can hold"):
+        typed("--policy_type", f"{MODULE}.ConstantPolicy", "cartpole", "--at_once")
 
 
 def test_every_class_gives_a_script_its_arguments_and_is_built_from_what_the_parser_reads():

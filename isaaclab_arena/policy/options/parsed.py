@@ -10,11 +10,11 @@ import json
 import types
 import typing
 from collections.abc import Collection, Mapping, Sequence
+from enum import Enum
+from pathlib import PurePath
 from typing import Any, NoReturn
 
-import torch
-
-from isaaclab_arena.config.options import option_names
+from isaaclab_arena.config.options import option_names, option_types
 from isaaclab_arena.distributed.devices import resolve_policy_device
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.policy.options.declared import ConfigOptions, DeclaredOptions
@@ -34,13 +34,16 @@ class ParserOptions(DeclaredOptions):
         policy_class: A class with ``add_args_to_parser`` and ``from_args`` of its own.
 
     Raises:
-        ConfigError: If ``add_args_to_parser`` fails.
+        ConfigError: If ``add_args_to_parser`` fails, or defines an argument that goes by its position.
     """
 
     def __init__(self, policy_class: Any) -> None:
         self._policy_class = policy_class
         self._actions: dict[str, list[argparse.Action]] = {}
         for action in _parser_of(policy_class)._actions:
+            if not action.option_strings:
+                what = f"{policy_class.__name__}.add_args_to_parser defines '{action.dest}' by its position"
+                raise ConfigError(f"{what}, where a command line has the environment; call it --{action.dest}")
             self._actions.setdefault(action.dest, []).append(action)
 
     @property
@@ -111,7 +114,7 @@ class ParserOptions(DeclaredOptions):
             leaving: Names of options that are not to be taken.
 
         Raises:
-            ConfigError: If an option lacks its words.
+            ConfigError: If an option lacks its words, or stands for something that no job file can hold.
         """
         parser = _parser_of(self._policy_class)
         for action in parser._actions:
@@ -126,6 +129,11 @@ class ParserOptions(DeclaredOptions):
             namespace, others = parser.parse_known_args(list(words))
         except argparse.ArgumentError as error:
             raise ConfigError(Problem(error.message, key=error.argument_name)) from error
+        for name, value in vars(namespace).items():
+            try:
+                json.dumps(value)
+            except TypeError as error:
+                raise ConfigError(Problem(f"{value!r} is nothing that a job file can hold", key=f"--{name}")) from error
         return vars(namespace), others
 
     def _shared(self, name: str, options: Mapping[str, Any]) -> Any:
@@ -215,16 +223,15 @@ def add_config_arguments(parser: argparse.ArgumentParser, config_class: type | N
     """
     if not dataclasses.is_dataclass(config_class):
         return parser
-    hints = typing.get_type_hints(config_class)
+    hints = option_types(config_class)
     group = parser.add_argument_group(config_class.__name__)
     for field in dataclasses.fields(config_class):
         if not field.init or f"--{field.name}" in parser._option_string_actions:
             continue
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         required = default is dataclasses.MISSING
-        group.add_argument(
-            f"--{field.name}", required=required, default=None if required else default, **_reading(hints[field.name])
-        )
+        reading = _reading(hints.get(field.name, str))
+        group.add_argument(f"--{field.name}", required=required, default=None if required else default, **reading)
     return parser
 
 
@@ -274,12 +281,12 @@ def _words(name: str, actions: Sequence[argparse.Action], value: Any) -> list[st
     action = next(action for action in actions if action.nargs != 0)
     spelling = _spelling(action)
     if not isinstance(value, list | tuple):
-        return [f"{spelling}={_word(action, value)}" if spelling else _word(action, value)]
+        return [f"{spelling}={_word(action, value)}"]
     if isinstance(action, argparse._AppendAction) and action.nargs is None:
         return [f"{spelling}={_word(action, item)}" for item in value]
     if action.nargs in (None, "?"):
         raise ConfigError(Problem("must be one value, not a list", key=name))
-    return [*([spelling] if spelling else []), *(_word(action, item) for item in value)]
+    return [spelling, *(_word(action, item) for item in value)]
 
 
 def _flags(name: str, actions: Sequence[argparse.Action], value: Any) -> list[str]:
@@ -293,12 +300,12 @@ def _flags(name: str, actions: Sequence[argparse.Action], value: Any) -> list[st
             return [_spelling(action)]
     if any(type(action.default) is type(value) and action.default == value for action in actions):
         return []
-    raise ConfigError(Problem(f"must be true or false, got {json.dumps(value)}", key=name))
+    known = [json.dumps(known, default=str) for action in actions for known in (action.const, action.default)]
+    raise ConfigError(Problem(f"must be {' or '.join(dict.fromkeys(known))}, got {json.dumps(value)}", key=name))
 
 
 def _spelling(action: argparse.Action) -> str:
-    """Return the long name of an argument, empty for one that goes by its position."""
-    return next((word for word in action.option_strings if word.startswith("--")), "".join(action.option_strings[:1]))
+    return next((word for word in action.option_strings if word.startswith("--")), action.option_strings[0])
 
 
 def _word(action: argparse.Action, value: Any) -> str:
@@ -322,4 +329,4 @@ def _reading(hint: Any) -> dict[str, Any]:
         return {"nargs": "*", **(_reading(choices[0]) if choices and choices[0] in (int, float) else {})}
     if origin is dict or hint is dict:
         return {"type": json.loads}
-    return {"type": hint if hint in (int, float, torch.device) else str}
+    return {"type": hint if isinstance(hint, type) and issubclass(hint, int | float | Enum | PurePath) else str}

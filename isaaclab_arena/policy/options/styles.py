@@ -94,7 +94,10 @@ def _annotation(policy_class: Any, name: str) -> Any:
         choices = [choice for choice in typing.get_args(hint) if choice is not types.NoneType]
         hint = choices[0] if len(choices) == 1 else None
     hint = typing.get_origin(hint) or hint
-    is_config = isinstance(hint, type) and (hint.__module__ != "builtins" or hint is dict) and hint is not Any
+    if not isinstance(hint, type) or hint is Any:
+        return None
+    # Another class holds options only where the parameter says so: a constructor may also take a path, or a network.
+    is_config = option_names(hint) is not None or issubclass(hint, Mapping) or name in _CONFIG_NAMES
     return hint if is_config else None
 
 
