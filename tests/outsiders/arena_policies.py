@@ -112,6 +112,23 @@ class SweepPolicy(PolicyBase):
         return SweepPolicy(SweepArgs.from_cli_args(args))
 
 
+class StretchPolicy(PolicyBase[NudgeCfg]):
+    """Has an argument for the command line beside those of its options."""
+
+    def get_action(self, env, observation):
+        return constant(env, self.config.push)
+
+    @staticmethod
+    def add_args_to_parser(parser):
+        parser.add_argument("--push", type=float, default=0.1)
+        parser.add_argument("--stretch", type=float, default=1.0)
+        return parser
+
+    @staticmethod
+    def from_args(args):
+        return StretchPolicy(NudgeCfg(push=args.push * args.stretch, device=args.device))
+
+
 class ParserPolicy(PolicyBase):
     """The style of the first release: nothing but a parser, and a constructor of its own."""
 

@@ -66,6 +66,7 @@ STYLES = [
     ("RegisteredWithCfgPolicy", {"push": 0.5}, 0.5),
     ("SweepPolicy", {"reach_m": 0.25, "mirrored": True}, -0.25),
     ("SweepPolicy", {"sweep_reach_m": 0.25, "sweep_mirrored": True}, -0.25),
+    ("StretchPolicy", {"push": 0.25, "stretch": 2}, 0.5),
     ("ParserPolicy", {"push": 0.25, "weights": [1, 0.5, -0.5], "mode": "fast"}, 0.25),
     ("ParserPolicy", {"push": -0.25, "gripper": False, "device": "cpu"}, 0.0),
     ("NumpyPolicy", {}, 0.125),
@@ -269,13 +270,17 @@ class Other(Below):
     config_class = arena_policies.NudgeCfg
 
 
+class Again(Other, Middle[EveryKindCfg]):
+    """A class that says something else than its base."""
+
+
 class WithoutOptions(PolicyBase[None]):
     """A class that says that there are none."""
 
 
 def test_the_parameter_of_a_base_says_what_the_options_are():
-    classes = (Middle, Below, Other, EveryKind, WithoutOptions)
-    expected = [None, EveryKindCfg, arena_policies.NudgeCfg, EveryKindCfg, None]
+    classes = (Middle, Below, Other, Again, EveryKind, WithoutOptions)
+    expected = [None, EveryKindCfg, arena_policies.NudgeCfg, EveryKindCfg, EveryKindCfg, None]
     assert [policy_class.config_class for policy_class in classes] == expected
 
 
