@@ -15,7 +15,6 @@ from isaaclab_arena.distributed.devices import (
     check_policy_device,
     cpu_holds_for_policy,
     resolve_policy_device,
-    visible_gpu_count,
 )
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem
@@ -246,16 +245,19 @@ class _Resolver:
     def _placement(
         self, policy_class: type[PolicyBase], declared: DeclaredOptions, options: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return what keeps a policy on the CPU that would otherwise go where its rank's GPU is, or where none is."""
+        """Return where a policy runs of which nobody says it: on the CPU that all are kept on, or the rank's GPU."""
         if not policy_class.uses_own_device or any(options.get(name) is not None for name in _NAMES_A_DEVICE):
             return {}
         if self._policies_on_cpu and "policy_device" in (declared.names or ()):
             return {"policy_device": "cpu"}
-        if not self._policies_on_cpu and visible_gpu_count():
-            return {}
-        # The defaults of Arena's classes take a GPU for granted.
-        defaults = {name: declared.defaults.get(name) for name in ("policy_device", "device")}
-        return {name: "cpu" for name, default in defaults.items() if str(default).startswith("cuda")}
+        # The defaults of Arena's classes take a GPU for granted, and the first one for every rank's.
+        defaults = {name: str(declared.defaults.get(name)) for name in ("policy_device", "device")}
+        return {name: self._place_of(default) for name, default in defaults.items() if default.startswith("cuda")}
+
+    def _place_of(self, default: str) -> str:
+        if self._policies_on_cpu or resolve_policy_device().type == "cpu":
+            return "cpu"
+        return str(resolve_policy_device(policy_device=default))
 
     def _check_device(self, job: JobConfig, devices: Mapping[str, Any]) -> None:
         overruled = check_policy_device(**devices)

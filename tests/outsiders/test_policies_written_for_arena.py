@@ -59,6 +59,11 @@ def first_action(job: Job, output_directory: Path) -> float:
     return seen.transitions[0].action[0, 0].item()
 
 
+@dataclasses.dataclass
+class SecondGpuCfg(PolicyCfg):
+    device: str = "cuda:1"
+
+
 STYLES = [
     ("outsider_nudge", {"push": 0.25}, 0.25),
     ("NudgePolicy", {}, 0.1),
@@ -113,6 +118,35 @@ def test_a_policy_that_answers_with_arrays_is_asked_about_places_in_a_batch_like
     assert (report.status, report.plan_because) == (ReportedStatus.COMPLETED, None)
     assert report.reproducible is Reproducible.BITWISE
     assert report.policy_batch == 4
+
+
+@pytest.mark.parametrize(
+    ("gpus", "local_rank", "options", "placed"),
+    [
+        (0, None, {}, "cpu"),
+        (0, "1", {}, "cpu"),
+        (4, "2", {}, "cuda:2"),
+        (4, None, {}, "cuda:0"),
+        (4, "2", {"device": "cuda:3"}, "cuda:3"),
+    ],
+)
+@pytest.mark.parametrize("policy", ["NudgePolicy", "ParserPolicy"])
+def test_a_gpu_that_only_a_default_names_is_that_of_the_rank(monkeypatch, policy, gpus, local_rank, options, placed):
+    monkeypatch.setattr("isaaclab_arena.distributed.devices.visible_gpu_count", lambda: gpus)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    if local_rank is not None:
+        monkeypatch.setenv("LOCAL_RANK", local_rank)
+    job = read_jobs({"jobs": [block(policy, {"push": 1, **options})]}, source="jobs.json").jobs[0]
+    [found] = resolve_jobs([job])
+    assert {**found.policy_options, **found.policy_placement}["device"] == placed
+    assert found.policy_options.get("device") == options.get("device")
+
+
+def test_a_gpu_that_a_default_names_by_number_is_left_alone_without_a_launcher(monkeypatch):
+    monkeypatch.setattr("isaaclab_arena.distributed.devices.visible_gpu_count", lambda: 4)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.setattr(arena_policies.NudgePolicy, "config_class", SecondGpuCfg)
+    assert resolved(block("NudgePolicy")).policy_placement == {"device": "cuda:1"}
 
 
 MISTAKES = [
