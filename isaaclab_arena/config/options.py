@@ -3,12 +3,9 @@
 import dataclasses
 import json
 import math
-import types
 import typing
 from collections.abc import Collection, Mapping
-from enum import Enum
 from functools import cache
-from pathlib import PurePath
 from typing import Any
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -42,27 +39,12 @@ def option_names(config_class: type) -> frozenset[str] | None:
     return frozenset(field.name for field in dataclasses.fields(config_class) if field.init)
 
 
-def single_word_options(config_class: type) -> frozenset[str]:
-    """Return the names of a dataclass's options that a command line gives with exactly one word: no list, no flag."""
-    hints = option_types(config_class)
-    return frozenset(name for name in option_names(config_class) or () if _is_single_word(hints.get(name)))
-
-
 def option_types(config_class: type) -> dict[str, Any]:
     """Return the annotations of a dataclass's options; none if one of them names what is not there."""
     try:
         return typing.get_type_hints(config_class, include_extras=True)
     except (NameError, TypeError):
         return {}
-
-
-def _is_single_word(hint: Any) -> bool:
-    choices = typing.get_args(hint)
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return all(choice is types.NoneType or _is_single_word(choice) for choice in choices)
-    if typing.get_origin(hint) is typing.Literal:
-        return not any(isinstance(choice, bool) for choice in choices)
-    return isinstance(hint, type) and issubclass(hint, int | float | str | Enum | PurePath) and hint is not bool
 
 
 def read_options(

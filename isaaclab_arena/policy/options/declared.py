@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from isaaclab_arena.config.options import option_names, read_options, single_word_options
+from isaaclab_arena.config.options import option_names, read_options
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 
 
@@ -23,11 +23,6 @@ class DeclaredOptions(ABC):
     def defaults(self) -> Mapping[str, Any]:
         """What options are that nobody gives, as far as that is known."""
         return {}
-
-    @property
-    def single_word_names(self) -> Collection[str]:
-        """Names of the options that a command line gives with exactly one word, as far as that is known."""
-        return ()
 
     @abstractmethod
     def read(self, options: Mapping[str, Any], *, owner: str) -> Any:
@@ -89,11 +84,6 @@ class ConfigOptions(DeclaredOptions):
         """See `DeclaredOptions.defaults`."""
         fields = dataclasses.fields(self.config_class)
         return {each.name: each.default for each in fields if each.default is not dataclasses.MISSING}
-
-    @property
-    def single_word_names(self) -> Collection[str]:
-        """See `DeclaredOptions.single_word_names`."""
-        return single_word_options(self.config_class)
 
     def read(self, options: Mapping[str, Any], *, owner: str) -> Any:
         """See `DeclaredOptions.read`."""

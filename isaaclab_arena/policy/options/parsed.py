@@ -186,11 +186,6 @@ class EitherOptions(DeclaredOptions):
         """See `DeclaredOptions.defaults`."""
         return self._typed.defaults
 
-    @property
-    def single_word_names(self) -> Collection[str]:
-        """See `DeclaredOptions.single_word_names`."""
-        return self._typed.single_word_names
-
     def read(self, options: Mapping[str, Any], *, owner: str) -> Any:
         """See `DeclaredOptions.read`."""
         typed, names = self._typed.names, self.names
