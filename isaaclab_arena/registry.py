@@ -84,12 +84,12 @@ class Registry:
             ) from error
 
     def register(self, name: str, entry: Any) -> None:
-        """Add an entry for the life of this process.
+        """Add an entry for the life of this process; a class whose module is loaded anew takes its own place.
 
         Raises:
             ValueError: If the name is taken by another object.
         """
-        if name in self and self._registered.get(name) is not entry:
+        if name in self and _origin(self._registered.get(name)) != _origin(entry):
             raise ValueError(f"a {self.kind} called '{name}' is registered already")
         self._registered[name] = entry
 
@@ -107,3 +107,8 @@ class Registry:
 def _imported(target: str) -> Any:
     module, _, attribute = target.partition(":")
     return getattr(importlib.import_module(module), attribute)
+
+
+def _origin(entry: Any) -> Any:
+    """Return what stays the same when the module that defines something is loaded anew: for a class, where it is."""
+    return (entry.__module__, entry.__qualname__) if isinstance(entry, type) else entry

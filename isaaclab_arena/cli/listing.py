@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import tyro
 
+from isaaclab_arena.config.options import option_types
 from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJECTS
 from isaaclab_arena.environments.summary import EnvironmentSummary
 from isaaclab_arena.errors import ConfigError, Problem
@@ -121,8 +122,8 @@ def _details(entry: Any) -> list[str]:
 def _options(config_class: type | None) -> list[str]:
     if config_class is None or not dataclasses.is_dataclass(config_class):
         return []
-    hints = typing.get_type_hints(config_class)
-    return [_option(field, hints[field.name]) for field in dataclasses.fields(config_class) if field.init]
+    hints = option_types(config_class)
+    return [_option(field, hints.get(field.name)) for field in dataclasses.fields(config_class) if field.init]
 
 
 def _option(field: dataclasses.Field[Any], hint: Any) -> str:

@@ -39,6 +39,14 @@ def option_names(config_class: type) -> frozenset[str] | None:
     return frozenset(field.name for field in dataclasses.fields(config_class) if field.init)
 
 
+def option_types(config_class: type) -> dict[str, Any]:
+    """Return the annotations of a dataclass's options; none if one of them names what is not there."""
+    try:
+        return typing.get_type_hints(config_class, include_extras=True)
+    except (NameError, TypeError):
+        return {}
+
+
 def read_options(
     config_class: type, options: Mapping[str, Any], *, owner: str, other_names: Collection[str] = ()
 ) -> Any:
@@ -85,8 +93,15 @@ def read_options(
 
 
 def _read(adapter: TypeAdapter[Any] | None, value: Any) -> Any:
+    if adapter is None:
+        return value
+    try:
+        text = json.dumps(value)
+    except TypeError:
+        # A program, unlike a file, may give what JSON does not know, such as a path.
+        return adapter.validate_python(value, strict=True)
     # Pydantic's JSON mode is strict about types and still turns lists into tuples and names into enums.
-    return value if adapter is None else adapter.validate_json(json.dumps(value), strict=True)
+    return adapter.validate_json(text, strict=True)
 
 
 def _infinite(value: Any) -> list[float]:
@@ -112,12 +127,8 @@ def _is_required(field: dataclasses.Field[Any]) -> bool:
 @cache
 def _adapters(config_class: type) -> dict[str, TypeAdapter[Any]]:
     """Return a checker per option; an option whose type JSON cannot express has none and takes any value."""
-    try:
-        hints = typing.get_type_hints(config_class, include_extras=True)
-    except (NameError, TypeError):
-        return {}
     adapters = {}
-    for name, hint in hints.items():
+    for name, hint in option_types(config_class).items():
         try:
             adapters[name] = TypeAdapter(hint)
         except (PydanticUserError, TypeError):

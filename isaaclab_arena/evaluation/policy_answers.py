@@ -1,5 +1,6 @@
 """What passes between the loop and a policy: checked on the way in, copied on the way out."""
 
+import numpy as np
 import torch
 
 from isaaclab_arena.errors import PolicyError
@@ -15,10 +16,10 @@ def checked_action(action: object, environment: Environment, running: torch.Tens
         running: Rows whose values matter. Shape: (num_envs,), bool.
 
     Raises:
-        PolicyError: If it is no tensor, is complex, has the wrong shape, or a running row holds NaN or infinity.
+        PolicyError: If it is neither a tensor nor an array of numbers, is complex, has the wrong shape, or a running
+            row holds NaN or infinity.
     """
-    if not isinstance(action, torch.Tensor):
-        raise PolicyError(f"get_action must return a torch.Tensor, got {type(action).__name__}")
+    action = action_tensor(action)
     expected = (environment.num_envs, *environment.action_spec.shape)
     if tuple(action.shape) != expected:
         raise PolicyError(
@@ -32,6 +33,21 @@ def checked_action(action: object, environment: Environment, running: torch.Tens
         env_id = int(torch.nonzero(bad)[0])
         raise PolicyError(f"get_action returned NaN or infinity in row {env_id}: {action[env_id].tolist()}")
     return action
+
+
+def action_tensor(action: object) -> torch.Tensor:
+    """Return what `PolicyBase.get_action` returned as a tensor, whatever its shape.
+
+    Raises:
+        PolicyError: If it is neither a tensor nor an array of real numbers.
+    """
+    if isinstance(action, np.ndarray) and action.dtype.kind in "fiub":
+        # In an order and a size that torch can take, whatever view of whatever array it is.
+        return torch.from_numpy(action.astype(np.float32, order="C"))
+    if isinstance(action, torch.Tensor):
+        return action
+    kind = f"an array of {action.dtype}" if isinstance(action, np.ndarray) else type(action).__name__
+    raise PolicyError(f"get_action must return a torch.Tensor, or a numpy array of real numbers, got {kind}")
 
 
 def checked_finished(finished: object, environment: Environment) -> torch.Tensor | None:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.evaluation.fixed_batch import WideView
+from isaaclab_arena.evaluation.policy_answers import action_tensor
 from isaaclab_arena.evaluation.row_probe import answers_follow_from_rows, num_distinct_rows
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Episode
@@ -84,10 +85,8 @@ class _Asking:
         self._policy.reset()
         self._policy.start_episodes(self._view, [self._start(place, row) for place, row in enumerate(rows)])
         order = torch.tensor(rows, device=self._view.device)
-        return [
-            self._policy.get_action(self._view, _rearranged(step, order, self._view.num_envs))[: self._num_rows]
-            for step in self._steps[:num_steps]
-        ]
+        shown = [_rearranged(step, order, self._view.num_envs) for step in self._steps[:num_steps]]
+        return [action_tensor(self._policy.get_action(self._view, each))[: self._num_rows] for each in shown]
 
     def _start(self, place: int, row: int) -> EpisodeStart:
         episode = Episode(job="probe", episode_index=row, seed=_SEED)

@@ -35,6 +35,7 @@ from isaaclab_arena.evaluation.run import execute
 from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.evaluation.variation_listing import show_variations
 from isaaclab_arena.policy.catalog import resolve_policy_class
+from isaaclab_arena.policy.options.declared import DeclaredOptions
 from isaaclab_arena.policy.policy_base import PolicyBase
 
 PROGRAM = "isaaclab_arena.evaluation.policy_runner"
@@ -159,8 +160,10 @@ def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
             taken the name for a value.
     """
     variations, rest = split_variations(rest)
+    declared = _declared_options(options.policy_type, may_import=not options.no_import)
+    own, rest = declared.taken_from(rest)
     positionals, given = parse_tokens(rest)
-    policy_names = policy_options(options.policy_type, may_import=not options.no_import)
+    policy_names = frozenset(declared.names or ())
     _refuse_flags(given, policy_names)
     if not positionals and isinstance(given.get("environment"), str):
         positionals = [given.pop("environment")]
@@ -176,7 +179,7 @@ def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
         "name": options.name or positionals[0],
         "arena_env_args": {"environment": positionals[0], **environment_args},
         "policy_type": options.policy_type,
-        "policy_config_dict": {**_options_of_file(options.policy_config), **policy_config},
+        "policy_config_dict": {**_options_of_file(options.policy_config), **own, **policy_config},
     }
     if variations:
         block["variations"] = variations
@@ -276,23 +279,14 @@ def _refuse_infinite(key: str, value: Any, text: str) -> None:
         raise ConfigError(Problem(f"{shortened(text)} is no finite number", key=key)) from error
 
 
-def policy_options(policy_type: str, *, may_import: bool = True) -> frozenset[str]:
-    """Return the options that a policy declares; what it does not declare belongs to the environment.
-
-    Args:
-        policy_type: Registered name or class path of the policy.
-        may_import: Whether a class path may be imported.
-
-    Raises:
-        ConfigError: If there is no such policy.
-    """
-    config_class = _policy_class(policy_type, may_import=may_import).config_class
-    return frozenset() if config_class is None else option_names(config_class) or frozenset()
+def get_policy_cls(policy_type: str) -> type[PolicyBase]:
+    """Return the class that a name or a dotted path stands for; Isaac Lab Arena's name of `resolve_policy_class`."""
+    return resolve_policy_class(policy_type)
 
 
-def _policy_class(policy_type: str, *, may_import: bool) -> type[PolicyBase]:
+def _declared_options(policy_type: str, *, may_import: bool) -> DeclaredOptions:
     try:
-        return resolve_policy_class(policy_type, may_import=may_import)
+        return resolve_policy_class(policy_type, may_import=may_import).declared_options()
     except ConfigError as error:
         problems = [dataclasses.replace(problem, key="--policy_type") for problem in error.problems]
         raise ConfigError(problems) from error

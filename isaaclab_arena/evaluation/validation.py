@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,7 +11,11 @@ from isaaclab_arena.config.arena.environment_options import in_own_options
 from isaaclab_arena.config.job_fields import COMMON_ENVIRONMENT_KEYS
 from isaaclab_arena.config.options import option_names, read_options
 from isaaclab_arena.config.schema import JobConfig
-from isaaclab_arena.distributed.devices import check_policy_device, cpu_holds_for_policy, resolve_policy_device
+from isaaclab_arena.distributed.devices import (
+    check_policy_device,
+    cpu_holds_for_policy,
+    resolve_policy_device,
+)
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem
 from isaaclab_arena.evaluation.fixed_batch import check_policy_batch, rows_asked_on
@@ -20,7 +24,8 @@ from isaaclab_arena.evaluation.job_conditions import JobConditions, job_conditio
 from isaaclab_arena.interfaces.environment import CodeLoadingBuilder, EnvironmentBuilder, SampleBuilder
 from isaaclab_arena.interfaces.variation import VariableEnvironmentBuilder, Variation
 from isaaclab_arena.policy.catalog import resolve_policy_class
-from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.policy.options.declared import DeclaredOptions
+from isaaclab_arena.policy.policy_base import PolicyBase, overrides
 from isaaclab_arena.registry import Registry
 
 _Result = TypeVar("_Result")
@@ -215,41 +220,46 @@ class _Resolver:
         num_rows = _keyed("arena_env_args.num_envs", lambda: self._policy_rows(job, policy_class))
         options = dict(job.policy_config_dict)
         # A class that reads its dict itself knows best what may be in it.
-        if policy_class.from_dict.__func__ is not PolicyBase.from_dict.__func__:
+        if overrides(policy_class, "from_dict"):
             return policy_class, options, {}
         owner = f"policy '{job.policy_type}'"
-        config_class = policy_class.config_class
-        if config_class is None:
-            unwanted = [Problem(f"{owner} takes no options", key=f"policy_config_dict.{key}") for key in options]
-            if unwanted:
-                raise ConfigError(unwanted)
-            return policy_class, options, {}
-        known = option_names(config_class)
+        declared = _keyed("policy_type", policy_class.declared_options)
+        known = declared.names
         placement: dict[str, Any] = {}
         if known is not None:
             options |= {key: value for key, value in self._overrides.items() if key in known}
             if "num_envs" in known:
                 options["num_envs"] = num_rows
-            placement = self._placement(policy_class, known, options)
-            placed = {**options, **placement}
-            config = _keyed("policy_config_dict", lambda: read_options(config_class, placed, owner=owner))
-            if not self._may_import:
-                _keyed("policy_config_dict", lambda: _refuse(policy_class.foreign_code(config)))
-            if policy_class.uses_own_device:
-                _keyed("policy_config_dict", lambda: self._check_device(job, placed))
-            _keyed("policy_config_dict", lambda: policy_class.check_options(config))
+            placement = self._placement(policy_class, declared, options)
+        placed = {**options, **placement}
+        config = _keyed("policy_config_dict", lambda: declared.read(placed, owner=owner))
+        if not self._may_import:
+            _keyed("policy_config_dict", lambda: _refuse(policy_class.foreign_code(config)))
+        if policy_class.uses_own_device:
+            named = [name for name in ("policy_device_id", "policy_device") if name in placed and known is not None]
+            devices = {name: getattr(config, name, None) for name in named}
+            _keyed("policy_config_dict", lambda: self._check_device(job, devices))
+        _keyed("policy_config_dict", lambda: policy_class.check_options(config))
         return policy_class, options, placement
 
     def _placement(
-        self, policy_class: type[PolicyBase], known: Collection[str], options: Mapping[str, Any]
+        self, policy_class: type[PolicyBase], declared: DeclaredOptions, options: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return what keeps a policy on the CPU that would otherwise go where its rank's GPU is."""
-        is_free = all(options.get(name) is None for name in _NAMES_A_DEVICE)
-        may_place = policy_class.uses_own_device and "policy_device" in known
-        return {"policy_device": "cpu"} if self._policies_on_cpu and may_place and is_free else {}
+        """Return where a policy runs of which nobody says it: on the CPU that all are kept on, or the rank's GPU."""
+        if not policy_class.uses_own_device or any(options.get(name) is not None for name in _NAMES_A_DEVICE):
+            return {}
+        if self._policies_on_cpu and "policy_device" in (declared.names or ()):
+            return {"policy_device": "cpu"}
+        # The defaults of Arena's classes take a GPU for granted, and the first one for every rank's.
+        defaults = {name: str(declared.defaults.get(name)) for name in ("policy_device", "device")}
+        return {name: self._place_of(default) for name, default in defaults.items() if default.startswith("cuda")}
 
-    def _check_device(self, job: JobConfig, options: Mapping[str, Any]) -> None:
-        devices = {key: options[key] for key in ("policy_device_id", "policy_device") if key in options}
+    def _place_of(self, default: str) -> str:
+        if self._policies_on_cpu or resolve_policy_device().type == "cpu":
+            return "cpu"
+        return str(resolve_policy_device(policy_device=default))
+
+    def _check_device(self, job: JobConfig, devices: Mapping[str, Any]) -> None:
         overruled = check_policy_device(**devices)
         if overruled is not None:
             self.overruled.setdefault(overruled, job.name)
@@ -266,16 +276,14 @@ def _check_fit(environment: tuple[EnvironmentBuilder, Any], policy: tuple[type[P
     """Refuse a policy that does not fit the environment, where both can be asked in milliseconds."""
     builder, environment_config = environment
     policy_class, options = policy
-    has_check = policy_class.check_fit.__func__ is not PolicyBase.check_fit.__func__
-    config_class = policy_class.config_class
-    if not has_check or config_class is None or not isinstance(builder, SampleBuilder):
+    if not overrides(policy_class, "check_fit") or not isinstance(builder, SampleBuilder):
         return
     try:
         sample = builder.sample(environment_config)
     except EnvironmentBuildError:
         # Its job will tell, and fail alone.
         return
-    config = read_options(config_class, options, owner="policy")
+    config = policy_class.declared_options().read(options, owner="policy")
     try:
         _keyed("policy_config_dict", lambda: policy_class.check_fit(config, sample))
     finally:
@@ -287,7 +295,7 @@ def _has_no_length(conditions: JobConditions, policy_class: type[PolicyBase]) ->
     # Saved conditions have a length, even where they turned out to be wrong.
     if job.num_steps is not None or job.num_episodes is not None or job.conditions is not None:
         return False
-    return policy_class.has_length is PolicyBase.has_length and policy_class.num_episodes is PolicyBase.num_episodes
+    return not any(overrides(policy_class, name) for name in ("has_length", "is_recording", "num_episodes"))
 
 
 def _refuse_foreign_code(builder: EnvironmentBuilder, config: Any) -> None:

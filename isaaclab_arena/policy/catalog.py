@@ -1,7 +1,8 @@
 """The names of policies, and how a ``policy_type`` becomes a class."""
 
 import importlib
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
 
 from isaaclab_arena.errors import ConfigError, did_you_mean
 from isaaclab_arena.policy.policy_base import PolicyBase
@@ -10,7 +11,7 @@ from isaaclab_arena.registry import Registry
 POLICIES = Registry(
     "policy",
     {
-        "zero_action": "isaaclab_arena.policy.zero_action:ZeroActionPolicy",
+        "zero_action": "isaaclab_arena.policy.zero_action_policy:ZeroActionPolicy",
         "random_action": "isaaclab_arena.policy.random_action:RandomActionPolicy",
         "metaworld_expert": "isaaclab_arena.policy.metaworld_expert:MetaWorldExpertPolicy",
         "replay": "isaaclab_arena.policy.replay:ReplayPolicy",
@@ -23,16 +24,34 @@ POLICIES = Registry(
 PolicyClass = TypeVar("PolicyClass", bound=type[PolicyBase])
 
 
-def register_policy(policy_class: PolicyClass) -> PolicyClass:
-    """Register a policy class under its ``name``; a class decorator, as in Isaac Lab Arena.
+@overload
+def register_policy(policy_class: PolicyClass) -> PolicyClass: ...
+
+
+@overload
+def register_policy(*, cfg_type: type | None = None) -> Callable[[PolicyClass], PolicyClass]: ...
+
+
+def register_policy(policy_class: Any = None, *, cfg_type: type | None = None) -> Any:
+    """Register a policy class under its ``name``; a class decorator, as in Isaac Lab Arena, with or without arguments.
+
+    Args:
+        policy_class: The class.
+        cfg_type: Class of its options, instead of ``config_class``.
 
     Raises:
         ValueError: If the class has no name, or the name is taken.
     """
-    if not policy_class.name:
-        raise ValueError(f"{policy_class.__name__} needs a class attribute 'name' to be registered")
-    POLICIES.register(policy_class.name, policy_class)
-    return policy_class
+
+    def register(decorated: Any) -> Any:
+        if not decorated.name:
+            raise ValueError(f"{decorated.__name__} needs a class attribute 'name' to be registered")
+        if cfg_type is not None:
+            decorated.config_class = cfg_type
+        POLICIES.register(decorated.name, decorated)
+        return decorated
+
+    return register if policy_class is None else register(policy_class)
 
 
 def resolve_policy_class(policy_type: str, *, may_import: bool = True) -> type[PolicyBase]:

@@ -1,23 +1,29 @@
 """The base class of every policy: Isaac Lab Arena's, so that classes written for it run unchanged."""
 
-import dataclasses
+import inspect
+import types
+import typing
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.content import ContentSources, sources_in_options
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.policy.options.declared import DeclaredOptions
+from isaaclab_arena.policy.options.parsed import add_config_arguments, config_from_arguments
+from isaaclab_arena.policy.options.styles import declared_options
 from isaaclab_arena.storage.contents import UNKNOWN
 
 
-@dataclass(frozen=True)
 class PolicyCfg:
-    """Base of a policy's options. A policy without options uses it as it is."""
+    """Base of a policy's options, which are a dataclass, frozen or not.
+
+    It is no dataclass itself: of a frozen one only frozen ones may derive, and of a plain one only plain ones.
+    """
 
 
 PolicyCfgT = TypeVar("PolicyCfgT")
@@ -32,7 +38,8 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
 
     Attributes:
         name: Name under which the policy is registered.
-        config_class: Dataclass of the policy's options, None for a policy that takes a dict or nothing.
+        config_class: Dataclass of the policy's options. It need not be named where it is the parameter of the base,
+            ``PolicyBase[MyCfg]``. None for a policy that declares its options otherwise, or takes none.
         reproducible: Whether an episode's actions follow from its observations and its own stream alone, so that the
             same job gives the same bits after any other job and on any rank. Nobody can check it, so it is for the
             author to say; the results then promise it, if asking it about made-up observations does not show the
@@ -57,35 +64,70 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
     serves_any_num_envs: ClassVar[bool] = False
     uses_own_device: ClassVar[bool] = True
 
+    # Classes of Arena's first release call no constructor of their base.
+    task_description: str | None = None
+
     def __init__(self, config: PolicyCfgT | None = None) -> None:
-        self.config = config
-        self.task_description: str | None = None
+        # A class that takes options is always built with them.
+        self.config: PolicyCfgT = typing.cast("PolicyCfgT", config)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        parameter = _parameter_of_base(cls)
+        parameter = typing.get_origin(parameter) or parameter
+        is_class = isinstance(parameter, type) and parameter not in (types.NoneType, Any)
+        if is_class and "config_class" not in cls.__dict__:
+            cls.config_class = parameter
+
+    @classmethod
+    def declared_options(cls) -> DeclaredOptions:
+        """Return what the class says its options are, in whichever way it does.
+
+        Raises:
+            ConfigError: If its constructor needs what nothing declares.
+        """
+        return declared_options(cls, config_class=cls.config_class, has_own_parser=overrides(cls, "from_args"))
 
     @classmethod
     def from_dict(cls, config_dict: Mapping[str, Any]) -> Self:
         """Build the policy from a job's ``policy_config_dict``.
 
         Raises:
-            ConfigError: If an option is unknown or missing; ``key`` names it.
+            ConfigError: If an option is unknown, missing or of another type; ``key`` names it.
+        """
+        declared = cls.declared_options()
+        policy = declared.build(declared.read(config_dict, owner=cls.__name__))
+        if not isinstance(policy, cls):
+            # What a class inherits may build its base, and then the results would be another policy's.
+            found = type(policy).__name__
+            raise ConfigError(f"{cls.__name__}.from_args must return a {cls.__name__}, it returned a {found}")
+        return policy
+
+    @classmethod
+    def add_args_to_parser(cls, parser: Any) -> Any:
+        """Add the policy's options to a script's ``argparse.ArgumentParser`` and return it, as in Isaac Lab Arena.
+
+        Those of its config class, each under its own name, unless the parser has one of that name already. This
+        program's own command lines need it only of classes that override it.
+
+        Args:
+            parser: What is added to.
+        """
+        return add_config_arguments(parser, cls.config_class)
+
+    @classmethod
+    def from_args(cls, args: Any) -> Self:
+        """Build the policy from what a script's parser has read, as in Isaac Lab Arena.
+
+        Args:
+            args: ``argparse.Namespace`` with, among others, what `add_args_to_parser` has added.
+
+        Raises:
+            ConfigError: If an option is missing.
         """
         if cls.config_class is None:
-            if config_dict:
-                key = next(iter(config_dict))
-                raise ConfigError(Problem(f"{cls.__name__} takes no options", key=key))
             return cls()
-        known = {field.name for field in dataclasses.fields(cls.config_class) if field.init}
-        problems = [
-            Problem(f"{cls.__name__} has no option '{key}'{did_you_mean(key, known)}", key=key)
-            for key in config_dict
-            if key not in known
-        ]
-        if problems:
-            raise ConfigError(problems)
-        try:
-            config = cls.config_class(**config_dict)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"options of {cls.__name__}: {error}") from error
-        return cls(config)
+        return cls(config_from_arguments(cls.config_class, args))
 
     @classmethod
     def check_options(cls, config: Any) -> None:
@@ -211,6 +253,10 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
 
     def has_length(self) -> bool:
         """Whether the policy itself says how long a run is."""
+        return self.is_recording()
+
+    def is_recording(self) -> bool:
+        """What Isaac Lab Arena called `has_length` at first."""
         return False
 
     def length(self) -> int | None:
@@ -240,3 +286,24 @@ class PolicyBase(ABC, Generic[PolicyCfgT]):
 
     def close(self) -> None:
         """Release what the policy holds. May be called more than once."""
+
+
+def overrides(policy_class: type[PolicyBase], name: str) -> bool:
+    """Whether a policy class defines a method of `PolicyBase` anew, as whatever kind of method."""
+    return inspect.getattr_static(policy_class, name) is not inspect.getattr_static(PolicyBase, name)
+
+
+def _parameter_of_base(policy_class: type) -> Any:
+    """Return what stands for `PolicyCfgT` in a class: ``MyCfg`` of one derived from ``PolicyBase[MyCfg]``.
+
+    Only what the class itself says counts: what its bases say it inherits from them. None where it says nothing.
+    """
+    for base in policy_class.__dict__.get("__orig_bases__", ()):
+        origin, arguments = typing.get_origin(base), typing.get_args(base)
+        if origin is PolicyBase:
+            return arguments[0]
+        if isinstance(origin, type) and issubclass(origin, PolicyBase):
+            inner, parameters = _parameter_of_base(origin), getattr(origin, "__parameters__", ())
+            if inner in parameters:
+                return arguments[parameters.index(inner)]
+    return None

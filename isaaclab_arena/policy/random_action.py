@@ -1,6 +1,7 @@
 """The policy that draws its actions at random, from each episode's own stream."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -14,7 +15,12 @@ from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
 BLOCK_STEPS = 64
 
 
-class RandomActionPolicy(PolicyBase[PolicyCfg]):
+@dataclass(frozen=True)
+class RandomActionPolicyCfg(PolicyCfg):
+    """Options of `RandomActionPolicy`: none."""
+
+
+class RandomActionPolicy(PolicyBase[RandomActionPolicyCfg]):
     """Draws every action uniformly between the bounds of the action space, -1 to 1 where it has none.
 
     The numbers of an episode come from the episode's own stream, so they are the same bits for any number of
@@ -24,9 +30,9 @@ class RandomActionPolicy(PolicyBase[PolicyCfg]):
     name: ClassVar[str] = "random_action"
     reproducible = True
     batch_invariant: ClassVar[bool] = True
-    config_class: ClassVar[type | None] = PolicyCfg
+    config_class: ClassVar[type | None] = RandomActionPolicyCfg
 
-    def __init__(self, config: PolicyCfg | None = None) -> None:
+    def __init__(self, config: RandomActionPolicyCfg | None = None) -> None:
         super().__init__(config)
         self._generators: dict[int, np.random.Generator] = {}
         self._blocks = np.zeros((0, BLOCK_STEPS, 0))

@@ -14,6 +14,7 @@ from isaaclab_arena.errors import ConfigError, PolicyError, Problem
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.policy.action_chunking import ActionChunks, ActionSource
 from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena.seeding import MAX_SEED
 from isaaclab_arena_gr00t.config import (
@@ -27,7 +28,6 @@ from isaaclab_arena_gr00t.config import (
 from isaaclab_arena_gr00t.joint_files import JointFiles, read_joint_files
 from isaaclab_arena_gr00t.modality import Dimensions, Modality, model_interface
 from isaaclab_arena_gr00t.observations import Shown, action_chunks, model_observation
-from isaaclab_arena_gr00t.policy.action_chunking import ActionChunks, ActionSource
 from isaaclab_arena_gr00t.policy.frame_history import ShownHistory
 from isaaclab_arena_gr00t.policy.temporal_ensembling import EnsembledChunks
 from isaaclab_arena_gr00t.wiring import Wiring, wired
@@ -80,10 +80,10 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         super().__init__(config)
         check_args(config)
         self.args = config
-        self.settings = self.settings_of(config)
+        self.policy_config = self.settings_of(config)
         self.count = QueryCount()
         self._filled_up_to: int | None = None
-        self._files = joint_files(self.settings)
+        self._files = joint_files(self.policy_config)
         self._instructions: dict[int, str] = {}
         self._generators: dict[int, np.random.Generator] = {}
         self._source: ActionSource | None = None
@@ -207,7 +207,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
 
     def set_task_description(self, task_description: str | None) -> str | None:
         """Say what to do in rows that start without words of their own; the YAML file's where nothing is said."""
-        return super().set_task_description(task_description or self.settings.language_instruction or None)
+        return super().set_task_description(task_description or self.policy_config.language_instruction or None)
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
         """Return the action of every row, asking the model for the rows whose chunk is used up.
@@ -273,11 +273,11 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         answer = self.query(model_observation(shown, wiring, words), seeds)
         self.count.queries += 1
         self.count.rows_asked += len(env_ids)
-        length = self.settings.action_chunk_length
+        length = self.policy_config.action_chunk_length
         return action_chunks(answer, wiring, num_rows=len(env_ids), chunk_length=length)
 
     def _instruction(self, env_id: int) -> str:
-        words = self._instructions.get(env_id) or self.task_description or self.settings.language_instruction
+        words = self._instructions.get(env_id) or self.task_description or self.policy_config.language_instruction
         if not words:
             raise PolicyError(
                 f"row {env_id} has no instruction; give language_instruction in the job or in "
@@ -288,7 +288,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
     def _draw_seed(self, env_id: int) -> int:
         """Return the seed of a row's next query: from its episode's stream, or the YAML file's seed without one."""
         if env_id not in self._generators:
-            sequence = np.random.SeedSequence(entropy=self.settings.seed, spawn_key=(env_id,))
+            sequence = np.random.SeedSequence(entropy=self.policy_config.seed, spawn_key=(env_id,))
             self._generators[env_id] = np.random.default_rng(sequence)
         return int(self._generators[env_id].integers(MAX_SEED, endpoint=True))
 
@@ -296,7 +296,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         if self._source is not None and self._source.num_envs == env.num_envs:
             return self._source
         shape: dict[str, Any] = {
-            "chunk_length": self.settings.action_chunk_length,
+            "chunk_length": self.policy_config.action_chunk_length,
             "action_dim": env.action_spec.shape[0],
             "device": env.device,
         }
@@ -318,7 +318,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         if self._wired is None or self._wired[0] is not env:
             model = model_interface(self.modality_config(), self.dimensions())
             file = self.args.policy_config_yaml_path
-            self._wired = (env, wired(env, model, self.settings, self._files, file=file))
+            self._wired = (env, wired(env, model, self.policy_config, self._files, file=file))
         return self._wired[1]
 
     def _try_out(self, env: Environment, wiring: Wiring) -> None:
@@ -330,7 +330,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         nothing = model_observation(history.shown(observation, [0] * size), wiring, ["nothing"] * size)
         try:
             answer = self.query(nothing, [0] * size)
-            action_chunks(answer, wiring, num_rows=size, chunk_length=self.settings.action_chunk_length)
+            action_chunks(answer, wiring, num_rows=size, chunk_length=self.policy_config.action_chunk_length)
         except torch.OutOfMemoryError:
             raise
         except (PolicyError, ValueError, AssertionError, RuntimeError) as error:

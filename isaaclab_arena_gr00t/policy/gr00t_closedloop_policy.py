@@ -1,6 +1,7 @@
 """The policy whose GR00T model runs in this process, on this rank's device."""
 
 import dataclasses
+import inspect
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -52,6 +53,11 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         config: Options of the job.
         model: The ``Gr00tPolicy``, where another policy with the same options has loaded it.
 
+    Attributes:
+        policy: The ``Gr00tPolicy``, None once this one is closed.
+        policy_config: What the YAML file says.
+        device: Where the model runs.
+
     Raises:
         ConfigError: If the YAML file is wrong, there is no such device, or the model cannot be loaded.
     """
@@ -61,9 +67,9 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
 
     def __init__(self, config: Gr00tClosedloopPolicyArgs, *, model: Any = None) -> None:
         super().__init__(config)
-        self.device = _resolve_policy_device(config, self.settings.policy_device)
-        self._model: Any = self.load_policy() if model is None else model
-        self._draws_by_row = NOISE_SEEDS in getattr(self._model, "honoured_options", ())
+        self.device = torch.device(self._resolve_policy_device(config))
+        self.policy: Any = self.load_policy() if model is None else model
+        self._draws_by_row = NOISE_SEEDS in getattr(self.policy, "honoured_options", ())
         self.plan_because = self._why_only_plan()
         self.reproducible = self.plan_because is None
 
@@ -116,7 +122,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         except ConfigError as error:
             problems += error.problems
         try:
-            _resolve_policy_device(args, settings.policy_device)
+            cls._check_policy_device(args, settings.policy_device)
         except ConfigError as error:
             problems += error.problems
         if problems:
@@ -141,6 +147,20 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         except ConfigError as error:
             raise named_by_option(error, file) from error
 
+    def _resolve_policy_device(self, config: Gr00tClosedloopPolicyArgs) -> torch.device | str:
+        """Return where the model runs, by `policy_device`; it has Isaac Lab Arena's name, and may be overridden.
+
+        Args:
+            config: Options of the job.
+        """
+        return policy_device(config, self.policy_config.policy_device)
+
+    @classmethod
+    def _check_policy_device(cls, config: Any, yaml_policy_device: str | None) -> None:
+        # What a subclass makes of the options is known when there is a policy.
+        if cls._resolve_policy_device is Gr00tClosedloopPolicy._resolve_policy_device:
+            policy_device(config, yaml_policy_device)
+
     def load_policy(self) -> Any:
         """Load the model onto this rank's device.
 
@@ -150,12 +170,12 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         Raises:
             ConfigError: If there is no such checkpoint, or it is not for this embodiment.
         """
-        self._refuse_in_file(checkpoint_problems(self.settings.model_path))
-        tag = embodiment_tag(self.settings.embodiment_tag)
+        self._refuse_in_file(checkpoint_problems(self.policy_config.model_path))
+        tag = embodiment_tag(self.policy_config.embodiment_tag)
         # Loading the model package takes seconds, and listing policies needs none of it.
         from gr00t.policy.gr00t_policy import Gr00tPolicy  # noqa: PLC0415
 
-        model_path = self.settings.model_path
+        model_path = self.policy_config.model_path
         try:
             model = Gr00tPolicy(embodiment_tag=tag, model_path=model_path, device=str(self.device))
         except (ValueError, KeyError, OSError) as error:
@@ -171,19 +191,19 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
     def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
         """Ask the model; see `ClosedloopPolicy.query`."""
         if self._draws_by_row:
-            action, _ = self._model.get_action(observation, options={NOISE_SEEDS: noise_seeds})
+            action, _ = self.policy.get_action(observation, options={NOISE_SEEDS: noise_seeds})
             return action
         with _global_noise(noise_seeds, self.device):
-            action, _ = self._model.get_action(observation)
+            action, _ = self.policy.get_action(observation)
         return action
 
     def modality_config(self) -> Mapping[str, Modality]:
         """Return what the model takes and gives."""
-        return self._model.get_modality_config()
+        return self.policy.get_modality_config()
 
     def dimensions(self) -> Dimensions | None:
         """Return the size of each state and action key, None where the package does not say, as NVIDIA's."""
-        tell = getattr(self._model, "get_dimensions", None)
+        tell = getattr(self.policy, "get_dimensions", None)
         return None if tell is None else tell()
 
     def rows_per_query(self, num_envs: int) -> int | None:
@@ -194,16 +214,19 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         # Another number of rows would be compiled anew.
         return num_envs if asked is None and self.args.compile_model else asked
 
-    def with_own_memory(self) -> "Gr00tClosedloopPolicy":
-        """Return a policy that asks the same model for other rows."""
-        sharing = type(self)(self.args, model=self._model)
+    def with_own_memory(self) -> "Gr00tClosedloopPolicy | None":
+        """Return a policy that asks the same model for other rows; None for a subclass that cannot be given a model."""
+        parameters = inspect.signature(type(self)).parameters.values()
+        if not any(each.name == "model" or each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
+            return None
+        sharing = type(self)(self.args, model=self.policy)
         sharing.fill_calls_up_to(self._filled_up_to)
         return sharing
 
     def close(self) -> None:
         """Let go of the model."""
         super().close()
-        self._model = None
+        self.policy = None
 
     def _why_only_plan(self) -> str | None:
         if not self._draws_by_row:
@@ -263,7 +286,7 @@ def embodiment_tag(name: str) -> Any:
     raise ConfigError(Problem(f"there is no embodiment '{name}'{did_you_mean(name, known)}", key="embodiment_tag"))
 
 
-def _resolve_policy_device(config: Gr00tClosedloopPolicyArgs, yaml_policy_device: str | None = None) -> torch.device:
+def policy_device(config: Gr00tClosedloopPolicyArgs, yaml_policy_device: str | None = None) -> torch.device:
     """Return where the model runs: as LOCAL_RANK says, or ``policy_device_id``, or ``policy_device``, or the YAML file.
 
     Args:

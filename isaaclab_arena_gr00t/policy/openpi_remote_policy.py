@@ -11,9 +11,9 @@ from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mea
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.policy.action_chunking import ActionChunks
 from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
 from isaaclab_arena_gr00t.images import resized_with_padding
-from isaaclab_arena_gr00t.policy.action_chunking import ActionChunks
 from isaaclab_arena_gr00t.remote.address import address_problems, server_address
 from isaaclab_arena_gr00t.remote.openpi import OpenpiConnection
 

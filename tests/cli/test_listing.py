@@ -1,7 +1,10 @@
 """Tests of the catalogs as text."""
 
+from dataclasses import dataclass
+
 from isaaclab_arena.cli.listing import catalog_text
 from isaaclab_arena.environments.catalog import EMBODIMENTS
+from isaaclab_arena.policy.policy_base import PolicyCfg
 from isaaclab_arena.registry import Registry
 from tests.fakes import CoinBuilder, ShrugPolicy
 
@@ -17,6 +20,24 @@ def test_an_entry_that_cannot_be_loaded_does_not_hide_the_others():
         shrug == "shrug   Does nothing, and remembers how it was called. ``raise_at`` and ``action`` make it misbehave."
     )
     assert [option.strip() for option in options] == ["raise_at = -1", "action = zeros"]
+
+
+@dataclass
+class UnreadableCfg(PolicyCfg):
+    model: "ImportedForPyrightOnly" = None  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
+    gain: float = 2.0
+
+
+class UnreadablePolicy(ShrugPolicy):
+    """Has an option whose type is not there when the program runs."""
+
+    config_class = UnreadableCfg
+
+
+def test_options_are_listed_although_a_type_among_them_is_not_there():
+    registry = Registry("policy", {}, "isaaclab_arena.no_such_group")
+    registry.register("unreadable", UnreadablePolicy)
+    assert [line.strip() for line in catalog_text(registry).splitlines()[1:]] == ["model = None", "gain = 2.0"]
 
 
 def test_an_environment_is_summed_up_by_its_module():

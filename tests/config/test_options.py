@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -104,3 +105,16 @@ def test_a_dataclass_with_annotations_that_cannot_be_read_still_checks_names():
 def test_only_a_dataclass_has_option_names():
     assert option_names(Positive) == {"count"}
     assert option_names(dict) is None
+
+
+@dataclass(frozen=True)
+class Placed:
+    folder: Path
+    device: str = "cpu"
+
+
+def test_a_program_may_give_what_no_file_can_hold():
+    assert read_options(Placed, {"folder": Path("a")}, owner="it") == Placed(Path("a"))
+    with pytest.raises(ConfigError) as refused:
+        read_options(Placed, {"folder": "a", "device": Path("cpu")}, owner="it")
+    assert [problem.key for problem in refused.value.problems] == ["device"]

@@ -5,7 +5,7 @@ import torch
 
 from isaaclab_arena.environments.floor_environment import FloorEnvironment
 from isaaclab_arena.interfaces.environment import Step
-from isaaclab_arena.policy.zero_action import ZeroActionPolicy
+from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
 from tests.environments.building import build_on_the_floor, play, refusal, solved, start
 
 SLIDER, HINGE = "robot/slider", "robot/hinge"

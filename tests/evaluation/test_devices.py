@@ -12,12 +12,12 @@ from isaaclab_arena.evaluation.fixed_batch import on_fixed_batch
 from isaaclab_arena.evaluation.rollout import RolloutLimits, rollout
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.policy import rsl_rl
-from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
+from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.policy.replay import ReplayPolicy, ReplayPolicyCfg
 from isaaclab_arena.policy.rsl_rl import RslRlPolicy, RslRlPolicyCfg
 from isaaclab_arena.policy.scripted import ScriptedPolicy
-from isaaclab_arena.policy.zero_action import ZeroActionPolicy
+from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
 from isaaclab_arena.recording.episode_arrays import RecordedObservations
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordingOptions
 from isaaclab_arena.storage.hdf5 import list_episodes, read_episode
@@ -82,7 +82,7 @@ def test_random_actions_move_machines_there_as_they_do_here(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["cartpole", "reach"])
 def test_doing_nothing_is_the_same_everywhere(tmp_path, name):
-    assert_alike(tmp_path, name, lambda: ZeroActionPolicy(PolicyCfg()))
+    assert_alike(tmp_path, name, ZeroActionPolicy)
 
 
 def test_pictures_are_recorded_from_there(tmp_path):

@@ -7,7 +7,7 @@ from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.evaluation.fixed_batch import FixedBatchPolicy, WideView, check_policy_batch, on_fixed_batch, padded
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.policy.policy_base import PolicyBase
-from isaaclab_arena.policy.zero_action import ZeroActionPolicy
+from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
 from isaaclab_arena.sim.privileged import Simulated
 from tests.environments.building import build
 from tests.fakes import CoinConfig, CoinEnvironment, Notebook, ShrugCfg, ShrugPolicy
@@ -117,7 +117,7 @@ def test_rows_behind_the_real_ones_never_start_and_never_finish():
     ("action", "message"),
     [
         ("wrong_shape", r"returned shape \(8, 1\), the environment takes \(8, 2\)"),
-        ("list", "must return a torch.Tensor, got list"),
+        ("list", "must return a torch.Tensor, or a numpy array of real numbers, got list"),
         ("nan", "NaN or infinity in row 0"),
     ],
 )

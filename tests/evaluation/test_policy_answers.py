@@ -25,8 +25,16 @@ def checked(action: object) -> torch.Tensor:
         torch.ones(3, 2, requires_grad=True),
         torch.ones(2, 3).T,
         torch.ones(1, 2).expand(3, 2),
+        np.ones((3, 2)),
+        np.ones((3, 2), np.int64),
+        np.ones((3, 2), ">f4"),
+        np.broadcast_to(np.float32(1), (3, 2)),
+        np.ones((2, 3))[::-1].T,
     ],
-    ids=["doubles", "bfloat16", "whole numbers", "truth", "with a gradient", "transposed", "expanded"],
+    ids=[
+        *("doubles", "bfloat16", "whole numbers", "truth", "with a gradient", "transposed", "expanded"),
+        *("an array", "whole numbers of an array", "big-endian", "not writeable", "turned"),
+    ],
 )
 def test_an_action_of_another_kind_becomes_float32_without_a_gradient(action):
     taken = checked(action)
@@ -42,8 +50,11 @@ def test_an_action_out_of_bounds_is_left_to_the_environment():
 @pytest.mark.parametrize(
     ("action", "message"),
     [
-        (np.zeros((3, 2), np.float32), "must return a torch.Tensor, got ndarray"),
-        (None, "must return a torch.Tensor, got NoneType"),
+        (np.full((3, 2), "left"), "must return a torch.Tensor, or a numpy array of real numbers, got an array of <U4"),
+        (np.zeros((3, 2), np.complex64), "real numbers, got an array of complex64"),
+        (np.zeros(3), r"returned shape \(3,\), the environment takes \(3, 2\)"),
+        (np.full((3, 2), np.nan), "NaN or infinity in row 0"),
+        (None, "real numbers, got NoneType"),
         (torch.zeros(3), r"returned shape \(3,\), the environment takes \(3, 2\)"),
         (torch.zeros(3, 0, 2), r"returned shape \(3, 0, 2\)"),
         (torch.zeros(3, 4, 2), r"returned shape \(3, 4, 2\)"),
@@ -53,7 +64,10 @@ def test_an_action_out_of_bounds_is_left_to_the_environment():
         (torch.full((3, 2), 1e39, dtype=torch.float64), "NaN or infinity in row 0"),
         (torch.zeros(3, 2, dtype=torch.complex64), "actions are real numbers"),
     ],
-    ids=["numpy", "nothing", "flat", "no chunk", "a chunk", "transposed", "infinite", "NaN", "too large", "complex"],
+    ids=[
+        *("an array of words", "a complex array", "a flat array", "an array of NaN"),
+        *("nothing", "flat", "no chunk", "a chunk", "transposed", "infinite", "NaN", "too large", "complex"),
+    ],
 )
 def test_an_action_that_cannot_be_meant_is_the_policys_error(action, message):
     with pytest.raises(PolicyError, match=message):

@@ -233,7 +233,7 @@ def test_a_policy_that_has_finished_ends_its_episode():
     [
         ("nan", "NaN or infinity in row 0"),
         ("wrong_shape", r"shape \(3, 1\), the environment takes \(3, 2\)"),
-        ("list", "must return a torch.Tensor, got list"),
+        ("list", "must return a torch.Tensor, or a numpy array of real numbers, got list"),
     ],
 )
 def test_a_bad_action_is_the_policys_error(action, message):

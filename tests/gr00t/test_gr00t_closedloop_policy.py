@@ -21,7 +21,7 @@ from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyArgs
 from isaaclab_arena_gr00t.policy import gr00t_closedloop_policy
-from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopPolicy, _resolve_policy_device
+from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopPolicy, policy_device
 from tests.fakes_environment import ActionLog, episodes
 from tests.gr00t.fakes import DIMENSIONS, HORIZON, MODALITIES, LimbEnvironment, write_policy_yaml
 from tests.gr00t.panda_checkpoint import POLICY, write_panda_yaml
@@ -93,10 +93,10 @@ def test_the_device_of_the_model_is_the_first_that_is_given(machine, local_rank,
     options = {key: value for key, value in given.items() if key != "yaml"}
     args = Gr00tClosedloopPolicyArgs(policy_config_yaml_path="p.yaml", **options)
     if expected.startswith(("cpu", "cuda:")):
-        assert _resolve_policy_device(args, given.get("yaml")) == torch.device(expected)
+        assert policy_device(args, given.get("yaml")) == torch.device(expected)
     else:
         with pytest.raises(ConfigError) as refused:
-            _resolve_policy_device(args, given.get("yaml"))
+            policy_device(args, given.get("yaml"))
         assert expected in str(refused.value)
 
 
@@ -194,7 +194,7 @@ def test_rows_of_another_group_ask_the_model_that_is_loaded_already(tmp_path):
     assert isinstance(other, Loads)
     assert Placed.places == ["cpu"]
     policy.close()
-    assert other._model is not None
+    assert other.policy is not None
 
 
 class FakeModel:
@@ -224,7 +224,9 @@ def with_model(model: type, folder: Path, monkeypatch, **options: Any) -> Gr00tC
 @pytest.mark.parametrize("asked", [False, True])
 def test_the_model_is_compiled_once_if_the_job_asks_for_it(tmp_path, monkeypatch, asked):
     policy = with_model(FakeModel, tmp_path, monkeypatch, compile_model=asked)
-    assert policy.with_own_memory()._model.num_compiled == asked
+    sharing = policy.with_own_memory()
+    assert sharing is not None
+    assert sharing.policy.num_compiled == asked
 
 
 def test_a_compiled_model_is_asked_for_as_many_rows_each_time(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """The policy that does nothing, to try an environment out."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -8,7 +9,12 @@ from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
 
 
-class ZeroActionPolicy(PolicyBase[PolicyCfg]):
+@dataclass(frozen=True)
+class ZeroActionPolicyCfg(PolicyCfg):
+    """Options of `ZeroActionPolicy`: none."""
+
+
+class ZeroActionPolicy(PolicyBase[ZeroActionPolicyCfg]):
     """Returns zeros, as in Isaac Lab Arena.
 
     Zero is meant literally: an environment that takes joint positions is asked to go to zero, not to stand still.
@@ -17,7 +23,7 @@ class ZeroActionPolicy(PolicyBase[PolicyCfg]):
     name: ClassVar[str] = "zero_action"
     reproducible = True
     batch_invariant: ClassVar[bool] = True
-    config_class: ClassVar[type | None] = PolicyCfg
+    config_class: ClassVar[type | None] = ZeroActionPolicyCfg
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
         """Return zeros. Shape: (num_envs, action_dim)."""

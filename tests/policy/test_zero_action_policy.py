@@ -12,5 +12,5 @@ def test_actions_are_zeros_for_every_row():
 
 
 def test_it_takes_no_options():
-    with pytest.raises(ConfigError, match="no option 'gain'"):
+    with pytest.raises(ConfigError, match="gain: ZeroActionPolicy has no such option"):
         resolve_policy_class("zero_action").from_dict({"gain": 1})

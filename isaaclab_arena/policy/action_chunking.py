@@ -1,0 +1,223 @@
+"""Chunks of actions, one per row: what is left of each, which rows need another, and the next action of all.
+
+`ActionChunks` are values: a step in a row's life gives new chunks and leaves the old ones as they were.
+`ActionChunkScheduler` keeps them for a policy that has no rows at rest, under Isaac Lab Arena's names.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
+
+import torch
+
+from isaaclab_arena.errors import PolicyError
+
+
+class ActionSource(Protocol):
+    """What turns chunks of actions into one action per control step and row.
+
+    Rows are active from the start of an episode to its end. Rows that are not need no chunk and get zeros.
+    """
+
+    @property
+    def num_envs(self) -> int:
+        """Number of rows."""
+        ...
+
+    def needs_chunk(self) -> torch.Tensor:
+        """Return which rows cannot go on without a chunk. Shape: (num_envs,), bool."""
+        ...
+
+    def refilled(self, env_ids: torch.Tensor, chunks: torch.Tensor) -> Self:
+        """Return the source with new chunks in some rows.
+
+        Args:
+            env_ids: Rows. Shape: (n,), int64.
+            chunks: Their next actions. Shape: (n, chunk_length, action_dim).
+        """
+        ...
+
+    def popped(self) -> tuple[torch.Tensor, Self]:
+        """Return the action of every row, shape (num_envs, action_dim), and the source without it."""
+        ...
+
+    def restarted(self, env_ids: torch.Tensor) -> Self:
+        """Return the source with nothing left of what rows did before, and these rows active."""
+        ...
+
+    def rested(self, env_ids: torch.Tensor) -> Self:
+        """Return the source with these rows no longer active."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActionChunks:
+    """One chunk after the other: each row plays its own to the end, then needs the next.
+
+    Attributes:
+        actions: What each row plays. Shape: (num_envs, chunk_length, action_dim).
+        next_step: Which action of it comes next; ``chunk_length`` where it is used up. Shape: (num_envs,), int64.
+        active: Which rows play. Shape: (num_envs,), bool.
+    """
+
+    actions: torch.Tensor
+    next_step: torch.Tensor
+    active: torch.Tensor
+
+    @classmethod
+    def empty(
+        cls,
+        num_envs: int,
+        *,
+        chunk_length: int,
+        action_dim: int,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+    ) -> Self:
+        """Return chunks of rows in which nothing has begun."""
+        return cls(
+            actions=torch.zeros((num_envs, chunk_length, action_dim), device=device, dtype=dtype),
+            next_step=torch.full((num_envs,), chunk_length, dtype=torch.int64, device=device),
+            active=torch.zeros(num_envs, dtype=torch.bool, device=device),
+        )
+
+    @property
+    def num_envs(self) -> int:
+        """Number of rows."""
+        return self.actions.shape[0]
+
+    def needs_chunk(self) -> torch.Tensor:
+        """Return which active rows have used theirs up. Shape: (num_envs,), bool."""
+        return self.active & (self.next_step >= self.actions.shape[1])
+
+    def refilled(self, env_ids: torch.Tensor, chunks: torch.Tensor) -> Self:
+        """Return the chunks with new ones in some rows. Shape of ``chunks``: (n, chunk_length, action_dim)."""
+        return replace(
+            self,
+            actions=self.actions.index_copy(0, env_ids, chunks),
+            next_step=self.next_step.index_fill(0, env_ids, 0),
+        )
+
+    def popped(self) -> tuple[torch.Tensor, Self]:
+        """Return the next action of every row, zeros where it has none, and the chunks without it."""
+        has_one = self.active & (self.next_step < self.actions.shape[1])
+        step = self.next_step.clamp(max=self.actions.shape[1] - 1)
+        rows = torch.arange(self.num_envs, device=step.device)
+        action = torch.where(has_one[:, None], self.actions[rows, step], 0.0)
+        return action, replace(self, next_step=self.next_step + has_one)
+
+    def restarted(self, env_ids: torch.Tensor) -> Self:
+        """Return the chunks with these rows' used up, and the rows active."""
+        return replace(
+            self,
+            next_step=self.next_step.index_fill(0, env_ids, self.actions.shape[1]),
+            active=self.active.index_fill(0, env_ids, True),  # noqa: FBT003  the value to fill in
+        )
+
+    def rested(self, env_ids: torch.Tensor) -> Self:
+        """Return the chunks with these rows no longer active."""
+        return replace(self, active=self.active.index_fill(0, env_ids, False))  # noqa: FBT003  the value to fill in
+
+
+class ActionChunkScheduler:
+    """Turns a network's chunks into one action per call and row, as in Isaac Lab Arena: each row plays its own.
+
+    Args:
+        num_envs: Number of rows.
+        action_chunk_length: Actions of a chunk that are played before the row needs another.
+        action_horizon: Actions that the network predicts, at least as many.
+        action_dim: Numbers of an action.
+        device: Where the chunks are kept.
+        dtype: Of the actions.
+
+    Raises:
+        ValueError: If more actions are to be played than are predicted.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        action_chunk_length: int,
+        action_horizon: int,
+        action_dim: int,
+        device: str | torch.device,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        if not 1 <= action_chunk_length <= action_horizon:
+            raise ValueError(
+                f"action_chunk_length is {action_chunk_length}, it must be between 1 and action_horizon, "
+                f"which is {action_horizon}"
+            )
+        self.num_envs = num_envs
+        self.action_chunk_length = action_chunk_length
+        self.action_horizon = action_horizon
+        self.action_dim = action_dim
+        self.device = torch.device(device)
+        self.dtype = dtype
+        self._chunks = self._used_up()
+
+    @property
+    def env_requires_new_chunk(self) -> torch.Tensor:
+        """Which rows have used their chunk up. Shape: (num_envs,), bool."""
+        return self._chunks.needs_chunk()
+
+    @property
+    def current_action_index(self) -> torch.Tensor:
+        """Which action of its chunk each row plays next, -1 where it needs another. Shape: (num_envs,), int64."""
+        return self._chunks.next_step.masked_fill(self._chunks.needs_chunk(), -1)
+
+    @property
+    def current_action_chunk(self) -> torch.Tensor:
+        """The chunks. Shape: (num_envs, action_chunk_length, action_dim)."""
+        return self._chunks.actions
+
+    def get_action(self, fetch_chunk_fn: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Return the next action of every row, asking for chunks if any row needs one.
+
+        Args:
+            fetch_chunk_fn: Asks the network for all rows. Returns shape (num_envs, at least action_chunk_length,
+                action_dim); only the rows that need a chunk take theirs.
+
+        Returns:
+            Shape: (num_envs, action_dim).
+
+        Raises:
+            PolicyError: If the answer has another shape.
+        """
+        env_ids = torch.nonzero(self._chunks.needs_chunk()).flatten()
+        if len(env_ids):
+            chunks = self._checked(fetch_chunk_fn())[:, : self.action_chunk_length]
+            self._chunks = self._chunks.refilled(env_ids, chunks[env_ids].to(self.device, self.dtype))
+        action, self._chunks = self._chunks.popped()
+        return action
+
+    def reset(self, env_ids: torch.Tensor | slice | None = None) -> None:
+        """Forget what is left of the chunks of the named rows, None for all. Shape of ``env_ids``: (n,), int64."""
+        if env_ids is None:
+            self._chunks = self._used_up()
+        else:
+            self._chunks = self._chunks.restarted(torch.arange(self.num_envs, device=self.device)[env_ids])
+
+    def _used_up(self) -> ActionChunks:
+        empty = ActionChunks.empty(
+            self.num_envs,
+            chunk_length=self.action_chunk_length,
+            action_dim=self.action_dim,
+            device=self.device,
+            dtype=self.dtype,
+        )
+        return empty.restarted(torch.arange(self.num_envs, device=self.device))
+
+    def _checked(self, chunks: torch.Tensor) -> torch.Tensor:
+        shape = tuple(chunks.shape)
+        fits = len(shape) == 3 and (shape[0], shape[2]) == (self.num_envs, self.action_dim)
+        if not fits or shape[1] < self.action_chunk_length:
+            raise PolicyError(
+                f"a chunk of shape {shape} was fetched; due is ({self.num_envs}, {self.action_chunk_length} or more, "
+                f"{self.action_dim}): rows, actions, numbers of an action"
+            )
+        return chunks
+
+
+ActionChunkingState = ActionChunkScheduler
+"""What Isaac Lab Arena called it at first."""

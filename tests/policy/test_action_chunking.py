@@ -1,0 +1,110 @@
+import pytest
+import torch
+
+from isaaclab_arena.errors import PolicyError
+from isaaclab_arena.policy.action_chunking import ActionChunkingState, ActionChunks, ActionChunkScheduler
+
+ROWS, LENGTH, WIDTH = 3, 2, 1
+
+
+def fresh() -> ActionChunks:
+    return ActionChunks.empty(ROWS, chunk_length=LENGTH, action_dim=WIDTH, device=torch.device("cpu"))
+
+
+def filled(chunks: ActionChunks, first: int) -> ActionChunks:
+    """Give every row that needs one a chunk of the numbers ``first``, ``first + 1``."""
+    rows = chunks.needs_chunk().nonzero().flatten()
+    new = torch.arange(first, first + LENGTH, dtype=torch.float32)[None, :, None].expand(len(rows), -1, WIDTH)
+    return chunks.refilled(rows, new)
+
+
+def test_nothing_is_needed_before_a_row_has_begun():
+    action, after = fresh().popped()
+    assert not fresh().needs_chunk().any()
+    assert torch.equal(action, torch.zeros(ROWS, WIDTH))
+    assert torch.equal(after.next_step, fresh().next_step)
+
+
+def test_a_row_plays_its_chunk_to_the_end_and_then_needs_another():
+    chunks = filled(fresh().restarted(torch.tensor([0, 1, 2])), 10)
+    for expected in (10.0, 11.0):
+        assert not chunks.needs_chunk().any()
+        action, chunks = chunks.popped()
+        assert action.flatten().tolist() == [expected] * ROWS
+    assert chunks.needs_chunk().all()
+
+
+def test_a_row_that_starts_again_in_the_middle_of_its_chunk_leaves_the_others_in_the_middle_of_theirs():
+    _, chunks = filled(fresh().restarted(torch.tensor([0, 1, 2])), 10).popped()
+    chunks = chunks.restarted(torch.tensor([1]))
+    assert chunks.needs_chunk().tolist() == [False, True, False]
+    action, chunks = filled(chunks, 20).popped()
+    assert action.flatten().tolist() == [11.0, 20.0, 11.0]
+    assert chunks.needs_chunk().tolist() == [True, False, True]
+
+
+def test_a_row_at_rest_needs_nothing_and_does_nothing():
+    chunks = filled(fresh().restarted(torch.tensor([0, 1, 2])), 10).rested(torch.tensor([2]))
+    for _ in range(LENGTH):
+        action, chunks = chunks.popped()
+        assert action[2] == 0
+    assert chunks.needs_chunk().tolist() == [True, True, False]
+
+
+def test_chunks_are_values_that_nothing_changes():
+    before = filled(fresh().restarted(torch.tensor([0, 1, 2])), 10)
+    copies = [before.actions.clone(), before.next_step.clone(), before.active.clone()]
+    filled(before.popped()[1].restarted(torch.tensor([0])), 20).rested(torch.tensor([1]))
+    assert all(map(torch.equal, copies, [before.actions, before.next_step, before.active]))
+
+
+def scheduler(**changes) -> ActionChunkScheduler:
+    sizes = {"num_envs": ROWS, "action_chunk_length": LENGTH, "action_horizon": 3, "action_dim": WIDTH}
+    return ActionChunkScheduler(**{**sizes, "device": "cpu", **changes})
+
+
+def counting(first: int) -> torch.Tensor:
+    """Return a network's answer for all rows: ``first``, ``first + 1`` and so on."""
+    return torch.arange(first, first + 3, dtype=torch.float32)[None, :, None].expand(ROWS, -1, WIDTH)
+
+
+def never() -> torch.Tensor:
+    raise AssertionError("no row needs a chunk")
+
+
+def test_a_scheduler_asks_only_when_a_row_has_played_its_chunk():
+    chunks = scheduler()
+    played = [chunks.get_action(fetch)[0].item() for fetch in (lambda: counting(10), never, lambda: counting(20))]
+    assert played == [10.0, 11.0, 20.0]
+    assert chunks.current_action_index.tolist() == [1] * ROWS
+
+
+def test_rows_that_are_reset_take_a_new_chunk_and_the_others_go_on_with_theirs():
+    chunks = scheduler()
+    chunks.get_action(lambda: counting(10))
+    chunks.reset(torch.tensor([1]))
+    assert chunks.env_requires_new_chunk.tolist() == [False, True, False]
+    assert chunks.current_action_index.tolist() == [1, -1, 1]
+    assert chunks.get_action(lambda: counting(20)).flatten().tolist() == [11.0, 20.0, 11.0]
+    chunks.reset()
+    assert chunks.env_requires_new_chunk.all()
+    chunks.get_action(lambda: counting(30))
+    chunks.reset(slice(0, 2))
+    assert chunks.env_requires_new_chunk.tolist() == [True, True, False]
+
+
+def test_a_scheduler_keeps_actions_in_the_precision_it_is_told():
+    assert scheduler(dtype=torch.float64).get_action(lambda: counting(0)).dtype == torch.float64
+
+
+def test_what_does_not_fit_a_scheduler_is_refused():
+    with pytest.raises(ValueError, match=r"action_chunk_length is 4, it must be between 1 and .*, which is 3"):
+        scheduler(action_chunk_length=4)
+    with pytest.raises(PolicyError, match=r"a chunk of shape \(3, 1, 1\) was fetched; due is \(3, 2 or more, 1\)"):
+        scheduler().get_action(lambda: counting(0)[:, :1])
+    with pytest.raises(PolicyError, match=r"shape \(1, 3, 1\)"):
+        scheduler().get_action(lambda: counting(0)[:1])
+
+
+def test_a_scheduler_has_its_earlier_name_too():
+    assert ActionChunkingState is ActionChunkScheduler
