@@ -125,9 +125,15 @@ class StoredDataset(ABC):
         """Yield the pictures of an episode. Shape of each: (height, width, 3), uint8.
 
         Raises:
-            StorageError: If the video cannot be read, or lacks a frame.
+            StorageError: If the feature is no video, or it cannot be read, or lacks a frame.
         """
         episode = self.episodes[episode_index]
+        if feature not in episode.videos:
+            said = self.features.get(feature, {}).get("dtype", "nothing")
+            raise StorageError(
+                f"{self.root / layout.INFO_FILE}: features: {plain_text(feature)[:200]}: "
+                f"dtype must be 'video' for pictures, got '{plain_text(said)[:78]}'"
+            )
         path, first = episode.videos[feature]
         height, width = frame_size(self.features[feature]["shape"])
         found = regular_file(path, self.root)

@@ -136,6 +136,9 @@ def read_frames(
         if not container.streams.video:
             raise StorageError(f"{path} holds no video")
         stream = container.streams.video[0]
+        # PyAV's annotations do not say that there is none where the file names a codec that nobody knows.
+        if stream.codec_context is None:
+            raise StorageError(f"{path} holds a video of an unknown codec")
         most = (size[0] + _FILLED_UP) * (size[1] + _FILLED_UP)
         if stream.codec_context.height * stream.codec_context.width > most:
             found = (stream.codec_context.height, stream.codec_context.width)
