@@ -151,7 +151,9 @@ class _RankRun:
                 job = assigned.job
                 self._exchange.follow(job.config.name)
                 publisher.start_job(job.config.name, num_episodes=self._episodes_of_total(assigned))
-                report = runner.run(job, [ProgressObserver(publisher), *assigned.observers], supply=assigned.supply)
+                observers = [ProgressObserver(publisher), *assigned.observers]
+                with heard_by(publisher.hear):
+                    report = runner.run(job, observers, supply=assigned.supply)
                 failed = report.status is ReportedStatus.FAILED
                 if report.status is not ReportedStatus.INTERRUPTED:
                     publisher.finish_job(failed=failed)

@@ -52,7 +52,7 @@ def copy_episodes(sources: Sequence[tuple[int, Path]], target: Path) -> None:
     with hdf5_errors("write", target), h5py.File(target, "x") as file:
         data = file.create_group(DATA_GROUP)
         total, env_args = 0, "{}"
-        counted = told(sources, f"consolidating {_final_name(target)}")
+        counted = told(sources, "consolidating", _final_name(target))
         for path, group_of_sources in groupby(counted, key=lambda source: source[1]):
             with opened(path) as source:
                 env_args = str(source.attributes(source.data).get("env_args", env_args))
@@ -83,7 +83,7 @@ def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> bool:
     with hdf5_errors("write", target):
         with target.open("xb", buffering=_WRITE_BYTES) as file, ExitStack() as kept_open:
             writer, datasets = DatasetWriter(file), _Datasets(kept_open)
-            for index, path in told(sources, f"consolidating {_final_name(target)}"):
+            for index, path in told(sources, "consolidating", _final_name(target)):
                 block = (
                     _block_of_part(path)
                     if episode_index_of_file(path.name) is not None

@@ -98,7 +98,7 @@ def read_recordings(job_directory: Path, job: str, rows: Iterable[CommitRow]) ->
             unreadable.append((path, damage(error)))
         else:
             copies += _copies(path, indices, by_index, examiner)
-    for path, index in told(list(episode_files(job_directory)), f"checking job '{job}'"):
+    for path, index in told(list(episode_files(job_directory)), "checking", f"job '{job}'"):
         _check_opens(path)
         copies += _copies(path, [index], by_index, examiner)
     return JobRecordings(copies=tuple(copies), unreadable=tuple(unreadable))
