@@ -36,7 +36,7 @@ _LISTENER: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 @contextmanager
 def heard_by(listener: Listener) -> Iterator[None]:
-    """Within the ``with`` block, let somebody know how far long work of this thread has come, and None at its end."""
+    """Let somebody know how far long work of this thread has come; None at the end of the ``with`` block."""
     token = _LISTENER.set(listener)
     try:
         yield
@@ -60,7 +60,7 @@ def told(
     Args:
         items: What is gone through.
         doing: What is done with them, in a word: ``checking``.
-        what: What they are part of, such as ``job 'lift'``; a line is ``checking job 'lift': 4,000 of 12,000 episodes``.
+        what: What they are part of, ``job 'lift'``; a line is ``checking job 'lift': 4,000 of 12,000 episodes``.
         unit: What an item is.
         interval_s: Time between two lines [s].
         now_s: Tells the time [s].
@@ -69,14 +69,12 @@ def told(
     listener = _LISTENER.get()
     say = say or (_LOG.info if listener is None else _LOG.debug)
     last_s = now_s()
-    try:
-        for number, item in enumerate(items):
-            if listener is not None:
-                listener(LongWork(doing, number, len(items)))
-            if now_s() - last_s >= interval_s:
-                last_s = now_s()
-                say(f"{doing} {what}: {number:,} of {len(items):,} {unit}")
-            yield item
-    finally:
+    for number, item in enumerate(items):
         if listener is not None:
-            listener(None)
+            listener(LongWork(doing, number, len(items)))
+        if now_s() - last_s >= interval_s:
+            last_s = now_s()
+            say(f"{doing} {what}: {number:,} of {len(items):,} {unit}")
+        yield item
+    if listener is not None:
+        listener(LongWork(doing, len(items), len(items)))

@@ -4,7 +4,8 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from typing import Self
 
 from rich.console import Console, Group, RenderableType
@@ -155,6 +156,9 @@ def _cells(report: RankReport) -> tuple[Text, ...]:
         waiting = "has not started yet" if report.fate is RankFate.WORKING else "has died"
         return Text(str(report.rank)), Text("-"), Text(waiting), *(Text("-") for _ in range(4))
     doing = status.current_job or str(status.state)
+    long_work = status.long_work if report.alive else None
+    if long_work is not None:
+        doing = f"{doing}: {_long_work(long_work, [status])}"
     if report.fate is not RankFate.WORKING:
         doing = str(report.fate) if status.current_job is None else f"{report.fate} in {status.current_job}"
     episodes = _of(status.episodes_done, status.episodes_total)
@@ -165,7 +169,7 @@ def _cells(report: RankReport) -> tuple[Text, ...]:
         episodes,
         _percentage(status.successes, status.scored),
         str(status.errors),
-        f"{status.steps_per_s:,.0f}" if report.alive else "-",
+        f"{status.steps_per_s:,.0f}" if report.alive and long_work is None else "-",
     )
     return tuple(Text(cell) for cell in cells)
 
@@ -173,19 +177,41 @@ def _cells(report: RankReport) -> tuple[Text, ...]:
 def _overall(reports: Sequence[RankReport], fraction: float, elapsed_s: float) -> str:
     statuses = _statuses(reports)
     jobs_total = sum(status.jobs_total for status in statuses)
+    # Not all is done as long as a rank has a job, though all of its episodes may be.
+    has_job = any(report.fate is RankFate.WORKING and report.status and report.status.current_job for report in reports)
     parts = [
-        f"{fraction:.0%}",
+        f"{min(fraction, 0.99 if has_job else 1.0):.0%}",
         # Where ranks share jobs, each counts its part of one, and the sum would say nothing.
         *([f"jobs {sum(status.jobs_done for status in statuses)}/{jobs_total}"] if jobs_total else []),
         f"episodes {sum(status.episodes_done for status in statuses)}",
         "success "
         + _percentage(sum(status.successes for status in statuses), sum(status.scored for status in statuses)),
-        f"{sum(report.status.steps_per_s for report in reports if report.status and report.alive):,.0f} steps/s",
+        *_doings(_statuses([report for report in reports if report.alive])),
         f"{_clock(elapsed_s)} gone",
     ]
     if 0.0 < fraction < 1.0:
         parts.append(f"{_clock(elapsed_s * (1.0 - fraction) / fraction)} left")
     return ", ".join(parts)
+
+
+def _doings(alive: Sequence[RankStatus]) -> Iterator[str]:
+    """Yield how fast ranks make steps, and what those that make none do instead; nothing of steps if all do."""
+    busy: defaultdict[str, list[RankStatus]] = defaultdict(list)
+    stepping = []
+    for status in alive:
+        if status.long_work is not None:
+            busy[status.long_work].append(status)
+        elif not status.state.is_final:
+            stepping.append(status)
+    if stepping or not busy:
+        yield f"{sum(status.steps_per_s for status in stepping or alive):,.0f} steps/s"
+    yield from (_long_work(doing, statuses) for doing, statuses in busy.items())
+
+
+def _long_work(doing: str, statuses: Sequence[RankStatus]) -> str:
+    done = sum(status.long_work_done for status in statuses)
+    total = sum(status.long_work_total for status in statuses)
+    return f"{doing} {done:,} of {total:,} episodes"
 
 
 def _of(done: int, total: int) -> str:

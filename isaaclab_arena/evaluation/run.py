@@ -29,6 +29,7 @@ from isaaclab_arena.evaluation.start_up import StartedRun, start_run
 from isaaclab_arena.evaluation.work import work_of_rank
 from isaaclab_arena.evaluation.work_queue import AssignedJob
 from isaaclab_arena.logs import log_file
+from isaaclab_arena.long_work import heard_by
 from isaaclab_arena.results.freshness import tables_are_current
 from isaaclab_arena.storage.attempts import Attempt
 from isaaclab_arena.storage.job_reports import ReportedStatus

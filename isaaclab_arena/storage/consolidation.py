@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isaaclab_arena.errors import StorageError
+from isaaclab_arena.long_work import told
 from isaaclab_arena.storage.atomic import flush_to_disk, storage_errors, written_in_place
 from isaaclab_arena.storage.dataset_assembly import make_dataset
 from isaaclab_arena.storage.hdf5 import list_episodes, read_attributes, verify_episodes
@@ -64,7 +65,7 @@ def _consolidate(sources: Mapping[int, Path], dataset: Path) -> tuple[int, ...]:
             make_dataset(sorted(everything.items()), temporary)
             # The parts are removed next, so the dataset must survive a power failure.
             flush_to_disk(temporary)
-    for part in sources.values():
+    for part in told(sources.values(), "tidying up", dataset.name):
         with storage_errors("remove", part):
             part.unlink(missing_ok=True)
     return indices
