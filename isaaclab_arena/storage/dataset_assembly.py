@@ -14,9 +14,10 @@ from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.episode_structure import EpisodeStructure
 from isaaclab_arena.storage.episode_template import EpisodeBlock
 from isaaclab_arena.storage.hdf5 import verify_episodes
-from isaaclab_arena.storage.hdf5_file import OpenRecording, hdf5_errors, mapped, num_samples_of, opened
+from isaaclab_arena.storage.hdf5_file import OpenRecording, hdf5_errors, mapped, opened
 from isaaclab_arena.storage.hdf5_types import top_attributes
 from isaaclab_arena.storage.layout import ACTIONS, DATA_GROUP, demo_name, episode_index_of_file
+from isaaclab_arena.storage.recorded_episode import num_samples_of
 from isaaclab_arena.storage.recording_image import DatasetWriter, block_of
 
 _WRITE_BYTES = 1 << 20

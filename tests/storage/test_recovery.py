@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 import h5py
+import numpy as np
 import pytest
 
 from isaaclab_arena.errors import StorageError
@@ -264,6 +265,19 @@ def test_a_damaged_episode_is_left_out_of_the_dataset_and_the_old_file_is_kept(t
     with h5py.File(job.dataset) as file:
         assert file["data"].attrs["env_args"] == '{"env_name": "lift", "type": 2}'
         assert file["data"].attrs["total"] == 15
+
+
+@pytest.mark.parametrize("said", [np.uint64(2**64 - 1), np.int64(2**62), np.int64(-1)])
+def test_an_episode_with_an_impossible_number_of_steps_runs_again(tmp_path, job, said):
+    job.finish(0, 1)
+    job.consolidate()
+    with h5py.File(job.dataset, "r+") as file:
+        file["data/demo_1"].attrs["num_samples"] = said
+    job.finish(2)
+    recovery = recover(tmp_path)
+    assert recovery.jobs[0].finished == ((0, 1), (2, 3))
+    assert any(f"an episode says that it has {said} control steps" in note for note in recovery.notes)
+    assert job.recorded() == {"dataset_lift.hdf5": [0, 2]}
 
 
 def test_an_unreadable_dataset_is_set_aside_and_its_episodes_run_again(tmp_path, job):
