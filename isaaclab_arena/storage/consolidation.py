@@ -8,7 +8,7 @@ from isaaclab_arena.errors import StorageError
 from isaaclab_arena.long_work import told
 from isaaclab_arena.storage.atomic import flush_to_disk, storage_errors, written_in_place
 from isaaclab_arena.storage.dataset_assembly import make_dataset
-from isaaclab_arena.storage.hdf5 import list_episodes, read_attributes, verify_episodes
+from isaaclab_arena.storage.hdf5 import list_episodes, read_checksums, verify_episodes
 from isaaclab_arena.storage.layout import demo_name, episode_index_of_file
 
 
@@ -56,8 +56,7 @@ def _consolidate(sources: Mapping[int, Path], dataset: Path) -> tuple[int, ...]:
     kept = list_episodes(dataset) if dataset.exists() else []
     # While this process was stopped, another one may have taken it for dead and have done this for it.
     sources = {index: part for index, part in sources.items() if part.exists() or index not in kept}
-    for index in kept:
-        _refuse_different(index, dataset, sources.get(index))
+    _refuse_different(dataset, {index: sources[index] for index in kept if index in sources})
     everything = {**sources, **dict.fromkeys(kept, dataset)}
     indices = tuple(sorted(everything))
     if sources:
@@ -82,9 +81,10 @@ def _damage(sources: Mapping[int, Path]) -> dict[int, str]:
     return reasons
 
 
-def _refuse_different(episode_index: int, dataset: Path, part: Path | None) -> None:
-    if part is None:
-        return
-    kept, new = (read_attributes(path, episode_index).get("checksum") for path in (dataset, part))
-    if kept != new:
-        raise StorageError(f"{dataset} and {part} both hold {demo_name(episode_index)}, with different content")
+def _refuse_different(dataset: Path, parts: Mapping[int, Path]) -> None:
+    """Refuse parts that hold other content than the same episodes of a dataset."""
+    kept = read_checksums(dataset, parts) if parts else []
+    comparing = told(parts.items(), "comparing", dataset.name)
+    for (index, part), checksum in zip(comparing, kept, strict=True):
+        if read_checksums(part, [index]) != [checksum]:
+            raise StorageError(f"{dataset} and {part} both hold {demo_name(index)}, with different content")

@@ -105,6 +105,12 @@ class OpenRecording:
                 values[attribute.name.decode(errors="replace")] = value
         return values
 
+    def attribute(self, group: h5py.h5g.GroupID, name: str) -> AttributeValue | None:
+        """Return an attribute of a group; None if it has none of that name that is one text or one number."""
+        if not h5py.h5a.exists(group, name.encode()):
+            return None
+        return _scalar(h5py.h5a.open(group, name.encode()))
+
     def verified_attributes(self, episode_index: int) -> dict[str, AttributeValue]:
         """Return the attributes of an episode whose arrays are what was written."""
         group = self.group(episode_index)

@@ -10,7 +10,7 @@ import pytest
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.storage import hdf5, job_repair
+from isaaclab_arena.storage import hdf5, hdf5_file, job_repair
 from isaaclab_arena.storage.hdf5 import read_attributes
 from isaaclab_arena.storage.job_reports import ReportedStatus
 from isaaclab_arena.storage.json_values import json_line
@@ -591,6 +591,42 @@ def test_committed_parts_are_consolidated_at_the_end_of_a_run_and_others_stay(tm
 
 
 # Size
+
+
+class CountingFile(h5py.File):
+    """A file of HDF5 that counts how many were opened."""
+
+    opened = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        type(self).opened += 1
+        super().__init__(*args, **kwargs)
+
+
+@pytest.mark.parametrize("left", ["no lines", "lines", "whole parts beside the dataset"])
+def test_repairing_more_episodes_opens_no_more_of_them_with_the_library(tmp_path, monkeypatch, left):
+    """It takes a millisecond to open a file in that way and to read all of its attributes."""
+    opened = []
+    for number in (3, 12):
+        job = JobOnDisk(tmp_path / str(number))
+        rows = [job.row(index) for index in range(number)]
+        parts = [job.write_part(row) for row in rows]
+        if left != "no lines":
+            job.commit(*rows)
+        if left == "whole parts beside the dataset":
+            contents = [part.read_bytes() for part in parts]
+            job.consolidate()
+            job.part(0).parent.mkdir()
+            for part, content in zip(parts, contents, strict=True):
+                part.write_bytes(content)
+        with monkeypatch.context() as patches:
+            patches.setattr(hdf5_file.h5py, "File", CountingFile)
+            CountingFile.opened = 0
+            (recovered,) = recover(tmp_path / str(number), planned(num_episodes=20)).jobs
+        assert recovered.finished == ((0, number),)
+        opened.append(CountingFile.opened)
+    # Parts that are in the dataset already are opened once, to compare.
+    assert opened[1] - opened[0] == (9 if left == "whole parts beside the dataset" else 0)
 
 
 def test_a_hundred_thousand_episodes_are_looked_at_in_seconds(tmp_path, job):
