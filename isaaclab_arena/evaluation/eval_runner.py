@@ -47,13 +47,38 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str], import_s: float | None) -> int:
-    options, unknown = read_command_line(EvalOptions, arguments, program=PROGRAM)
-    refuse_unknown(unknown, options)
+    options = _options(arguments)
     launched = launch_if_asked(options, module=PROGRAM, arguments=arguments)
     if launched is not None:
         return launched
     options.check()
     context = DistributedContext.from_environment(device=options.device)
+    request = _request(options, arguments, import_s=import_s, may_import=not options.no_import)
+    return show_variations(request.jobs) if options.list_variations else execute(request, context)
+
+
+def asked_for(arguments: Sequence[str], *, may_import: bool) -> RunRequest:
+    """Return what a command line asks for; nothing is run.
+
+    Args:
+        arguments: Arguments after the program's name.
+        may_import: Whether jobs may name code that is not registered; the command line may refuse that too.
+
+    Raises:
+        ConfigError: If the job file is not there or wrong.
+        SystemExit: If an option is malformed.
+    """
+    options = _options(arguments)
+    return _request(options, arguments, import_s=None, may_import=may_import and not options.no_import)
+
+
+def _options(arguments: Sequence[str]) -> EvalOptions:
+    options, unknown = read_command_line(EvalOptions, arguments, program=PROGRAM)
+    refuse_unknown(unknown, options)
+    return options
+
+
+def _request(options: EvalOptions, arguments: Sequence[str], *, import_s: float | None, may_import: bool) -> RunRequest:
     jobs_file = load_jobs_file(options.eval_jobs_config, options.job_defaults())
     jobs = resolve_jobs(
         jobs_file.jobs,
@@ -61,11 +86,9 @@ def _run(arguments: Sequence[str], import_s: float | None) -> int:
         overrides=options.policy_overrides(),
         policy_batch=options.fixed_policy_batch(),
         device=options.device,
-        may_import=not options.no_import,
+        may_import=may_import,
     )
-    if options.list_variations:
-        return show_variations(jobs)
-    request = RunRequest(
+    return RunRequest(
         jobs=jobs,
         config_hash=agreed_hash(jobs_file.config_hash, [job.saved_conditions for job in jobs]),
         source_file=jobs_file.path,
@@ -73,7 +96,6 @@ def _run(arguments: Sequence[str], import_s: float | None) -> int:
         options=options,
         import_s=import_s,
     )
-    return execute(request, context)
 
 
 if __name__ == "__main__":

@@ -70,6 +70,20 @@ def _run(arguments: Sequence[str], import_s: float | None) -> int:
         return launched
     options.check()
     context = DistributedContext.from_environment(device=options.device)
+    request = _request(options, rest, arguments, import_s=import_s)
+    return show_variations(request.jobs) if options.list_variations else execute(request, context)
+
+
+def asked_for(arguments: Sequence[str], *, may_import: bool) -> RunRequest:
+    """Return what a command line asks for; nothing is run. See `eval_runner.asked_for`."""
+    options, rest = read_command_line(PolicyOptions, arguments, program=PROGRAM)
+    options = dataclasses.replace(options, no_import=options.no_import or not may_import)
+    return _request(options, rest, arguments, import_s=None)
+
+
+def _request(
+    options: PolicyOptions, rest: Sequence[str], arguments: Sequence[str], *, import_s: float | None
+) -> RunRequest:
     jobs_file = read_jobs({"jobs": [job_block(options, rest)]}, source=_SOURCE, defaults=options.job_defaults())
     jobs = resolve_jobs(
         jobs_file.jobs,
@@ -79,9 +93,7 @@ def _run(arguments: Sequence[str], import_s: float | None) -> int:
         device=options.device,
         may_import=not options.no_import,
     )
-    if options.list_variations:
-        return show_variations(jobs)
-    request = RunRequest(
+    return RunRequest(
         jobs=jobs,
         config_hash=agreed_hash(jobs_file.config_hash, [job.saved_conditions for job in jobs]),
         source_file=None,
@@ -89,7 +101,6 @@ def _run(arguments: Sequence[str], import_s: float | None) -> int:
         options=options,
         import_s=import_s,
     )
-    return execute(request, context)
 
 
 def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:

@@ -165,12 +165,13 @@ def _carried(found: Mapping[str, AttributeValue]) -> Carried:
         job=found.get("job"),
         seed=found.get("seed"),
         episode_index=found.get("episode_index"),
-        config_hash=_config_hash(found.get("provenance")),
+        config_hash=recorded_config_hash(found.get("provenance")),
         line=str(found.get(COMMIT_ATTRIBUTE, "")),
     )
 
 
-def _config_hash(provenance: object) -> str | None:
+def recorded_config_hash(provenance: AttributeValue | None) -> str | None:
+    """Return the hash of the run's resolved jobs that a recording's provenance says, None where it says none."""
     try:
         said = parsed_mapping(provenance, "the provenance").get("config_hash")
     except StorageError:
