@@ -1,6 +1,7 @@
 """From a file per episode, which survives any crash, to one dataset per job, which people want to have."""
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from isaaclab_arena.storage.atomic import flush_to_disk, storage_errors, written
 from isaaclab_arena.storage.dataset_assembly import make_dataset
 from isaaclab_arena.storage.hdf5 import list_episodes, read_checksums, verify_episodes
 from isaaclab_arena.storage.layout import demo_name, episode_index_of_file
+
+_REMOVED_AT_ONCE = 8
+_MANY = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +68,28 @@ def _consolidate(sources: Mapping[int, Path], dataset: Path) -> tuple[int, ...]:
             make_dataset(sorted(everything.items()), temporary)
             # The parts are removed next, so the dataset must survive a power failure.
             flush_to_disk(temporary)
-    for part in told(sources.values(), "tidying up", dataset.name):
-        with storage_errors("remove", part):
-            part.unlink(missing_ok=True)
+    _remove(list(sources.values()), dataset)
     return indices
+
+
+def _remove(parts: Sequence[Path], dataset: Path) -> None:
+    """Remove files that a dataset has taken in, many of them several at a time.
+
+    Some file systems take milliseconds for each, over a network or because they hand the blocks back to the disk, and
+    do several in the same time.
+    """
+    if len(parts) < _MANY:
+        for part in parts:
+            _remove_one(part)
+        return
+    with ThreadPoolExecutor(_REMOVED_AT_ONCE) as pool:
+        for _ in zip(told(parts, "tidying up", dataset.name), pool.map(_remove_one, parts), strict=True):
+            pass
+
+
+def _remove_one(part: Path) -> None:
+    with storage_errors("remove", part):
+        part.unlink(missing_ok=True)
 
 
 def _damage(sources: Mapping[int, Path]) -> dict[int, str]:
@@ -83,7 +105,9 @@ def _damage(sources: Mapping[int, Path]) -> dict[int, str]:
 
 def _refuse_different(dataset: Path, parts: Mapping[int, Path]) -> None:
     """Refuse parts that hold other content than the same episodes of a dataset."""
-    kept = read_checksums(dataset, parts) if parts else []
+    if not parts:
+        return
+    kept = read_checksums(dataset, parts)
     comparing = told(parts.items(), "comparing", dataset.name)
     for (index, part), checksum in zip(comparing, kept, strict=True):
         if read_checksums(part, [index]) != [checksum]:
