@@ -2,6 +2,7 @@
 
 import io
 import random
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +27,7 @@ def pages_of(content: bytes) -> list[int]:
     return [largest_page(io.BytesIO(content), chunk_of(column)) for column in columns]
 
 
-def written(table: pa.Table, **options) -> bytes:
+def written(table: pa.Table, **options: Any) -> bytes:
     file = io.BytesIO()
     parquet.write_table(table, file, **options)
     return file.getvalue()
@@ -74,7 +75,7 @@ def test_one_page_of_a_small_file_may_be_large():
 def test_a_table_with_a_page_that_unfolds_too_far_is_refused_before_any_of_it_is_read(tmp_path, named):
     num_rows = 9_000_000
     columns = {"index": np.zeros(num_rows, np.int32), "action": np.zeros(num_rows, np.int32), named: np.zeros(num_rows)}
-    one_page = {"max_rows_per_page": num_rows, "row_group_size": num_rows, "write_batch_size": num_rows}
+    one_page: dict[str, Any] = {"max_rows_per_page": num_rows, "row_group_size": num_rows, "write_batch_size": num_rows}
     path = tmp_path / "table.parquet"
     parquet.write_table(
         pa.table(columns), path, use_dictionary=False, compression="zstd", data_page_size=1 << 30, **one_page
