@@ -37,7 +37,7 @@ def make_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> None:
         return
     target.unlink(missing_ok=True)
     copy_episodes(sources, target)
-    verify_episodes(target, [index for index, _ in sources])
+    verify_episodes(target, told([index for index, _ in sources], "verifying", _final_name(target)))
 
 
 def copy_episodes(sources: Sequence[tuple[int, Path]], target: Path) -> None:
