@@ -1,8 +1,11 @@
-"""Saying now and then how far something long has come."""
+"""Saying how far something long has come: to whoever shows it, or in a line now and then."""
 
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TypeVar
 
 _LOG = logging.getLogger(__name__)
@@ -11,26 +14,67 @@ _INTERVAL_S = 2.0
 Item = TypeVar("Item")
 
 
+@dataclass(frozen=True, slots=True)
+class LongWork:
+    """How far something has come.
+
+    Attributes:
+        doing: What is done, in a word: ``consolidating``.
+        done: How many are done.
+        total: How many there are.
+    """
+
+    doing: str
+    done: int
+    total: int
+
+
+Listener = Callable[[LongWork | None], None]
+
+_LISTENER: ContextVar[Listener | None] = ContextVar("listener", default=None)
+
+
+@contextmanager
+def heard_by(listener: Listener) -> Iterator[None]:
+    """Let somebody know how far long work of this thread has come; None at the end of the ``with`` block."""
+    token = _LISTENER.set(listener)
+    try:
+        yield
+    finally:
+        _LISTENER.reset(token)
+        listener(None)
+
+
 def told(
     items: Collection[Item],
     doing: str,
+    what: str,
     *,
+    unit: str = "episodes",
     interval_s: float = _INTERVAL_S,
     now_s: Callable[[], float] = time.monotonic,
-    say: Callable[[str], None] = _LOG.info,
+    say: Callable[[str], None] | None = None,
 ) -> Iterator[Item]:
-    """Yield items, and say every now and then how many of them are done; of what is over soon nothing is said.
+    """Yield items, and tell how many of them are done: see `heard_by`, or else lines; of what is over soon none.
 
     Args:
         items: What is gone through.
-        doing: What is done with them, such as ``checking job 'lift'``, to which ``4,000 of 12,000 episodes`` is added.
+        doing: What is done with them, in a word: ``checking``.
+        what: What they are part of, ``job 'lift'``; a line is ``checking job 'lift': 4,000 of 12,000 episodes``.
+        unit: What an item is.
         interval_s: Time between two lines [s].
         now_s: Tells the time [s].
-        say: Takes a line.
+        say: Takes a line; by default the log, where they are for people only if nobody listens.
     """
+    listener = _LISTENER.get()
+    say = say or (_LOG.info if listener is None else _LOG.debug)
     last_s = now_s()
     for number, item in enumerate(items):
+        if listener is not None:
+            listener(LongWork(doing, number, len(items)))
         if now_s() - last_s >= interval_s:
             last_s = now_s()
-            say(f"{doing}: {number:,} of {len(items):,} episodes")
+            say(f"{doing} {what}: {number:,} of {len(items):,} {unit}")
         yield item
+    if listener is not None:
+        listener(LongWork(doing, len(items), len(items)))

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from isaaclab_arena.distributed.process import machine_identity, process_start_ticks
 from isaaclab_arena.errors import StorageError
+from isaaclab_arena.long_work import LongWork
 
 _LOG = logging.getLogger(__name__)
 _SPEED_WINDOW = 10
@@ -65,6 +66,9 @@ class RankStatus:
         errors: Episodes that ended in an error.
         env_steps: Control steps summed over running rows.
         steps_per_s: The same per second, over the last beats [1/s].
+        long_work: What it does instead of steps, in a word such as ``consolidating``; None while it does nothing long.
+        long_work_done: How many episodes it has done that with.
+        long_work_total: How many there are.
         beat: Counts how often the file was written.
         updated_at: When, by the clock of its machine; for people.
     """
@@ -92,6 +96,9 @@ class RankStatus:
     errors: int = 0
     env_steps: int = 0
     steps_per_s: float = 0.0
+    long_work: str | None = None
+    long_work_done: int = 0
+    long_work_total: int = 0
     beat: int = 0
     updated_at: str = ""
 
@@ -170,6 +177,7 @@ class StatusPublisher:
         self._status = status
         self._interval_s = interval_s
         self._env_steps = status.env_steps
+        self._long_work: LongWork | None = None
         self._episodes_left = 0
         self._corrects_total = True
         self._silent = False
@@ -275,6 +283,10 @@ class StatusPublisher:
         """Count control steps of running rows. Cheap: called in every step."""
         self._env_steps += number
 
+    def hear(self, long_work: LongWork | None) -> None:
+        """Say how far something long has come, None if there is nothing. Cheap: called for every episode."""
+        self._long_work = long_work
+
     def count_episode(self, *, success: bool | None, error: bool = False) -> None:
         """Count a finished episode.
 
@@ -319,11 +331,15 @@ class StatusPublisher:
     def _next_beat(self) -> RankStatus:
         self._recent.append((time.monotonic(), self._env_steps))
         (since, steps), (now, steps_now) = self._recent[0], self._recent[-1]
+        work = self._long_work
         return dataclasses.replace(
             self._status,
             env_steps=steps_now,
             steps_per_s=round((steps_now - steps) / (now - since), 1) if now > since else 0.0,
             job_stepping_s=0.0 if self._stepping_since is None else round(now - self._stepping_since, 1),
+            long_work=None if work is None else work.doing,
+            long_work_done=0 if work is None else work.done,
+            long_work_total=0 if work is None else work.total,
             beat=self._status.beat + 1,
             updated_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )

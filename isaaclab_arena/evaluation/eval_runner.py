@@ -47,14 +47,47 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str], import_s: float | None) -> int:
-    options, rest = read_command_line(EvalOptions, arguments, program=PROGRAM)
-    overrides, unknown = split_overrides(rest)
-    refuse_unknown(unknown, options)
+    options, overrides = _read(arguments)
     launched = launch_if_asked(options, module=PROGRAM, arguments=arguments)
     if launched is not None:
         return launched
     options.check()
     context = DistributedContext.from_environment(device=options.device)
+    request = _request(options, overrides, arguments, import_s=import_s, may_import=not options.no_import)
+    return show_variations(request.jobs) if options.list_variations else execute(request, context)
+
+
+def asked_for(arguments: Sequence[str], *, may_import: bool) -> RunRequest:
+    """Return what a command line asks for; nothing is run.
+
+    Args:
+        arguments: Arguments after the program's name.
+        may_import: Whether jobs may name code that is not registered; the command line may refuse that too.
+
+    Raises:
+        ConfigError: If the job file is not there or wrong.
+        SystemExit: If an option is malformed.
+    """
+    options, overrides = _read(arguments)
+    return _request(options, overrides, arguments, import_s=None, may_import=may_import and not options.no_import)
+
+
+def _read(arguments: Sequence[str]) -> tuple[EvalOptions, Sequence[str]]:
+    """Return the options, and the overrides of an experiment's keys."""
+    options, rest = read_command_line(EvalOptions, arguments, program=PROGRAM)
+    overrides, unknown = split_overrides(rest)
+    refuse_unknown(unknown, options)
+    return options, overrides
+
+
+def _request(
+    options: EvalOptions,
+    overrides: Sequence[str],
+    arguments: Sequence[str],
+    *,
+    import_s: float | None,
+    may_import: bool,
+) -> RunRequest:
     read = load_jobs_file(options.eval_jobs_config, options.job_defaults(), overrides=overrides)
     jobs_file = limited(read, options.limit)
     jobs = resolve_jobs(
@@ -63,11 +96,9 @@ def _run(arguments: Sequence[str], import_s: float | None) -> int:
         overrides=options.policy_overrides(),
         policy_batch=options.fixed_policy_batch(),
         device=options.device,
-        may_import=not options.no_import,
+        may_import=may_import,
     )
-    if options.list_variations:
-        return show_variations(jobs)
-    request = RunRequest(
+    return RunRequest(
         jobs=jobs,
         config_hash=agreed_hash(jobs_file.config_hash, [job.saved_conditions for job in jobs]),
         source_file=jobs_file.path,
@@ -75,7 +106,6 @@ def _run(arguments: Sequence[str], import_s: float | None) -> int:
         options=options,
         import_s=import_s,
     )
-    return execute(request, context)
 
 
 if __name__ == "__main__":

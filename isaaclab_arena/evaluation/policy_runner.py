@@ -85,11 +85,22 @@ def _run(arguments: Sequence[str], import_s: float | None, options_class: type[P
         return launched
     options.check()
     context = DistributedContext.from_environment(device=options.device)
-    options = shared_by_ranks(options, context.world_size)
+    request = _request(shared_by_ranks(options, context.world_size), rest, arguments, import_s=import_s)
+    return show_variations(request.jobs) if options.list_variations else execute(request, context)
+
+
+def asked_for(arguments: Sequence[str], *, may_import: bool) -> RunRequest:
+    """Return what a command line asks for; nothing is run. See `eval_runner.asked_for`."""
+    options, rest = read_command_line(PolicyOptions, arguments, program=PROGRAM)
+    options = dataclasses.replace(options, no_import=options.no_import or not may_import)
+    return _request(options, rest, arguments, import_s=None)
+
+
+def _request(
+    options: PolicyOptions, rest: Sequence[str], arguments: Sequence[str], *, import_s: float | None
+) -> RunRequest:
     jobs_file, jobs = resolved_job(options, rest)
-    if options.list_variations:
-        return show_variations(jobs)
-    request = RunRequest(
+    return RunRequest(
         jobs=jobs,
         config_hash=agreed_hash(jobs_file.config_hash, [job.saved_conditions for job in jobs]),
         source_file=None,
@@ -97,7 +108,6 @@ def _run(arguments: Sequence[str], import_s: float | None, options_class: type[P
         options=options,
         import_s=import_s,
     )
-    return execute(request, context)
 
 
 def shared_by_ranks(options: PolicyOptions, world_size: int) -> PolicyOptions:

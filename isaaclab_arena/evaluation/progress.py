@@ -4,7 +4,8 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from typing import Self
 
 from rich.console import Console, Group, RenderableType
@@ -130,7 +131,7 @@ def progress_table(reports: Sequence[RankReport], *, elapsed_s: float) -> Render
     bar.add_column(ratio=1)
     bar.add_column(no_wrap=True)
     bar.add_row(
-        ProgressBar(total=1.0, completed=fraction), Text(", ".join([f"{fraction:.0%}", *_times(reports, elapsed_s)]))
+        ProgressBar(total=1.0, completed=fraction), Text(", ".join([_share(reports), *_times(reports, elapsed_s)]))
     )
     counts = Text(", ".join([*_counts(reports), *_preparing(reports)]), no_wrap=True, overflow="ellipsis")
     # The whole comes first, because a terminal that is too small cuts off what comes last.
@@ -139,7 +140,7 @@ def progress_table(reports: Sequence[RankReport], *, elapsed_s: float) -> Render
 
 def progress_line(reports: Sequence[RankReport], *, elapsed_s: float) -> str:
     """Return the state of the run in one line; see `progress_table`."""
-    parts = [f"{fraction_done(reports):.0%}", *_counts(reports), *_times(reports, elapsed_s), *_preparing(reports)]
+    parts = [_share(reports), *_counts(reports), *_times(reports, elapsed_s), *_preparing(reports)]
     line = ", ".join(parts)
     lost = [str(report.rank) for report in reports if report.fate in (RankFate.DEAD, RankFate.FAILED)]
     return f"{line}, lost ranks: {', '.join(lost)}" if lost else line
@@ -196,6 +197,9 @@ def _cells(report: RankReport) -> tuple[Text, ...]:
     doing = status.current_job or str(status.state)
     if status.preparing is not None and status.current_job is not None:
         doing = f"{status.current_job}: {status.preparing}"
+    long_work = status.long_work if report.alive else None
+    if long_work is not None:
+        doing = f"{doing}: {_long_work(long_work, [status])}"
     if report.fate is not RankFate.WORKING:
         doing = str(report.fate) if status.current_job is None else f"{report.fate} in {status.current_job}"
     episodes = _of(status.episodes_done, status.episodes_total)
@@ -206,9 +210,15 @@ def _cells(report: RankReport) -> tuple[Text, ...]:
         episodes,
         _percentage(status.successes, status.scored),
         str(status.errors),
-        f"{status.steps_per_s:,.0f}" if report.alive else "-",
+        f"{status.steps_per_s:,.0f}" if report.alive and long_work is None else "-",
     )
     return tuple(Text(cell) for cell in cells)
+
+
+def _share(reports: Sequence[RankReport]) -> str:
+    """Return how much is done; never all as long as a rank has a job, though all of its episodes may be."""
+    has_job = any(report.fate is RankFate.WORKING and report.status and report.status.current_job for report in reports)
+    return f"{min(fraction_done(reports), 0.99 if has_job else 1.0):.0%}"
 
 
 def _counts(reports: Sequence[RankReport]) -> list[str]:
@@ -220,7 +230,7 @@ def _counts(reports: Sequence[RankReport]) -> list[str]:
         f"episodes {sum(status.episodes_done for status in statuses)}",
         "success "
         + _percentage(sum(status.successes for status in statuses), sum(status.scored for status in statuses)),
-        f"{sum(report.status.steps_per_s for report in reports if report.status and report.alive):,.0f} steps/s",
+        *_doings(_statuses([report for report in reports if report.alive])),
     ]
 
 
@@ -233,6 +243,26 @@ def _preparing(reports: Sequence[RankReport]) -> list[str]:
     """Return what keeps the first rank that makes no steps yet from making them."""
     statuses = [report.status for report in reports if report.status and report.fate is RankFate.WORKING]
     return [f"{plain_text(each.current_job)}: {each.preparing}" for each in statuses if each.preparing][:1]
+
+
+def _doings(alive: Sequence[RankStatus]) -> Iterator[str]:
+    """Yield how fast ranks make steps, and what those that make none do instead; nothing of steps if all do."""
+    busy: defaultdict[str, list[RankStatus]] = defaultdict(list)
+    stepping = []
+    for status in alive:
+        if status.long_work is not None:
+            busy[status.long_work].append(status)
+        elif not status.state.is_final:
+            stepping.append(status)
+    if stepping or not busy:
+        yield f"{sum(status.steps_per_s for status in stepping or alive):,.0f} steps/s"
+    yield from (_long_work(doing, statuses) for doing, statuses in busy.items())
+
+
+def _long_work(doing: str, statuses: Sequence[RankStatus]) -> str:
+    done = sum(status.long_work_done for status in statuses)
+    total = sum(status.long_work_total for status in statuses)
+    return f"{doing} {done:,} of {total:,} episodes"
 
 
 def _of(done: int, total: int) -> str:

@@ -31,6 +31,7 @@ from isaaclab_arena.evaluation.start_up import StartedRun, start_run
 from isaaclab_arena.evaluation.work import work_of_rank
 from isaaclab_arena.evaluation.work_queue import AssignedJob
 from isaaclab_arena.logs import log_file
+from isaaclab_arena.long_work import heard_by
 from isaaclab_arena.results.freshness import tables_are_current
 from isaaclab_arena.storage.attempts import Attempt
 from isaaclab_arena.storage.job_reports import ReportedStatus
@@ -159,7 +160,9 @@ class _RankRun:
                 job = assigned.job
                 self._exchange.follow(job.config.name)
                 publisher.start_job(job.config.name, num_episodes=self._episodes_of_total(assigned))
-                report = runner.run(job, [ProgressObserver(publisher), *assigned.observers], supply=assigned.supply)
+                observers = [ProgressObserver(publisher), *assigned.observers]
+                with heard_by(publisher.hear):
+                    report = runner.run(job, observers, supply=assigned.supply)
                 failed = report.status is ReportedStatus.FAILED
                 if report.status is not ReportedStatus.INTERRUPTED:
                     publisher.finish_job(failed=failed)

@@ -1,14 +1,19 @@
 """From a file per episode, which survives any crash, to one dataset per job, which people want to have."""
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from isaaclab_arena.errors import StorageError
+from isaaclab_arena.long_work import told
 from isaaclab_arena.storage.atomic import flush_to_disk, storage_errors, written_in_place
 from isaaclab_arena.storage.dataset_assembly import make_dataset
-from isaaclab_arena.storage.hdf5 import list_episodes, read_attributes, verify_episodes
+from isaaclab_arena.storage.hdf5 import list_episodes, read_checksums, verify_episodes
 from isaaclab_arena.storage.layout import demo_name, episode_index_of_file
+
+_REMOVED_AT_ONCE = 8
+_MANY = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +60,7 @@ def _consolidate(sources: Mapping[int, Path], dataset: Path) -> tuple[int, ...]:
     kept = list_episodes(dataset) if dataset.exists() else []
     # While this process was stopped, another one may have taken it for dead and have done this for it.
     sources = {index: part for index, part in sources.items() if part.exists() or index not in kept}
-    for index in kept:
-        _refuse_different(index, dataset, sources.get(index))
+    _refuse_different(dataset, {index: sources[index] for index in kept if index in sources})
     everything = {**sources, **dict.fromkeys(kept, dataset)}
     indices = tuple(sorted(everything))
     if sources:
@@ -64,10 +68,28 @@ def _consolidate(sources: Mapping[int, Path], dataset: Path) -> tuple[int, ...]:
             make_dataset(sorted(everything.items()), temporary)
             # The parts are removed next, so the dataset must survive a power failure.
             flush_to_disk(temporary)
-    for part in sources.values():
-        with storage_errors("remove", part):
-            part.unlink(missing_ok=True)
+    _remove(list(sources.values()), dataset)
     return indices
+
+
+def _remove(parts: Sequence[Path], dataset: Path) -> None:
+    """Remove files that a dataset has taken in, many of them several at a time.
+
+    Some file systems take milliseconds for each, over a network or because they hand the blocks back to the disk, and
+    do several in the same time.
+    """
+    if len(parts) < _MANY:
+        for part in parts:
+            _remove_one(part)
+        return
+    with ThreadPoolExecutor(_REMOVED_AT_ONCE) as pool:
+        for _ in zip(told(parts, "tidying up", dataset.name), pool.map(_remove_one, parts), strict=True):
+            pass
+
+
+def _remove_one(part: Path) -> None:
+    with storage_errors("remove", part):
+        part.unlink(missing_ok=True)
 
 
 def _damage(sources: Mapping[int, Path]) -> dict[int, str]:
@@ -81,9 +103,12 @@ def _damage(sources: Mapping[int, Path]) -> dict[int, str]:
     return reasons
 
 
-def _refuse_different(episode_index: int, dataset: Path, part: Path | None) -> None:
-    if part is None:
+def _refuse_different(dataset: Path, parts: Mapping[int, Path]) -> None:
+    """Refuse parts that hold other content than the same episodes of a dataset."""
+    if not parts:
         return
-    kept, new = (read_attributes(path, episode_index).get("checksum") for path in (dataset, part))
-    if kept != new:
-        raise StorageError(f"{dataset} and {part} both hold {demo_name(episode_index)}, with different content")
+    kept = read_checksums(dataset, parts)
+    comparing = told(parts.items(), "comparing", dataset.name)
+    for (index, part), checksum in zip(comparing, kept, strict=True):
+        if read_checksums(part, [index]) != [checksum]:
+            raise StorageError(f"{dataset} and {part} both hold {demo_name(index)}, with different content")

@@ -14,9 +14,10 @@ from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.episode_structure import EpisodeStructure
 from isaaclab_arena.storage.episode_template import EpisodeBlock
 from isaaclab_arena.storage.hdf5 import verify_episodes
-from isaaclab_arena.storage.hdf5_file import OpenRecording, hdf5_errors, mapped, num_samples_of, opened
+from isaaclab_arena.storage.hdf5_file import OpenRecording, hdf5_errors, mapped, opened
 from isaaclab_arena.storage.hdf5_types import top_attributes
 from isaaclab_arena.storage.layout import ACTIONS, DATA_GROUP, demo_name, episode_index_of_file
+from isaaclab_arena.storage.recorded_episode import num_samples_of
 from isaaclab_arena.storage.recording_image import DatasetWriter, block_of
 
 _WRITE_BYTES = 1 << 20
@@ -36,7 +37,7 @@ def make_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> None:
         return
     target.unlink(missing_ok=True)
     copy_episodes(sources, target)
-    verify_episodes(target, [index for index, _ in sources])
+    verify_episodes(target, told([index for index, _ in sources], "verifying", _final_name(target)))
 
 
 def copy_episodes(sources: Sequence[tuple[int, Path]], target: Path) -> None:
@@ -52,7 +53,7 @@ def copy_episodes(sources: Sequence[tuple[int, Path]], target: Path) -> None:
     with hdf5_errors("write", target), h5py.File(target, "x") as file:
         data = file.create_group(DATA_GROUP)
         total, env_args = 0, "{}"
-        counted = told(sources, f"consolidating {_final_name(target)}")
+        counted = told(sources, "consolidating", _final_name(target))
         for path, group_of_sources in groupby(counted, key=lambda source: source[1]):
             with opened(path) as source:
                 env_args = str(source.attributes(source.data).get("env_args", env_args))
@@ -83,7 +84,7 @@ def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> bool:
     with hdf5_errors("write", target):
         with target.open("xb", buffering=_WRITE_BYTES) as file, ExitStack() as kept_open:
             writer, datasets = DatasetWriter(file), _Datasets(kept_open)
-            for index, path in told(sources, f"consolidating {_final_name(target)}"):
+            for index, path in told(sources, "consolidating", _final_name(target)):
                 block = (
                     _block_of_part(path)
                     if episode_index_of_file(path.name) is not None

@@ -36,8 +36,9 @@ class EpisodeExaminer:
             if attributes is not None:
                 return [attributes]
         with opened(path) as recording:
-            content, doing = mapped(path), f"checking {path.name}"
-            return [self._examined(recording, index, content) for index in told(episode_indices, doing)]
+            content = mapped(path)
+            indices = told(episode_indices, "checking", path.name)
+            return [self._examined(recording, index, content) for index in indices]
 
     def _examined(
         self, recording: OpenRecording, episode_index: int, content: memoryview

@@ -13,7 +13,7 @@ import numpy as np
 
 from isaaclab_arena.storage.episode_template import EpisodeTemplate
 from isaaclab_arena.storage.hdf5_format import Block
-from isaaclab_arena.storage.recorded_episode import AttributeValue
+from isaaclab_arena.storage.recorded_episode import AttributeValue, num_samples_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +62,10 @@ class EpisodeStructure:
                 for (name, kind), value in zip(self.attributes, found.values, strict=True)
             }
         except UnicodeDecodeError:
+            return None
+        try:
+            num_samples_of(attributes)
+        except ValueError:
             return None
         if attributes.get("checksum") != self._checksum(found.shapes, found.contents):
             return None

@@ -188,6 +188,16 @@ def read_all_attributes(path: Path, episode_indices: Iterable[int]) -> list[dict
         return [recording.attributes(recording.group(index)) for index in episode_indices]
 
 
+def read_checksums(path: Path, episode_indices: Iterable[int]) -> list[AttributeValue | None]:
+    """Return the checksum that each of several episodes says it has, None where it says none.
+
+    Raises:
+        StorageError: If the file cannot be read or lacks an episode.
+    """
+    with opened(path) as recording:
+        return [recording.attribute(recording.group(index), "checksum") for index in episode_indices]
+
+
 def read_totals(path: Path) -> tuple[object, int]:
     """Return how many control steps a file says that it holds, and how many its episodes say that they have.
 

@@ -21,7 +21,7 @@ from isaaclab_arena.storage.episode_structure import EpisodeStructure
 from isaaclab_arena.storage.hdf5_types import template_of
 from isaaclab_arena.storage.layout import DATA_GROUP, demo_index, demo_name
 from isaaclab_arena.storage.reading_budget import ReadingBudget
-from isaaclab_arena.storage.recorded_episode import AttributeValue, checksum, parsed_mapping
+from isaaclab_arena.storage.recorded_episode import AttributeValue, checksum, num_samples_of, parsed_mapping
 
 MAX_DEPTH = 16
 
@@ -104,6 +104,12 @@ class OpenRecording:
             if value is not None:
                 values[attribute.name.decode(errors="replace")] = value
         return values
+
+    def attribute(self, group: h5py.h5g.GroupID, name: str) -> AttributeValue | None:
+        """Return an attribute of a group; None if it has none of that name that is one text or one number."""
+        if not h5py.h5a.exists(group, name.encode()):
+            return None
+        return _scalar(h5py.h5a.open(group, name.encode()))
 
     def verified_attributes(self, episode_index: int) -> dict[str, AttributeValue]:
         """Return the attributes of an episode whose arrays are what was written."""
@@ -201,18 +207,6 @@ def _attribute_dtype(attribute: h5py.h5a.AttrID) -> np.dtype | None:
         return None
     is_text = h5py.check_string_dtype(kind) is not None
     return kind if is_text or (kind.kind in "biuf" and kind.itemsize <= 8) else None
-
-
-def num_samples_of(attributes: Mapping[str, AttributeValue]) -> int:
-    """Return the number of control steps that an episode says it has.
-
-    Raises:
-        ValueError: If it does not say it.
-    """
-    number = attributes.get("num_samples")
-    if not isinstance(number, int) or number < 0:
-        raise ValueError(f"an episode says that it has {number} control steps")
-    return number
 
 
 def place(thing: h5py.h5g.GroupID | h5py.h5d.DatasetID) -> str:

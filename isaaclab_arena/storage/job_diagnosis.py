@@ -5,19 +5,16 @@ has finished even if its recording is lost: to run it again would give what fail
 without a line is adopted if it carries the line that its writer would have written next.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from isaaclab_arena.episode_ranges import EpisodeRanges, contain
-from isaaclab_arena.errors import StorageError
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage.commits import CommitLog, CommitRow, parse_row
-from isaaclab_arena.storage.hdf5 import read_attributes
-from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE, dataset_file_name, is_dataset_of
-from isaaclab_arena.storage.recorded_copies import JobRecordings, RecordedCopy, damage
+from isaaclab_arena.storage.layout import dataset_file_name, is_dataset_of
+from isaaclab_arena.storage.recorded_copies import JobRecordings, RecordedCopy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,36 +183,27 @@ def _adoptable(
 
 
 def _carried_line(expected: ExpectedJob, copy: RecordedCopy) -> CommitRow:
-    """Return the commit line that a recording carries.
+    """Return the commit line that a recording carries which no line commits.
 
     Raises:
         ValueError: If it carries none, or belongs to another plan.
     """
-    try:
-        attributes = read_attributes(copy.path, copy.episode_index)
-    except StorageError as error:
-        raise ValueError(damage(error)) from error
-    found = tuple(attributes.get(name) for name in ("job", "seed", "episode_index"))
+    carried = copy.carried
+    if carried is None:
+        raise ValueError("no line commits it, and it does not say what it is")
+    found = (carried.job, carried.seed, carried.episode_index)
     wanted = (expected.name, expected.seed, copy.episode_index)
     if found != wanted:
         raise ValueError(f"it is of another plan: its job, seed and index are {found}, not {wanted}")
-    if _config_hash(attributes.get("provenance")) != expected.config_hash:
+    if carried.config_hash != expected.config_hash:
         raise ValueError("it is of another plan: its configuration has another hash")
     try:
-        row = parse_row(str(attributes.get(COMMIT_ATTRIBUTE, "")))
+        row = parse_row(carried.line)
     except ValueError as error:
         raise ValueError("no line commits it, and it carries none") from error
     if (row.job_name, row.seed, row.episode_index, row.checksum) != (*wanted, copy.checksum):
         raise ValueError("no line commits it, and the one that it carries is of another episode")
     return row
-
-
-def _config_hash(provenance: object) -> str | None:
-    try:
-        found = json.loads(str(provenance))
-    except ValueError:
-        return None
-    return found.get("config_hash") if isinstance(found, dict) else None
 
 
 def _keep_one(row: CommitRow, intact: Sequence[RecordedCopy], diagnosis: Diagnosis) -> None:

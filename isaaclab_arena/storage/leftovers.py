@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from isaaclab_arena.errors import StorageError
+from isaaclab_arena.long_work import told
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.commits import read_commits
 from isaaclab_arena.storage.consolidation import consolidate
-from isaaclab_arena.storage.hdf5 import read_attributes
+from isaaclab_arena.storage.hdf5 import read_checksums
 from isaaclab_arena.storage.job_diagnosis import dataset_named_by
 from isaaclab_arena.storage.layout import (
     ATTEMPTS_FOLDER,
@@ -74,7 +75,7 @@ def consolidate_leftovers(job_directory: Path, job: str) -> tuple[str, ...]:
     rows = {row.episode_index: row for row in read_commits(job_directory, job).rows}
     parts: defaultdict[str, list[Path]] = defaultdict(list)
     notes: list[str] = []
-    for path, index in files:
+    for path, index in told(files, "checking", f"job '{job}'"):
         row = rows.get(index)
         if row is not None and row.checksum is not None and row.checksum == _checksum(path, index):
             parts[dataset_named_by(row)].append(path)
@@ -128,6 +129,6 @@ def _temporary_files(folders: Sequence[Path]) -> Iterator[Path]:
 
 def _checksum(path: Path, episode_index: int) -> object:
     try:
-        return read_attributes(path, episode_index).get("checksum")
+        return read_checksums(path, [episode_index])[0]
     except StorageError:
         return None

@@ -12,8 +12,8 @@ from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.commits import CommitRow
 from isaaclab_arena.storage.episode_examiner import EpisodeExaminer
 from isaaclab_arena.storage.hdf5 import list_episodes
-from isaaclab_arena.storage.layout import EPISODES_FOLDER
-from isaaclab_arena.storage.recorded_episode import AttributeValue
+from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE, EPISODES_FOLDER
+from isaaclab_arena.storage.recorded_episode import AttributeValue, parsed_mapping
 from isaaclab_arena.storage.recorded_line import contradiction
 from isaaclab_arena.storage.recordings import datasets, episode_files
 
@@ -34,6 +34,25 @@ _SYSTEM_TROUBLE = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
+class Carried:
+    """What a recording says of itself, kept where no commit line says it.
+
+    Attributes:
+        job: Name of the job.
+        seed: Seed of the job.
+        episode_index: The episode.
+        config_hash: Hash of the run's resolved jobs, None where it does not say it.
+        line: The commit line of its arrays, empty where it has none.
+    """
+
+    job: AttributeValue | None
+    seed: AttributeValue | None
+    episode_index: AttributeValue | None
+    config_hash: str | None
+    line: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class RecordedCopy:
     """One recording of one episode.
 
@@ -43,6 +62,7 @@ class RecordedCopy:
         checksum: CRC-32 of its arrays; None where they are not what was written.
         damage: What is wrong with it, None where nothing is.
         contradiction: What the commit line of these arrays says otherwise, None where nothing; see `contradiction`.
+        carried: What it says of itself; None where a commit line is of these arrays, and where it is damaged.
     """
 
     episode_index: int
@@ -50,6 +70,7 @@ class RecordedCopy:
     checksum: int | None
     damage: str | None = None
     contradiction: str | None = None
+    carried: Carried | None = None
 
     @property
     def flaw(self) -> str | None:
@@ -98,7 +119,7 @@ def read_recordings(job_directory: Path, job: str, rows: Iterable[CommitRow]) ->
             unreadable.append((path, damage(error)))
         else:
             copies += _copies(path, indices, by_index, examiner)
-    for path, index in told(list(episode_files(job_directory)), f"checking job '{job}'"):
+    for path, index in told(list(episode_files(job_directory)), "checking", f"job '{job}'"):
         _check_opens(path)
         copies += _copies(path, [index], by_index, examiner)
     return JobRecordings(copies=tuple(copies), unreadable=tuple(unreadable))
@@ -134,8 +155,28 @@ def _copy(
     if isinstance(found, StorageError):
         return RecordedCopy(episode_index=index, path=path, checksum=None, damage=damage(found))
     checksum = int(found["checksum"])
-    difference = None if row is None or row.checksum != checksum else contradiction(row, found)
-    return RecordedCopy(episode_index=index, path=path, checksum=checksum, contradiction=difference)
+    if row is None or row.checksum != checksum:
+        return RecordedCopy(episode_index=index, path=path, checksum=checksum, carried=_carried(found))
+    return RecordedCopy(episode_index=index, path=path, checksum=checksum, contradiction=contradiction(row, found))
+
+
+def _carried(found: Mapping[str, AttributeValue]) -> Carried:
+    return Carried(
+        job=found.get("job"),
+        seed=found.get("seed"),
+        episode_index=found.get("episode_index"),
+        config_hash=recorded_config_hash(found.get("provenance")),
+        line=str(found.get(COMMIT_ATTRIBUTE, "")),
+    )
+
+
+def recorded_config_hash(provenance: AttributeValue | None) -> str | None:
+    """Return the hash of the run's resolved jobs that a recording's provenance says, None where it says none."""
+    try:
+        said = parsed_mapping(provenance, "the provenance").get("config_hash")
+    except StorageError:
+        return None
+    return said if isinstance(said, str) else None
 
 
 def _check_opens(path: Path) -> None:

@@ -59,6 +59,9 @@ class RecordedEpisode:
             return None
 
 
+_MAX_SAMPLES = 1 << 40
+"""So that the steps of all episodes of a file fit into the 64 bits that it has for them."""
+
 JSON_ATTRIBUTES = ("conditions", "metrics", "provenance")
 """Attributes of an episode that hold a JSON object as text."""
 
@@ -80,6 +83,18 @@ def parsed_mapping(text: object, what: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise StorageError(f"{what} is no JSON object but a {type(value).__name__}")
     return value
+
+
+def num_samples_of(attributes: Mapping[str, AttributeValue]) -> int:
+    """Return the number of control steps that an episode says it has.
+
+    Raises:
+        ValueError: If it does not say it, or says what no episode has.
+    """
+    number = attributes.get("num_samples")
+    if not isinstance(number, int) or not 0 <= number <= _MAX_SAMPLES:
+        raise ValueError(f"an episode says that it has {number} control steps")
+    return number
 
 
 def checksum(arrays: Arrays) -> int:

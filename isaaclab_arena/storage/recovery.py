@@ -11,6 +11,7 @@ from pathlib import Path
 
 from isaaclab_arena.episode_ranges import EpisodeRanges, as_ranges
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.long_work import told
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.attempts import Attempt, read_attempts
 from isaaclab_arena.storage.commits import CommitLog, read_commits
@@ -71,7 +72,7 @@ def recover_run(output_directory: Path, plan: RunPlan, *, retry_errors: bool, at
     begun, damaged = read_attempts(output_directory)
     notes += damaged
     jobs = []
-    for job in plan.jobs:
+    for job in told(plan.jobs, "checking", str(output_directory), unit="jobs"):
         expected = ExpectedJob(
             name=job.name,
             seed=job.seed,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,7 @@ from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage.atomic import storage_error
 from isaaclab_arena_gr00t.data.layout import of_number
+from isaaclab_arena_gr00t.data.parquet_pages import MAX_PAGE_BYTES, ColumnChunk, largest_page
 
 _VALUES_AT_ONCE = 1 << 21
 _MAX_ROWS_AT_ONCE = 65_536
@@ -21,6 +22,8 @@ _MAX_TEXTS = 1000
 _PICTURES_AT_ONCE = 8
 _MOST_PICTURE_BYTES = 2 << 30
 _BYTES_PER_PICTURE, _BYTES_PER_PAGE = 64, 1 << 16
+_MAX_SIZE = 65_536
+"""Numbers of a row of any column at most."""
 
 
 def steps_table(columns: Mapping[str, np.ndarray]) -> pa.Table:
@@ -136,7 +139,7 @@ def read_columns(path: Path, names: Sequence[str], extent: TableExtent) -> dict[
         if pa.types.is_nested(file.schema_arrow.field(extent.key).type):
             raise StorageError(f"column '{extent.key}' of {path} holds lists, and should hold a number per row")
         groups = _groups_with(file.metadata, extent)
-        rows_at_once = _rows_at_once(file.metadata, groups, names, extent.max_size, path)
+        rows_at_once = _rows_at_once(file, groups, [extent.key, *names], extent.max_size, path)
         parts, found = [], 0
         wanted = list(dict.fromkeys((extent.key, *names)))
         for batch in file.iter_batches(rows_at_once, row_groups=groups, columns=wanted):
@@ -161,7 +164,7 @@ def read_rows(path: Path, names: Sequence[str]) -> Iterator[dict[str, Any]]:
         known = file.schema_arrow.names
         columns = [name for name in names if name in known]
         groups = list(range(file.metadata.num_row_groups))
-        rows_at_once = _rows_at_once(file.metadata, groups, columns, _MAX_TEXTS, path)
+        rows_at_once = _rows_at_once(file, groups, columns, _MAX_TEXTS, path)
         for batch in file.iter_batches(rows_at_once, columns=columns):
             yield from batch.to_pylist()
 
@@ -183,6 +186,7 @@ def read_pictures(path: Path, name: str, extent: TableExtent) -> Iterator[bytes]
             raise StorageError(f"{path} has no column '{plain_text(name)}' of pictures with their bytes")
         _check_type(file.schema_arrow.field(extent.key).type, f"column '{extent.key}' of {path}")
         groups = _groups_with(file.metadata, extent)
+        _rows_at_once(file, groups, [extent.key], 1, path)
         _check_pictures_size(file.metadata, groups, f"{name}.bytes", extent.max_size, path)
         # Equal pictures may lie in the file once; so only a few rows at a time, and each picture is measured.
         for batch in file.iter_batches(_PICTURES_AT_ONCE, row_groups=groups, columns=[extent.key, f"{name}.bytes"]):
@@ -211,37 +215,75 @@ def _groups_with(metadata: parquet.FileMetaData, extent: TableExtent) -> list[in
 
 
 def _rows_at_once(
-    metadata: parquet.FileMetaData, groups: Iterable[int], names: Iterable[str], max_size: int, path: Path
+    file: parquet.ParquetFile, groups: Sequence[int], names: Sequence[str], max_size: int, path: Path
 ) -> int:
     """Return how many rows to read at a time, so that they take some megabytes.
 
     Raises:
-        StorageError: If one of the named columns has more values to a row than it may.
+        StorageError: If one of the named columns, or one that is read along with it, has more values to a row than it
+            may, or pages that unfold further than they may.
     """
-    leaves = {f"{name}{ending}" for name in names for ending in ("", ".list.element", ".list.item")}
+    for column, num_rows in _chunks_to_read(file.metadata, groups, names):
+        most = max_size if _is_leaf(column.path_in_schema, names, file.schema_arrow.names) else _MAX_SIZE
+        if column.num_values > max(1, num_rows) * max(1, most):
+            raise StorageError(
+                f"{path}: '{plain_text(column.path_in_schema)}' has {column.num_values} values in "
+                f"{num_rows} rows; at most {most} in a row are due"
+            )
+    with path.open("rb") as content:
+        for column, _ in _chunks_to_read(file.metadata, groups, names):
+            _check_pages(content, column, path, MAX_PAGE_BYTES)
+    return max(1, min(_MAX_ROWS_AT_ONCE, _VALUES_AT_ONCE // max(1, max_size)))
+
+
+def _chunks_to_read(
+    metadata: parquet.FileMetaData, groups: Iterable[int], names: Sequence[str]
+) -> Iterator[tuple[parquet.ColumnChunkMetaData, int]]:
+    """Yield what is read of each group for some columns, and the group's number of rows.
+
+    Arrow takes the dots of a name for levels, so with ``action`` it reads ``action.delta`` too.
+    """
     for number in groups:
         group = metadata.row_group(number)
         for column in (group.column(position) for position in range(group.num_columns)):
-            if column.path_in_schema in leaves and column.num_values > max(1, group.num_rows) * max(1, max_size):
-                raise StorageError(
-                    f"{path}: '{plain_text(column.path_in_schema)}' has {column.num_values} values in "
-                    f"{group.num_rows} rows; at most {max_size} in a row are due"
-                )
-    return max(1, min(_MAX_ROWS_AT_ONCE, _VALUES_AT_ONCE // max(1, max_size)))
+            if any(f"{column.path_in_schema}.".startswith(f"{name}.") for name in names):
+                yield column, group.num_rows
+
+
+def _is_leaf(leaf: str, names: Sequence[str], known: Sequence[str]) -> bool:
+    """Whether a leaf of the schema belongs to one of the named columns itself, and not to one with a longer name."""
+    return max((name for name in known if f"{leaf}.".startswith(f"{name}.")), key=len, default="") in names
+
+
+def _check_pages(content: BinaryIO, column: parquet.ColumnChunkMetaData, path: Path, most: int) -> None:
+    what = f"{path}: '{plain_text(column.path_in_schema)}'"
+    # Some writers say that a dictionary is at the beginning of the file where there is none.
+    starts_with_dictionary = column.has_dictionary_page and 0 < column.dictionary_page_offset < column.data_page_offset
+    start = column.dictionary_page_offset if starts_with_dictionary else column.data_page_offset
+    try:
+        largest = largest_page(content, ColumnChunk(start=start, num_bytes=column.total_compressed_size))
+    except ValueError as error:
+        raise StorageError(f"{what} is damaged: {error}") from error
+    if largest > most:
+        raise StorageError(f"{what} has a page that unfolds to {largest} bytes; at most {most} are read")
 
 
 def _check_pictures_size(
     metadata: parquet.FileMetaData, groups: Iterable[int], leaf: str, max_size: int, path: Path
 ) -> None:
-    """Refuse a file that says it unfolds to more than its pictures can be."""
-    for group in map(metadata.row_group, groups):
-        for column in (group.column(position) for position in range(group.num_columns)):
+    """Refuse a file that unfolds to more than its pictures can be, by what it says of itself or of its pages."""
+    with path.open("rb") as content:
+        for group in map(metadata.row_group, groups):
             most = min(_MOST_PICTURE_BYTES, group.num_rows * (max_size + _BYTES_PER_PICTURE) + _BYTES_PER_PAGE)
-            if column.path_in_schema == leaf and column.total_uncompressed_size > most:
-                raise StorageError(
-                    f"{path}: '{plain_text(leaf)}' takes {column.total_uncompressed_size} bytes in {group.num_rows} "
-                    f"rows; at most {most} are due"
-                )
+            for column in (group.column(position) for position in range(group.num_columns)):
+                if column.path_in_schema != leaf:
+                    continue
+                if column.total_uncompressed_size > most:
+                    raise StorageError(
+                        f"{path}: '{plain_text(leaf)}' takes {column.total_uncompressed_size} bytes in "
+                        f"{group.num_rows} rows; at most {most} are due"
+                    )
+                _check_pages(content, column, path, most)
 
 
 def _check_type(kind: pa.DataType, what: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from isaaclab_arena.distributed.rank_status import RankState, RankStatus, StatusPublisher
+from isaaclab_arena.distributed.rank_status import RankState, RankStatus, StatusPublisher, read_rank_status
 from isaaclab_arena.distributed.rendezvous import RankFate, RankReport, RankWatch
 from isaaclab_arena.evaluation.progress import (
     ProgressDisplay,
@@ -20,7 +20,10 @@ from isaaclab_arena.evaluation.progress import (
 from isaaclab_arena.evaluation.rollout import rollout
 from isaaclab_arena.evaluation.start_up_clock import StartUpClock, StartUpPart
 from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.long_work import LongWork, heard_by
+from isaaclab_arena.storage.consolidation import consolidate
 from tests.fakes import CoinConfig, CoinEnvironment, ShrugPolicy
+from tests.storage.recordings import write_parts
 
 
 def report_of(rank: int, *, fate: RankFate = RankFate.WORKING, alive: bool = True, **changes) -> RankReport:
@@ -147,6 +150,47 @@ def test_work_is_measured_in_episodes_or_else_in_jobs():
 def test_an_idle_run_says_nothing_about_time_left():
     line = progress_line([report_of(0, jobs_total=2)], elapsed_s=5.0)
     assert line == "0%, jobs 0/2, episodes 0, success -, 0 steps/s, 0:05 gone"
+
+
+def test_a_rank_that_consolidates_says_so_and_not_that_everything_is_done_at_no_steps_a_second():
+    busy = {"long_work": "consolidating", "long_work_done": 3_400, "long_work_total": 12_000}
+    done = {"jobs_total": 1, "episodes_done": 12_000, "episodes_total": 12_000, "current_job": "lift"}
+    reports = [report_of(0, **done, **busy)]
+    line = progress_line(reports, elapsed_s=60.0)
+    assert line == "99%, jobs 0/1, episodes 12000, success -, consolidating 3,400 of 12,000 episodes, 1:00 gone"
+    text = rendered(reports)
+    assert "consolidating 3,400 of 12,000 episodes" in text
+    assert "lift: consolidating 3,400 of" in text
+    assert "100%" not in text
+
+
+def test_ranks_that_consolidate_and_ranks_that_step_are_both_told():
+    busy = {"long_work": "consolidating", "long_work_total": 100, "current_job": "lift"}
+    reports = [
+        report_of(0, long_work_done=10, **busy),
+        report_of(1, long_work_done=30, **busy, steps_per_s=40.0),
+        report_of(2, steps_per_s=7.0, current_job="drawer"),
+        report_of(3, fate=RankFate.DEAD, alive=False, long_work_done=99, **busy),
+    ]
+    assert ", 7 steps/s, consolidating 40 of 200 episodes, " in progress_line(reports, elapsed_s=1.0)
+
+
+def test_what_a_job_consolidates_at_its_end_reaches_the_status_of_its_rank(tmp_path):
+    publisher = StatusPublisher(tmp_path, RankStatus.of_this_process(rank=0, run_id="run")).start()
+    parts = write_parts(tmp_path / "episodes", range(5))
+    seen: list[RankStatus | None] = []
+
+    def hear(work: LongWork | None) -> None:
+        publisher.hear(work)
+        publisher.set_state(RankState.FINISHED)
+        seen.append(read_rank_status(tmp_path, 0))
+
+    with heard_by(hear):
+        consolidate(parts, tmp_path / "dataset_lift.hdf5")
+    publisher.close()
+    told = [(each.long_work, each.long_work_done, each.long_work_total) for each in seen if each is not None]
+    assert told[:6] == [("consolidating", number, 5) for number in range(6)]
+    assert told[-1] == (None, 0, 0)
 
 
 def test_without_a_terminal_there_is_a_line_now_and_then(caplog, monkeypatch):

@@ -5,11 +5,13 @@ import pytest
 import torch
 
 from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.rank_status import StatusPublisher
 from isaaclab_arena.errors import PolicyLostError
 from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.planning import RunRequest
 from isaaclab_arena.evaluation.run import execute
+from isaaclab_arena.long_work import LongWork
 from isaaclab_arena.storage.attempts import read_attempts
 from tests.evaluation.jobs import coin_job
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
@@ -45,6 +47,19 @@ def table(output_directory) -> dict:
 def came_out(output_directory) -> list[dict]:
     episodes = pd.read_csv(output_directory / "episodes.csv")
     return episodes.filter(["outcome", "length", "return", "checksum"]).to_dict("records")
+
+
+def test_a_rank_says_how_far_the_dataset_of_its_job_has_come(tmp_path, monkeypatch):
+    heard: list[LongWork | None] = []
+    hear = StatusPublisher.hear
+
+    def heard_too(publisher: StatusPublisher, work: LongWork | None) -> None:
+        heard.append(work)
+        hear(publisher, work)
+
+    monkeypatch.setattr(StatusPublisher, "hear", heard_too)
+    assert run(coin_job(num_episodes=5), tmp_path) == 0
+    assert heard == [*(LongWork("consolidating", number, 5) for number in range(6)), None]
 
 
 def test_errors_stay_as_they_are_until_they_are_asked_to_run_again(tmp_path, capsys):

@@ -1,4 +1,7 @@
+import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,33 @@ def test_episodes_are_listed_by_number_and_the_parts_are_gone(tmp_path):
     assert done.episode_indices == (0, 2, 9, 10)
     assert hdf5.list_episodes(tmp_path / "dataset.hdf5") == [0, 2, 9, 10]
     assert [path.name for path in tmp_path.iterdir()] == ["dataset.hdf5"]
+
+
+def test_very_many_parts_are_gone_too_and_one_that_cannot_be_removed_is_named(tmp_path):
+    parts = write_parts(tmp_path / "episodes", range(120))
+    consolidate(parts[:110], tmp_path / "dataset.hdf5")
+    assert sorted((tmp_path / "episodes").iterdir()) == sorted(parts[110:])
+    again = write_parts(tmp_path / "episodes", range(110))
+    (tmp_path / "dataset.hdf5").unlink()
+    with os_refuses_to_remove(again[77]), pytest.raises(StorageError, match=r"cannot remove .*e000077\.h5"):
+        consolidate(again, tmp_path / "dataset.hdf5")
+    assert hdf5.list_episodes(tmp_path / "dataset.hdf5") == list(range(110))
+    consolidate([again[77]], tmp_path / "dataset.hdf5")
+    assert sorted((tmp_path / "episodes").iterdir()) == sorted(parts[110:])
+
+
+@contextmanager
+def os_refuses_to_remove(path: Path) -> Iterator[None]:
+    unlink = Path.unlink
+
+    def refuse(each: Path, missing_ok: bool = False) -> None:
+        if each == path:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(each))
+        unlink(each, missing_ok)
+
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(Path, "unlink", refuse)
+        yield
 
 
 def test_a_damaged_part_stays_and_the_others_are_kept(tmp_path):

@@ -5,11 +5,12 @@ import time
 from typing import Any
 
 import h5py
+import numpy as np
 import pytest
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.storage import hdf5, job_repair
+from isaaclab_arena.storage import hdf5, hdf5_file, job_repair
 from isaaclab_arena.storage.hdf5 import read_attributes
 from isaaclab_arena.storage.job_reports import ReportedStatus
 from isaaclab_arena.storage.json_values import json_line
@@ -264,6 +265,19 @@ def test_a_damaged_episode_is_left_out_of_the_dataset_and_the_old_file_is_kept(t
     with h5py.File(job.dataset) as file:
         assert file["data"].attrs["env_args"] == '{"env_name": "lift", "type": 2}'
         assert file["data"].attrs["total"] == 15
+
+
+@pytest.mark.parametrize("said", [np.uint64(2**64 - 1), np.int64(2**62), np.int64(-1)])
+def test_an_episode_with_an_impossible_number_of_steps_runs_again(tmp_path, job, said):
+    job.finish(0, 1)
+    job.consolidate()
+    with h5py.File(job.dataset, "r+") as file:
+        file["data/demo_1"].attrs["num_samples"] = said
+    job.finish(2)
+    recovery = recover(tmp_path)
+    assert recovery.jobs[0].finished == ((0, 1), (2, 3))
+    assert any(f"an episode says that it has {said} control steps" in note for note in recovery.notes)
+    assert job.recorded() == {"dataset_lift.hdf5": [0, 2]}
 
 
 def test_an_unreadable_dataset_is_set_aside_and_its_episodes_run_again(tmp_path, job):
@@ -577,6 +591,42 @@ def test_committed_parts_are_consolidated_at_the_end_of_a_run_and_others_stay(tm
 
 
 # Size
+
+
+class CountingFile(h5py.File):
+    """A file of HDF5 that counts how many were opened."""
+
+    opened = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        type(self).opened += 1
+        super().__init__(*args, **kwargs)
+
+
+@pytest.mark.parametrize("left", ["no lines", "lines", "whole parts beside the dataset"])
+def test_repairing_more_episodes_opens_no_more_of_them_with_the_library(tmp_path, monkeypatch, left):
+    """It takes a millisecond to open a file in that way and to read all of its attributes."""
+    opened = []
+    for number in (3, 12):
+        job = JobOnDisk(tmp_path / str(number))
+        rows = [job.row(index) for index in range(number)]
+        parts = [job.write_part(row) for row in rows]
+        if left != "no lines":
+            job.commit(*rows)
+        if left == "whole parts beside the dataset":
+            contents = [part.read_bytes() for part in parts]
+            job.consolidate()
+            job.part(0).parent.mkdir()
+            for part, content in zip(parts, contents, strict=True):
+                part.write_bytes(content)
+        with monkeypatch.context() as patches:
+            patches.setattr(hdf5_file.h5py, "File", CountingFile)
+            CountingFile.opened = 0
+            (recovered,) = recover(tmp_path / str(number), planned(num_episodes=20)).jobs
+        assert recovered.finished == ((0, number),)
+        opened.append(CountingFile.opened)
+    # Parts that are in the dataset already are opened once, to compare.
+    assert opened[1] - opened[0] == (9 if left == "whole parts beside the dataset" else 0)
 
 
 def test_a_hundred_thousand_episodes_are_looked_at_in_seconds(tmp_path, job):

@@ -1,0 +1,104 @@
+"""A run's plan made anew from what asked for it: its first attempt's command line, and the job file that names."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation import eval_runner, policy_runner
+from isaaclab_arena.evaluation.planning import RunRequest, planned_jobs
+from isaaclab_arena.storage.attempts import Attempt, attempt_path, read_attempt
+from isaaclab_arena.storage.plan_recovery import recorded_config_hashes
+from isaaclab_arena.storage.run_plan import RunPlan
+
+_FIRST = 1
+
+
+class _AskedFor(Protocol):
+    def __call__(self, arguments: tuple[str, ...], *, may_import: bool) -> RunRequest: ...
+
+
+_PROGRAMS: Mapping[str, _AskedFor] = {
+    eval_runner.PROGRAM: eval_runner.asked_for,
+    policy_runner.PROGRAM: policy_runner.asked_for,
+}
+
+
+def rebuild_with(*, may_import: bool) -> Callable[[Path], RunPlan]:
+    """Return what makes plans anew.
+
+    Args:
+        may_import: Whether jobs may name code that is not registered.
+    """
+    return lambda output_directory: rebuilt_plan(output_directory, may_import=may_import)
+
+
+def rebuilt_plan(output_directory: Path, *, may_import: bool) -> RunPlan:
+    """Return the plan of a run, if its recordings prove that what asked for it is still the same.
+
+    Args:
+        output_directory: Folder of the run.
+        may_import: Whether jobs may name code that is not registered.
+
+    Raises:
+        ConfigError: With what is missing for that: the first attempt, the job file, recordings, or that the jobs are
+            those that were recorded.
+        StorageError: If the first attempt is not there.
+    """
+    attempt = read_attempt(output_directory, _FIRST)
+    request = _asked_for(attempt, attempt_path(output_directory, _FIRST), may_import=may_import)
+    _check_is_recorded(output_directory, request)
+    contents = {work.job: work.contents for work in attempt.jobs if work.contents is not None}
+    backends = {work.job: work.backend for work in attempt.jobs}
+    jobs = planned_jobs(request, attempt.world_size, contents)
+    return RunPlan(
+        run_id=attempt.run_id,
+        created_at=attempt.started_at,
+        config_hash=request.config_hash,
+        source_file=request.source_file,
+        command_line=attempt.command_line,
+        world_size=attempt.world_size,
+        versions=attempt.versions,
+        git_revision=attempt.git_revision,
+        machine=attempt.machine,
+        devices=attempt.devices,
+        jobs=tuple(replace(job, backend=backends.get(job.name)) for job in jobs),
+        settings=request.options.result_settings(),
+        working_directory=str(Path.cwd()),
+    )
+
+
+def _asked_for(attempt: Attempt, path: Path, *, may_import: bool) -> RunRequest:
+    program, *arguments = attempt.command_line or ("",)
+    if program not in _PROGRAMS:
+        raise ConfigError(Problem(f"its command line is of no runner: '{program}'", file=str(path), key="command_line"))
+    try:
+        return _PROGRAMS[program](tuple(arguments), may_import=may_import)
+    except SystemExit as error:
+        message = f"this version does not take its options: {' '.join(arguments)}"
+        raise ConfigError(Problem(message, file=str(path), key="command_line")) from error
+    except ConfigError as error:
+        message = (
+            f"what it asked for cannot be read any more, from '{Path.cwd()}': {' '.join(arguments)}; put the job file "
+            "back as it was, and recover from the folder in which the run was started"
+        )
+        raise ConfigError([Problem(message, file=str(path), key="command_line"), *error.problems]) from error
+
+
+def _check_is_recorded(output_directory: Path, request: RunRequest) -> None:
+    hashes = recorded_config_hashes(output_directory)
+    if not hashes:
+        message = (
+            "holds no recording that says with which configuration it was made, so nothing shows that the jobs of "
+            f"{request.source_file or 'the command line'} are still those of this run"
+        )
+        raise ConfigError(Problem(message, file=str(output_directory)))
+    wrong = {job: found for job, found in hashes.items() if found != request.config_hash}
+    if wrong:
+        job, found = next(iter(wrong.items()))
+        message = (
+            f"is not what the run began with: its jobs have the hash {request.config_hash} now, the recordings were "
+            f"made with {found} (job '{job}'); put it back as it was"
+        )
+        raise ConfigError(Problem(message, file=request.source_file or "command line"))
