@@ -34,6 +34,9 @@ _NCCL_TIMEOUT_S = 60.0
 _WITH_NCCL = "cpu:gloo,cuda:nccl"
 _NO_GPU = "no GPU"
 _NO_NCCL = "no NCCL"
+_LEFT_GROUPS: list[dist.ProcessGroup | None] = []
+"""Groups that were left, kept until the process ends. Whoever drops one last, and that may be a model that was trained,
+waits for gloo's threads while holding Python's lock, for which such a thread may be waiting (torch 2.13)."""
 
 ProcessGroupChoice: TypeAlias = Literal["auto", "nccl", "gloo"]
 """What ``--process_group`` can say: NCCL where it works, NCCL or an error, or gloo without a try."""
@@ -266,6 +269,7 @@ def _ranks_of_existing_group(context: DistributedContext, timeout_s: float) -> R
 
 def _leave() -> None:
     # NCCL may wait for its peers here, and they may be hours from done, or dead. Nobody needs the group any more.
+    _LEFT_GROUPS.append(dist.group.WORLD)
     leaving = threading.Thread(target=dist.destroy_process_group, daemon=True)
     leaving.start()
     leaving.join(_LEAVE_TIMEOUT_S)

@@ -83,6 +83,23 @@ def test_two_ranks_under_torchrun_join_share_and_agree(tmp_path):
     assert lines == [f"RESULT|{rank}|gloo|1|directory of rank 0|{disagreement}" for rank in range(2)]
 
 
+def test_a_group_that_was_left_is_not_taken_apart_before_the_process_ends():
+    """That waits for the group's threads with Python's lock held, and one of them may wait for the lock."""
+    script = """
+        import gc, sys, weakref, torch.distributed as dist
+        from isaaclab_arena.distributed.context import DistributedContext
+        from isaaclab_arena.distributed.process_group import initialise
+        with initialise(DistributedContext.from_environment(device="cpu"), timeout_s=30):
+            group = weakref.ref(dist.group.WORLD)
+        gc.collect()
+        sys.stdout.write(f"left {not dist.is_initialized()}, there {group() is not None}")
+    """
+    port = free_port()
+    processes = [start_rank(rank, port, script) for rank in range(2)]
+    outputs = [process.communicate(timeout=60) for process in processes]
+    assert [said for said, _ in outputs] == ["left True, there True"] * 2, outputs
+
+
 def test_a_rank_that_gives_up_in_start_up_takes_the_others_along_at_once():
     script = """
         from isaaclab_arena.distributed.context import DistributedContext
