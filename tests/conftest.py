@@ -1,6 +1,7 @@
 """What every test can rely on."""
 
 import logging
+import os
 import signal
 import sys
 from collections.abc import Generator, Iterator
@@ -17,6 +18,9 @@ def pytest_configure() -> None:
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    # Workers of pytest-xdist are told a terminal that nobody has, and tables would be folded to fit it.
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -111,13 +111,12 @@ def summary(verified: Sequence[VerifiedEpisode]) -> str:
 
 def _verified(options: VerifyOptions, plan: RunPlan, sample: Sample) -> list[VerifiedEpisode]:
     num_ranks = options.nproc or _another_number_of_ranks(plan)
-    with TemporaryDirectory(prefix="verify_") as temporary:
+    with _ended_by_signals(), TemporaryDirectory(prefix="verify_") as temporary:
         folder = Path(temporary)
         _say(f"running again: {_in_words(sample)}")
         again = prepare_sample(options.output_dir, folder, sample, num_envs=options.num_envs, num_ranks=num_ranks)
         _say(_what_changed(plan, again))
-        with _ended_by_signals():
-            run_sample(options.output_dir, folder, may_import=not options.no_import)
+        run_sample(options.output_dir, folder, may_import=not options.no_import)
         verified: list[VerifiedEpisode] = []
         told: set[str] = set()
         for episode in compare_runs(options.output_dir, folder, sample):

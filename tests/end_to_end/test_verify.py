@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from isaaclab_arena.cli.main import main
 from isaaclab_arena.evaluation.eval_runner import main as evaluate
 from isaaclab_arena.storage.hdf5 import read_episode
 from isaaclab_arena.storage.recorded_episode import checksum
-from tests.end_to_end.launching import ROOT, command, run, write_jobs
+from tests.end_to_end.launching import ROOT, command, run, wait_until, write_jobs
 from tests.environments.gym_fakes import ID as GYM_ID
 from tests.fakes_environment import files_below
 
@@ -284,7 +283,7 @@ def test_a_verification_that_is_told_to_end_leaves_nothing_behind(untouched, tmp
         for line in process.stdout:
             if line.startswith("num_envs from"):
                 break
-        time.sleep(2.0)
+        wait_until(lambda: any(tmp_path.glob("*/*")))
         process.terminate()
         process.stdout.read()
         assert process.wait(timeout=30) == 128 + signal.SIGTERM
