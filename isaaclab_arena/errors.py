@@ -96,6 +96,17 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def nearest_option(name: str, options: Iterable[str]) -> str:
+    """Return ``"; did you mean '--x'?"`` for the nearest option of a command line, or where to look them all up.
+
+    Args:
+        name: What the user wrote, without dashes in front.
+        options: The names of those that there are.
+    """
+    close = difflib.get_close_matches(name, list(options), n=1) if len(name) <= MAX_NAME_CHARACTERS else []
+    return f"; did you mean '--{close[0]}'?" if close else "; --help lists all"
+
+
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the nearest choice, or the choices where none is near.
 

@@ -18,7 +18,7 @@ from isaaclab_arena.distributed.context import claimed_rank
 from isaaclab_arena.distributed.devices import check_policy_device
 from isaaclab_arena.distributed.gpu_ids import joined_gpu_ids
 from isaaclab_arena.distributed.launch_options import LaunchOptions
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, nearest_option
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.recording.video_options import VideoOptions
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
@@ -298,7 +298,9 @@ def refuse_unknown(unknown: Sequence[str], options: Any) -> None:
     for argument in unknown:
         if argument.startswith("-"):
             name = argument.partition("=")[0].lstrip("-").replace("-", "_")
-            problems.append(Problem(REFUSED.get(name) or f"unknown option{did_you_mean(name, known)}", key=f"--{name}"))
+            problems.append(
+                Problem(REFUSED.get(name) or f"unknown option{nearest_option(name, known)}", key=f"--{name}")
+            )
     if not problems and unknown:
         named_no_run = getattr(options, "resume", None) == ""
         what = f"there is no run in '{unknown[0]}'" if named_no_run else f"unexpected argument '{unknown[0]}'"

@@ -25,7 +25,7 @@ from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.launch import launch_if_asked
 from isaaclab_arena.distributed.process import process_age_s
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean, shortened
+from isaaclab_arena.errors import ConfigError, Problem, nearest_option, shortened
 from isaaclab_arena.evaluation.condition_sets import agreed_hash
 from isaaclab_arena.evaluation.console import exit_code_of
 from isaaclab_arena.evaluation.job import Job
@@ -242,7 +242,7 @@ def _with_environment_given_back(
         known = {*policy_names, *(option_names(ENVIRONMENTS.get(environment).config_class) or ())}
         if name not in known:
             runner = {field.name for field in dataclasses.fields(options)}
-            raise ConfigError(Problem(f"unknown option{did_you_mean(name, runner | known)}", key=f"--{name}"))
+            raise ConfigError(Problem(f"unknown option{nearest_option(name, runner | known)}", key=f"--{name}"))
         if len(words) == 1:
             message = f"stands right before the environment's name '{environment}'; write it after"
             raise ConfigError(Problem(message, key=f"--{name}"))

@@ -1,6 +1,5 @@
 """The command line of training."""
 
-import difflib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -13,7 +12,7 @@ from isaaclab_arena.config.options import refuse_no_numbers
 from isaaclab_arena.distributed.context import claimed_rank
 from isaaclab_arena.distributed.gpu_ids import joined_gpu_ids
 from isaaclab_arena.distributed.launch_options import LaunchOptions
-from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.errors import ConfigError, Problem, nearest_option
 from isaaclab_arena.training.documents import default_document, paths_of
 from isaaclab_arena.training.other_trainers import option_names, own_command_line
 
@@ -152,9 +151,7 @@ def _unknown_option(name: str) -> Problem:
     if settings:
         return Problem(f"unknown option; it is set by {' or '.join(f'{path}=...' for path in settings)}", key=name)
     known = [*(field.name for field in fields(TrainOptions)), *option_names()]
-    close = difflib.get_close_matches(own, known, n=1)
-    hint = f"; did you mean '--{close[0]}'?" if close else "; --help lists all"
-    return Problem(f"unknown option{hint}", key=name)
+    return Problem(f"unknown option{nearest_option(own, known)}", key=name)
 
 
 def _with_empty_resume(arguments: Sequence[str]) -> list[str]:

@@ -88,7 +88,7 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path, capfd, path):
         (["--policy_device_id", "99"], "policy_device_id"),
         (["--num_steps", "3", "--num_episodes", "3"], "--num_steps: give either this or --num_episodes"),
         (["--assignment", "round_robbin"], "did you mean 'round_robin'?"),
-        (["--num_envz", "3"], "--num_envz: unknown option; did you mean 'num_envs'?"),
+        (["--num_envz", "3"], "--num_envz: unknown option; did you mean '--num_envs'?"),
         (["--fail_fast", "--continue_on_error"], "contradicts"),
         (["--video_episodes", "some"], "--video_episodes: give all, failures or a number, got 'some'"),
         (["--seed", "-1"], "--seed"),
