@@ -69,33 +69,58 @@ class ConditionFile:
     schema_version: int = SCHEMA_VERSION
 
 
-def save_conditions(path: Path, output_directory: Path) -> list[str]:
+def save_conditions(path: Path, output_directory: Path, *, goes_on: bool = False) -> list[str]:
     """Write the conditions of a run's complete jobs into one file; numbers come back to the last bit.
 
     Args:
         path: The file, which must not exist.
         output_directory: The folder that holds ``run.json``.
+        goes_on: Whether an earlier start of the run may have written the file, and it is to be written anew.
 
     Returns:
         One line per job that is left out because episodes of it are missing.
 
     Raises:
-        ConfigError: If the folder is no output of a run, or holds no complete job.
+        ConfigError: If the folder is no output of a run, or holds no complete job, or if the file holds anything but
+            what the run itself saved earlier.
         StorageError: If the file exists or cannot be written.
     """
-    sets, left_out = [], []
+    if goes_on:
+        check_saved_earlier(path, output_directory)
+    sets, left_out = _complete_sets(output_directory)
+    if not sets:
+        raise ConfigError(Problem("there is no complete job whose conditions could be saved", file=str(path)))
+    write_text(path, json_text(ConditionFile(sets=sets)), overwrite=goes_on)
+    return [f"the conditions of job '{name}' are not saved: episodes of it are missing" for name in left_out]
+
+
+def check_saved_earlier(path: Path, output_directory: Path) -> None:
+    """Refuse a file, if there is one, that holds anything but conditions that an earlier start of a run saved.
+
+    Raises:
+        ConfigError: If it is no file of conditions, or has a set that the run has otherwise.
+    """
+    if not path.exists():
+        return
+    sets, incomplete = _complete_sets(output_directory)
+    if all(each in sets or each.job in incomplete for each in load_conditions(str(path), Path.cwd())):
+        return
+    message = f"{path} exists already, and holds conditions of something else than this run; name another file"
+    raise ConfigError(Problem(message, key="--save_conditions"))
+
+
+def _complete_sets(output_directory: Path) -> tuple[list[ConditionSet], list[str]]:
+    """Return the conditions of a run's complete jobs, and the names of jobs of which episodes are missing."""
+    sets, incomplete = [], []
     for job in read_run_plan(output_directory).jobs:
         rows = read_commits(job_directory(output_directory, job.name), job.name).rows
         if job.status != "pending":
             continue
         if not rows or len(rows) != (job.num_episodes or len(rows)):
-            left_out.append(f"the conditions of job '{job.name}' are not saved: episodes of it are missing")
+            incomplete.append(job.name)
         else:
             sets.append(_set(job, rows))
-    if not sets:
-        raise ConfigError(Problem("there is no complete job whose conditions could be saved", file=str(path)))
-    write_text(path, json_text(ConditionFile(sets=sets)))
-    return left_out
+    return sets, incomplete
 
 
 def load_conditions(reference: str, folder: Path) -> list[ConditionSet]:

@@ -224,7 +224,7 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
             yield "resume", differs, f"names '{self.resume}', but --output_dir '{self.output_dir}'"
         if self.save_conditions is not None:
             path = Path(self.save_conditions)
-            yield "save_conditions", path.exists(), f"{path} exists already"
+            yield "save_conditions", path.exists() and self.resume is None, f"{path} exists already"
             yield "save_conditions", not path.absolute().parent.is_dir(), "the folder of this file does not exist"
 
 

@@ -17,7 +17,7 @@ from isaaclab_arena.distributed.rank_status import RankState, RankStatus, Status
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.distributed.rendezvous import lowest_live_rank, wait_for_ranks
 from isaaclab_arena.errors import ArenaError, DiskUnusableError
-from isaaclab_arena.evaluation.condition_sets import save_conditions
+from isaaclab_arena.evaluation.condition_sets import check_saved_earlier, save_conditions
 from isaaclab_arena.evaluation.exchange import Exchange
 from isaaclab_arena.evaluation.finish import consolidate_what_others_left, merge_and_show, show_finished_run
 from isaaclab_arena.evaluation.going_on import how_to_go_on
@@ -245,15 +245,25 @@ def _show_finished_run(request: RunRequest, output_directory: Path) -> int:
 
 
 def _saving_conditions(request: RunRequest, output_directory: Path) -> Callable[[], None]:
-    """Return what saves the conditions at the end, where that is wanted."""
-    path = request.options.save_conditions
+    """Return what saves the conditions at the end, where that is wanted.
+
+    Raises:
+        ConfigError: If a run that goes on would write over what is not its own.
+    """
+    options = request.options
+    if options.save_conditions is None:
+        return lambda: None
     # A policy may change the working directory meanwhile.
-    return (lambda: None) if path is None else partial(_save_conditions, Path(path).absolute(), output_directory)
+    path = Path(options.save_conditions).absolute()
+    goes_on = options.resume is not None
+    if goes_on:
+        check_saved_earlier(path, output_directory)
+    return partial(_save_conditions, path, output_directory, goes_on=goes_on)
 
 
-def _save_conditions(path: Path, output_directory: Path) -> None:
+def _save_conditions(path: Path, output_directory: Path, *, goes_on: bool) -> None:
     try:
-        for line in save_conditions(path, output_directory):
+        for line in save_conditions(path, output_directory, goes_on=goes_on):
             _LOG.warning("%s", line)
     except ArenaError as error:
         # The results are what the run was for; they are shown whatever becomes of this file.

@@ -144,6 +144,29 @@ def test_a_file_that_exists_is_not_written_over(saved, capsys):
     assert "exists already" in capsys.readouterr().err
 
 
+def test_a_run_that_goes_on_completes_the_file_that_it_has_begun_and_no_other(tmp_path, capsys):
+    blocks = [
+        {"name": name, "policy_type": "random_action", "num_episodes": 2, "arena_env_args": {"environment": "reach"}}
+        for name in ("first", "second")
+    ]
+    jobs, saved = write_jobs(tmp_path / "jobs.json", blocks), tmp_path / "set.json"
+    arguments = ["--eval_jobs_config", str(jobs), "--save_conditions", str(saved)]
+    assert main([*arguments, "--output_dir", str(tmp_path / "out")]) == 0
+    whole = saved.read_text()
+    begun = json.loads(whole)
+    del begun["sets"][1]
+    saved.write_text(json.dumps(begun))
+    next((tmp_path / "out" / "second").glob("episode_results_rank0.jsonl")).write_text("")
+    assert main([*arguments, "--resume", str(tmp_path / "out")]) == 0
+    assert saved.read_text() == whole
+    begun["sets"][0]["seed"] = 77
+    saved.write_text(json.dumps(begun))
+    capsys.readouterr()
+    assert main([*arguments, "--resume", str(tmp_path / "out")]) == 2
+    assert "holds conditions of something else than this run; name another file" in capsys.readouterr().err
+    assert json.loads(saved.read_text()) == begun
+
+
 def test_what_may_vary_is_listed_and_nothing_is_run(capsys, tmp_path):
     arguments = ["--policy_type", "scripted", "--num_episodes", "1", "--list_variations"]
     output = ["--output_dir", str(tmp_path / "out")]
