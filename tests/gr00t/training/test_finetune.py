@@ -72,6 +72,13 @@ def test_mistakes_are_told_with_exit_code_2(folder, tmp_path, capsys, arguments,
     assert message in capsys.readouterr().err
 
 
+def test_which_checkpoints_go_is_said_at_the_start(folder, tmp_path, capfd):
+    assert main(typed(folder, tmp_path / "out", "--max_steps", 6, "--kept_checkpoints", 2)) == 0
+    told = capfd.readouterr().err
+    assert "the newest 2 checkpoints stay (--kept_checkpoints), older ones go, evaluated ones too" in told
+    assert {path.name for path in (tmp_path / "out").glob("checkpoint-*")} == {"checkpoint-4", "checkpoint-6"}
+
+
 def test_another_run_is_not_gone_on_with_and_not_written_over(folder, tmp_path, capsys):
     output = tmp_path / "out"
     assert main(typed(folder, output, "--max_steps", 2)) == 0
