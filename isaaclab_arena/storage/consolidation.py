@@ -1,7 +1,7 @@
 """From a file per episode, which survives any crash, to one dataset per job, which people want to have."""
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,8 +83,12 @@ def _remove(parts: Sequence[Path], dataset: Path) -> None:
             _remove_one(part)
         return
     with ThreadPoolExecutor(_REMOVED_AT_ONCE) as pool:
-        for _ in zip(told(parts, "tidying up", dataset.name), pool.map(_remove_one, parts), strict=True):
-            pass
+        removals = [pool.submit(_remove_one, part) for part in parts]
+        for removal in told(removals, "tidying up", dataset.name):
+            wait([removal])
+    # One that cannot be removed keeps no other from being.
+    for removal in removals:
+        removal.result()
 
 
 def _remove_one(part: Path) -> None:

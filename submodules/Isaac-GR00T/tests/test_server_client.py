@@ -106,10 +106,12 @@ def test_requests_that_arrive_together_are_one_call_and_each_client_gets_its_row
 
 
 def test_clients_that_ask_again_and_again_are_waited_for():
-    policy = Echo()
+    policy, both_have_asked = Echo(), threading.Barrier(2)
     with serving(policy, batching=BatchingOptions(wait_ms=100)) as server, ThreadPoolExecutor(2) as pool:
 
         def ask_often(client: PolicyClient) -> None:
+            client.get_action(observation(1.0))
+            both_have_asked.wait()
             for _ in range(6):
                 client.get_action(observation(1.0))
 
