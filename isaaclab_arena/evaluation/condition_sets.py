@@ -95,18 +95,18 @@ def save_conditions(path: Path, output_directory: Path, *, goes_on: bool = False
 
 
 def check_saved_earlier(path: Path, output_directory: Path) -> None:
-    """Refuse a file, if there is one, that holds anything but conditions that an earlier start of a run saved.
+    """Refuse a file, if there is one, that holds anything but what would be saved of a run now.
 
     Raises:
-        ConfigError: If it is no file of conditions, or has a set that the run has otherwise.
+        ConfigError: If it is no file of conditions, or has a set that none of the run's complete jobs has.
     """
     if not path.exists():
         return
-    sets, incomplete = _complete_sets(output_directory)
-    if all(each in sets or each.job in incomplete for each in load_conditions(str(path), Path.cwd())):
-        return
-    message = f"{path} exists already, and holds conditions of something else than this run; name another file"
-    raise ConfigError(Problem(message, key="--save_conditions"))
+    sets, _ = _complete_sets(output_directory)
+    other = next((each.job for each in load_conditions(str(path), Path.cwd()) if each not in sets), None)
+    if other is not None:
+        message = f"{path} exists already, and its conditions of job '{other}' are not in this run; name another file"
+        raise ConfigError(Problem(message, key="--save_conditions"))
 
 
 def _complete_sets(output_directory: Path) -> tuple[list[ConditionSet], list[str]]:

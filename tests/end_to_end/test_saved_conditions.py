@@ -159,11 +159,11 @@ def test_a_run_that_goes_on_completes_the_file_that_it_has_begun_and_no_other(tm
     next((tmp_path / "out" / "second").glob("episode_results_rank0.jsonl")).write_text("")
     assert main([*arguments, "--resume", str(tmp_path / "out")]) == 0
     assert saved.read_text() == whole
+    capsys.readouterr()
     begun["sets"][0]["seed"] = 77
     saved.write_text(json.dumps(begun))
-    capsys.readouterr()
     assert main([*arguments, "--resume", str(tmp_path / "out")]) == 2
-    assert "holds conditions of something else than this run; name another file" in capsys.readouterr().err
+    assert "its conditions of job 'first' are not in this run; name another file" in capsys.readouterr().err
     assert json.loads(saved.read_text()) == begun
 
 

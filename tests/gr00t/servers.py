@@ -5,8 +5,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -64,26 +64,30 @@ PONG = b"\x82\xa6status\xa2ok\xa7message\xb1Server is running"
 
 
 @contextmanager
-def answering(*answers: bytes) -> Iterator[int]:
-    """Answer one request after the other as a REP socket, the last answer again and again; yield the port."""
+def replying(reply: Callable[[bytes], bytes]) -> Iterator[int]:
+    """Answer requests as a REP socket does, one at a time; yield the port."""
     stop = threading.Event()
     with zmq.Context() as context, context.socket(zmq.REP) as socket:
         port = socket.bind_to_random_port("tcp://127.0.0.1")
 
-        def answer() -> None:
-            left = list(answers)
+        def serve() -> None:
             while not stop.is_set():
                 if socket.poll(20):
-                    socket.recv()
-                    socket.send(left.pop(0) if len(left) > 1 else left[0])
+                    socket.send(reply(socket.recv()))
 
-        thread = threading.Thread(target=answer)
+        thread = threading.Thread(target=serve)
         thread.start()
         try:
             yield port
         finally:
             stop.set()
             thread.join()
+
+
+def answering(*answers: bytes) -> AbstractContextManager[int]:
+    """Answer one request after the other, the last answer again and again; give the port."""
+    left = list(answers)
+    return replying(lambda _: left.pop(0) if len(left) > 1 else left[0])
 
 
 _PROGRAM = """

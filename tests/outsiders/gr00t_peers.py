@@ -1,15 +1,16 @@
 """The policy servers and clients of GR00T's releases, as far as their messages go."""
 
 import io
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import msgpack
 import numpy as np
 import zmq
+
+from tests.gr00t.servers import replying
 
 
 @dataclass
@@ -125,30 +126,17 @@ class ReleasedServer:
         return self.act(observation, options)
 
 
-@contextmanager
-def released_server(release: Release, server: ReleasedServer) -> Iterator[int]:
-    """Serve on a free port of this machine, in a thread, one request after the other; yield the port."""
-    stop = threading.Event()
-    with zmq.Context() as context, context.socket(zmq.REP) as socket:
-        port = socket.bind_to_random_port("tcp://127.0.0.1")
+def released_server(release: Release, server: ReleasedServer) -> AbstractContextManager[int]:
+    """Serve on a free port of this machine, in a thread, one request after the other; give the port."""
 
-        def serve() -> None:
-            while not stop.is_set():
-                if socket.poll(20):
-                    request = release.unpack(socket.recv())
-                    try:
-                        answer = server.answer(request["endpoint"], request.get("data", {}))
-                    except (AssertionError, KeyError) as error:
-                        answer = {"error": str(error)}
-                    socket.send(release.pack(answer))
-
-        thread = threading.Thread(target=serve)
-        thread.start()
+    def reply(message: bytes) -> bytes:
+        request = release.unpack(message)
         try:
-            yield port
-        finally:
-            stop.set()
-            thread.join()
+            return release.pack(server.answer(request["endpoint"], request.get("data", {})))
+        except (AssertionError, KeyError) as error:
+            return release.pack({"error": str(error)})
+
+    return replying(reply)
 
 
 class ReleasedClient:
