@@ -19,8 +19,8 @@ import numpy as np
 import torch
 import tyro
 
+from isaaclab_arena.environments.arena.table_environment import TableEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.environments.table_environment import TableEnvironment
 from isaaclab_arena.interfaces.environment import VIEWPORT
 from isaaclab_arena.recording.video_file import VideoFile
 

@@ -34,7 +34,7 @@ from gpu_commands import RESULTS, ROOT, Check, Options, checks
 from gpu_page import page
 from gpu_worlds import OUT_OF_TIME
 
-from isaaclab_arena.evaluation import provenance
+from isaaclab_arena.evaluation.provenance import provenance
 
 DOCUMENT = ROOT / "docs" / "performance.md"
 LIMIT_S = 1800

@@ -27,7 +27,7 @@ from gpu_worlds import (
     warm_up,
 )
 
-from isaaclab_arena.environments.arena_environment import ArenaEnvironment
+from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import mujoco
 import warp
 
-from isaaclab_arena.sim.warp_backend import WarpBackend
+from isaaclab_arena.sim.warp.backend import WarpBackend
 
 _LIMIT_S = 120
 

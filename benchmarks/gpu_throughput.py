@@ -36,11 +36,11 @@ from gpu_worlds import (
     warm_up,
 )
 
-from isaaclab_arena.sim.mujoco_backend import MujocoBackend
+from isaaclab_arena.sim.mujoco.backend import MujocoBackend
 from isaaclab_arena.sim.threads import default_num_threads
-from isaaclab_arena.sim.warp_backend import WarpBackend
-from isaaclab_arena.sim.warp_buffers import make_data
-from isaaclab_arena.sim.warp_kernels import one_compiler_at_a_time
+from isaaclab_arena.sim.warp.backend import WarpBackend
+from isaaclab_arena.sim.warp.buffers import make_data
+from isaaclab_arena.sim.warp.kernels import one_compiler_at_a_time
 
 STATE = ("time", "qpos", "qvel", "act", "qacc_warmstart", "ctrl", "mocap_pos", "mocap_quat")
 _CPU_TURN_S = 0.3

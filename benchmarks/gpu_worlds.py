@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import warp
 
-from isaaclab_arena.environments.arena_environment import ArenaEnvironment
+from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.interfaces.environment import Step

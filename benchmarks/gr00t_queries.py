@@ -21,7 +21,7 @@ from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import (
     Gr00tRemoteClosedloopPolicy,
     Gr00tRemoteClosedloopPolicyArgs,
 )
-from isaaclab_arena_gr00t.remote.gr00t_wire import pack
+from isaaclab_arena_gr00t.remote.wire.gr00t_wire import pack
 
 ROOT = Path(__file__).parents[1]
 WARM_UP = 2

@@ -13,7 +13,7 @@ import torch
 from gr00t_checkpoint import modalities
 
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer

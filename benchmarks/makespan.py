@@ -20,7 +20,14 @@ from isaaclab_arena.distributed.assignment import (
     pieces_of,
     split_shares,
 )
-from isaaclab_arena.distributed.selection import ExpectedWork, Measured, OpenWork, WorkSize, choose, order_of_work
+from isaaclab_arena.evaluation.scheduling.selection import (
+    ExpectedWork,
+    Measured,
+    OpenWork,
+    WorkSize,
+    choose,
+    order_of_work,
+)
 
 
 @dataclass(frozen=True)

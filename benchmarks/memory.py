@@ -19,10 +19,10 @@ import torch
 import tyro
 
 from isaaclab_arena.config.loading import load_jobs_file
-from isaaclab_arena.evaluation.job_runner import JobRunner, RankSettings
-from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.evaluation.job.job_runner import JobRunner, RankSettings
+from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.recording.recorder import RecordedObservations, RecordingOptions
-from isaaclab_arena.storage.job_reports import ReportedStatus
+from isaaclab_arena.storage.run.job_reports import ReportedStatus
 
 RESULTS = Path(__file__).parent / "results" / "memory.md"
 ENVIRONMENTS: tuple[dict[str, Any], ...] = (

@@ -19,10 +19,10 @@ import tyro
 
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.result_files import write_tables
-from isaaclab_arena.storage.commits import CommitRow, CommitWriter
-from isaaclab_arena.storage.job_reports import JobReport, ReportedStatus, Reproducible, write_job_report
 from isaaclab_arena.storage.layout import job_directory
-from isaaclab_arena.storage.run_plan import Machine, PlannedJob, RunPlan, write_run_plan
+from isaaclab_arena.storage.run.commits import CommitRow, CommitWriter
+from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible, write_job_report
+from isaaclab_arena.storage.run.run_plan import Machine, PlannedJob, RunPlan, write_run_plan
 
 RESULTS = Path(__file__).parent / "results" / "merge_speed.md"
 WHEN = "2026-01-01T00:00:00.000+00:00"

@@ -21,7 +21,7 @@ import torch
 import tyro
 
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition

@@ -16,9 +16,9 @@ import mujoco
 import numpy as np
 import tyro
 
-from isaaclab_arena.environments.humanoid import FEET, HUMANOID, PELVIS
-from isaaclab_arena.environments.reference_motion import COLUMNS_OF_THE_ROOT
-from isaaclab_arena.sim.scene import ASSETS, ScenePart, compose_scene
+from isaaclab_arena.environments.tasks.locomotion.humanoid import FEET, HUMANOID, PELVIS
+from isaaclab_arena.environments.tasks.locomotion.reference_motion import COLUMNS_OF_THE_ROOT
+from isaaclab_arena.sim.scene.scene import ASSETS, ScenePart, compose_scene
 
 MOTION = ASSETS / "motions" / "squat_and_wave.csv"
 FRAME_S = 0.02

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from isaaclab_arena.environments.catalog import ENVIRONMENTS  # noqa: E402  the tests' coins are beside the package
-from isaaclab_arena.evaluation.rollout import rollout  # noqa: E402
+from isaaclab_arena.evaluation.rollout.rollout import rollout  # noqa: E402
 from isaaclab_arena.interfaces.environment import Environment  # noqa: E402
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord  # noqa: E402
 from isaaclab_arena.interfaces.observer import Observer, Transition  # noqa: E402

@@ -13,14 +13,14 @@ import torch
 import tyro
 from PIL import Image
 
-from isaaclab_arena.environments.builder import TableEnvironmentBuilder
+from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder
+from isaaclab_arena.environments.arena.table_environment import TableEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.environments.table_environment import TableEnvironment
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.policy.scripted import ScriptedPolicy
-from isaaclab_arena.sim.mujoco_backend import MujocoBackend
+from isaaclab_arena.sim.mujoco.backend import MujocoBackend
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

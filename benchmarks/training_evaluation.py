@@ -18,8 +18,8 @@ from pathlib import Path
 import tyro
 from training_processes import HERE, RANK, ROOT, Training, machine, told
 
-from isaaclab_arena.training.config import EvaluationConfig
-from isaaclab_arena.training.documents import default_document, merged, read_training, task_document
+from isaaclab_arena.training.settings.config import EvaluationConfig
+from isaaclab_arena.training.settings.documents import default_document, merged, read_training, task_document
 
 RESULTS = HERE / "results" / "training_evaluation.md"
 TRAIN = (sys.executable, "-m", "isaaclab_arena.training.train")

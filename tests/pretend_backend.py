@@ -9,10 +9,11 @@ import pytest
 import torch
 import warp
 
-from isaaclab_arena.sim import backends, warp_backend
+from isaaclab_arena.sim import backends
 from isaaclab_arena.sim.backend import Backend, StartState
 from isaaclab_arena.sim.model_changes import ModelChange
-from isaaclab_arena.sim.mujoco_backend import MujocoBackend
+from isaaclab_arena.sim.mujoco.backend import MujocoBackend
+from isaaclab_arena.sim.warp import backend as warp_backend
 from tests.pretend_gpu import GPU, GpuTensor
 
 

@@ -27,29 +27,37 @@ _COMMANDS = {
     "train": _Command(
         entry="isaaclab_arena.training.train:main", summary="train a policy, and evaluate it while it learns"
     ),
-    "collect": _Command(entry="isaaclab_arena.cli.collect:main", summary="record demonstrations of an expert"),
-    "merge": _Command(entry="isaaclab_arena.cli.merge:main", summary="build the table of a run again from its files"),
+    "collect": _Command(entry="isaaclab_arena.cli.commands.collect:main", summary="record demonstrations of an expert"),
+    "merge": _Command(
+        entry="isaaclab_arena.cli.commands.merge:main", summary="build the table of a run again from its files"
+    ),
     "export": _Command(
-        entry="isaaclab_arena.cli.export:main", summary="write a run in the format of another system, for its tools"
+        entry="isaaclab_arena.cli.commands.export:main",
+        summary="write a run in the format of another system, for its tools",
     ),
     "replay": _Command(
-        entry="isaaclab_arena.cli.replay:main", summary="simulate recorded episodes again, and compare every step"
+        entry="isaaclab_arena.cli.commands.replay:main",
+        summary="simulate recorded episodes again, and compare every step",
     ),
     "verify": _Command(
-        entry="isaaclab_arena.cli.verify:main", summary="check a run's files, run a sample of it again, and compare"
+        entry="isaaclab_arena.cli.commands.verify:main",
+        summary="check a run's files, run a sample of it again, and compare",
     ),
     "recover": _Command(
-        entry="isaaclab_arena.cli.recover:main", summary="bring back a run's plan, run.json, that was lost or damaged"
+        entry="isaaclab_arena.cli.commands.recover:main",
+        summary="bring back a run's plan, run.json, that was lost or damaged",
     ),
     "list": _Command(
-        entry="isaaclab_arena.cli.listing:main",
+        entry="isaaclab_arena.cli.commands.listing:main",
         summary="environments, policies, embodiments or objects, or one of them",
     ),
     "view": _Command(
-        entry="isaaclab_arena.cli.view:main", summary="watch a policy in a window, or write a video of it"
+        entry="isaaclab_arena.cli.commands.view:main", summary="watch a policy in a window, or write a video of it"
     ),
-    "validate": _Command(entry="isaaclab_arena.cli.validate:main", summary="check job files without running anything"),
-    "doctor": _Command(entry="isaaclab_arena.cli.doctor:main", summary="show what this machine has to offer"),
+    "validate": _Command(
+        entry="isaaclab_arena.cli.commands.validate:main", summary="check job files without running anything"
+    ),
+    "doctor": _Command(entry="isaaclab_arena.cli.commands.doctor:main", summary="show what this machine has to offer"),
 }
 
 

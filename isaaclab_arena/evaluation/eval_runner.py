@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 from isaaclab_arena.config.loading import limited, load_jobs_file
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.launch import launch_if_asked
+from isaaclab_arena.distributed.launching.launch import launch_if_asked
 from isaaclab_arena.distributed.process import process_age_s
-from isaaclab_arena.evaluation.condition_sets import agreed_hash
 from isaaclab_arena.evaluation.console import exit_code_of
 from isaaclab_arena.evaluation.options import RunOptions, read_command_line, refuse_unknown, split_overrides
-from isaaclab_arena.evaluation.planning import RunRequest
+from isaaclab_arena.evaluation.plan.condition_sets import agreed_hash
+from isaaclab_arena.evaluation.plan.planning import RunRequest
+from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.evaluation.plan.variation_listing import show_variations
 from isaaclab_arena.evaluation.run import execute
-from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.evaluation.variation_listing import show_variations
 
 PROGRAM = "isaaclab_arena.evaluation.eval_runner"
 

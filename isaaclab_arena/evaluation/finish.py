@@ -4,11 +4,11 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from isaaclab_arena.distributed.launcher_messages import leave_last_words
+from isaaclab_arena.distributed.launching.launcher_messages import leave_last_words
 from isaaclab_arena.evaluation.console import as_text, show_results
 from isaaclab_arena.storage.layout import job_directory
-from isaaclab_arena.storage.leftovers import consolidate_leftovers
-from isaaclab_arena.storage.run_plan import RunPlan
+from isaaclab_arena.storage.recovery.leftovers import consolidate_leftovers
+from isaaclab_arena.storage.run.run_plan import RunPlan
 
 _LOG = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from typing import Protocol
 
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation import eval_runner, policy_runner
-from isaaclab_arena.evaluation.planning import RunRequest, planned_jobs
-from isaaclab_arena.storage.attempts import Attempt, attempt_path, read_attempt
-from isaaclab_arena.storage.plan_recovery import recorded_config_hashes
-from isaaclab_arena.storage.run_plan import RunPlan
+from isaaclab_arena.evaluation.plan.planning import RunRequest, planned_jobs
+from isaaclab_arena.storage.recovery.plan_recovery import recorded_config_hashes
+from isaaclab_arena.storage.run.attempts import Attempt, attempt_path, read_attempt
+from isaaclab_arena.storage.run.run_plan import RunPlan
 
 _FIRST = 1
 

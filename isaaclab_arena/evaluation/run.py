@@ -9,32 +9,32 @@ from functools import partial
 from pathlib import Path
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.devices import calculate_deterministically
-from isaaclab_arena.distributed.launcher_messages import leave_last_words
+from isaaclab_arena.distributed.devices.devices import calculate_deterministically
+from isaaclab_arena.distributed.launching.launcher_messages import leave_last_words
 from isaaclab_arena.distributed.process import die_with_parent, limit_threads
 from isaaclab_arena.distributed.process_group import initialise
 from isaaclab_arena.distributed.rank_status import RankState, RankStatus, StatusPublisher
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.distributed.rendezvous import lowest_live_rank, wait_for_ranks
 from isaaclab_arena.errors import ArenaError, DiskUnusableError
-from isaaclab_arena.evaluation.condition_sets import check_saved_earlier, save_conditions
-from isaaclab_arena.evaluation.exchange import Exchange
 from isaaclab_arena.evaluation.finish import consolidate_what_others_left, merge_and_show, show_finished_run
-from isaaclab_arena.evaluation.going_on import how_to_go_on
-from isaaclab_arena.evaluation.interruption import Interruption, watch_for_interruption
-from isaaclab_arena.evaluation.job_runner import JobRunner
-from isaaclab_arena.evaluation.planning import RunRequest
+from isaaclab_arena.evaluation.job.job_runner import JobRunner
+from isaaclab_arena.evaluation.job.rank_settings import rank_settings
+from isaaclab_arena.evaluation.nodes.result_sync import Exchange
+from isaaclab_arena.evaluation.plan.condition_sets import check_saved_earlier, save_conditions
+from isaaclab_arena.evaluation.plan.planning import RunRequest
+from isaaclab_arena.evaluation.process.interruption import Interruption, watch_for_interruption
 from isaaclab_arena.evaluation.progress import ProgressDisplay, ProgressObserver
-from isaaclab_arena.evaluation.rank_settings import rank_settings
-from isaaclab_arena.evaluation.settled_backends import with_settled_backends
-from isaaclab_arena.evaluation.start_up import StartedRun, start_run
-from isaaclab_arena.evaluation.work import work_of_rank
-from isaaclab_arena.evaluation.work_queue import AssignedJob
+from isaaclab_arena.evaluation.resume_command import how_to_go_on
+from isaaclab_arena.evaluation.scheduling.work import work_of_rank
+from isaaclab_arena.evaluation.scheduling.work_queue import AssignedJob
+from isaaclab_arena.evaluation.startup.settled_backends import with_settled_backends
+from isaaclab_arena.evaluation.startup.start_up import StartedRun, start_run
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.long_work import heard_by
 from isaaclab_arena.results.freshness import tables_are_current
-from isaaclab_arena.storage.attempts import Attempt
-from isaaclab_arena.storage.job_reports import ReportedStatus
+from isaaclab_arena.storage.run.attempts import Attempt
+from isaaclab_arena.storage.run.job_reports import ReportedStatus
 
 _LOG = logging.getLogger(__name__)
 _POLL_INTERVAL_S = 0.2

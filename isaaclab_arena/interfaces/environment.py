@@ -270,7 +270,7 @@ class EnvironmentBuilder(Protocol):
             ``enable_cameras`` if the environment can show policies what its cameras see.
 
     A builder may have a method ``summary()`` without arguments, whose result `isaaclab-arena list environments` shows;
-    see `isaaclab_arena.environments.summary.EnvironmentSummary`.
+    see `isaaclab_arena.environments.arena.summary.EnvironmentSummary`.
     """
 
     config_class: type

@@ -14,7 +14,7 @@ from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
-from isaaclab_arena.storage.hdf5 import read_actions, read_attributes
+from isaaclab_arena.storage.hdf5.episodes import read_actions, read_attributes
 from isaaclab_arena.storage.layout import demo_index, demo_name
 from isaaclab_arena.storage.recordings import find_recordings, in_words, index_episodes
 

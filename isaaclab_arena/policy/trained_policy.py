@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import torch
 
-from isaaclab_arena.distributed.devices import check_policy_device, resolve_policy_device
+from isaaclab_arena.distributed.devices.devices import check_policy_device, resolve_policy_device
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.action_scaling import ActionScaling
 from isaaclab_arena.models.agent_settings import AgentSettings, find_agent_file, read_agent_settings

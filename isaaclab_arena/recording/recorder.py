@@ -18,16 +18,16 @@ from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transitio
 from isaaclab_arena.recording.episode_arrays import EpisodeArrays, RecordedObservations
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.atomic import FileThereError
-from isaaclab_arena.storage.commits import CommitContext, CommitRow, CommitWriter, commit_row
-from isaaclab_arena.storage.compressed_image import check_compression
-from isaaclab_arena.storage.consolidation import Consolidation, consolidate
 from isaaclab_arena.storage.contents import Contents
-from isaaclab_arena.storage.hdf5 import write_episode
+from isaaclab_arena.storage.hdf5.compressed_image import check_compression
+from isaaclab_arena.storage.hdf5.consolidation import Consolidation, consolidate
+from isaaclab_arena.storage.hdf5.episodes import write_episode
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.left_behind import LeftBehind, read_left_behind
-from isaaclab_arena.storage.leftovers import remove_if_empty
 from isaaclab_arena.storage.recorded_episode import Compression, RecordedEpisode, checksum
 from isaaclab_arena.storage.recorded_line import attributes_of
+from isaaclab_arena.storage.recovery.left_behind import LeftBehind, read_left_behind
+from isaaclab_arena.storage.recovery.leftovers import remove_if_empty
+from isaaclab_arena.storage.run.commits import CommitContext, CommitRow, CommitWriter, commit_row
 
 _LOG = logging.getLogger(__name__)
 

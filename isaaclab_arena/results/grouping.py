@@ -17,7 +17,7 @@ from isaaclab_arena.results.result_files import csv_text
 from isaaclab_arena.results.statistics import standard_deviation, success_rate, wilson_interval
 from isaaclab_arena.results.table import SPREAD, mean_and_spread
 from isaaclab_arena.storage.atomic import write_text
-from isaaclab_arena.storage.run_plan import PlannedJob
+from isaaclab_arena.storage.run.run_plan import PlannedJob
 
 GROUPS_FILE = "results_by.csv"
 GROUP_COLUMNS: dict[str, str] = {

@@ -27,11 +27,11 @@ from isaaclab_arena.results.rows import (
     status_of,
 )
 from isaaclab_arena.results.swept import swept_columns
-from isaaclab_arena.storage.attempts import Attempt, contents_in_effect, read_attempts, times_rerun
-from isaaclab_arena.storage.commits import read_commits
-from isaaclab_arena.storage.job_reports import read_job_reports
 from isaaclab_arena.storage.layout import job_directory
-from isaaclab_arena.storage.run_plan import PlannedJob, RunPlan, read_run_plan
+from isaaclab_arena.storage.run.attempts import Attempt, contents_in_effect, read_attempts, times_rerun
+from isaaclab_arena.storage.run.commits import read_commits
+from isaaclab_arena.storage.run.job_reports import read_job_reports
+from isaaclab_arena.storage.run.run_plan import PlannedJob, RunPlan, read_run_plan
 
 
 @dataclass(frozen=True, kw_only=True)

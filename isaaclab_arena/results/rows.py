@@ -13,11 +13,11 @@ from isaaclab_arena.results.statistics import (
     success_rate,
     wilson_interval,
 )
-from isaaclab_arena.storage.commits import CommitRow
 from isaaclab_arena.storage.contents import UNKNOWN, Contents
-from isaaclab_arena.storage.job_reports import JobReport, ReportedStatus, Reproducible, StartUp
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.run_plan import PlannedJob
+from isaaclab_arena.storage.run.commits import CommitRow
+from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible, StartUp
+from isaaclab_arena.storage.run.run_plan import PlannedJob
 
 
 class JobResultStatus(StrEnum):

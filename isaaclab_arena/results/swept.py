@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.storage.run_plan import PlannedJob
+from isaaclab_arena.storage.run.run_plan import PlannedJob
 
 PREFIX = "sweep."
 

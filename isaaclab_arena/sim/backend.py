@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from isaaclab_arena.errors import EnvironmentBuildError
+from isaaclab_arena.sim.math.rotation import rotate
 from isaaclab_arena.sim.model_changes import ModelChange
-from isaaclab_arena.sim.rotation import rotate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class Backend(ABC):
         num_envs: Number of worlds.
         device: Where the tensors live.
         reproducible: Whether the same calls give the same bits again.
-        renders: Whether `isaaclab_arena.sim.batch_cameras` renders the worlds where they are.
+        renders: Whether `isaaclab_arena.sim.warp.batch_cameras` renders the worlds where they are.
         physics_dt: Time that one substep advances [s].
         names: Where named things are.
         qpos: Shape: (num_envs, nq).

@@ -9,7 +9,7 @@ import torch
 
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.sim.backend import Backend, StartState
-from isaaclab_arena.sim.mujoco_backend import MujocoBackend
+from isaaclab_arena.sim.mujoco.backend import MujocoBackend
 
 _LOG = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ def _faster(
 
 def _warp_backend(model: mujoco.MjModel, *, num_envs: int, device: torch.device) -> Backend:
     # Warp takes seconds to load, and most jobs do without.
-    from isaaclab_arena.sim.warp_backend import WarpBackend  # noqa: PLC0415
+    from isaaclab_arena.sim.warp.backend import WarpBackend  # noqa: PLC0415
 
     return WarpBackend(
         model, num_envs=num_envs, device=device, deterministic=torch.are_deterministic_algorithms_enabled()

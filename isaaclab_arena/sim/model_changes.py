@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
-from isaaclab_arena.sim.rotation import multiply_numbers
+from isaaclab_arena.sim.math.rotation import multiply_numbers
 
 _CONTACT_PRIORITY = 2
 """Above that of the fingers' pads, which otherwise decide alone how slippery a grasp is."""

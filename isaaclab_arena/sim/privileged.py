@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 from isaaclab_arena.sim.backend import Backend
-from isaaclab_arena.sim.robot import Robot
+from isaaclab_arena.sim.scene.robot import Robot
 
 
 @runtime_checkable

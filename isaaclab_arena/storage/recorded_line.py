@@ -3,10 +3,10 @@
 import dataclasses
 from collections.abc import Mapping
 
-from isaaclab_arena.storage.commits import CommitRow, parse_row
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE
 from isaaclab_arena.storage.recorded_episode import AttributeValue
+from isaaclab_arena.storage.run.commits import CommitRow, parse_row
 
 _OF_THE_PLACE = frozenset({"dataset_file", "episode_file"})
 """Fields of a line that say where the recording lies, which may change."""

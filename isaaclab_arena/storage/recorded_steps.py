@@ -8,7 +8,7 @@ import numpy as np
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage.atomic import storage_errors
-from isaaclab_arena.storage.hdf5 import ArrayPlace, locate_arrays, read_array
+from isaaclab_arena.storage.hdf5.episodes import ArrayPlace, locate_arrays, read_array
 from isaaclab_arena.storage.layout import demo_name
 
 KEPT_BYTES = 1 << 30

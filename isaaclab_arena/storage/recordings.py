@@ -6,7 +6,7 @@ from pathlib import Path
 from isaaclab_arena.episode_ranges import as_ranges
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.plain_files import not_a_plain_file
-from isaaclab_arena.storage.hdf5 import list_episodes
+from isaaclab_arena.storage.hdf5.episodes import list_episodes
 from isaaclab_arena.storage.layout import (
     EPISODE_FILE_PATTERN,
     EPISODES_FOLDER,

@@ -11,7 +11,7 @@ import numpy as np
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.interfaces.flat_observation import flat_array
 from isaaclab_arena.storage.atomic import written_in_place
-from isaaclab_arena.storage.hdf5_file import hdf5_errors
+from isaaclab_arena.storage.hdf5.opened_file import hdf5_errors
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import (
     ACTIONS,

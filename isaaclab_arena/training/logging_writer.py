@@ -10,9 +10,9 @@ from typing import Any
 from rsl_rl.utils import LogWriter, resolve_callable
 
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.training.config import TrainingConfig
-from isaaclab_arena.training.documents import document_of
 from isaaclab_arena.training.progress import ScalarWriter, tensorboard
+from isaaclab_arena.training.settings.config import TrainingConfig
+from isaaclab_arena.training.settings.documents import document_of
 
 _KEY = "agent.logger"
 _CLASSES = {"wandb": "WandbLogWriter", "neptune": "NeptuneLogWriter"}

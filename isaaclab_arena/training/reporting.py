@@ -4,9 +4,9 @@ import math
 import time
 from collections.abc import Mapping
 
-from isaaclab_arena.training.closed_loop import EvaluatedJob
-from isaaclab_arena.training.episode_statistics import EpisodeStatistics
-from isaaclab_arena.training.learner import Iteration
+from isaaclab_arena.training.checkpoints.closed_loop import EvaluatedJob
+from isaaclab_arena.training.learner.episode_statistics import EpisodeStatistics
+from isaaclab_arena.training.learner.learner import Iteration
 
 EVALUATION_TIME = "Perf/evaluation_time"
 

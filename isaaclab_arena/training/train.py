@@ -15,19 +15,19 @@ from typing import Any
 
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.launch import launch_if_asked
+from isaaclab_arena.distributed.launching.launch import launch_if_asked
 from isaaclab_arena.distributed.process import die_with_parent, leave_process, leave_process_on_error, limit_threads
 from isaaclab_arena.distributed.process_group import initialise
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.console import exit_code_of
 from isaaclab_arena.sim.threads import default_num_threads
-from isaaclab_arena.storage.run_lock import RunLock
-from isaaclab_arena.training.config import TrainingConfig
-from isaaclab_arena.training.options import TrainOptions, read_train_options
-from isaaclab_arena.training.request import run_to_resume, training_config, with_chosen_checkpoint
-from isaaclab_arena.training.run_directory import new_run_directory
-from isaaclab_arena.training.shared_run_directory import LAUNCHER, shared_run_directory
+from isaaclab_arena.storage.run.run_lock import RunLock
+from isaaclab_arena.training.settings.config import TrainingConfig
+from isaaclab_arena.training.settings.options import TrainOptions, read_train_options
+from isaaclab_arena.training.settings.request import run_to_resume, training_config, with_chosen_checkpoint
+from isaaclab_arena.training.settings.run_directory import new_run_directory
+from isaaclab_arena.training.settings.shared_run_directory import LAUNCHER, shared_run_directory
 
 _LOG = logging.getLogger(__name__)
 PROGRAM = "isaaclab_arena.training.train"
@@ -96,10 +96,10 @@ def _train(
 ) -> int:
     _need_rsl_rl()
     # rsl_rl takes seconds to load, which a mistake on the command line should not cost.
-    from isaaclab_arena.training.agent import check_agent  # noqa: PLC0415
-    from isaaclab_arena.training.learner import Learner  # noqa: PLC0415
+    from isaaclab_arena.training.checkpoints.task_evaluation import with_settled_backend  # noqa: PLC0415
+    from isaaclab_arena.training.learner.agent import check_agent  # noqa: PLC0415
+    from isaaclab_arena.training.learner.learner import Learner  # noqa: PLC0415
     from isaaclab_arena.training.logging_writer import check_logger  # noqa: PLC0415
-    from isaaclab_arena.training.task_evaluation import with_settled_backend  # noqa: PLC0415
     from isaaclab_arena.training.training_run import TrainingRun  # noqa: PLC0415
 
     check_agent(config)
@@ -135,8 +135,8 @@ def _need_rsl_rl() -> None:
 
 
 def _evaluation(config: TrainingConfig, run_directory: Path, ranks: Ranks, *, device: str | None) -> Any:
-    from isaaclab_arena.training.closed_loop import ClosedLoopEvaluation  # noqa: PLC0415
-    from isaaclab_arena.training.task_evaluation import POLICY_TYPE, task_evaluation  # noqa: PLC0415
+    from isaaclab_arena.training.checkpoints.closed_loop import ClosedLoopEvaluation  # noqa: PLC0415
+    from isaaclab_arena.training.checkpoints.task_evaluation import POLICY_TYPE, task_evaluation  # noqa: PLC0415
 
     if config.evaluation.interval == 0:
         if config.evaluation.video_episodes and ranks.context.is_rank_zero:

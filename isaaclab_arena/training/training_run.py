@@ -11,17 +11,17 @@ import torch
 
 from isaaclab_arena.distributed.collectives import gather_bytes_to_rank_zero, highest_of_ranks
 from isaaclab_arena.distributed.ranks import Ranks
-from isaaclab_arena.evaluation.interruption import Interruption, watch_for_interruption
+from isaaclab_arena.evaluation.process.interruption import Interruption, watch_for_interruption
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.models.run_directory import model_path
-from isaaclab_arena.training.agent import learned_state
-from isaaclab_arena.training.best_checkpoint import keep_best, score_of
-from isaaclab_arena.training.checkpoints import newest_readable, packed, read_rank_state, write_checkpoint
-from isaaclab_arena.training.closed_loop import ClosedLoopEvaluation, Evaluated
-from isaaclab_arena.training.config import TrainingConfig
-from isaaclab_arena.training.exporting import export_policy
-from isaaclab_arena.training.first_weights import FirstWeights
-from isaaclab_arena.training.learner import Iteration, Learner
+from isaaclab_arena.training.checkpoints.best_checkpoint import keep_best, score_of
+from isaaclab_arena.training.checkpoints.checkpoints import newest_readable, packed, read_rank_state, write_checkpoint
+from isaaclab_arena.training.checkpoints.closed_loop import ClosedLoopEvaluation, Evaluated
+from isaaclab_arena.training.checkpoints.exporting import export_policy
+from isaaclab_arena.training.learner.agent import learned_state
+from isaaclab_arena.training.learner.first_weights import FirstWeights
+from isaaclab_arena.training.learner.learner import Iteration, Learner
+from isaaclab_arena.training.learner.synchrony import check_synchrony
 from isaaclab_arena.training.logging_writer import scalar_writer
 from isaaclab_arena.training.progress import Progress
 from isaaclab_arena.training.reporting import (
@@ -32,8 +32,8 @@ from isaaclab_arena.training.reporting import (
     measures_of_evaluation,
     measures_of_iteration,
 )
-from isaaclab_arena.training.settings_files import checkpoint_infos, env_steps_of, write_settings
-from isaaclab_arena.training.synchrony import check_synchrony
+from isaaclab_arena.training.settings.config import TrainingConfig
+from isaaclab_arena.training.settings.settings_files import checkpoint_infos, env_steps_of, write_settings
 
 _LOG = logging.getLogger(__name__)
 _INTERRUPTED = 128

@@ -9,9 +9,9 @@ from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyConfig
-from isaaclab_arena_gr00t.data import layout
 from isaaclab_arena_gr00t.data.columns import Column, whole_arrays
-from isaaclab_arena_gr00t.data.video_files import described_video, stored_size
+from isaaclab_arena_gr00t.data.files import layout
+from isaaclab_arena_gr00t.data.files.video_files import described_video, stored_size
 from isaaclab_arena_gr00t.joint_files import JointFiles, read_joint_files
 from isaaclab_arena_gr00t.joint_wiring import wired_action, wired_state
 

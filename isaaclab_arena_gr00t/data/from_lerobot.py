@@ -11,12 +11,12 @@ from isaaclab_arena.config.names import folded, name_problem
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.atomic import storage_errors
-from isaaclab_arena.storage.consolidation import consolidate
-from isaaclab_arena.storage.hdf5 import write_episode
+from isaaclab_arena.storage.hdf5.consolidation import consolidate
+from isaaclab_arena.storage.hdf5.episodes import write_episode
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.recorded_episode import AttributeValue, RecordedEpisode
-from isaaclab_arena_gr00t.data import layout
 from isaaclab_arena_gr00t.data.features import DatasetFeatures
+from isaaclab_arena_gr00t.data.files import layout
 from isaaclab_arena_gr00t.data.stored_dataset import StoredDataset, open_dataset
 from isaaclab_arena_gr00t.data.stored_features import stored_features, video_feature
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from isaaclab_arena_gr00t.data import layout
 from isaaclab_arena_gr00t.data.features import DatasetFeatures
+from isaaclab_arena_gr00t.data.files import layout
 from isaaclab_arena_gr00t.data.foreign import Fields
 
 _MAX_NUMBERS = 65_536

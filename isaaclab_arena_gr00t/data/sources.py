@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.storage.hdf5 import locate_arrays, read_all_attributes
+from isaaclab_arena.storage.hdf5.episodes import locate_arrays, read_all_attributes
 from isaaclab_arena.storage.layout import ACTIONS, EPISODES_FOLDER, demo_name
 from isaaclab_arena.storage.recorded_episode import AttributeValue
 from isaaclab_arena.storage.recordings import find_recordings, index_episodes

@@ -14,11 +14,11 @@ from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.errors import StorageError, did_you_mean
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage.atomic import storage_errors
-from isaaclab_arena_gr00t.data import layout
-from isaaclab_arena_gr00t.data.encoded_pictures import read_encoded
+from isaaclab_arena_gr00t.data.files import layout
+from isaaclab_arena_gr00t.data.files.encoded_pictures import read_encoded
+from isaaclab_arena_gr00t.data.files.tables import TableExtent, read_columns, read_rows
+from isaaclab_arena_gr00t.data.files.video_files import read_frames
 from isaaclab_arena_gr00t.data.foreign import Fields, is_inside, regular_file, shown
-from isaaclab_arena_gr00t.data.tables import TableExtent, read_columns, read_rows
-from isaaclab_arena_gr00t.data.video_files import read_frames
 
 _LEAST_FPS, _MOST_FPS = 1e-3, 1e6
 _MAX_EPISODES = 200_000

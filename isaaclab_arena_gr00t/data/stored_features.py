@@ -7,9 +7,9 @@ from typing import Any
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage import layout as recorded
-from isaaclab_arena_gr00t.data import layout
 from isaaclab_arena_gr00t.data.columns import Column, whole_arrays
 from isaaclab_arena_gr00t.data.features import Camera, DatasetFeatures, features_of_document
+from isaaclab_arena_gr00t.data.files import layout
 from isaaclab_arena_gr00t.data.modality_file import groups_of, video_columns
 from isaaclab_arena_gr00t.data.stored_dataset import StoredDataset, frame_size
 

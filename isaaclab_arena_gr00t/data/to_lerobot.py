@@ -11,23 +11,23 @@ import numpy as np
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena.storage.atomic import storage_errors, write_text
-from isaaclab_arena.storage.hdf5 import read_attributes, read_episode
+from isaaclab_arena.storage.hdf5.episodes import read_attributes, read_episode
 from isaaclab_arena.storage.json_values import json_text
 from isaaclab_arena.storage.recorded_steps import RecordedArray, RecordedSteps
 from isaaclab_arena_gr00t.config import read_policy_config
-from isaaclab_arena_gr00t.data import layout
 from isaaclab_arena_gr00t.data.features import DatasetFeatures, features_document, plan_features
-from isaaclab_arena_gr00t.data.layout import DatasetVersion
-from isaaclab_arena_gr00t.data.modality_file import modality_document
-from isaaclab_arena_gr00t.data.sources import SourceEpisode, check_shapes, find_episodes, frames_per_second, shapes_of
-from isaaclab_arena_gr00t.data.statistics import (
+from isaaclab_arena_gr00t.data.files import layout
+from isaaclab_arena_gr00t.data.files.layout import DatasetVersion
+from isaaclab_arena_gr00t.data.files.statistics import (
     ColumnSpool,
     Statistics,
     array_statistics,
     intensity_counts,
     picture_statistics,
 )
-from isaaclab_arena_gr00t.data.writers import WRITERS, EpisodeContent, EpisodeWriter, append_lines
+from isaaclab_arena_gr00t.data.files.writers import WRITERS, EpisodeContent, EpisodeWriter, append_lines
+from isaaclab_arena_gr00t.data.modality_file import modality_document
+from isaaclab_arena_gr00t.data.sources import SourceEpisode, check_shapes, find_episodes, frames_per_second, shapes_of
 
 _UNKNOWN_ROBOT = "unknown"
 _NOT_KEPT = frozenset({"checksum", "num_samples", recorded.COMMIT_ATTRIBUTE})

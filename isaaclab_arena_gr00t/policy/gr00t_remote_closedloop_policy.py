@@ -14,9 +14,9 @@ from isaaclab_arena_gr00t.modality import Modality
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
 from isaaclab_arena_gr00t.remote.address import address_problems, server_address
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
-from isaaclab_arena_gr00t.remote.flat_keys import flattened, without_prefix
-from isaaclab_arena_gr00t.remote.gr00t_wire import RemoteModality
-from isaaclab_arena_gr00t.remote.messages import in_words
+from isaaclab_arena_gr00t.remote.wire.flat_keys import flattened, without_prefix
+from isaaclab_arena_gr00t.remote.wire.gr00t_wire import RemoteModality
+from isaaclab_arena_gr00t.remote.wire.messages import in_words
 
 _MODALITIES = ("video", "state", "action", "language")
 

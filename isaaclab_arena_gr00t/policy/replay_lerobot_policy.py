@@ -18,7 +18,7 @@ from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena.storage import layout as recorded
-from isaaclab_arena_gr00t.data import layout
+from isaaclab_arena_gr00t.data.files import layout
 from isaaclab_arena_gr00t.data.modality_file import groups_of
 from isaaclab_arena_gr00t.data.stored_dataset import StoredDataset, open_dataset
 from isaaclab_arena_gr00t.data.stored_features import stored_features

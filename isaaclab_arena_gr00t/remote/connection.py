@@ -9,11 +9,11 @@ from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError, Pro
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage.contents import UNKNOWN
 from isaaclab_arena_gr00t.remote.address import KEY_FILE_OPTION, ServerAddress
-from isaaclab_arena_gr00t.remote.gr00t_wire import pack, received
 from isaaclab_arena_gr00t.remote.identity import identity_line, same_server
-from isaaclab_arena_gr00t.remote.messages import DEFAULT_LIMITS, MessageError, MessageLimits
-from isaaclab_arena_gr00t.remote.numpy_map import ArrayFormat
 from isaaclab_arena_gr00t.remote.request_socket import AnswerTooLargeError, RequestSocket
+from isaaclab_arena_gr00t.remote.wire.gr00t_wire import pack, received
+from isaaclab_arena_gr00t.remote.wire.messages import DEFAULT_LIMITS, MessageError, MessageLimits
+from isaaclab_arena_gr00t.remote.wire.numpy_map import ArrayFormat
 
 # Below the program's own logger, so that it is in the log of the rank.
 _LOG = logging.getLogger("isaaclab_arena.gr00t")

@@ -15,8 +15,8 @@ from isaaclab_arena.storage.contents import UNKNOWN
 from isaaclab_arena_gr00t.remote.address import KEY_FILE_OPTION, ServerAddress
 from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
 from isaaclab_arena_gr00t.remote.identity import identity_line, same_server
-from isaaclab_arena_gr00t.remote.messages import MessageError, MessageLimits, in_words
-from isaaclab_arena_gr00t.remote.openpi_wire import pack, unpack
+from isaaclab_arena_gr00t.remote.wire.messages import MessageError, MessageLimits, in_words
+from isaaclab_arena_gr00t.remote.wire.openpi_wire import pack, unpack
 
 # Below the program's own logger, so that it is in the log of the rank.
 _LOG = logging.getLogger("isaaclab_arena.gr00t")

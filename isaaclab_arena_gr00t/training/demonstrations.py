@@ -10,7 +10,7 @@ import torch
 
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena.storage.hdf5 import list_episodes, locate_arrays, read_attributes
+from isaaclab_arena.storage.hdf5.episodes import list_episodes, locate_arrays, read_attributes
 from isaaclab_arena.storage.layout import ACTIONS, OBSERVATIONS, demo_name
 from isaaclab_arena.storage.recorded_steps import RecordedArray, RecordedSteps
 from isaaclab_arena_gr00t.joints import to_groups

@@ -13,10 +13,10 @@ from isaaclab_arena.distributed.collectives import highest_of_ranks
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation.interruption import Interruption, watch_for_interruption
+from isaaclab_arena.evaluation.process.interruption import Interruption, watch_for_interruption
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.storage.recorded_steps import RecordedSteps
-from isaaclab_arena.training.closed_loop import ClosedLoopEvaluation
+from isaaclab_arena.training.checkpoints.closed_loop import ClosedLoopEvaluation
 from isaaclab_arena.training.progress import Progress, tensorboard
 from isaaclab_arena_gr00t.config import read_policy_config
 from isaaclab_arena_gr00t.data.sources import jobs_of

@@ -1,8 +1,8 @@
 import numpy as np
 
 from benchmarks import reference_motion
-from isaaclab_arena.environments.humanoid import FEET, HUMANOID, KEYPOINTS
-from isaaclab_arena.environments.reference_motion import read_motion
+from isaaclab_arena.environments.tasks.locomotion.humanoid import FEET, HUMANOID, KEYPOINTS
+from isaaclab_arena.environments.tasks.locomotion.reference_motion import read_motion
 
 
 def test_the_motion_that_comes_along_is_the_one_that_the_program_writes():

@@ -3,7 +3,7 @@
 import pytest
 import tyro
 
-from isaaclab_arena.training.tasks import TASKS
+from isaaclab_arena.training.settings.tasks import TASKS
 from tests.benchmarks.loading import BENCHMARKS, load
 
 PROGRAMS = ("training_throughput", "training_ranks", "training_exchange", "training_evaluation")

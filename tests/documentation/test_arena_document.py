@@ -17,8 +17,8 @@ from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import EvalOptions
 from isaaclab_arena.evaluation.options import read_command_line, refuse_unknown, split_overrides
+from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.evaluation.policy_runner import PolicyOptions, resolved_job
-from isaaclab_arena.evaluation.validation import resolve_jobs
 from tests.documentation.reading import blocks
 from tests.end_to_end.launching import ROOT
 

@@ -5,9 +5,9 @@ import shlex
 
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.config.loading import load_jobs_file
-from isaaclab_arena.environments.cameras import CameraOptions
+from isaaclab_arena.environments.arena.cameras import CameraOptions
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from tests.documentation.reading import blocks
 from tests.end_to_end.launching import ROOT
 

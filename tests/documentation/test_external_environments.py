@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from isaaclab_arena.config.loading import load_jobs_file
-from isaaclab_arena.environments.gym_builder import GymConfig
+from isaaclab_arena.environments.gym.builder import GymConfig
 from isaaclab_arena.evaluation.eval_runner import main
 from tests.end_to_end.launching import ROOT
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from isaaclab_arena.environments.tasks.walk_humanoid import LOWEST_M, SHARE_OF_THE_WAY
+from isaaclab_arena.environments.tasks.locomotion.walk_humanoid import LOWEST_M, SHARE_OF_THE_WAY
 from isaaclab_arena.evaluation.policy_runner import main
 from tests.end_to_end.launching import ROOT, episodes_table
 

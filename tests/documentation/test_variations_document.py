@@ -1,8 +1,8 @@
 """The catalogue in docs/variations.md is what the program offers."""
 
 from isaaclab_arena.config.loading import read_jobs
-from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.evaluation.variation_listing import described, listed_variations
+from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.evaluation.plan.variation_listing import described, listed_variations
 from tests.end_to_end.launching import ROOT
 
 DOCUMENT = (ROOT / "docs" / "variations.md").read_text()

@@ -2,12 +2,12 @@
 
 import re
 
-from isaaclab_arena.cli.replay import described as replayed_line
-from isaaclab_arena.cli.replay import summary as replay_summary
-from isaaclab_arena.cli.verify import described as verified_line
-from isaaclab_arena.evaluation.episode_comparison import Difference
-from isaaclab_arena.evaluation.replaying import ReplayedEpisode
-from isaaclab_arena.evaluation.verification import VerifiedEpisode
+from isaaclab_arena.cli.commands.replay import described as replayed_line
+from isaaclab_arena.cli.commands.replay import summary as replay_summary
+from isaaclab_arena.cli.commands.verify import described as verified_line
+from isaaclab_arena.evaluation.verify.episode_comparison import Difference
+from isaaclab_arena.evaluation.verify.replaying import ReplayedEpisode
+from isaaclab_arena.evaluation.verify.verification import VerifiedEpisode
 from tests.documentation.reading import as_arguments, blocks
 from tests.end_to_end.launching import ROOT, run
 

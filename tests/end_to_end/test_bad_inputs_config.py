@@ -8,7 +8,7 @@ import pytest
 
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.evaluation import eval_runner
-from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from tests.end_to_end.mistakes import GOOD, in_environment, mistaken
 
 RANK_1 = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29512"}

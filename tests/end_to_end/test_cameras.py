@@ -12,7 +12,7 @@ import pytest
 
 from isaaclab_arena.cli.main import main as command_line
 from isaaclab_arena.evaluation.eval_runner import main
-from isaaclab_arena.storage.hdf5 import read_episode
+from isaaclab_arena.storage.hdf5.episodes import read_episode
 from tests.end_to_end.launching import ROOT, command, environment, episodes_table, jobs_table, run, write_jobs
 
 

@@ -7,8 +7,8 @@ import h5py
 import pytest
 
 from isaaclab_arena.evaluation.eval_runner import main
-from tests.environments.gym_fakes import ID
-from tests.environments.gym_running import IN_WORKERS
+from tests.environments.gym.gym_fakes import ID
+from tests.environments.gym.gym_running import IN_WORKERS
 
 COLUMNS = ("episodes", "successes", "errors", "missing", "mean_length", "mean_return", "reproducible", "status")
 

@@ -11,8 +11,8 @@ import pytest
 
 from isaaclab_arena.distributed.process import process_start_ticks
 from tests.end_to_end.launching import command, patience_s, run, start, write_jobs
-from tests.environments.gym_fakes import ID
-from tests.environments.gym_running import IN_WORKERS
+from tests.environments.gym.gym_fakes import ID
+from tests.environments.gym.gym_running import IN_WORKERS
 
 
 def job(name: str, tmp_path: Path, **policy_config) -> dict:

@@ -13,7 +13,7 @@ import pytest
 
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.result_files import write_tables
-from isaaclab_arena.storage.recovery import recover_run
+from isaaclab_arena.storage.recovery.recovery import recover_run
 from tests.end_to_end.launching import (
     EVAL_RUNNER,
     TORCHRUN,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from isaaclab_arena.storage.job_reports import StartUp, read_job_reports
+from isaaclab_arena.storage.run.job_reports import StartUp, read_job_reports
 from tests.end_to_end.launching import command, run, write_jobs
 
 

@@ -16,10 +16,10 @@ import pytest
 
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.evaluation.eval_runner import main as evaluate
-from isaaclab_arena.storage.hdf5 import read_episode
+from isaaclab_arena.storage.hdf5.episodes import read_episode
 from isaaclab_arena.storage.recorded_episode import checksum
 from tests.end_to_end.launching import ROOT, command, run, wait_until, write_jobs
-from tests.environments.gym_fakes import ID as GYM_ID
+from tests.environments.gym.gym_fakes import ID as GYM_ID
 from tests.fakes_environment import files_below
 
 pytestmark = pytest.mark.usefixtures("quick_python")

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from isaaclab_arena.environments.arena_environment import ArenaEnvironment
+from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
+from isaaclab_arena.environments.arena.floor_environment import FloorEnvironment
+from isaaclab_arena.environments.arena.table_environment import TableEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.environments.floor_environment import FloorEnvironment
-from isaaclab_arena.environments.table_environment import TableEnvironment
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
 from isaaclab_arena.interfaces.observer import Observer

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from isaaclab_arena.environments.tasks.task import Judgement, Task
+from isaaclab_arena.environments.mdp.task import Judgement, Task
 from isaaclab_arena.interfaces.episode import Conditions
 
 

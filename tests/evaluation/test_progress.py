@@ -9,6 +9,7 @@ from rich.console import Console
 
 from isaaclab_arena.distributed.rank_status import RankState, RankStatus, StatusPublisher, read_rank_status
 from isaaclab_arena.distributed.rendezvous import RankFate, RankReport, RankWatch
+from isaaclab_arena.evaluation.job.start_up_clock import StartUpClock, StartUpPart
 from isaaclab_arena.evaluation.progress import (
     ProgressDisplay,
     ProgressObserver,
@@ -17,11 +18,10 @@ from isaaclab_arena.evaluation.progress import (
     progress_table,
     time_left_s,
 )
-from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.evaluation.start_up_clock import StartUpClock, StartUpPart
+from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.long_work import LongWork, heard_by
-from isaaclab_arena.storage.consolidation import consolidate
+from isaaclab_arena.storage.hdf5.consolidation import consolidate
 from tests.fakes import CoinConfig, CoinEnvironment, ShrugPolicy
 from tests.storage.recordings import write_parts
 

@@ -7,12 +7,12 @@ import torch
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.rank_status import StatusPublisher
 from isaaclab_arena.errors import PolicyLostError
-from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.planning import RunRequest
+from isaaclab_arena.evaluation.plan.job import Job
+from isaaclab_arena.evaluation.plan.planning import RunRequest
 from isaaclab_arena.evaluation.run import execute
 from isaaclab_arena.long_work import LongWork
-from isaaclab_arena.storage.attempts import read_attempts
+from isaaclab_arena.storage.run.attempts import read_attempts
 from tests.evaluation.jobs import coin_job
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
 

@@ -12,11 +12,11 @@ import pytest
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import eval_runner
-from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena_gr00t.policy import gr00t_remote_closedloop_policy as remote
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopPolicy
-from isaaclab_arena_gr00t.remote.messages import MessageLimits
+from isaaclab_arena_gr00t.remote.wire.messages import MessageLimits
 from tests.end_to_end.launching import jobs_table, write_jobs
 from tests.gr00t.fakes import write_yaml
 from tests.gr00t.panda_checkpoint import HORIZON, POLICY, save_panda_checkpoint, write_panda_yaml

@@ -8,7 +8,7 @@ import numpy as np
 from gr00t.data.types import ModalityConfig
 from gr00t.policy.policy_server import PolicyServer
 
-from isaaclab_arena.environments.embodiments.panda import PANDA
+from isaaclab_arena.environments.robots.panda import PANDA
 from isaaclab_arena.evaluation import eval_runner
 from tests.end_to_end.launching import episodes_table, jobs_table, write_jobs
 from tests.gr00t.fakes import write_yaml

@@ -28,16 +28,17 @@ import torch
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, StorageError
 from isaaclab_arena.evaluation.eval_runner import main as evaluate
-from isaaclab_arena.evaluation.folder_check import check_folder
-from isaaclab_arena.evaluation.replaying import ReplaySettings, replay
+from isaaclab_arena.evaluation.verify.directory_check import check_folder
+from isaaclab_arena.evaluation.verify.replaying import ReplaySettings, replay
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.results.merge import merge_results
-from isaaclab_arena.storage import dataset_assembly, hdf5
+from isaaclab_arena.storage.hdf5 import dataset_assembly
+from isaaclab_arena.storage.hdf5 import episodes as hdf5
 from isaaclab_arena.storage.layout import episode_file_name
-from isaaclab_arena.storage.leftovers import consolidate_leftovers
 from isaaclab_arena.storage.recorded_steps import RecordedArray, RecordedSteps
-from isaaclab_arena.storage.recovery import recover_run
-from isaaclab_arena.storage.run_plan import read_run_plan
+from isaaclab_arena.storage.recovery.leftovers import consolidate_leftovers
+from isaaclab_arena.storage.recovery.recovery import recover_run
+from isaaclab_arena.storage.run.run_plan import read_run_plan
 from tests.fakes import CoinBuilder
 from tests.policy.playing import play
 

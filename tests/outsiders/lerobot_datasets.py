@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from isaaclab_arena_gr00t.data.video_files import VideoWriter
+from isaaclab_arena_gr00t.data.files.video_files import VideoWriter
 
 STEERING = "\x1b[2J\x1b]0;owned\x07\u202e"
 Attack = Callable[[Path, random.Random], None]

@@ -12,16 +12,16 @@ import pytest
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ConfigError, PolicyLostError
-from isaaclab_arena.evaluation.job import Job
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.planning import RunRequest
+from isaaclab_arena.evaluation.plan.job import Job
+from isaaclab_arena.evaluation.plan.planning import RunRequest
 from isaaclab_arena.evaluation.run import execute
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.results.merge import merge_results
-from isaaclab_arena.storage import set_aside
-from isaaclab_arena.storage.attempts import read_attempts
 from isaaclab_arena.storage.contents import UNKNOWN
-from isaaclab_arena.storage.run_plan import read_run_plan
+from isaaclab_arena.storage.recovery import set_aside
+from isaaclab_arena.storage.run.attempts import read_attempts
+from isaaclab_arena.storage.run.run_plan import read_run_plan
 from tests.evaluation.jobs import coin_job
 from tests.fakes import ShrugCfg, ShrugPolicy
 

@@ -12,7 +12,7 @@ from isaaclab_arena.cli.main import main as isaaclab_arena
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import eval_runner, experiment_runner
-from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 
 LIST_OF_RUNS = """
 # Each run is one scene with one change.

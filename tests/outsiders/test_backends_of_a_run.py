@@ -13,23 +13,23 @@ import torch
 from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import Ranks
+from isaaclab_arena.environments.arena.floor_builder import FloorEnvironmentBuilder
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.environments.floor_builder import FloorEnvironmentBuilder
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError
-from isaaclab_arena.evaluation import verification_plan
-from isaaclab_arena.evaluation.group_building import build_groups
-from isaaclab_arena.evaluation.job import Job
+from isaaclab_arena.evaluation.job.build_cache import Workbench
+from isaaclab_arena.evaluation.job.group_building import build_groups
+from isaaclab_arena.evaluation.job.start_up_clock import StartUpClock
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.planning import RunRequest
+from isaaclab_arena.evaluation.plan.job import Job
+from isaaclab_arena.evaluation.plan.planning import RunRequest
 from isaaclab_arena.evaluation.run import execute
-from isaaclab_arena.evaluation.settled_backends import Machinery, settle_backends, with_settled_backends
-from isaaclab_arena.evaluation.start_up import StartedRun, start_run
-from isaaclab_arena.evaluation.start_up_clock import StartUpClock
-from isaaclab_arena.evaluation.workbench import Workbench
+from isaaclab_arena.evaluation.startup.settled_backends import Machinery, settle_backends, with_settled_backends
+from isaaclab_arena.evaluation.startup.start_up import StartedRun, start_run
+from isaaclab_arena.evaluation.verify import plan as verification_plan
 from isaaclab_arena.interfaces.environment import SimulatedBuilder
-from isaaclab_arena.storage.attempts import attempt_numbers
-from isaaclab_arena.storage.run_plan import read_run_plan
-from isaaclab_arena.training.task_evaluation import with_settled_backend
+from isaaclab_arena.storage.run.attempts import attempt_numbers
+from isaaclab_arena.storage.run.run_plan import read_run_plan
+from isaaclab_arena.training.checkpoints.task_evaluation import with_settled_backend
 from tests.distributed.threads import ranks_in_threads
 from tests.evaluation.jobs import coin_job, settings
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment

@@ -10,10 +10,10 @@ import yaml
 from torch import nn
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.training.agent import networks_of
-from isaaclab_arena.training.checkpoints import read_learned
-from isaaclab_arena.training.first_weights import begin_with
-from isaaclab_arena.training.learner import Learner
+from isaaclab_arena.training.checkpoints.checkpoints import read_learned
+from isaaclab_arena.training.learner.agent import networks_of
+from isaaclab_arena.training.learner.first_weights import begin_with
+from isaaclab_arena.training.learner.learner import Learner
 from isaaclab_arena.training.train import main
 from tests.models.trainings import trained
 from tests.training.learning import small_learner

@@ -3,9 +3,9 @@
 import pytest
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.training.config import TrainingConfig
-from isaaclab_arena.training.options import TrainOptions, read_train_options
-from isaaclab_arena.training.request import training_config
+from isaaclab_arena.training.settings.config import TrainingConfig
+from isaaclab_arena.training.settings.options import TrainOptions, read_train_options
+from isaaclab_arena.training.settings.request import training_config
 from isaaclab_arena.training.train import main
 
 

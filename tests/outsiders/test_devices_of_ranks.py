@@ -11,12 +11,12 @@ import torch
 
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.schema import JobDefaults
-from isaaclab_arena.distributed import devices
-from isaaclab_arena.environments.gym_builder import GymBuilder, GymConfig
+from isaaclab_arena.distributed.devices import devices
+from isaaclab_arena.environments.gym.builder import GymBuilder, GymConfig
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import eval_runner
-from isaaclab_arena.evaluation.job import Job
-from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.evaluation.plan.job import Job
+from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.policy.rsl_rl import RslRlPolicy
 from tests.end_to_end.launching import write_jobs
 

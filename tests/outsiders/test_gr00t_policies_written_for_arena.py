@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from isaaclab_arena.config.loading import read_jobs
-from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopPolicy, Gr00tClosedloopPolicyArgs
 from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import (
     Gr00tRemoteClosedloopPolicy,
@@ -32,7 +32,7 @@ def pretend_to_load(policy: Gr00tClosedloopPolicy) -> NoModel:
 def yaml(tmp_path, monkeypatch) -> str:
     """Write the YAML file of a policy whose model is none, on a machine that seems to have four GPUs, and name it."""
     monkeypatch.setattr(Gr00tClosedloopPolicy, "load_policy", pretend_to_load)
-    monkeypatch.setattr("isaaclab_arena.distributed.devices.visible_gpu_count", lambda: 4)
+    monkeypatch.setattr("isaaclab_arena.distributed.devices.devices.visible_gpu_count", lambda: 4)
     return write_panda_yaml(tmp_path / "p.yaml", model_path="owner/name", policy_device="cuda:1")
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from isaaclab_arena.environments.embodiments.described import described_embodiment
+from isaaclab_arena.environments.robots.described import described_embodiment
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.sim.mjcf_trial import wrong_with_mjcf
+from isaaclab_arena.sim.scene.mjcf_trial import wrong_with_mjcf
 
 ROBOTS = Path(__file__).parents[2] / "docs" / "robots.md"
 

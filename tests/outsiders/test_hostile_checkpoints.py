@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from isaaclab_arena.config.loading import read_jobs
-from isaaclab_arena.environments.cameras import EnvironmentCameras
+from isaaclab_arena.environments.arena.cameras import EnvironmentCameras
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.validation import resolve_jobs
-from isaaclab_arena.storage.hdf5 import write_episode
+from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.storage.hdf5.episodes import write_episode
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 from isaaclab_arena_gr00t.checkpoints import checkpoint_problems
 from isaaclab_arena_gr00t.weights import MAX_HEADER_BYTES, wrong_with_safetensors

@@ -19,8 +19,8 @@ from pyarrow import parquet
 from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, StorageError
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena_gr00t import convert
+from isaaclab_arena_gr00t.data.files.layout import DatasetVersion
 from isaaclab_arena_gr00t.data.from_lerobot import write_recordings
-from isaaclab_arena_gr00t.data.layout import DatasetVersion
 from isaaclab_arena_gr00t.data.stored_dataset import open_dataset
 from isaaclab_arena_gr00t.data.to_lerobot import LeRobotOptions, write_lerobot_dataset
 from isaaclab_arena_gr00t.policy.replay_lerobot_policy import ReplayLerobotPolicy

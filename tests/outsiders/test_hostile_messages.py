@@ -10,17 +10,17 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from gr00t.policy import msgpack_numpy, zmtp
-from gr00t.policy.msgpack_numpy import WireError, WireLimits
 from gr00t.policy.policy_client import PolicyClient
 from gr00t.policy.policy_server import PolicyServer
+from gr00t.policy.wire import msgpack_numpy, zmtp
+from gr00t.policy.wire.msgpack_numpy import WireError, WireLimits
 
 from isaaclab_arena.errors import ArenaError, PolicyError
-from isaaclab_arena_gr00t.remote import gr00t_wire, openpi_wire
 from isaaclab_arena_gr00t.remote import zmtp as our_zmtp
 from isaaclab_arena_gr00t.remote.address import ServerAddress
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
-from isaaclab_arena_gr00t.remote.messages import MessageError, MessageLimits
+from isaaclab_arena_gr00t.remote.wire import gr00t_wire, openpi_wire
+from isaaclab_arena_gr00t.remote.wire.messages import MessageError, MessageLimits
 from tests.gr00t.servers import NetworkPolicy, ServerProcess, serving
 from tests.outsiders.peers import (
     DELIMITER,

@@ -12,14 +12,14 @@ import pytest
 from websockets.sync.server import ServerConnection
 
 from isaaclab_arena.errors import ArenaError, PolicyError
-from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena_gr00t.remote.address import ServerAddress
 from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
-from isaaclab_arena_gr00t.remote.messages import MessageLimits
 from isaaclab_arena_gr00t.remote.openpi import OpenpiConnection
-from isaaclab_arena_gr00t.remote.openpi_wire import pack
+from isaaclab_arena_gr00t.remote.wire.messages import MessageLimits
+from isaaclab_arena_gr00t.remote.wire.openpi_wire import pack
 from tests.gr00t.fakes import LimbEnvironment
-from tests.gr00t.test_openpi_remote_policy import episodes, policy_at, talking
+from tests.gr00t.policy.test_openpi_remote_policy import episodes, policy_at, talking
 from tests.outsiders.peers import pretending
 
 STEERING = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202eevil"

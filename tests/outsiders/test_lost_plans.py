@@ -8,9 +8,9 @@ import pytest
 
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.evaluation.eval_runner import main as evaluate
-from isaaclab_arena.storage.run_plan import plan_copy_path, read_run_plan, write_run_plan
+from isaaclab_arena.storage.run.run_plan import plan_copy_path, read_run_plan, write_run_plan
 from tests.end_to_end.launching import write_jobs
-from tests.storage.crashed_runs import JobOnDisk, begin_attempt, plan, recover
+from tests.storage.recovery.crashed_runs import JobOnDisk, begin_attempt, plan, recover
 
 
 @pytest.fixture

@@ -2,11 +2,11 @@
 
 import pytest
 
-from isaaclab_arena.evaluation.folder_check import check_folder
+from isaaclab_arena.evaluation.verify.directory_check import check_folder
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.merge import merge_results
-from isaaclab_arena.storage.run_plan import write_run_plan
-from tests.storage.crashed_runs import JobOnDisk, begin_attempt, plan, recover
+from isaaclab_arena.storage.run.run_plan import write_run_plan
+from tests.storage.recovery.crashed_runs import JobOnDisk, begin_attempt, plan, recover
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import yaml
 
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.loading import load_jobs_file, read_jobs
-from isaaclab_arena.environments.embodiments.described import described_embodiment
+from isaaclab_arena.environments.robots.described import described_embodiment
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.plain_files import not_a_plain_file
-from isaaclab_arena.sim.mjcf_files import file_outside
+from isaaclab_arena.sim.scene.mjcf_files import file_outside
 from isaaclab_arena_gr00t.checkpoints import checkpoint_problems
 from isaaclab_arena_gr00t.config import read_policy_config
 from isaaclab_arena_gr00t.joint_files import read_joint_order

@@ -10,17 +10,17 @@ from typing import Any, Generic, TypeVar
 import pytest
 import torch
 
-from isaaclab_arena.cli import validate
+from isaaclab_arena.cli.commands import validate
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.job import Job
-from isaaclab_arena.evaluation.job_runner import JobRunner
+from isaaclab_arena.evaluation.job.job_runner import JobRunner
 from isaaclab_arena.evaluation.options import read_command_line
+from isaaclab_arena.evaluation.plan.job import Job
+from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.evaluation.policy_runner import PolicyOptions, get_policy_cls, job_block
-from isaaclab_arena.evaluation.validation import resolve_jobs
 from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy, ZeroActionPolicyCfg
-from isaaclab_arena.storage.job_reports import ReportedStatus, Reproducible
+from isaaclab_arena.storage.run.job_reports import ReportedStatus, Reproducible
 from tests.evaluation.jobs import settings
 from tests.fakes import Notebook
 from tests.outsiders import arena_policies
@@ -132,7 +132,7 @@ def test_a_policy_that_answers_with_arrays_is_asked_about_places_in_a_batch_like
 )
 @pytest.mark.parametrize("policy", ["NudgePolicy", "ParserPolicy"])
 def test_a_gpu_that_only_a_default_names_is_that_of_the_rank(monkeypatch, policy, gpus, local_rank, options, placed):
-    monkeypatch.setattr("isaaclab_arena.distributed.devices.visible_gpu_count", lambda: gpus)
+    monkeypatch.setattr("isaaclab_arena.distributed.devices.devices.visible_gpu_count", lambda: gpus)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     if local_rank is not None:
         monkeypatch.setenv("LOCAL_RANK", local_rank)
@@ -143,7 +143,7 @@ def test_a_gpu_that_only_a_default_names_is_that_of_the_rank(monkeypatch, policy
 
 
 def test_a_gpu_that_a_default_names_by_number_is_left_alone_without_a_launcher(monkeypatch):
-    monkeypatch.setattr("isaaclab_arena.distributed.devices.visible_gpu_count", lambda: 4)
+    monkeypatch.setattr("isaaclab_arena.distributed.devices.devices.visible_gpu_count", lambda: 4)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     monkeypatch.setattr(arena_policies.NudgePolicy, "config_class", SecondGpuCfg)
     assert resolved(block("NudgePolicy")).policy_placement == {"device": "cuda:1"}

@@ -14,13 +14,13 @@ import yaml
 
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.episode_supply import FixedShare
 from isaaclab_arena.evaluation.eval_runner import main as evaluate
-from isaaclab_arena.evaluation.job_runner import JobRunner
-from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.evaluation.job.job_runner import JobRunner
+from isaaclab_arena.evaluation.plan.episode_supply import FixedShare
+from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.recording.recorder import RecordingOptions
-from isaaclab_arena.storage.commits import read_commits
-from isaaclab_arena.storage.job_reports import JobReport, Reproducible
+from isaaclab_arena.storage.run.commits import read_commits
+from isaaclab_arena.storage.run.job_reports import JobReport, Reproducible
 from tests.evaluation.jobs import settings
 from tests.models.trainings import exported_onnx, exported_torchscript, trained
 from tests.policy.checkpoints import write_checkpoint

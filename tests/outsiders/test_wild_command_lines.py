@@ -9,15 +9,15 @@ import pytest
 
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.config.options import read_options, refuse_no_numbers
-from isaaclab_arena.distributed.launch import launch_if_asked, most_processes
-from isaaclab_arena.distributed.launch_options import LaunchOptions
+from isaaclab_arena.distributed.launching.launch import launch_if_asked, most_processes
+from isaaclab_arena.distributed.launching.launch_options import LaunchOptions
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import eval_runner
 from isaaclab_arena.evaluation.eval_runner import EvalOptions
 from isaaclab_arena.evaluation.options import RunOptions, read_command_line
-from isaaclab_arena.evaluation.output_directory import make_output_directory
 from isaaclab_arena.evaluation.policy_runner import PolicyOptions, job_block
-from isaaclab_arena.training.options import TrainOptions, read_train_options
+from isaaclab_arena.evaluation.startup.output_directory import make_output_directory
+from isaaclab_arena.training.settings.options import TrainOptions, read_train_options
 from isaaclab_arena_gr00t.training.options import FinetuneOptions
 from tests.end_to_end.mistakes import GOOD, mistaken
 

@@ -6,7 +6,7 @@ import torch
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.metaworld_expert import MetaWorldExpertCfg, MetaWorldExpertPolicy
-from tests.environments.gym_running import Trace, build, run
+from tests.environments.gym.gym_running import Trace, build, run
 
 pytest.importorskip("metaworld", reason="Meta-World is not installed; docs/external_environments.md says how")
 

@@ -10,7 +10,7 @@ import torch
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.metaworld_expert import MetaWorldExpertCfg, MetaWorldExpertPolicy
-from tests.environments.gym_running import Trace, build, run
+from tests.environments.gym.gym_running import Trace, build, run
 from tests.fakes import CoinConfig, CoinEnvironment
 
 ELSEWHERE = str(Path(__file__).parents[1] / "environments" / "elsewhere")

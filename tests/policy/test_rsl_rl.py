@@ -9,9 +9,9 @@ import torch
 
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.fixed_batch import on_fixed_batch
-from isaaclab_arena.evaluation.rollout import rollout
-from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.evaluation.batching.fixed_batch import on_fixed_batch
+from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.policy.policy_base import PolicyBase

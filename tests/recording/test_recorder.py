@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.evaluation.rollout import rollout
+from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.recording.episode_arrays import RecordedObservations, observation_path
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordingOptions
-from isaaclab_arena.storage.commits import read_commits
-from isaaclab_arena.storage.hdf5 import list_episodes, read_attributes, read_episode, verify_episodes
+from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_attributes, read_episode, verify_episodes
 from isaaclab_arena.storage.recorded_episode import Compression
+from isaaclab_arena.storage.run.commits import read_commits
 from tests.fakes_environment import (
     ActionLog,
     PartsEnvironment,

@@ -3,10 +3,10 @@
 import dataclasses
 from pathlib import Path
 
-from isaaclab_arena.storage.attempts import Attempt
-from isaaclab_arena.storage.commits import CommitRow, CommitWriter
-from isaaclab_arena.storage.job_reports import JobReport, ReportedStatus, Reproducible, write_job_report
-from isaaclab_arena.storage.run_plan import Machine, PlannedJob, RunPlan, write_run_plan
+from isaaclab_arena.storage.run.attempts import Attempt
+from isaaclab_arena.storage.run.commits import CommitRow, CommitWriter
+from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible, write_job_report
+from isaaclab_arena.storage.run.run_plan import Machine, PlannedJob, RunPlan, write_run_plan
 
 LETTERS = {"s": "success", "f": "failure", "t": "timeout", "e": "error", "u": None}
 

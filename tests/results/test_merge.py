@@ -8,8 +8,8 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.result_files import write_tables
 from isaaclab_arena.results.rows import EPISODE_COLUMNS, JOB_COLUMNS
-from isaaclab_arena.storage.attempts import write_attempt
-from isaaclab_arena.storage.commits import read_commits
+from isaaclab_arena.storage.run.attempts import write_attempt
+from isaaclab_arena.storage.run.commits import read_commits
 from tests.results.evidence import attempt, planned, report, rows, write_plan, write_report, write_rows
 
 JOBS = tuple(planned(name, index=index) for index, name in enumerate(["b", "a", "c"]))

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from isaaclab_arena.evaluation.job_runner import JobRunner
+from isaaclab_arena.evaluation.job.job_runner import JobRunner
 from isaaclab_arena.results.merge import merge_results, records
-from isaaclab_arena.storage.attempts import write_attempt
-from isaaclab_arena.storage.commits import read_commits
-from isaaclab_arena.storage.job_reports import JobReport, ReportedStatus, Reproducible
-from isaaclab_arena.storage.run_plan import Machine
+from isaaclab_arena.storage.run.attempts import write_attempt
+from isaaclab_arena.storage.run.commits import read_commits
+from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible
+from isaaclab_arena.storage.run.run_plan import Machine
 from tests.evaluation.jobs import coin_job, settings
 from tests.results.evidence import attempt, planned, report, rows, write_plan, write_report, write_rows
 

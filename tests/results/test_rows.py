@@ -13,7 +13,7 @@ from isaaclab_arena.results.rows import (
     missing_episodes,
     status_of,
 )
-from isaaclab_arena.storage.job_reports import ReportedStatus, StartUp
+from isaaclab_arena.storage.run.job_reports import ReportedStatus, StartUp
 from tests.results.evidence import planned, report, rows
 
 DONE = (report(),)

@@ -10,7 +10,7 @@ from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.result_files import stale_tables, write_tables
 from isaaclab_arena.results.summary import print_summary
 from isaaclab_arena.results.table import MAX_JOBS_SHOWN
-from isaaclab_arena.storage.job_reports import ReportedStatus
+from isaaclab_arena.storage.run.job_reports import ReportedStatus
 from tests.results.evidence import planned, report, rows, write_plan, write_report, write_rows
 
 

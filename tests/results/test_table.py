@@ -9,7 +9,7 @@ from isaaclab_arena.evaluation.console import results_console, show_results
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.summary import print_summary
 from isaaclab_arena.results.table import console_table, fitting_columns, table_columns
-from isaaclab_arena.storage.job_reports import ReportedStatus
+from isaaclab_arena.storage.run.job_reports import ReportedStatus
 from tests.results.evidence import planned, report, rows, write_plan, write_report, write_rows
 
 

@@ -12,9 +12,9 @@ from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import eval_runner, policy_runner
-from isaaclab_arena.evaluation.validation import resolve_jobs
+from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.policy.catalog import POLICIES, resolve_policy_class
-from isaaclab_arena.storage.hdf5 import write_episode
+from isaaclab_arena.storage.hdf5.episodes import write_episode
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 
 TRAP = """

@@ -7,9 +7,9 @@ import mujoco
 import pytest
 import yaml
 
-from isaaclab_arena.environments.embodiments.described import described_embodiment
+from isaaclab_arena.environments.robots.described import described_embodiment
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.sim.mjcf_files import file_outside
+from isaaclab_arena.sim.scene.mjcf_files import file_outside
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "robots.md"
 TETRAHEDRON = "v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"

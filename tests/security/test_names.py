@@ -16,7 +16,7 @@ from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena.recording.captions import caption_bar
 from isaaclab_arena.results.result_files import csv_text
 from isaaclab_arena.storage.json_values import json_line, json_text
-from tests.environments.gym_mischief import ID
+from tests.environments.gym.gym_mischief import ID
 
 WICKED = [
     "\x1b[2J\x1b[31mred",

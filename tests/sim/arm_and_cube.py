@@ -1,7 +1,7 @@
 """An arm and a cube on a table, for tests of backends."""
 
 from isaaclab_arena.sim.backend import StartState
-from isaaclab_arena.sim.scene import ScenePart
+from isaaclab_arena.sim.scene.scene import ScenePart
 
 PARTS = (
     ScenePart(prefix="robot", asset="robots/panda.xml"),

@@ -7,8 +7,8 @@ from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.sim import backends
 from isaaclab_arena.sim.backend import StartState
 from isaaclab_arena.sim.backends import BackendChoice, faster_backend, make_backend
-from isaaclab_arena.sim.mujoco_backend import MujocoBackend
-from isaaclab_arena.sim.scene import ScenePart, compose_scene
+from isaaclab_arena.sim.mujoco.backend import MujocoBackend
+from isaaclab_arena.sim.scene.scene import ScenePart, compose_scene
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 

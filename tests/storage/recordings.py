@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from isaaclab_arena.storage import hdf5
+from isaaclab_arena.storage.hdf5 import episodes as hdf5
 from isaaclab_arena.storage.layout import episode_file_name
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from isaaclab_arena.storage.hdf5 import list_episodes, verify_episodes
+from isaaclab_arena.storage.hdf5.episodes import list_episodes, verify_episodes
 
 # A limit on the size of files stands for a full disk: it fails in the middle of a write, too.
 SETUP = """
@@ -11,8 +11,8 @@ import pathlib, resource, sys
 import numpy as np
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage.atomic import append_line, create_for_appending
-from isaaclab_arena.storage.consolidation import consolidate
-from isaaclab_arena.storage.hdf5 import write_episode
+from isaaclab_arena.storage.hdf5.consolidation import consolidate
+from isaaclab_arena.storage.hdf5.episodes import write_episode
 from isaaclab_arena.storage.layout import episode_file_name
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 

@@ -2,11 +2,11 @@ import dataclasses
 
 import pytest
 
-from isaaclab_arena.storage import hdf5
-from isaaclab_arena.storage.commits import CommitRow
+from isaaclab_arena.storage.hdf5 import episodes as hdf5
 from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE
 from isaaclab_arena.storage.recorded_line import attributes_of, contradiction
-from tests.storage.crashed_runs import JobOnDisk
+from isaaclab_arena.storage.run.commits import CommitRow
+from tests.storage.recovery.crashed_runs import JobOnDisk
 
 
 @pytest.fixture

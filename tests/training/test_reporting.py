@@ -1,8 +1,8 @@
 import math
 
-from isaaclab_arena.training.closed_loop import EvaluatedJob
-from isaaclab_arena.training.episode_statistics import EpisodeStatistics
-from isaaclab_arena.training.learner import Iteration
+from isaaclab_arena.training.checkpoints.closed_loop import EvaluatedJob
+from isaaclab_arena.training.learner.episode_statistics import EpisodeStatistics
+from isaaclab_arena.training.learner.learner import Iteration
 from isaaclab_arena.training.reporting import (
     line_of_evaluation,
     line_of_iteration,

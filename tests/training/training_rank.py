@@ -14,11 +14,11 @@ from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.process import leave_process
 from isaaclab_arena.distributed.process_group import initialise
 from isaaclab_arena.interfaces.environment import Step
-from isaaclab_arena.training.agent import learned_state
-from isaaclab_arena.training.checkpoints import packed, unpacked
-from isaaclab_arena.training.episode_statistics import EpisodeCounter
-from isaaclab_arena.training.learner import Learner
-from isaaclab_arena.training.synchrony import OutOfSyncError, check_synchrony, named_digests
+from isaaclab_arena.training.checkpoints.checkpoints import packed, unpacked
+from isaaclab_arena.training.learner.agent import learned_state
+from isaaclab_arena.training.learner.episode_statistics import EpisodeCounter
+from isaaclab_arena.training.learner.learner import Learner
+from isaaclab_arena.training.learner.synchrony import OutOfSyncError, check_synchrony, named_digests
 from tests.training.learning import small_learner
 from tests.training.samples import NUM_ENVS, algorithm, show
 

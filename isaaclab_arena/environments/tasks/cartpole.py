@@ -8,18 +8,18 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 
-from isaaclab_arena.environments import terms
-from isaaclab_arena.environments.cameras import ViewportOptions
-from isaaclab_arena.environments.floor_builder import FloorEnvironmentBuilder
-from isaaclab_arena.environments.observations import ObservationTerm, number_term
-from isaaclab_arena.environments.tasks.floor_task import FloorTask
-from isaaclab_arena.environments.tasks.task import Judgement, draw_uniform, number
+from isaaclab_arena.environments.arena.cameras import ViewportOptions
+from isaaclab_arena.environments.arena.floor_builder import FloorEnvironmentBuilder
+from isaaclab_arena.environments.mdp import terms
+from isaaclab_arena.environments.mdp.floor_task import FloorTask
+from isaaclab_arena.environments.mdp.observations import ObservationTerm, number_term
+from isaaclab_arena.environments.mdp.task import Judgement, draw_uniform, number
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.backend import Backend, StartState
-from isaaclab_arena.sim.machine import Machine
-from isaaclab_arena.sim.scene import CameraPose
+from isaaclab_arena.sim.scene.legged_robot import Machine
+from isaaclab_arena.sim.scene.scene import CameraPose
 
 Start = Literal["upright", "hanging"]
 

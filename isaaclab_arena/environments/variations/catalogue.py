@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import mujoco
 import numpy as np
 
-from isaaclab_arena.environments.tasks.task import Task
+from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.interfaces.episode import ConditionValue
 from isaaclab_arena.interfaces.variation import Sampler, SamplerType, Variation
 from isaaclab_arena.sim.model_changes import (

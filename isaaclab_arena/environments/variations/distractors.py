@@ -8,13 +8,13 @@ import mujoco
 import numpy as np
 
 from isaaclab_arena.environments.catalog import OBJECTS
+from isaaclab_arena.environments.mdp.task import Task, number, point, upright_pose
 from isaaclab_arena.environments.objects import ObjectAsset
-from isaaclab_arena.environments.tasks.task import Task, number, point, upright_pose
 from isaaclab_arena.environments.variations.catalogue import DISTRACTOR_COUNT
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
 from isaaclab_arena.interfaces.variation import SamplerType, Variation
 from isaaclab_arena.sim.model_changes import body_geoms
-from isaaclab_arena.sim.scene import ScenePart
+from isaaclab_arena.sim.scene.scene import ScenePart
 
 _KINDS = ("can", "cylinder", "cube")
 _NOT_PLACED_BY_US = ("table", "robot", "distractor")

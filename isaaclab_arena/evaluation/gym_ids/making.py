@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from isaaclab_arena.evaluation.recorded_environment import recorded_environment_job
+from isaaclab_arena.evaluation.plan.recorded_environment import recorded_environment_job
 from isaaclab_arena.interfaces.single_env import SingleEnv
 
 

@@ -1,6 +1,6 @@
 """From a goal pose to an action: one damped-least-squares step, in either action mode.
 
-Legend: n rows, k arm joints. Elementwise arithmetic only; see `isaaclab_arena.sim.rotation`.
+Legend: n rows, k arm joints. Elementwise arithmetic only; see `isaaclab_arena.sim.math.rotation`.
 """
 
 import math
@@ -10,9 +10,9 @@ from enum import Enum
 import torch
 
 from isaaclab_arena.sim.backend import Backend
-from isaaclab_arena.sim.kinematics import apply_jacobian, damped_least_squares, step_within_limits
-from isaaclab_arena.sim.robot import Robot
-from isaaclab_arena.sim.rotation import clip_length, dot, multiply, norm, rotate, rotation_error
+from isaaclab_arena.sim.math.kinematics import apply_jacobian, damped_least_squares, step_within_limits
+from isaaclab_arena.sim.math.rotation import clip_length, dot, multiply, norm, rotate, rotation_error
+from isaaclab_arena.sim.scene.robot import Robot
 
 HAND_DOWN = (0.0, 1.0, 0.0, 0.0)
 _DEGREES = math.pi / 180

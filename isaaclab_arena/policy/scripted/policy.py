@@ -19,8 +19,8 @@ from isaaclab_arena.policy.scripted.motion import (
 )
 from isaaclab_arena.policy.scripted.phases import PhaseTables
 from isaaclab_arena.policy.scripted.scripts import NAMED, SCRIPTS, TOOL, Script
+from isaaclab_arena.sim.math.rotation import dot, norm
 from isaaclab_arena.sim.privileged import Simulated
-from isaaclab_arena.sim.rotation import dot, norm
 
 _TURNED_RAD = 0.1
 _TURNED_ROUGHLY_RAD = 0.4

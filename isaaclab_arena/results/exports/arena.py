@@ -12,10 +12,10 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.results.merge import MergedResults, merge_results, records
 from isaaclab_arena.results.rows import JobResultStatus
 from isaaclab_arena.storage.atomic import storage_errors, write_text
-from isaaclab_arena.storage.commits import CommitRow, read_commits
 from isaaclab_arena.storage.json_values import json_line, json_text
 from isaaclab_arena.storage.layout import VIDEOS_FOLDER, job_directory, parse_video_file_name
-from isaaclab_arena.storage.run_plan import PlannedJob
+from isaaclab_arena.storage.run.commits import CommitRow, read_commits
+from isaaclab_arena.storage.run.run_plan import PlannedJob
 
 RESULT_FILE = "arena_experiment_result.json"
 MANIFEST_FILE = "experiment_manifest.json"

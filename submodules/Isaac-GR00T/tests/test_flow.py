@@ -8,7 +8,7 @@ import pytest
 import torch
 from gr00t.data.embodiment_tags import EmbodimentTag
 from gr00t.model import Gr00tSmall, Gr00tSmallProcessor
-from gr00t.model.flow_matching import integrate, interpolate, seeded_noise
+from gr00t.model.networks.flow_matching import integrate, interpolate, seeded_noise
 from gr00t.policy.gr00t_policy import Gr00tPolicy
 from torch import Tensor
 

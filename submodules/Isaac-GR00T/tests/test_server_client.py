@@ -8,8 +8,8 @@ import msgpack
 import numpy as np
 import pytest
 import zmq
-from gr00t.policy.msgpack_numpy import WireLimits, pack, unpack
 from gr00t.policy.server_client import BatchingOptions, PolicyClient, PolicyServer, ServerTimeoutError
+from gr00t.policy.wire.msgpack_numpy import WireLimits, pack, unpack
 from served import Echo, observation, serving
 
 

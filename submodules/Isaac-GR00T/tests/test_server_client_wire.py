@@ -6,8 +6,8 @@ import msgpack
 import numpy as np
 import pytest
 from gr00t.data.types import ModalityConfig
-from gr00t.policy.msgpack_numpy import MsgSerializer, WireError, WireLimits, pack, received, unpack
-from gr00t.policy.numpy_map import ArrayFormat
+from gr00t.policy.wire.msgpack_numpy import MsgSerializer, WireError, WireLimits, pack, received, unpack
+from gr00t.policy.wire.numpy_map import ArrayFormat
 
 # np.save of float32 [[1, 2]]: magic, version 1.0, a header of 118 bytes padded to 128 in all, then eight bytes.
 NPY = (

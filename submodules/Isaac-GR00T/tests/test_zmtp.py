@@ -4,8 +4,8 @@ import time
 
 import pytest
 import zmq
-from gr00t.policy import zmtp
-from gr00t.policy.request_socket import RequestSocket
+from gr00t.policy.wire import zmtp
+from gr00t.policy.wire.request_socket import RequestSocket
 
 HELLO = zmtp.GREETING + zmtp.ready("REQ")
 

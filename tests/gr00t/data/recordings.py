@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from isaaclab_arena.storage.consolidation import consolidate
-from isaaclab_arena.storage.hdf5 import write_episode
+from isaaclab_arena.storage.hdf5.consolidation import consolidate
+from isaaclab_arena.storage.hdf5.episodes import write_episode
 from isaaclab_arena.storage.layout import EPISODES_FOLDER, episode_file_name
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 

@@ -10,7 +10,7 @@ import pytest
 
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.results.exports.arena import export_arena
-from isaaclab_arena.storage.job_reports import ReportedStatus
+from isaaclab_arena.storage.run.job_reports import ReportedStatus
 from tests.results.evidence import planned, report, rows, write_plan, write_report, write_rows
 
 EPISODES_FILE = re.compile(r"episode_results_rebuild(\d+)\.jsonl")

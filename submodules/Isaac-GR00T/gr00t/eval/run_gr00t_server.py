@@ -14,9 +14,9 @@ import tyro  # noqa: TID251  a program of its own, with options of its own
 from gr00t.data.embodiment_tags import EmbodimentTag
 from gr00t.errors import Gr00tError
 from gr00t.policy.gr00t_policy import Gr00tPolicy, Gr00tSimPolicyWrapper
-from gr00t.policy.msgpack_numpy import WireLimits
 from gr00t.policy.policy_server import BatchingOptions, PolicyServer, is_local
 from gr00t.policy.served_model import describe_model
+from gr00t.policy.wire.msgpack_numpy import WireLimits
 
 _LOG = logging.getLogger("gr00t")
 

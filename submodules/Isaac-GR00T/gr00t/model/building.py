@@ -13,8 +13,8 @@ from gr00t.data.types import ModalityConfigs
 from gr00t.errors import EmbodimentError
 from gr00t.model.configuration import Gr00tSmallConfig, small_text_config, small_vision_config
 from gr00t.model.embodiment import Embodiment
-from gr00t.model.embodiment_layers import EmbodimentLinear
 from gr00t.model.modeling import Gr00tSmall
+from gr00t.model.networks.embodiment_layers import EmbodimentLinear
 from gr00t.model.normalization import Normalization
 from gr00t.model.processing import Gr00tSmallProcessor
 from gr00t.model.tokenizer import build_tokenizer

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from transformers import BertModel, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
-from gr00t.model.action_head import ActionHead, Situation
 from gr00t.model.configuration import Gr00tSmallConfig
-from gr00t.model.diffusion_transformer import AdaptiveLayerNorm
-from gr00t.model.embodiment_layers import EmbodimentLinear
-from gr00t.model.flow_matching import draw_flow_times, integrate, interpolate, masked_mean_square
-from gr00t.model.vision import VisionEncoder
+from gr00t.model.networks.action_head import ActionHead, Situation
+from gr00t.model.networks.diffusion_transformer import AdaptiveLayerNorm
+from gr00t.model.networks.embodiment_layers import EmbodimentLinear
+from gr00t.model.networks.flow_matching import draw_flow_times, integrate, interpolate, masked_mean_square
+from gr00t.model.networks.vision import VisionEncoder
 
 
 @dataclass

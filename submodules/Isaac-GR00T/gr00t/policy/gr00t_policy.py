@@ -11,7 +11,7 @@ from gr00t.data.embodiment_tags import EmbodimentTag
 from gr00t.data.types import ModalityConfig
 from gr00t.errors import ObservationError
 from gr00t.model.checkpoint import load_model, load_processor
-from gr00t.model.flow_matching import seeded_noise
+from gr00t.model.networks.flow_matching import seeded_noise
 from gr00t.policy.observation_check import check_action, check_observation
 from gr00t.policy.policy import BasePolicy
 from gr00t.policy.sim_policy_wrapper import Gr00tSimPolicyWrapper

@@ -4,11 +4,11 @@ import time
 from typing import Any
 
 from gr00t.data.types import ModalityConfig
-from gr00t.policy.msgpack_numpy import DEFAULT_LIMITS, WireError, WireLimits, pack, received
-from gr00t.policy.numpy_map import ArrayFormat
-from gr00t.policy.peer_text import plain
 from gr00t.policy.policy import BasePolicy
-from gr00t.policy.request_socket import AnswerTooLargeError, RequestSocket
+from gr00t.policy.wire.msgpack_numpy import DEFAULT_LIMITS, WireError, WireLimits, pack, received
+from gr00t.policy.wire.numpy_map import ArrayFormat
+from gr00t.policy.wire.peer_text import plain
+from gr00t.policy.wire.request_socket import AnswerTooLargeError, RequestSocket
 
 _PAUSE_S = 0.1
 

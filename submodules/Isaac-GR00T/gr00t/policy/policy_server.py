@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gr00t.policy.listener import Arrived, Listener, ListenerLimits
-from gr00t.policy.msgpack_numpy import (
+from gr00t.policy.request_batching import ActionRequest, action_request, join, split
+from gr00t.policy.wire.msgpack_numpy import (
     DEFAULT_LIMITS,
     Received,
     WireError,
@@ -20,9 +21,8 @@ from gr00t.policy.msgpack_numpy import (
     received,
     value_in,
 )
-from gr00t.policy.numpy_map import ArrayFormat
-from gr00t.policy.peer_text import plain
-from gr00t.policy.request_batching import ActionRequest, action_request, join, split
+from gr00t.policy.wire.numpy_map import ArrayFormat
+from gr00t.policy.wire.peer_text import plain
 
 _LOG = logging.getLogger(__name__)
 

@@ -1,0 +1,247 @@
+"""``isaaclab-arena doctor``: what this machine has to offer, and whether the parts work together."""
+
+import os
+import platform
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.cuda.nccl
+import torch.distributed as dist
+import tyro
+
+from isaaclab_arena.cli.commands.rank_views import gather_views, show_views, usable_cores
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.devices.devices import describe_variables
+from isaaclab_arena.distributed.devices.egl_devices import describe_egl_devices
+from isaaclab_arena.distributed.devices.gpu_ids import joined_gpu_ids
+from isaaclab_arena.distributed.launching.launch import launch_if_asked
+from isaaclab_arena.distributed.launching.launch_options import LaunchOptions
+from isaaclab_arena.distributed.process import die_with_parent
+from isaaclab_arena.distributed.process_group import initialise
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.errors import ArenaError, ConfigError, first_line
+from isaaclab_arena.evaluation.console import exit_code_of, show_results
+from isaaclab_arena.logs import plain_text
+from isaaclab_arena.storage.hdf5.compressed_image import check_compression
+from isaaclab_arena.storage.recorded_episode import Compression
+
+MODULE = "isaaclab_arena.cli.commands.doctor"
+_DISTRIBUTION = "isaaclab-arena-mujoco"
+_OPTIONAL = ("warp-lang", "hdf5plugin", "transformers", "rsl-rl-lib", "tensordict", "tensorboard", "torchrunx")
+_REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(?P<specifiers>[^;]*)")
+_MIN_FREE_GIB = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        subject: What was looked at.
+        text: What was found.
+        present: Whether it is there and works.
+        required: Whether evaluations need it.
+    """
+
+    subject: str
+    text: str
+    present: bool = True
+    required: bool = False
+
+    def __str__(self) -> str:
+        mark = "[ok]" if self.present else "[!!]" if self.required else "[--]"
+        return f"{mark} {self.subject:<20} {self.text}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorOptions(LaunchOptions):
+    """Show versions, processors, GPUs, ranks and file formats, and try the physics; exit code 1 where a part fails.
+
+    Among several ranks, under torchrun or with --gpu_ids or --nproc_per_node, show what each of them sees.
+    """
+
+
+def main(argv: Sequence[str]) -> int:
+    """Look at this machine, on every rank, and show on rank 0 what was found."""
+    options = tyro.cli(DoctorOptions, args=joined_gpu_ids(argv), prog="isaaclab-arena doctor", use_underscores=True)
+    launched = launch_if_asked(options, module=MODULE, arguments=argv)
+    if launched is not None:
+        return launched
+    try:
+        context = DistributedContext.from_environment()
+    except ConfigError:
+        return _show_findings()
+    if not context.is_distributed:
+        return _show_findings()
+    if context.launched_by_torchrun:
+        die_with_parent()
+    with initialise(context) as ranks:
+        views = gather_views(ranks)
+        if not context.is_rank_zero:
+            return 0
+        code = _show_findings()
+    show_results(lambda console: show_views(views, console))
+    return code
+
+
+def _show_findings() -> int:
+    broken = 0
+    for finding in examine():
+        print(plain_text(finding, keep_lines=True), flush=True)
+        broken += finding.required and not finding.present
+    print(f"{broken} needed parts do not work" if broken else "everything that is needed works")
+    return 1 if broken else 0
+
+
+def examine() -> Iterator[Finding]:
+    """Yield what is found on this machine, one thing after the other."""
+    yield Finding(subject="python", text=f"{platform.python_version()} on {platform.platform()}")
+    yield from _packages()
+    yield _processors()
+    yield from _gpus()
+    yield _tried("egl", describe_egl_devices, required=False)
+    yield from _variables()
+    yield from _process_groups()
+    yield _tried("ranks", _ranks)
+    yield from _compressions()
+    yield _disk(Path.cwd())
+    yield _tried("physics", _one_step)
+
+
+def _packages() -> Iterator[Finding]:
+    for requirement in metadata.requires(_DISTRIBUTION) or []:
+        matched = _REQUIREMENT.match(requirement)
+        if matched is None or "extra ==" in requirement:
+            continue
+        yield package_finding(matched["name"], matched["specifiers"].strip(), required=True)
+    for name in _OPTIONAL:
+        yield package_finding(name, "", required=False)
+
+
+def package_finding(name: str, specifiers: str, *, required: bool) -> Finding:
+    """Return whether a package is installed, in a version that will do.
+
+    Args:
+        name: Name of the distribution.
+        specifiers: Versions that will do, such as ``<5,>=4.0``.
+        required: Whether evaluations need it.
+    """
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        wanted = f"not installed, needs {specifiers}" if specifiers else "not installed"
+        return Finding(subject=name, text=wanted, present=False, required=required)
+    if all(_satisfied(version, specifier) for specifier in specifiers.split(",") if specifier):
+        return Finding(subject=name, text=version, required=required)
+    return Finding(subject=name, text=f"{version}, needs {specifiers}", present=False, required=required)
+
+
+def _satisfied(version: str, specifier: str) -> bool:
+    for sign, holds in ((">=", lambda have, limit: have >= limit), ("<", lambda have, limit: have < limit)):
+        if specifier.startswith(sign):
+            return holds(_numbers(version), _numbers(specifier.removeprefix(sign)))
+    return True
+
+
+def _numbers(version: str) -> list[int]:
+    numbers = [int(part) for part in re.match(r"[\d.]*", version)[0].split(".") if part]  # pyright: ignore[reportOptionalSubscript] - the pattern matches anything
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return numbers
+
+
+def _processors() -> Finding:
+    return Finding(subject="processors", text=f"{os.cpu_count()} cores, {usable_cores()} of them for this process")
+
+
+def _variables() -> Iterator[Finding]:
+    for name, value in describe_variables().items():
+        yield Finding(subject=name, text=value)
+
+
+def _gpus() -> Iterator[Finding]:
+    if not torch.cuda.is_available():
+        yield Finding(subject="gpu", text="no CUDA device; evaluations run on the CPU", present=False)
+        return
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        memory_gib = properties.total_memory / 2**30
+        text = f"{properties.name}, {memory_gib:.0f} GiB, GPU-{properties.uuid}"
+        yield Finding(subject=f"gpu cuda:{index}", text=text)
+
+
+def _process_groups() -> Iterator[Finding]:
+    if not dist.is_available():
+        yield Finding(subject="torch.distributed", text="not built into this torch; one process only", present=False)
+        return
+    nccl = dist.is_nccl_available()
+    text = ".".join(map(str, torch.cuda.nccl.version())) if nccl else "not available; ranks use gloo"
+    yield Finding(subject="nccl", text=text, present=nccl)
+    yield _tried("gloo", _reduce_alone, required=False)
+
+
+def _reduce_alone() -> str:
+    if dist.is_initialized():
+        return "a process group exists already"
+    with tempfile.TemporaryDirectory() as directory:
+        dist.init_process_group("gloo", init_method=f"file://{directory}/meeting", rank=0, world_size=1)
+        try:
+            dist.all_reduce(torch.ones(1))
+        finally:
+            dist.destroy_process_group()
+    return "works"
+
+
+def _ranks() -> str:
+    context = DistributedContext.from_environment()
+    if not context.is_distributed:
+        return f"one process, on {context.device} ({context.device_reason})"
+    return f"rank {context.rank} of {context.world_size}, on {context.device} ({context.device_reason})"
+
+
+def _compressions() -> Iterator[Finding]:
+    for compression in Compression:
+        yield _tried(f"hdf5 {compression.value}", lambda chosen=compression: _compression(chosen), required=False)
+
+
+def _compression(compression: Compression) -> str:
+    check_compression(compression)
+    return "available"
+
+
+def _disk(directory: Path) -> Finding:
+    free_gib = shutil.disk_usage(directory).free / 2**30
+    return Finding(subject="free disk", text=f"{free_gib:.1f} GiB in {directory}", present=free_gib >= _MIN_FREE_GIB)
+
+
+def _one_step() -> str:
+    builder = ENVIRONMENTS.get("reach")
+    environment = builder.build(builder.config_class(), num_envs=1, device=torch.device("cpu"), num_threads=1)
+    try:
+        conditions = environment.draw_conditions(np.random.default_rng(0))
+        environment.reset(torch.tensor([0]), [conditions])
+        step = environment.step(torch.zeros(1, *environment.action_spec.shape))
+    finally:
+        environment.close()
+    if bool(step.diverged.any()):
+        raise RuntimeError("the first step of 'reach' diverged")
+    return "one step of 'reach'"
+
+
+def _tried(subject: str, attempt: Callable[[], str], *, required: bool = True) -> Finding:
+    try:
+        return Finding(subject=subject, text=attempt(), required=required)
+    except (ArenaError, ImportError, OSError, RuntimeError, ValueError) as error:
+        return Finding(subject=subject, text=first_line(error), present=False, required=required)
+
+
+if __name__ == "__main__":
+    raise SystemExit(exit_code_of(lambda: main(sys.argv[1:])))

@@ -1,0 +1,136 @@
+"""``isaaclab-arena list``: the names that a job file may use, with their options."""
+
+import dataclasses
+import inspect
+import sys
+import textwrap
+import typing
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import tyro
+
+from isaaclab_arena.config.options import option_types
+from isaaclab_arena.environments.arena.summary import EnvironmentSummary
+from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJECTS
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.policy.catalog import POLICIES
+from isaaclab_arena.registry import Registry
+
+_FACT_WIDTH = 96
+_REGISTRIES = {"environments": ENVIRONMENTS, "policies": POLICIES, "embodiments": EMBODIMENTS, "objects": OBJECTS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListOptions:
+    """Show the names that a job file may use, what they stand for and their options."""
+
+    what: tyro.conf.Positional[Literal["environments", "policies", "embodiments", "objects"]]
+    """What to list."""
+
+    name: tyro.conf.Positional[str] = ""
+    """Show this one alone; of an environment also what a policy is given there and gives, with its options as typed
+    after it, such as --embodiment so101 or --enable_cameras."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Show one catalog, or one entry of it.
+
+    Raises:
+        ConfigError: If there is no entry of that name, or an option of an environment is wrong.
+        EnvironmentBuildError: If the environment cannot be built.
+    """
+    options, rest = tyro.cli(ListOptions, args=argv, prog="isaaclab-arena list", return_unknown_args=True)
+    registry = _REGISTRIES[options.what]
+    if rest and (options.what != "environments" or not options.name):
+        raise ConfigError(Problem(f"unexpected argument '{rest[0]}'; options follow the name of an environment"))
+    if not options.name:
+        print(catalog_text(registry))
+        return 0
+    entry = registry.get(options.name)
+    print(catalog_text(registry, [options.name]))
+    if options.what == "environments":
+        # Building one loads the simulation, and lists shall not wait for that.
+        from isaaclab_arena.cli.commands.specs import environment_specs  # noqa: PLC0415
+
+        print(environment_specs(options.name, entry, rest))
+    return 0
+
+
+def catalog_text(registry: Registry, names: Sequence[str] | None = None) -> str:
+    """Return a table of a catalog's names, each with one line on what it is and its options with their defaults.
+
+    Args:
+        registry: The catalog.
+        names: Those to show, all of them where None.
+    """
+    names = [*registry.names(), *registry.patterns()] if names is None else names
+    width = max(map(len, names), default=0)
+    lines = []
+    for name in names:
+        try:
+            entry = registry.get(name)
+        except ConfigError as error:
+            lines.append(f"{name:<{width}}  {_summary_of_pattern(registry, name) or error}")
+            continue
+        lines.append(f"{name:<{width}}  {_summary(entry)}".rstrip())
+        lines.extend(f"{'':<{width}}    {line}" for line in _details(entry))
+    return "\n".join(lines)
+
+
+def _summary_of_pattern(registry: Registry, name: str) -> str:
+    """Return what the names of a scheme stand for, nothing for a name that is none of a scheme."""
+    if name not in registry.patterns():
+        return ""
+    return (inspect.getdoc(sys.modules[registry.maker(name).__module__]) or "").partition("\n")[0]
+
+
+def _summary(entry: Any) -> str:
+    if isinstance(entry, type):
+        documented = entry.__doc__
+    elif hasattr(entry, "config_class"):
+        # A builder is described by the module that defines its options.
+        documented = inspect.getdoc(sys.modules[entry.config_class.__module__])
+    else:
+        documented = getattr(entry, "words", None)
+    return (documented or "").strip().partition("\n")[0]
+
+
+def _details(entry: Any) -> list[str]:
+    options = _options(getattr(entry, "config_class", None))
+    summarise = getattr(entry, "summary", None)
+    if isinstance(entry, type) or summarise is None:
+        return options
+    summary: EnvironmentSummary = summarise()
+    facts = {
+        "told": f'"{summary.instruction}"',
+        "success": summary.success,
+        "episode": f"at most {summary.episode_length} steps, {summary.episode_s:g} s",
+        "robots": ", ".join(summary.embodiments),
+        "objects": ", ".join(summary.objects),
+        "options": "; ".join(options),
+    }
+    return [
+        line
+        for name, text in facts.items()
+        if text
+        for line in textwrap.wrap(text, _FACT_WIDTH, initial_indent=f"{name:<8} ", subsequent_indent=" " * 9)
+    ]
+
+
+def _options(config_class: type | None) -> list[str]:
+    if config_class is None or not dataclasses.is_dataclass(config_class):
+        return []
+    hints = option_types(config_class)
+    return [_option(field, hints.get(field.name)) for field in dataclasses.fields(config_class) if field.init]
+
+
+def _option(field: dataclasses.Field[Any], hint: Any) -> str:
+    choices = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
+    suffix = f"  ({' | '.join(map(str, choices))})" if choices else ""
+    if field.default is not dataclasses.MISSING:
+        return f"{field.name} = {field.default}{suffix}"
+    if field.default_factory is not dataclasses.MISSING:
+        return f"{field.name} = {field.default_factory()}{suffix}"
+    return f"{field.name}, required{suffix}"

@@ -1,0 +1,47 @@
+"""``isaaclab-arena merge``: build the table of a run again from the files that its ranks wrote."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from isaaclab_arena.evaluation.console import results_console
+from isaaclab_arena.evaluation.plan.condition_sets import save_conditions
+from isaaclab_arena.results.grouping import group_by, groups_table, write_groups
+from isaaclab_arena.results.merge import merge_results
+from isaaclab_arena.results.result_files import write_tables
+from isaaclab_arena.results.summary import print_summary
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeOptions:
+    """Build the tables of a run again from the files of its ranks; exit code 1 where something planned is missing."""
+
+    output_directory: tyro.conf.Positional[Path]
+    """The folder of one run, which holds run.json."""
+    by: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """Also pool jobs by a key of theirs, such as variations.cube.mass.sampler_cfg.high; may be given several times."""
+    save_conditions: Path | None = None
+    """Also save what the episodes of complete jobs started from, for a job's 'conditions'."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Merge one run, write its tables and show them.
+
+    Raises:
+        ConfigError: If the folder is no output of a run, or no job has a key that results are wanted by.
+    """
+    options = tyro.cli(MergeOptions, args=argv, prog="isaaclab-arena merge")
+    merged = merge_results(options.output_directory)
+    write_tables(options.output_directory, merged)
+    console = results_console()
+    print_summary(merged, options.output_directory, console)
+    if options.by:
+        groups = group_by(merged, options.by)
+        console.print(groups_table(groups, options.by))
+        write_groups(options.output_directory, groups)
+    if options.save_conditions is not None:
+        for line in save_conditions(options.save_conditions, options.output_directory):
+            console.print(line, markup=False)
+    return 0 if merged.complete else 1

@@ -1,0 +1,140 @@
+"""``isaaclab-arena replay``: simulate recorded episodes again without their policy, and compare every control step."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from isaaclab_arena.distributed.devices.devices import check_device_exists, visible_gpu_count
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.verify.replaying import ReplayedEpisode, ReplaySettings, replay
+from isaaclab_arena.logs import plain_text
+from isaaclab_arena.sim.threads import default_num_threads
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE, demo_name
+from isaaclab_arena.storage.recordings import find_recordings, in_words, index_episodes
+
+_DATASET = "DATASET"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions:
+    """Simulate recorded episodes again from their start and their actions, without the policy.
+
+    Every array is compared with the recording, bit for bit, at every control step. Exit code 0 if nothing differs,
+    1 if something does.
+    """
+
+    dataset: tyro.conf.Positional[str]
+    """A recording, the folder of a job, or a pattern such as 'out/lift/dataset_lift_rank*.hdf5'."""
+
+    episodes: str | None = None
+    """Which episodes, for example 0,5,7-9. By default all."""
+
+    num_envs: int = 16
+    """Rows that are simulated at once."""
+
+    device: str = "cpu"
+    """Where to simulate: cpu, cuda or cuda:<index>."""
+
+    allow_import: bool = False
+    """Import the module, or run the interpreter, that the recording names for its environment: trust who made it."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Replay recordings, say of each episode whether it came out the same, and return the exit code.
+
+    Raises:
+        ConfigError: If there is no such recording or episode, or it does not say what its environment was.
+    """
+    options = tyro.cli(ReplayOptions, args=list(argv), prog="isaaclab-arena replay", use_underscores=True)
+    if options.num_envs < 1:
+        raise ConfigError(Problem(f"must be at least 1, got {options.num_envs}", key="--num_envs"))
+    device = check_device_exists(options.device, visible_gpus=visible_gpu_count(), option="--device")
+    files = _chosen(_recorded_episodes(options.dataset), options.episodes)
+    settings = ReplaySettings(
+        num_envs=options.num_envs, device=device, num_threads=default_num_threads(), may_import=options.allow_import
+    )
+    replayed: list[ReplayedEpisode] = []
+    told: set[str] = set()
+    for episode in _in_order(replay(files, settings), files):
+        lines = [f"the environment is not the one that was recorded: {each}" for each in episode.contents]
+        for line in [*lines, *(f"when this was recorded, {each}" for each in episode.surroundings)]:
+            if line not in told:
+                told.add(line)
+                print(plain_text(line))
+        print(plain_text(described(episode)), flush=True)
+        replayed.append(episode)
+    print(plain_text(summary(replayed), keep_lines=True))
+    return 0 if all(episode.is_bitwise for episode in replayed) else 1
+
+
+def _in_order(replayed: Iterable[ReplayedEpisode], episodes: Iterable[int]) -> Iterator[ReplayedEpisode]:
+    """Yield episodes in the order asked for, each as soon as all before it have ended."""
+    waiting: dict[int, ReplayedEpisode] = {}
+    arriving = iter(replayed)
+    for index in episodes:
+        while index not in waiting:
+            episode = next(arriving)
+            waiting[episode.episode_index] = episode
+        yield waiting.pop(index)
+
+
+def described(episode: ReplayedEpisode) -> str:
+    """Return in one line what came of an episode."""
+    if episode.is_damaged:
+        verdict = "damaged: its arrays are not what was written, so it was not replayed"
+    else:
+        verdict = "bitwise" if episode.difference is None else f"differs first {episode.difference}"
+    return f"{demo_name(episode.episode_index):<10} {episode.num_steps:>5} steps  {verdict}"
+
+
+def summary(replayed: Sequence[ReplayedEpisode]) -> str:
+    """Return in one paragraph what came of all."""
+    bitwise = [episode for episode in replayed if episode.is_bitwise]
+    steps = sum(episode.num_steps for episode in bitwise)
+    text = f"{len(bitwise)} of {len(replayed)} episodes bitwise ({steps} control steps)"
+    sound = [episode for episode in replayed if not episode.is_damaged]
+    if sound:
+        text += f"; compared: {', '.join(sound[0].compared)} and how it ended"
+    if any(not episode.from_exact_state for episode in sound):
+        text += "\nno exact state of the simulator was recorded that fits: episodes started from their conditions"
+    return text
+
+
+def chosen_episodes(text: str) -> list[int]:
+    """Return the episodes that ``0,5,7-9`` stands for, ascending.
+
+    Raises:
+        ConfigError: If it is no such list.
+    """
+    found: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,7})(?:-(\d{1,7}))?\s*", part, re.ASCII)
+        if match is None:
+            raise ConfigError(Problem(f"'{text}' is no list of episodes such as 0,5,7-9", key="--episodes"))
+        first = int(match[1])
+        last = int(match[2] or first)
+        if last < first:
+            raise ConfigError(Problem(f"'{part.strip()}' runs backwards", key="--episodes"))
+        found.update(range(first, last + 1))
+    return sorted(found)
+
+
+def _recorded_episodes(dataset: str) -> Mapping[int, Path]:
+    if (Path(dataset) / RUN_PLAN_FILE).is_file():
+        message = f"'{dataset}' is the output of a whole run; name the folder of one of its jobs, or a dataset there"
+        raise ConfigError(Problem(message, key=_DATASET))
+    return index_episodes(find_recordings(dataset, key=_DATASET), key=_DATASET)
+
+
+def _chosen(files: Mapping[int, Path], episodes: str | None) -> Mapping[int, Path]:
+    if episodes is None:
+        return files
+    wanted = chosen_episodes(episodes)
+    absent = [index for index in wanted if index not in files]
+    if absent:
+        message = f"holds no {in_words(absent)}; it holds {in_words(files)}"
+        raise ConfigError(Problem(f"the recording {message}", key="--episodes"))
+    return {index: files[index] for index in wanted}

@@ -1,0 +1,94 @@
+"""``isaaclab-arena validate``: check job files without running anything."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from isaaclab_arena.config.arena.experiments import is_override
+from isaaclab_arena.config.loading import limit_in_words, limited, load_jobs_file
+from isaaclab_arena.config.schema import JobDefaults, JobsFile
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.logs import plain_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidateOptions:
+    """Check job files without running anything: every job, every option, all problems at once."""
+
+    files: tyro.conf.Positional[tuple[Path, ...]]
+    """Job files and experiments, JSON or YAML; for experiments also words such as runs.NAME.num_rebuilds=2."""
+
+    num_steps: int | None = None
+    """Control steps of jobs that give neither steps nor episodes."""
+
+    num_episodes: int | None = None
+    """Episodes of jobs that give neither steps nor episodes."""
+
+    num_envs: int | None = None
+    """Rows of jobs that do not say."""
+
+    seed: int | None = None
+    """Seed of jobs that do not say."""
+
+    limit: int | None = None
+    """Check and count what that option leaves of each job."""
+
+    deterministic: bool = False
+    """Check too whether every job's num_envs fits into the fixed batch of that option."""
+
+    policy_batch: int = 64
+    """That batch."""
+
+    no_import: bool = False
+    """Import no module and run no interpreter that a job file names: registered names only."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Check the files named in ``argv``.
+
+    Raises:
+        ConfigError: With every problem of every file.
+    """
+    options = tyro.cli(ValidateOptions, args=argv, prog="isaaclab-arena validate")
+    defaults = JobDefaults(
+        num_steps=options.num_steps, num_episodes=options.num_episodes, num_envs=options.num_envs, seed=options.seed
+    )
+    if options.limit is not None and options.limit < 1:
+        raise ConfigError(Problem(f"must be at least 1, got {options.limit}", key="--limit"))
+    overrides = [str(path) for path in options.files if is_override(str(path))]
+    files = [path for path in options.files if not is_override(str(path))]
+    if not files:
+        raise ConfigError("name at least one job file: isaaclab-arena validate jobs.json")
+    problems: list[Problem] = []
+    for path in files:
+        try:
+            jobs_file = limited(load_jobs_file(path, defaults, overrides=overrides), options.limit)
+            resolve_jobs(
+                jobs_file.jobs,
+                file=jobs_file.path,
+                policy_batch=options.policy_batch if options.deterministic else None,
+                may_import=not options.no_import,
+            )
+        except ConfigError as error:
+            problems.extend(error.problems)
+        else:
+            print(plain_text(_summary(jobs_file, options.limit)))
+    if problems:
+        raise ConfigError(problems)
+    return 0
+
+
+def _summary(jobs_file: JobsFile, limit: int | None) -> str:
+    jobs = jobs_file.jobs
+    episodes = sum(job.num_episodes or 0 for job in jobs)
+    environments = sorted({job.environment for job in jobs})
+    policies = sorted({job.policy_type for job in jobs})
+    noun = "job" if len(jobs) == 1 else "jobs"
+    at_most = "" if limit is None else f", {limit_in_words(limit)}"
+    return (
+        f"{jobs_file.path}: {len(jobs)} {noun}, {episodes} episodes, environments {', '.join(environments)}, "
+        f"policies {', '.join(policies)}, hash {jobs_file.config_hash}{at_most}"
+    )

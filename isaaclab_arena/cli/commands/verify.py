@@ -1,0 +1,200 @@
+"""``isaaclab-arena verify``: check the files of a run, run a sample of its episodes again, and compare every step."""
+
+import signal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NoReturn
+
+import tyro
+
+from isaaclab_arena.distributed.devices.devices import visible_gpu_count
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.verify.directory_check import check_folder
+from isaaclab_arena.evaluation.verify.sample import draw_sample
+from isaaclab_arena.evaluation.verify.verification import (
+    Sample,
+    VerifiedEpisode,
+    compare_runs,
+    episodes_to_draw_from,
+    prepare_sample,
+    run_sample,
+)
+from isaaclab_arena.logs import plain_text
+from isaaclab_arena.results.merge import merge_results
+from isaaclab_arena.storage.layout import demo_name
+from isaaclab_arena.storage.run.run_plan import RunPlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions:
+    """Check that the files of a run are whole, run a sample of its episodes again, end to end, and compare every step.
+
+    The sample runs at another num_envs and on another number of ranks than the run had. Exit code 0 if the files are
+    whole and nothing differs, 1 if not.
+    """
+
+    output_dir: tyro.conf.Positional[Path]
+    """The folder of one run, which holds run.json. Nothing is written there."""
+
+    sample: int = 8
+    """How many episodes to run again, from all jobs alike; 0 only checks the files."""
+
+    seed: int = 0
+    """Which ones."""
+
+    num_envs: int | None = None
+    """Rows of every job. By default 1 where the job had several, else 3."""
+
+    nproc: int | None = None
+    """Number of ranks. By default 2 where the run had 1, else 1."""
+
+    no_import: bool = False
+    """Refuse jobs that would import code which is not registered: for runs of people whom you do not trust."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Verify a run, say what was found, and return the exit code.
+
+    Raises:
+        ConfigError: If the folder is no output of a run, or an option is wrong.
+        ArenaError: If the sample could not be run.
+    """
+    options = tyro.cli(VerifyOptions, args=list(argv), prog="isaaclab-arena verify", use_underscores=True)
+    _check(options)
+    merged = merge_results(options.output_dir)
+    is_whole = _tell_problems(check_folder(options.output_dir, merged), merged.plan, len(merged.episodes))
+    sample = draw_sample(episodes_to_draw_from(options.output_dir, merged.plan), options.sample, seed=options.seed)
+    if not sample:
+        _say("no episode was run again" if options.sample == 0 else "no episode has finished that could be run again")
+        return 0 if is_whole and options.sample == 0 else 1
+    verified = _verified(options, merged.plan, sample)
+    _say(summary(verified))
+    return 0 if is_whole and all(episode.is_same and not episode.contents for episode in verified) else 1
+
+
+def described(episode: VerifiedEpisode) -> str:
+    """Return in one line what came of an episode."""
+    if episode.failure is not None:
+        verdict = f"did not finish: {episode.failure}"
+    elif episode.unreadable is not None:
+        verdict = f"cannot be compared: {episode.unreadable}"
+    elif episode.difference is not None:
+        verdict = f"differs first {episode.difference}"
+    else:
+        verdict = "bitwise" if episode.compares_arrays else "ended the same"
+    if episode.explanation is not None:
+        verdict += f" ({episode.explanation})"
+    return f"{episode.job} {demo_name(episode.episode_index)}: {episode.num_steps} steps, {verdict}"
+
+
+def summary(verified: Sequence[VerifiedEpisode]) -> str:
+    """Return in one paragraph what came of all."""
+    same = [episode for episode in verified if episode.is_same]
+    bitwise = [episode for episode in same if episode.compares_arrays]
+    text = (
+        f"{len(bitwise)} of {len(verified)} episodes bitwise ({sum(each.num_steps for each in bitwise)} control steps)"
+    )
+    other = sorted({episode.job for episode in verified if episode.contents})
+    if other:
+        jobs = ", ".join(f"'{job}'" for job in other)
+        text += f"; of {jobs} something else ran than was run, which says nothing about the run's episodes"
+    if len(same) > len(bitwise):
+        text += (
+            f"; {len(same) - len(bitwise)} ended the same: without a dataset only conditions, outcome, length, return "
+            "and metrics can be compared"
+        )
+    return text
+
+
+def _verified(options: VerifyOptions, plan: RunPlan, sample: Sample) -> list[VerifiedEpisode]:
+    num_ranks = options.nproc or _another_number_of_ranks(plan)
+    with _ended_by_signals(), TemporaryDirectory(prefix="verify_") as temporary:
+        folder = Path(temporary)
+        _say(f"running again: {_in_words(sample)}")
+        again = prepare_sample(options.output_dir, folder, sample, num_envs=options.num_envs, num_ranks=num_ranks)
+        _say(_what_changed(plan, again))
+        run_sample(options.output_dir, folder, may_import=not options.no_import)
+        verified: list[VerifiedEpisode] = []
+        told: set[str] = set()
+        for episode in compare_runs(options.output_dir, folder, sample):
+            for line in _what_was_other(episode):
+                if line not in told:
+                    told.add(line)
+                    _say(line)
+            _say(described(episode))
+            verified.append(episode)
+    return verified
+
+
+def _what_was_other(episode: VerifiedEpisode) -> Iterator[str]:
+    """Yield what differed around an episode, beside its arrays, in one line each."""
+    yield from (f"job '{episode.job}' is not what was run: {each}" for each in episode.contents)
+    yield from (f"when the run ran, {each}" for each in episode.surroundings)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let a request to end reach the ``with`` blocks, so that processes and files of this command go with it."""
+    earlier = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+
+
+def _end(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def _check(options: VerifyOptions) -> None:
+    limits = {"sample": (options.sample, 0), "seed": (options.seed, 0)}
+    limits |= {name: (value, 1) for name in ("num_envs", "nproc") if (value := getattr(options, name)) is not None}
+    problems = [
+        Problem(f"must be at least {least}, got {value}", key=f"--{name}")
+        for name, (value, least) in limits.items()
+        if value < least
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _tell_problems(problems: Iterable[str], plan: RunPlan, num_episodes: int) -> bool:
+    """Say what is wrong with the files of the run; return whether nothing is."""
+    is_whole = True
+    for problem in problems:
+        is_whole = False
+        _say(problem)
+    if is_whole:
+        jobs = "1 job" if len(plan.jobs) == 1 else f"{len(plan.jobs)} jobs"
+        _say(
+            f"{jobs}, {num_episodes} episodes: every array is what was written, nothing is missing or there twice, "
+            "the tables are those that a merge gives"
+        )
+    return is_whole
+
+
+def _another_number_of_ranks(plan: RunPlan) -> int:
+    if plan.world_size > 1:
+        return 1
+    on_gpu = any(device != "cpu" for device in plan.devices)
+    # Two ranks want a GPU each.
+    return 1 if on_gpu and visible_gpu_count() == 1 else 2
+
+
+def _what_changed(plan: RunPlan, again: RunPlan) -> str:
+    before = {job.name: job.num_envs for job in plan.jobs}
+    rows = sorted({(before[job.name], job.num_envs) for job in again.jobs})
+    changes = ", ".join(f"{old} to {new}" for old, new in rows)
+    return f"num_envs from {changes}; ranks from {plan.world_size} to {again.world_size}"
+
+
+def _in_words(sample: Mapping[str, Sequence[int]]) -> str:
+    return "; ".join(f"{job} {', '.join(map(str, episodes))}" for job, episodes in sample.items())
+
+
+def _say(text: str) -> None:
+    print(plain_text(text, keep_lines=True), flush=True)

@@ -1,0 +1,192 @@
+"""``isaaclab-arena view``: watch a policy in an environment, in a window or, where there is no display, in a file."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+
+from isaaclab_arena.config.loading import read_jobs
+from isaaclab_arena.config.schema import JobDefaults
+from isaaclab_arena.config.tokens import parse_tokens
+from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
+from isaaclab_arena.errors import ArenaError, ConfigError, Problem
+from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation
+from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
+from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
+from isaaclab_arena.logs import plain_text
+from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.recording.captions import write_png
+from isaaclab_arena.recording.video_file import VideoFile
+from isaaclab_arena.sim.mujoco.backend import MujocoBackend
+from isaaclab_arena.sim.mujoco.window import Window, has_display
+
+_SOURCE = "command line"
+_SIZE = {"viewport_width": 480, "viewport_height": 360}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewOptions:
+    """Watch a policy: ENVIRONMENT [options of this command and of the environment].
+
+    Opens MuJoCo's viewer where there is a display, and writes a video of one episode where there is none.
+    """
+
+    policy: str = "scripted"
+    """Registered name or dotted class path of the policy."""
+
+    output: Path | None = None
+    """Write this file and open no window: .mp4 for an episode, .png for how it starts."""
+
+    seed: int = 0
+    """Seed of the initial conditions."""
+
+    episode: int = 0
+    """Which episode, from 0."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Show an environment and return 0.
+
+    Raises:
+        ConfigError: If there is no such environment or policy, or an option is wrong.
+    """
+    options, rest = tyro.cli(
+        ViewOptions, args=list(argv), prog="isaaclab-arena view", return_unknown_args=True, use_underscores=True
+    )
+    output = options.output
+    if output is not None and output.suffix not in {".mp4", ".png"}:
+        raise ConfigError(Problem(f"'{output}' must end in .mp4 or .png", key="--output"))
+    for name in ("seed", "episode"):
+        if getattr(options, name) < 0:
+            raise ConfigError(Problem(f"must not be negative, got {getattr(options, name)}", key=f"--{name}"))
+    environment, policy = _build(options, rest)
+    try:
+        if output is None and has_display():
+            return _show(environment, policy, options)
+        return _write(environment, policy, options, output or Path(f"{environment.task_name}.mp4"))
+    finally:
+        policy.close()
+        environment.close()
+
+
+def _build(options: ViewOptions, rest: Sequence[str]) -> tuple[ArenaEnvironment, PolicyBase[Any]]:
+    positionals, given = parse_tokens(rest)
+    if len(positionals) != 1:
+        found = f"got {' '.join(positionals)}" if positionals else "isaaclab-arena list environments shows them"
+        raise ConfigError(Problem(f"name one environment; {found}", key="ENVIRONMENT"))
+    if ":" in positionals[0]:
+        message = (
+            f"'{positionals[0]}' is made elsewhere; --record_viewport_video of the runners films those, "
+            "with make_kwargs: {render_mode: rgb_array} in arena_env_args"
+        )
+        raise ConfigError(Problem(message, key="ENVIRONMENT"))
+    block = {
+        "name": "view",
+        "arena_env_args": {**_SIZE, **given, "environment": positionals[0], "num_envs": 1},
+        "policy_type": options.policy,
+        "num_episodes": 1,
+    }
+    [job] = resolve_jobs(read_jobs({"jobs": [block]}, source=_SOURCE, defaults=JobDefaults()).jobs, file=_SOURCE)
+    environment = job.builder.build(job.environment_config, num_envs=1, device=torch.device("cpu"), num_threads=1)
+    if not isinstance(environment, ArenaEnvironment):
+        raise ConfigError(Problem(f"'{positionals[0]}' is an environment that cannot be shown", key="ENVIRONMENT"))
+    return environment, job.build_policy()
+
+
+def _show(environment: ArenaEnvironment, policy: PolicyBase[Any], options: ViewOptions) -> int:
+    """Play episodes until the window is closed."""
+    if not isinstance(environment.backend, MujocoBackend):
+        raise ArenaError("only the physics on the CPU can be shown in a window")
+    with Window(environment.backend) as window:
+        print("close the window to end")
+        rollout(
+            environment,
+            policy,
+            (_episode(options, index) for index in count(options.episode)),
+            [_Showing(window)],
+            stop_requested=lambda: not window.is_open,
+        )
+    return 0
+
+
+def _write(environment: ArenaEnvironment, policy: PolicyBase[Any], options: ViewOptions, output: Path) -> int:
+    """Write the start of the episode, or all of it."""
+    episode = _episode(options, options.episode)
+    if output.suffix == ".png":
+        environment.reset(torch.tensor([0]), [environment.draw_conditions(episode.conditions_generator())])
+        write_png(output, environment.film([0], [VIEWPORT])[VIEWPORT][0])
+        print(plain_text(f"wrote {output}"))
+        return 0
+    filming = _Filming(output)
+    try:
+        rollout(environment, policy, [episode], [filming])
+    finally:
+        filming.close()
+    print(plain_text(f"wrote {output}: episode {options.episode}, {filming.ending}"))
+    return 0
+
+
+def _episode(options: ViewOptions, index: int) -> Episode:
+    return Episode(job="view", episode_index=index, seed=options.seed)
+
+
+class _Showing(Observer):
+    """Keeps a window up to date."""
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+
+    def on_episode_start(
+        self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
+    ) -> None:
+        del starts, observation
+        self._window.show(environment.control_dt)
+
+    def on_step(self, environment: Environment, transition: Transition) -> None:
+        del transition
+        self._window.show(environment.control_dt)
+
+    def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
+        del environment
+        print(f"episode {record.episode.episode_index}: {record.outcome} after {record.length} steps")
+
+
+class _Filming(Observer):
+    """Films the one episode."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._video: VideoFile | None = None
+        self.ending = ""
+
+    def on_episode_start(
+        self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
+    ) -> None:
+        del starts, observation
+        self._video = VideoFile(self._path, frames_per_second=1 / environment.control_dt, title=self._path.stem)
+        self._add(environment)
+
+    def on_step(self, environment: Environment, transition: Transition) -> None:
+        del transition
+        self._add(environment)
+
+    def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
+        del environment
+        self.ending = f"{record.outcome} after {record.length} steps"
+        if self._video is not None:
+            self._video.finish()
+            self._video = None
+
+    def close(self) -> None:
+        if self._video is not None:
+            self._video.discard()
+
+    def _add(self, environment: Environment) -> None:
+        if self._video is not None:
+            self._video.add(environment.film([0], [VIEWPORT])[VIEWPORT][0])

@@ -1,0 +1,1 @@
+"""Which GPU or CPU a process uses."""

@@ -1,0 +1,142 @@
+"""A program that starts itself as several ranks, on GPUs or on the CPU, when its command line asks for it."""
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from isaaclab_arena.distributed.context import is_a_rank, launcher_log_variable
+from isaaclab_arena.distributed.devices.devices import gpu_variables, narrow_gpus, selectable_gpu_count, visible_devices
+from isaaclab_arena.distributed.devices.gpu_ids import GpuSelection, select_gpus
+from isaaclab_arena.distributed.launching.launch_options import LaunchOptions, without_launch_options
+from isaaclab_arena.errors import ConfigError, Problem
+
+MIN_MOST_PROCESSES = 64
+PROCESSES_PER_CORE = 4
+
+_LOG = logging.getLogger(__name__)
+
+
+def launch_if_asked(
+    options: LaunchOptions, *, module: str, arguments: Sequence[str], log_directory: Path | None = None
+) -> int | None:
+    """Start this program once per rank if its options say so, and wait for the ranks.
+
+    Call it right after reading the command line, before anything asks for a GPU: where one device is enough, nothing is
+    started, this process goes on, and from here on sees only the GPU that was chosen. Ranks are started as
+    ``python -m <module>`` with the same command line less the options of `LaunchOptions`, and read who they are from
+    torchrun's environment variables. So they do what they would do under torchrun.
+
+    Args:
+        options: What the user asked for.
+        module: The program, for ``python -m``; it also has a function ``main(arguments) -> int``.
+        arguments: Its whole command line, as it was typed after the program's name.
+        log_directory: Folder for what each rank writes on its screen, ``<date>/rank<r>.log``; it is made once the
+            folder in which it lies is there. None for ``launcher/`` in the folder that rank 0 names with
+            `announce_run_directory`. The environment variables ISAACLAB_ARENA_LAUNCHER_LOG_DIR and TORCHRUNX_LOG_DIR
+            come before ``--launcher_log_dir``, which comes before this; an empty one means no files.
+
+    Returns:
+        The exit code once all ranks have ended; None if this process is to go on by itself.
+
+    Raises:
+        ConfigError: If the options contradict each other or the ranks that there are already, if a GPU does not exist,
+            or if what is to start the ranks is not installed.
+    """
+    _refuse_contradictions(options)
+    if options.gpu_ids is None and options.nproc_per_node is None:
+        return None
+    if options.gpu_ids is not None:
+        selection = select_gpus(options.gpu_ids, mask=visible_devices(), visible_gpus=selectable_gpu_count())
+        num_processes = selection.num_processes
+    else:
+        selection, num_processes = GpuSelection(ids=()), options.nproc_per_node or 1
+    if selection.note is not None:
+        _LOG.info("--gpu_ids %s: %s", options.gpu_ids, selection.note)
+    if num_processes == 1:
+        narrow_gpus(selection.visible_devices)
+        return None
+    return _launch(
+        options,
+        selection=selection,
+        num_processes=num_processes,
+        module=module,
+        arguments=without_launch_options(arguments),
+        log_directory=log_directory,
+    )
+
+
+def most_processes(num_cores: int) -> int:
+    """Return how many ranks may be started on the CPU of a machine: each is a process with a torch of its own."""
+    return max(MIN_MOST_PROCESSES, PROCESSES_PER_CORE * num_cores)
+
+
+def _launch(
+    options: LaunchOptions,
+    *,
+    selection: GpuSelection,
+    num_processes: int,
+    module: str,
+    arguments: Sequence[str],
+    log_directory: Path | None,
+) -> int:
+    # Most runs start no ranks, and need not wait for what does.
+    from isaaclab_arena.distributed.launching.rank_processes import Launch, run_ranks  # noqa: PLC0415
+    from isaaclab_arena.distributed.launching.torchrunx_launcher import run_ranks_over_torchrunx  # noqa: PLC0415
+
+    wanted = _wanted_log_directory(options)
+    launch = Launch(
+        module=module,
+        arguments=tuple(arguments),
+        num_processes=num_processes,
+        variables={**gpu_variables(selection.visible_devices), **_screen_variables()},
+        log_directory=Path(wanted).absolute() if wanted else log_directory,
+        waits_for_run=not wanted,
+        wants_files=wanted != "",
+    )
+    return run_ranks_over_torchrunx(launch) if options.launcher == "torchrunx" else run_ranks(launch)
+
+
+def _screen_variables() -> dict[str, str]:
+    """Return what tells ranks, which write into pipes, how wide the terminal is on which their words appear."""
+    try:
+        return {"COLUMNS": str(os.get_terminal_size(sys.stdout.fileno()).columns)} if sys.stdout.isatty() else {}
+    except (AttributeError, OSError, ValueError):
+        # A process that was started without a stdout has no terminal either.
+        return {}
+
+
+def _wanted_log_directory(options: LaunchOptions) -> str | None:
+    """Return the folder that the environment or the command line names, empty for none at all, None if neither does."""
+    variable = launcher_log_variable()
+    key, wanted = ("--launcher_log_dir", options.launcher_log_dir) if variable is None else variable
+    if wanted:
+        try:
+            Path(wanted).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(Problem(f"cannot make '{wanted}': {error.strerror}", key=key)) from error
+    return wanted
+
+
+def _refuse_contradictions(options: LaunchOptions) -> None:
+    asked = [
+        (f"--{name}", value) for name in ("gpu_ids", "nproc_per_node") if (value := getattr(options, name)) is not None
+    ]
+    if len(asked) > 1:
+        raise ConfigError(Problem("excludes --gpu_ids: it starts ranks on the CPU", key="--nproc_per_node"))
+    if options.nproc_per_node is not None and options.nproc_per_node < 1:
+        raise ConfigError(Problem(f"must be at least 1, got {options.nproc_per_node}", key="--nproc_per_node"))
+    most = most_processes(os.cpu_count() or 1)
+    if options.nproc_per_node is not None and options.nproc_per_node > most:
+        message = f"{options.nproc_per_node} ranks are more than this machine can hold; at most {most} are started"
+        raise ConfigError(Problem(message, key="--nproc_per_node"))
+    if asked and is_a_rank():
+        way_out = "use CUDA_VISIBLE_DEVICES to choose GPUs for torchrun, or this option without torchrun"
+        raise ConfigError(
+            Problem(f"RANK or LOCAL_RANK is set, so this is one of several ranks already; {way_out}", key=asked[0][0])
+        )
+    if options.launcher != "torch" and not asked:
+        raise ConfigError(
+            Problem("says how to start several ranks; add --gpu_ids or --nproc_per_node", key="--launcher")
+        )

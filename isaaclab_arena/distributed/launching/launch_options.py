@@ -1,0 +1,41 @@
+"""The options by which a program starts itself as several ranks, and the command line that is left for each of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from isaaclab_arena.distributed.devices.gpu_ids import joined_gpu_ids
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions:
+    """Options of programs that can start themselves on several GPUs, or as several ranks on the CPU."""
+
+    gpu_ids: str | None = None
+    """GPUs of this machine, one rank each: 0 1, all or none; indices count what CUDA_VISIBLE_DEVICES shows."""
+    nproc_per_node: int | None = None
+    """Start this many ranks on this machine's CPU; excludes --gpu_ids."""
+    launcher: Literal["torch", "torchrunx"] = "torch"
+    """What starts several ranks; torchrunx (GPL-3) has to be installed beside this package."""
+    launcher_log_dir: str | None = None
+    """Folder for what each rank writes on the screen; '' for none. By default launcher/ in the run's folder."""
+
+
+def without_launch_options(arguments: Sequence[str]) -> list[str]:
+    """Return a command line without the options of `LaunchOptions`: what each rank is started with.
+
+    Args:
+        arguments: What was typed after the program's name.
+    """
+    names = {field.name for field in fields(LaunchOptions)}
+    kept: list[str] = []
+    is_value = False
+    for argument in joined_gpu_ids(arguments):
+        name, equals, _ = argument.partition("=")
+        if is_value:
+            is_value = False
+        elif name.startswith("--") and name.removeprefix("--").replace("-", "_") in names:
+            is_value = not equals
+        else:
+            kept.append(argument)
+    return kept

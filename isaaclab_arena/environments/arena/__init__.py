@@ -1,0 +1,1 @@
+"""Environments built from a robot, objects, a scene and a task."""

@@ -1,0 +1,244 @@
+"""An environment made of a backend and a task; what moves in it is a subclass's business."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from isaaclab_arena.environments.arena.cameras import CameraOptions, EnvironmentCameras
+from isaaclab_arena.environments.arena.state import StateReader
+from isaaclab_arena.environments.mdp.observations import ObservationTerm, read_terms
+from isaaclab_arena.environments.mdp.task import Task
+from isaaclab_arena.interfaces.environment import Environment, Observation, StateTree, Step
+from isaaclab_arena.interfaces.episode import Conditions
+from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.sim.backend import Backend, StartState
+
+_INTEGRATION_STATE = "integration_state"
+
+
+class ArenaEnvironment(Environment):
+    """A batch of rows of one task. A subclass says what actions do, `_controls`, and may add to how episodes start.
+
+    What it remembers of its rows are ordinary tensors without gradients, in whatever mode it is called: tensors made in
+    torch's inference mode could not be changed outside of it.
+
+    Args:
+        backend: The simulation; its model holds the task's parts and what moves.
+        task: What is to be done.
+        action_spec: What an action looks like.
+        terms: What policies observe, by name.
+        state: Reads the state for recordings.
+        cameras: What is rendered.
+        control_dt: Time between two control steps [s].
+        device: Where observations live and actions are expected, whatever device the physics runs on.
+    """
+
+    returns_own_tensors = True
+
+    def __init__(
+        self,
+        *,
+        backend: Backend,
+        task: Task,
+        action_spec: ArraySpec,
+        terms: Mapping[str, ObservationTerm],
+        state: StateReader,
+        cameras: EnvironmentCameras,
+        control_dt: float,
+        device: torch.device,
+    ) -> None:
+        self.backend = backend
+        self.task = task
+        self.num_envs = backend.num_envs
+        self.reproducible = backend.reproducible
+        self.device = device
+        self.control_dt = control_dt
+        self.task_description = task.instruction
+        self.max_episode_length = round(task.time_limit_s / control_dt)
+        self.action_spec = action_spec
+        self._terms = dict(terms)
+        self._cameras = cameras
+        self.filmable = cameras.filmable
+        self.observation_spec = {"policy": {name: term.spec for name, term in self._terms.items()}}
+        if cameras.enabled:
+            self.observation_spec["camera_obs"] = cameras.spec()
+        self._num_substeps = round(control_dt / backend.physics_dt)
+        self._running = torch.zeros(self.num_envs, dtype=torch.bool, device=backend.device)
+        self._length = torch.zeros(self.num_envs, dtype=torch.int64, device=backend.device)
+        self._state = state
+        self.task.attach(backend)
+        self.backend.reset(torch.arange(self.num_envs, device=backend.device), [StartState()] * self.num_envs)
+        if cameras.enabled:
+            cameras.observe(range(self.num_envs))
+
+    def announce_pictures(self, options: CameraOptions) -> None:
+        """Say of pictures that options ask for what they look like, and never show any; see `SampleBuilder`."""
+        if options.enable_cameras:
+            pictures = EnvironmentCameras(self.backend, options, self.device).spec()
+            self.observation_spec = {**self.observation_spec, "camera_obs": pictures}
+
+    def draw_conditions(self, generator: np.random.Generator) -> Conditions:
+        """Draw where the task's things start."""
+        return self.task.draw_conditions(generator)
+
+    def instruction(self, conditions: Conditions) -> str:
+        """Return what the task asks for in an episode that starts from ``conditions``."""
+        return self.task.instruction_for(conditions)
+
+    def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
+        """Start new episodes in the named rows. Shape of ``env_ids``: (n,)."""
+        return self.restore(env_ids, conditions, [{}] * len(conditions))
+
+    @torch.inference_mode(mode=False)
+    @torch.no_grad()
+    def restore(
+        self, env_ids: torch.Tensor, conditions: Sequence[Conditions], states: Sequence[Mapping[str, np.ndarray]]
+    ) -> Observation:
+        """Start recorded episodes again, from their whole integration state where it is given; see `Environment`."""
+        env_ids = env_ids.to(self.backend.device)
+        self._begin(env_ids, conditions)
+        self.backend.reset(env_ids, [self._start_state(condition) for condition in conditions])
+        for env_id, state in zip(env_ids.tolist(), states, strict=True):
+            if _INTEGRATION_STATE in state:
+                self.backend.set_integration_state(env_id, state[_INTEGRATION_STATE])
+        self.task.remember(env_ids, conditions)
+        self.task.begin(self.backend, env_ids)
+        self._running[env_ids] = True
+        self._length[env_ids] = 0
+        return self._observation(env_ids)
+
+    @torch.inference_mode(mode=False)
+    @torch.no_grad()
+    def step(self, action: torch.Tensor) -> Step:
+        """Advance every running row by one control step. Shape of ``action``: (num_envs, action_dim)."""
+        running = self._running
+        moved = running.nonzero()[:, 0]
+        controls = self._controls(action.to(self.backend.device), running)
+        self.backend.ctrl.copy_(torch.where(running[:, None], controls, self.backend.ctrl))
+        self.backend.step(moved, self._num_substeps)
+        self._length += running
+        diverged = running & self.backend.diverged
+        sound = running & ~diverged
+        judgement = self.task.judge(self.backend, sound)
+        success = sound & judgement.success
+        terminated = success | (sound & judgement.lost)
+        truncated = sound & ~terminated & (self._length >= self.max_episode_length)
+        self._running = sound & ~terminated & ~truncated
+        return Step(
+            observation=self._observation(moved),
+            reward=torch.where(sound, judgement.reward, 0.0).to(self.device, torch.float32),
+            terminated=terminated.to(self.device),
+            truncated=truncated.to(self.device),
+            success=success.to(self.device),
+            diverged=diverged.to(self.device),
+            metrics={
+                name: value.to(self.device, torch.float32, copy=True) for name, value in judgement.metrics.items()
+            },
+        )
+
+    def state(self) -> StateTree:
+        """Return the state of all that moves; see `StateReader`."""
+        parts = torch.cat(tuple(self._state.parts), dim=1)
+        return _on_device(self._state.tree(parts.cpu().numpy()), parts.device)
+
+    def state_parts(self) -> Sequence[torch.Tensor]:
+        """Return what `state` is made of; see `Environment.state_parts`."""
+        return self._state.parts
+
+    def state_of(self, parts: np.ndarray) -> StateTree:
+        """Return the state in earlier moments. Shape of ``parts``: (n, width)."""
+        return self._state.tree(parts)
+
+    def episode_state(self, env_id: int) -> Mapping[str, np.ndarray]:
+        """Return the row's whole integration state, from which `Backend.set_integration_state` continues."""
+        return {_INTEGRATION_STATE: self.backend.integration_state(env_id)}
+
+    def snapshot(self) -> Mapping[str, torch.Tensor] | None:
+        """Return what the future of all rows depends on; None with cameras, whose last pictures are not kept."""
+        if self._cameras.enabled:
+            return None
+        kept = {name: tensor.clone() for name, tensor in self._memory().items()}
+        return {**kept, **{f"backend.{name}": tensor for name, tensor in self.backend.snapshot().items()}}
+
+    @torch.inference_mode(mode=False)
+    @torch.no_grad()
+    def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor]) -> Observation:
+        """Put every row where it was; see `Environment.restore_snapshot`."""
+        prefix = "backend."
+        self.backend.restore_snapshot(
+            {name.removeprefix(prefix): tensor for name, tensor in snapshot.items() if name.startswith(prefix)}
+        )
+        for name, tensor in self._memory().items():
+            tensor.copy_(snapshot[name])
+        return self._observation(torch.arange(self.num_envs, device=self.backend.device))
+
+    def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> Mapping[str, np.ndarray]:
+        """Return what cameras see of some rows now; see `Environment.film`."""
+        return self._cameras.film(env_ids, cameras)
+
+    @property
+    def render_s(self) -> float:
+        """Time spent on rendering so far [s]."""
+        return self._cameras.render_s
+
+    def provenance(self) -> Mapping[str, str]:
+        """Return the model's hash and the engine."""
+        return {"model_sha256": self.backend.model_digest(), "engine": self.backend.engine()}
+
+    @property
+    def task_name(self) -> str:
+        """Registered name of the task."""
+        return self.task.name
+
+    @property
+    def landmarks(self) -> Mapping[str, str]:
+        """Role to the name of the body or site that plays it."""
+        return self.task.landmarks
+
+    @property
+    def sizes(self) -> Mapping[str, float]:
+        """Lengths of the task's things [m]."""
+        return self.task.sizes
+
+    @abstractmethod
+    def _controls(self, action: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
+        """Return what actions ask of the actuators.
+
+        Args:
+            action: Shape: (num_envs, action_dim).
+            running: Rows that make the step; nothing may change for the others. Shape: (num_envs,), bool.
+
+        Returns:
+            Shape: (num_envs, nu).
+        """
+
+    def _begin(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
+        """Get rows ready for new episodes before the backend resets them; nothing by default. Shape: (n,), int64."""
+
+    def _start_state(self, conditions: Conditions) -> StartState:
+        """Return what one row starts from; by default what the task says."""
+        return self.task.start_state(conditions)
+
+    def _observation(self, moved: torch.Tensor) -> Observation:
+        """Return what policies observe; ``moved`` are the rows that began or made a step. Shape: (n,), int64."""
+        observation: Observation = {"policy": read_terms(self._terms, self.backend, self.device, self._origin())}
+        if self._cameras.enabled:
+            observation["camera_obs"] = self._cameras.observe(moved.tolist())
+        return observation
+
+    def _origin(self) -> torch.Tensor | None:
+        """Return where policies see points from, None for the world's origin [m]. Shape: (num_envs, 3)."""
+        return None
+
+    def _memory(self) -> Mapping[str, torch.Tensor]:
+        own = {"running": self._running, "length": self._length}
+        return {**own, **{f"task.{name}": tensor for name, tensor in self.task.memory().items()}}
+
+
+def _on_device(tree: StateTree, device: torch.device) -> StateTree:
+    return {
+        name: _on_device(part, device) if isinstance(part, dict) else torch.from_numpy(part).to(device)
+        for name, part in tree.items()
+    }

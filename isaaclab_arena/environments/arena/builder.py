@@ -1,0 +1,230 @@
+"""How a registered environment is built: options checked, scene composed, simulation made."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import mujoco
+import torch
+
+from isaaclab_arena.environments.arena.cameras import CameraOptions, EnvironmentCameras, check_camera_options
+from isaaclab_arena.environments.arena.simulation import backend_choice, on_the_cpu
+from isaaclab_arena.environments.arena.summary import EnvironmentSummary, described_success
+from isaaclab_arena.environments.arena.table_environment import CONTROL_DT, START_NOISE_RAD, TableEnvironment
+from isaaclab_arena.environments.catalog import EMBODIMENTS, OBJECTS
+from isaaclab_arena.environments.mdp.actions import ACTION_MODES, make_action_mode
+from isaaclab_arena.environments.mdp.task import Task
+from isaaclab_arena.environments.robots.embodiment import Embodiment
+from isaaclab_arena.environments.robots.files import part_files, robot_files
+from isaaclab_arena.environments.robots.lookup import find_embodiment, refuse_out_of_reach, refuse_too_tall
+from isaaclab_arena.environments.variations.catalogue import Scene, catalogue
+from isaaclab_arena.environments.variations.distractors import Distractors, distractor_kinds, most_distractors
+from isaaclab_arena.environments.variations.varied_world import VariedWorld
+from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem, did_you_mean
+from isaaclab_arena.interfaces.content import ContentSources
+from isaaclab_arena.interfaces.variation import Variation
+from isaaclab_arena.registry import Registry
+from isaaclab_arena.sim.backends import faster_backend, make_backend
+from isaaclab_arena.sim.scene.scene import ScenePart, compose_scene
+
+_TABLE = "scenes/table.xml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableEnvironmentBuilder:
+    """Builds one kind of environment on the table.
+
+    Attributes:
+        config_class: Frozen dataclass with ``embodiment``, ``action_mode`` and, where the task has one, ``object``;
+            made from `CameraOptions` where policies may see pictures.
+        make_task: Makes the task from the options and the embodiment. It raises `ConfigError` for a combination
+            that cannot work, and it simulates nothing.
+    """
+
+    config_class: type
+    make_task: Callable[[Any, Embodiment], Task]
+
+    def check(self, config: Any) -> None:
+        """Refuse unknown names and combinations that cannot work; see `EnvironmentBuilder`.
+
+        Raises:
+            ConfigError: With ``key`` set to the option at fault; all unknown names at once.
+        """
+        problems = _embodiment_problems(config.embodiment)
+        if hasattr(config, "object"):
+            problems += _unknown("object", config.object, OBJECTS)
+        if config.action_mode not in ACTION_MODES:
+            hint = did_you_mean(str(config.action_mode), ACTION_MODES)
+            problems.append(Problem(f"no action mode called '{config.action_mode}'{hint}", key="action_mode"))
+        if problems:
+            raise ConfigError(problems)
+        check_camera_options(_camera_options(config))
+        embodiment = find_embodiment(config.embodiment)
+        if hasattr(config, "object"):
+            refuse_too_tall(OBJECTS.get(config.object), embodiment)
+        refuse_out_of_reach(self.make_task(config, embodiment), embodiment)
+
+    def robot_name(self, config: Any) -> str:
+        """Return the ``name`` of a robot that is described in a file, the name that the job gives of any other."""
+        return (
+            str(config.embodiment)
+            if config.embodiment in EMBODIMENTS
+            else find_embodiment(config.embodiment).robot.name
+        )
+
+    def content_sources(self, config: Any) -> ContentSources:
+        """Return the files of a robot and of an object that do not come with this package; see `ContentBuilder`."""
+        return ContentSources(
+            files={
+                **robot_files(config.embodiment),
+                **(part_files("object", OBJECTS.get(config.object).asset) if hasattr(config, "object") else {}),
+            }
+        )
+
+    def summary(self) -> EnvironmentSummary:
+        """Return what the environment is about, with its default options, and what it can be built with."""
+        default = self.config_class()
+        task = self.make_task(default, find_embodiment(default.embodiment))
+        objects = OBJECTS.names() if hasattr(default, "object") else ()
+        return EnvironmentSummary(
+            instruction=task.instruction,
+            success=described_success(task),
+            episode_length=round(task.time_limit_s / CONTROL_DT),
+            episode_s=task.time_limit_s,
+            embodiments=tuple(name for name in EMBODIMENTS.names() if self._accepts(embodiment=name)),
+            objects=tuple(name for name in objects if self._accepts(object=name)),
+        )
+
+    def faster_backend(
+        self,
+        config: Any,
+        *,
+        num_envs: int,
+        device: torch.device,
+        num_threads: int,
+        variations: tuple[Variation, ...] = (),
+    ) -> str:
+        """Return which backend is the faster one here; see `SimulatedBuilder`.
+
+        Raises:
+            EnvironmentBuildError: If the scene does not compile.
+        """
+        embodiment = find_embodiment(config.embodiment)
+        task = self.make_task(config, embodiment)
+        distractors = Distractors.ready(task, most_distractors(variations))
+        model = _compile(task, embodiment, distractors.parts())
+        return faster_backend(model, num_envs=num_envs, device=device, num_threads=num_threads)
+
+    def _accepts(self, **options: str) -> bool:
+        try:
+            self.check(self.config_class(**options))
+        except ConfigError:
+            return False
+        return True
+
+    def variations(self, config: Any) -> tuple[Variation, ...]:
+        """Return what may vary in the environment; see `VariableEnvironmentBuilder`.
+
+        Raises:
+            ConfigError: If the options cannot work.
+            EnvironmentBuildError: If the scene does not compile.
+        """
+        self.check(config)
+        embodiment = find_embodiment(config.embodiment)
+        task = self.make_task(config, embodiment)
+        home, noise = embodiment.robot.home, START_NOISE_RAD
+        span = (tuple(round(value - noise, 6) for value in home), tuple(round(value + noise, 6) for value in home))
+        scene = Scene(
+            model=_compile(task, embodiment),
+            task=task,
+            has_distractors=bool(distractor_kinds(task)),
+            joint_position_span=span,
+        )
+        return catalogue(scene)
+
+    def sample(self, config: Any) -> TableEnvironment:
+        """Return one row on the CPU; see `SampleBuilder`.
+
+        Raises:
+            EnvironmentBuildError: If the scene does not compile.
+        """
+        options = _camera_options(config)
+        blind = replace(config, enable_cameras=False) if options.enable_cameras else config
+        row = self.build(on_the_cpu(blind), num_envs=1, device=torch.device("cpu"), num_threads=1)
+        row.announce_pictures(options)
+        return row
+
+    def build(
+        self,
+        config: Any,
+        *,
+        num_envs: int,
+        device: torch.device,
+        num_threads: int,
+        variations: tuple[Variation, ...] = (),
+    ) -> TableEnvironment:
+        """Build the environment; see `VariableEnvironmentBuilder`.
+
+        Raises:
+            ConfigError: If the options cannot work.
+            EnvironmentBuildError: If the scene does not compile.
+        """
+        self.check(config)
+        embodiment = find_embodiment(config.embodiment)
+        task = self.make_task(config, embodiment)
+        distractors = Distractors.ready(task, most_distractors(variations))
+        device = torch.device(device)
+        backend = make_backend(
+            _compile(task, embodiment, distractors.parts()),
+            choice=backend_choice(config),
+            num_envs=num_envs,
+            device=device,
+            num_threads=num_threads,
+        )
+        action_mode = make_action_mode(config.action_mode, embodiment.robot, backend, CONTROL_DT)
+        varied = None
+        if variations:
+            varied = VariedWorld(
+                backend=backend,
+                base_body=embodiment.robot.base_body,
+                task=task,
+                action_spec=action_mode.spec,
+                variations=variations,
+                distractors=distractors,
+            )
+        return TableEnvironment(
+            backend=backend,
+            robot=embodiment.robot,
+            task=task,
+            action_mode=action_mode,
+            cameras=EnvironmentCameras(backend, _camera_options(config), device, num_threads=num_threads),
+            device=device,
+            varied=varied,
+        )
+
+
+def _compile(task: Task, embodiment: Embodiment, more_parts: tuple[ScenePart, ...] = ()) -> mujoco.MjModel:
+    try:
+        return compose_scene(
+            _TABLE, (embodiment.part(), *task.parts, *more_parts), task.contact_sensors, embodiment.scene_cameras
+        )
+    except ValueError as error:
+        raise EnvironmentBuildError(f"the scene of '{task.name}' does not compile: {error}") from error
+
+
+def _camera_options(config: Any) -> CameraOptions:
+    return config if isinstance(config, CameraOptions) else CameraOptions()
+
+
+def _embodiment_problems(name: object) -> list[Problem]:
+    try:
+        find_embodiment(name)
+    except ConfigError as error:
+        return list(error.problems)
+    return []
+
+
+def _unknown(key: str, name: object, registry: Registry) -> list[Problem]:
+    if isinstance(name, str) and name in registry:
+        return []
+    return [Problem(f"no {registry.kind} called '{name}'{did_you_mean(str(name), registry.names())}", key=key)]

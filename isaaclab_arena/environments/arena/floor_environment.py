@@ -1,0 +1,60 @@
+"""An environment in which a machine stands or moves on a floor."""
+
+from collections.abc import Mapping
+
+import torch
+
+from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
+from isaaclab_arena.environments.arena.cameras import EnvironmentCameras
+from isaaclab_arena.environments.arena.state import StateReader
+from isaaclab_arena.environments.mdp.floor_task import FloorTask
+from isaaclab_arena.environments.mdp.legged_actions import MachineActions
+from isaaclab_arena.environments.mdp.task import ArticulatedAsset
+from isaaclab_arena.interfaces.episode import Conditions
+from isaaclab_arena.sim.backend import Backend, StartState
+
+
+class FloorEnvironment(ArenaEnvironment):
+    """A batch of rows of one task of a machine, in its default posture at the start unless the task says otherwise.
+
+    Args:
+        backend: The simulation; its model holds the machine.
+        task: What is to be done, by which machine.
+        cameras: What is rendered.
+        device: Where observations live and actions are expected, whatever device the physics runs on.
+    """
+
+    def __init__(self, *, backend: Backend, task: FloorTask, cameras: EnvironmentCameras, device: torch.device) -> None:
+        machine = task.machine
+        self._task = task
+        self.machine = machine
+        self._actions = MachineActions(machine, backend)
+        moved = ArticulatedAsset(root_body=machine.root_body, joints=machine.joints, free_joint=machine.free_joint)
+        super().__init__(
+            backend=backend,
+            task=task,
+            action_spec=self._actions.spec,
+            terms=task.observation_terms(),
+            state=StateReader(backend, {"robot": moved, **task.articulations}, task.rigid_objects),
+            cameras=cameras,
+            control_dt=task.control_dt,
+            device=device,
+        )
+
+    def provenance(self) -> Mapping[str, str]:
+        """Return the model's hash, the engine and the machine."""
+        return {**super().provenance(), "embodiment": self.machine.name}
+
+    def _controls(self, action: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
+        del running
+        return self._actions.controls(self.backend, action, self._task.centre())
+
+    def _start_state(self, conditions: Conditions) -> StartState:
+        machine, task = self.machine, self.task.start_state(conditions)
+        default = zip(machine.joints, machine.default_joint_position, strict=True)
+        return StartState(
+            joint_positions={**{joint: (value,) for joint, value in default}, **task.joint_positions},
+            joint_velocities=task.joint_velocities,
+            controls={**dict(zip(machine.actuators, machine.default_control, strict=True)), **task.controls},
+            mocap_positions=task.mocap_positions,
+        )

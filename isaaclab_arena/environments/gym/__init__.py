@@ -1,0 +1,1 @@
+"""Gymnasium environments, in this interpreter or in workers of their own."""

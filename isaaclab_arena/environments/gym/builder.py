@@ -1,0 +1,278 @@
+"""Environments made elsewhere: ``gym:<id>`` of Gymnasium's registry and ``metaworld:<task>``, by their ids."""
+
+import math
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from isaaclab_arena.distributed.devices.devices import draw_on
+from isaaclab_arena.environments.gym.env_slots import (
+    SOURCES,
+    LocalRows,
+    Rows,
+    RowSource,
+    WorkerOptions,
+    WorkerRows,
+    find_in_worker,
+)
+from isaaclab_arena.environments.gym.environment import GymEnvironment, GymTraits
+from isaaclab_arena.environments.gym.success import SuccessRule
+from isaaclab_arena.environments.gym.worker_process import RequestError, WorkerError
+from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError, Problem
+from isaaclab_arena.interfaces.content import ContentSources
+
+_UNKNOWN_CONTROL_DT_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GymConfig:
+    """Options of every environment made elsewhere.
+
+    Attributes:
+        make_kwargs: Keyword arguments for the environment's maker.
+        success_key: Entry of ``info`` that is true when the task is solved.
+        success_reward_threshold: Return from which on an episode is a success, instead of a key.
+        end_on_success: Whether an episode ends at the first step whose ``success_key`` is true; otherwise its last step
+            counts.
+        max_episode_length: Control steps until truncation; needed where the environment's registration has none.
+        metric_keys: Entries of ``info`` that are kept as metrics.
+        task_description: What a policy is told; the environment's name by default.
+        control_dt: Time between two control steps [s], where the environment does not say.
+        seed_bits: Seeds are below two to this power; many environments take no more than 32 bits.
+        seeded: Whether an environment that starts differently from the same seed is refused.
+        python: Interpreter in which the environment runs, a worker process per row; this process by default.
+        environment_variables: What the workers have beside this process's variables.
+        start_timeout_s: How long a worker may take to make or reset its environment [s].
+        step_timeout_s: How long a worker may take for a step [s].
+        enable_cameras: Accepted for job files; pictures that an environment observes are always there.
+    """
+
+    make_kwargs: dict[str, Any] = field(default_factory=dict)
+    success_key: str | None = None
+    success_reward_threshold: float | None = None
+    end_on_success: bool = True
+    max_episode_length: int | None = None
+    metric_keys: tuple[str, ...] = ()
+    task_description: str | None = None
+    control_dt: float | None = None
+    seed_bits: Literal[32, 63] = 32
+    seeded: bool = True
+    python: str | None = None
+    environment_variables: dict[str, str] = field(default_factory=dict)
+    start_timeout_s: float = 300.0
+    step_timeout_s: float = 60.0
+    enable_cameras: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetaWorldConfig(GymConfig):
+    """Options of Meta-World's tasks, which say in their ``info`` what is solved."""
+
+    success_key: str | None = "success"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GymBuilder:
+    """Builds one environment made elsewhere.
+
+    Attributes:
+        config_class: `GymConfig` or a class derived from it.
+        kind: Key of `SOURCES`.
+        name: The environment's name there.
+        install_hint: What to do where its package is missing.
+        worker_install_hint: The same for another interpreter; as here where it is None.
+    """
+
+    config_class: type[GymConfig]
+    kind: str
+    name: str
+    install_hint: str
+    worker_install_hint: str | None = None
+
+    def check(self, config: GymConfig) -> None:
+        """Refuse an environment that does not exist, and options that contradict each other.
+
+        Raises:
+            ConfigError: With every problem.
+        """
+        problems = list(_contradictions(config))
+        if not problems:
+            problems = self._unfindable(config)
+        if problems:
+            raise ConfigError(problems)
+
+    def foreign_code(self, config: GymConfig) -> list[Problem]:
+        """Return which options name code to be loaded that no installed package has announced."""
+        problems = []
+        module, colon, _ = self.name.rpartition(":")
+        if colon:
+            problems.append(Problem(f"'{self.kind}:{self.name}' imports the module '{module}'", key="environment"))
+        if config.python is not None:
+            problems.append(Problem(f"'{config.python}' is a program that would be run", key="python"))
+        return problems
+
+    def content_sources(self, config: GymConfig) -> ContentSources:
+        """Return the packages and the source that decide what the environment does; see `ContentBuilder`.
+
+        In another interpreter a package is known by its version, and a module of one's own by the one file.
+        """
+        found = self._find(config)
+        if config.python is None:
+            return ContentSources(modules=found["modules"])
+        files: dict[str, Path] = {}
+        stated: dict[str, str] = {}
+        for name, origin in found["origins"].items():
+            if origin["versions"] is not None:
+                stated[f"package {name.partition('.')[0]} of {config.python}"] = origin["versions"]
+            elif origin["file"] is not None:
+                files[f"module {name}"] = Path(origin["file"])
+        return ContentSources(files=files, stated=stated)
+
+    def build(self, config: GymConfig, *, num_envs: int, device: torch.device, num_threads: int) -> GymEnvironment:
+        """Build the environment; see `EnvironmentBuilder`.
+
+        Raises:
+            EnvironmentBuildError: If it cannot be made, or takes or gives what this program does not know.
+        """
+        del num_threads
+        # Before anything is imported that draws: workers, and what it is in this process, read it when they begin.
+        draw_on(torch.device(device))
+        rows = self._rows(config, num_envs)
+        try:
+            self._check_seeding(config, rows)
+            return GymEnvironment(rows, num_envs, self._traits(config, rows.description), torch.device(device))
+        except ArenaError:
+            rows.close()
+            raise
+
+    def _unfindable(self, config: GymConfig) -> list[Problem]:
+        try:
+            found = self._find(config)
+        except ImportError as error:
+            return [Problem(f"'{self.name}' cannot be imported: {error}; {self._way_out(config)}", key="environment")]
+        except LookupError as error:
+            return [Problem(str(error), key="environment")]
+        except WorkerError as error:
+            return [Problem(str(error), key="python")]
+        if found["max_episode_length"] is None and config.max_episode_length is None:
+            return [Problem(f"is missing: '{self.name}' has no limit of its own", key="max_episode_length")]
+        return []
+
+    def _find(self, config: GymConfig) -> Mapping[str, Any]:
+        """Return what the source says, with the errors of a worker as if it had been asked here."""
+        if config.python is None:
+            return SOURCES[self.kind].find(self.name)
+        try:
+            return find_in_worker(self._source(config), _worker_options(config))
+        except RequestError as error:
+            family = {"import": ImportError, "lookup": LookupError}.get(error.kind, WorkerError)
+            raise family(str(error)) from error
+
+    def _way_out(self, config: GymConfig) -> str:
+        if config.python is None:
+            return self.install_hint
+        return f"for {config.python}: {self.worker_install_hint or self.install_hint}"
+
+    def _rows(self, config: GymConfig, num_envs: int) -> Rows:
+        source = self._source(config)
+        if config.python is not None:
+            return WorkerRows(source, num_envs, _worker_options(config))
+        try:
+            return LocalRows(source, num_envs)
+        except Exception as error:
+            raise EnvironmentBuildError(f"'{self.name}' cannot be made: {type(error).__name__}: {error}") from error
+
+    def _source(self, config: GymConfig) -> RowSource:
+        success_keys = () if config.success_key is None else (config.success_key,)
+        return RowSource(
+            kind=self.kind,
+            name=self.name,
+            make_kwargs=config.make_kwargs,
+            max_episode_length=config.max_episode_length,
+            info_keys=(*success_keys, *config.metric_keys),
+        )
+
+    def _traits(self, config: GymConfig, description: Mapping[str, Any]) -> GymTraits:
+        limit = config.max_episode_length or description["max_episode_length"]
+        if limit is None:
+            raise EnvironmentBuildError(f"'{self.name}' has no limit of its own; give max_episode_length")
+        task_name = self.name.rpartition(":")[2].rpartition("/")[2]
+        return GymTraits(
+            name=f"{self.kind}:{self.name}",
+            task_name=task_name,
+            task_description=config.task_description or task_name,
+            max_episode_length=limit,
+            control_dt=config.control_dt or description["control_dt"] or _UNKNOWN_CONTROL_DT_S,
+            seed_bits=config.seed_bits,
+            reproducible=config.seeded and not description["nondeterministic"],
+            success=SuccessRule(
+                key=config.success_key,
+                return_threshold=config.success_reward_threshold,
+                end_on_success=config.end_on_success,
+            ),
+            metric_keys=config.metric_keys,
+        )
+
+    def _check_seeding(self, config: GymConfig, rows: Rows) -> None:
+        """Refuse an environment that does not start as its seed says: its episodes could never be repeated."""
+        if not config.seeded:
+            return
+        first, again = (rows.reset({0: 2**config.seed_bits - 1})[0] for _ in range(2))
+        if not all(np.array_equal(first[name], again[name], equal_nan=True) for name in first):
+            raise EnvironmentBuildError(
+                f"'{self.name}' starts differently from the same seed, so its episodes cannot be repeated; "
+                "set seeded to false to run it all the same"
+            )
+
+
+def gymnasium_environment(name: str) -> GymBuilder:
+    """Return the builder of ``gym:<name>``."""
+    hint = "install the package that has it (gymnasium[mujoco] for Gymnasium's own MuJoCo environments)"
+    return GymBuilder(config_class=GymConfig, kind="gym", name=name, install_hint=hint)
+
+
+def meta_world_environment(name: str) -> GymBuilder:
+    """Return the builder of ``metaworld:<name>``."""
+    # Meta-World needs packaging and does not say so. Its own MuJoCo is not the one of this process.
+    return GymBuilder(
+        config_class=MetaWorldConfig,
+        kind="metaworld",
+        name=name,
+        install_hint="pip install imageio packaging && pip install --no-deps metaworld==3.1.1",
+        worker_install_hint="pip install metaworld==3.1.1 packaging",
+    )
+
+
+def _contradictions(config: GymConfig) -> Iterator[Problem]:
+    if config.success_key is not None and config.success_reward_threshold is not None:
+        yield Problem("give either this or success_key", key="success_reward_threshold")
+    if config.max_episode_length is not None and config.max_episode_length < 1:
+        yield Problem(f"must be at least 1, got {config.max_episode_length}", key="max_episode_length")
+    for name in ("control_dt", "start_timeout_s", "step_timeout_s"):
+        value = getattr(config, name)
+        if value is not None and not (math.isfinite(value) and value > 0):
+            yield Problem(f"must be positive, got {value}", key=name)
+    if config.python is not None and shutil.which(_interpreter(config.python)) is None:
+        yield Problem(f"'{config.python}' is no program that can be run; name an interpreter", key="python")
+    if config.environment_variables and config.python is None:
+        yield Problem("needs python: they are given to workers, never set in this process", key="environment_variables")
+
+
+def _interpreter(python: str) -> str:
+    return str(Path(python).expanduser())
+
+
+def _worker_options(config: GymConfig) -> WorkerOptions:
+    if config.python is None:
+        raise RuntimeError("no interpreter is given")
+    return WorkerOptions(
+        python=_interpreter(config.python),
+        variables=config.environment_variables,
+        start_timeout_s=config.start_timeout_s,
+        step_timeout_s=config.step_timeout_s,
+    )

@@ -1,0 +1,311 @@
+"""The single environments behind a batch: in this process, or one worker process each."""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from isaaclab_arena.environments.gym.worker import meta_world, registered
+from isaaclab_arena.environments.gym.worker.env_slot import Row, RowStep
+from isaaclab_arena.environments.gym.worker_process import RequestError, WorkerError, WorkerProcess
+from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, first_line
+
+SOURCES: Mapping[str, ModuleType] = {"gym": registered, "metaworld": meta_world}
+"""Where single environments come from: modules with `find` and `make`."""
+
+_FAMILIES: Mapping[str, type[Exception]] = {"import": ImportError, "lookup": LookupError}
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSource:
+    """How a single environment is made.
+
+    Attributes:
+        kind: Key of `SOURCES`.
+        name: Its name there.
+        make_kwargs: Keyword arguments for its maker.
+        max_episode_length: Steps until it is truncated, None for its own limit.
+        info_keys: Entries of ``info`` that are wanted.
+    """
+
+    kind: str
+    name: str
+    make_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    max_episode_length: int | None = None
+    info_keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowFailure:
+    """A single environment could not make its step.
+
+    Attributes:
+        reason: What happened, in one line.
+    """
+
+    reason: str
+
+
+class Rows(ABC):
+    """Single environments, told apart by their row in the batch.
+
+    A row that failed is made anew when it is next reset.
+
+    Attributes:
+        description: What each of them looks like; see `Row.description`.
+    """
+
+    description: Mapping[str, Any]
+
+    @abstractmethod
+    def reset(self, seeds: Mapping[int, int]) -> dict[int, dict[str, np.ndarray]]:
+        """Start episodes and return their first observations.
+
+        Args:
+            seeds: Row to the seed of its episode.
+        """
+
+    @abstractmethod
+    def step(self, actions: Mapping[int, np.ndarray]) -> dict[int, RowStep | RowFailure]:
+        """Make one step in the named rows.
+
+        Args:
+            actions: Row to its action. Shape: (action_dim,), float32.
+        """
+
+    @abstractmethod
+    def render(self, index: int) -> np.ndarray:
+        """Return what a row renders of itself, where the description says that it does.
+
+        Returns:
+            Shape: (height, width, 3), uint8.
+        """
+
+    @abstractmethod
+    def expert_actions(self, task: str, observations: np.ndarray) -> np.ndarray:
+        """Return what Meta-World's expert does, asked where the environments are; see `meta_world.expert_actions`.
+
+        Raises:
+            ImportError: If Meta-World is not installed there.
+            LookupError: If it has no such expert.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close all of them. May be called more than once."""
+
+
+class LocalRows(Rows):
+    """Environments in this process, one after the other.
+
+    Args:
+        source: How they are made.
+        num_envs: How many.
+    """
+
+    def __init__(self, source: RowSource, num_envs: int) -> None:
+        self._source = source
+        self._rows: dict[int, Row] = {}
+        for index in range(num_envs):
+            self._rows[index] = self._made()
+        self.description = self._rows[0].description()
+
+    def reset(self, seeds: Mapping[int, int]) -> dict[int, dict[str, np.ndarray]]:
+        """Start episodes; what an environment raises fails the job. See `Rows.reset`."""
+        for index in seeds:
+            if index not in self._rows:
+                self._rows[index] = self._made()
+        return {index: self._rows[index].reset(seed) for index, seed in seeds.items()}
+
+    def step(self, actions: Mapping[int, np.ndarray]) -> dict[int, RowStep | RowFailure]:
+        """Make one step; see `Rows.step`."""
+        return {index: self._step(index, action) for index, action in actions.items()}
+
+    def render(self, index: int) -> np.ndarray:
+        """Return a picture; see `Rows.render`."""
+        return self._rows[index].render()
+
+    def expert_actions(self, task: str, observations: np.ndarray) -> np.ndarray:
+        """Return actions; see `Rows.expert_actions`."""
+        return meta_world.expert_actions(task, observations)
+
+    def close(self) -> None:
+        """Close all of them."""
+        while self._rows:
+            self._rows.popitem()[1].close()
+
+    def _step(self, index: int, action: np.ndarray) -> RowStep | RowFailure:
+        try:
+            return self._rows[index].step(action)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  one row's environment must not take the other rows down
+            _LOG.warning("'%s' failed in row %d", self._source.name, index, exc_info=True)
+            # Its state is unknown, so it is not closed either: that is its code too.
+            del self._rows[index]
+            return RowFailure(reason=f"{type(error).__name__}: {error}")
+
+    def _made(self) -> Row:
+        source = self._source
+        make = SOURCES[source.kind].make
+        return Row(make(source.name, dict(source.make_kwargs), source.max_episode_length), source.info_keys)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """How workers are run.
+
+    Attributes:
+        python: Their interpreter.
+        variables: Environment variables that they have beside those of this process.
+        start_timeout_s: How long making or resetting an environment may take [s].
+        step_timeout_s: How long a step may take [s].
+    """
+
+    python: str
+    variables: Mapping[str, str] = field(default_factory=dict)
+    start_timeout_s: float = 300.0
+    step_timeout_s: float = 60.0
+
+
+class WorkerRows(Rows):
+    """Environments in worker processes, which step at the same time.
+
+    Args:
+        source: How they are made.
+        num_envs: How many.
+        options: How the workers are run.
+
+    Raises:
+        EnvironmentBuildError: If a worker cannot make its environment.
+    """
+
+    def __init__(self, source: RowSource, num_envs: int, options: WorkerOptions) -> None:
+        self._source = source
+        self._options = options
+        self._workers: dict[int, WorkerProcess] = {}
+        try:
+            self.description = self._make(range(num_envs))
+        except ArenaError:
+            self.close()
+            raise
+
+    def reset(self, seeds: Mapping[int, int]) -> dict[int, dict[str, np.ndarray]]:
+        """Start episodes. See `Rows.reset`.
+
+        Raises:
+            ArenaError: If an environment raises, or its worker dies or does not answer.
+        """
+        missing = [index for index in seeds if index not in self._workers]
+        if missing:
+            self._make(missing)
+        try:
+            for index, seed in seeds.items():
+                self._workers[index].send({"request": "reset", "seed": seed})
+            return {index: self._workers[index].receive(self._options.start_timeout_s)[1] for index in seeds}
+        except RequestError as error:
+            raise ArenaError(f"'{self._source.name}' failed to reset: {error}\n{error.traceback}") from error
+        except WorkerError as error:
+            raise ArenaError(f"'{self._source.name}' failed to reset: {error}") from error
+
+    def step(self, actions: Mapping[int, np.ndarray]) -> dict[int, RowStep | RowFailure]:
+        """Make one step in all workers at once. See `Rows.step`."""
+        failures: dict[int, RowStep | RowFailure] = {}
+        for index, action in actions.items():
+            try:
+                self._workers[index].send({"request": "step"}, {"action": action})
+            except WorkerError as error:
+                failures[index] = self._failed(index, error)
+        return {index: failures.get(index) or self._answer(index) for index in actions}
+
+    def render(self, index: int) -> np.ndarray:
+        """Return a picture; see `Rows.render`.
+
+        Raises:
+            ArenaError: If the environment raises, or its worker dies or does not answer.
+        """
+        try:
+            return self._workers[index].ask({"request": "render"}, self._options.step_timeout_s)[1]["picture"]
+        except (RequestError, WorkerError) as error:
+            raise ArenaError(f"'{self._source.name}' failed to render: {error}") from error
+
+    def expert_actions(self, task: str, observations: np.ndarray) -> np.ndarray:
+        """Return actions, of which one worker thinks for all rows. See `Rows.expert_actions`.
+
+        Raises:
+            ArenaError: If the expert raises, or the worker dies or does not answer.
+        """
+        # It is the same whoever is asked. A worker that failed is gone until its row is reset.
+        if not self._workers:
+            self._make([0])
+        worker = next(iter(self._workers.values()))
+        request = {"request": "expert", "task": task}
+        try:
+            return worker.ask(request, self._options.step_timeout_s, {"observations": observations})[1]["actions"]
+        except RequestError as error:
+            if error.kind == "other":
+                raise ArenaError(f"the expert for '{task}' failed: {error}\n{error.traceback}") from error
+            raise _FAMILIES[error.kind](str(error)) from error
+        except WorkerError as error:
+            raise ArenaError(f"the expert for '{task}' failed: {error}") from error
+
+    def close(self) -> None:
+        """Stop all workers."""
+        while self._workers:
+            self._workers.popitem()[1].close()
+
+    def _answer(self, index: int) -> RowStep | RowFailure:
+        try:
+            message, observation = self._workers[index].receive(self._options.step_timeout_s)
+        except (RequestError, WorkerError) as error:
+            return self._failed(index, error)
+        return RowStep(observation=observation, **message)
+
+    def _failed(self, index: int, error: RequestError | WorkerError) -> RowFailure:
+        details = error.traceback if isinstance(error, RequestError) else error
+        _LOG.warning("'%s' failed in row %d: %s", self._source.name, index, details)
+        self._workers.pop(index).close()
+        return RowFailure(reason=first_line(error))
+
+    def _make(self, indices: Any) -> dict[str, Any]:
+        source, options = self._source, self._options
+        request = {
+            "request": "make",
+            "source": source.kind,
+            "name": source.name,
+            "make_kwargs": dict(source.make_kwargs),
+            "max_episode_length": source.max_episode_length,
+            "info_keys": list(source.info_keys),
+        }
+        description: dict[str, Any] = {}
+        try:
+            for index in indices:
+                self._workers[index] = WorkerProcess(options.python, options.variables)
+                self._workers[index].send(request)
+            for index in indices:
+                description, _ = self._workers[index].receive(options.start_timeout_s)
+        except RequestError as error:
+            raise EnvironmentBuildError(f"'{source.name}' cannot be made: {error}\n{error.traceback}") from error
+        except WorkerError as error:
+            raise EnvironmentBuildError(f"'{source.name}' cannot be made: {error}") from error
+        return description
+
+
+def find_in_worker(source: RowSource, options: WorkerOptions) -> dict[str, Any]:
+    """Return what `find` of the source says in another interpreter.
+
+    Raises:
+        RequestError: If it raises there.
+        WorkerError: If the interpreter cannot be used.
+    """
+    worker = WorkerProcess(options.python, options.variables)
+    try:
+        return worker.ask(
+            {"request": "find", "source": source.kind, "name": source.name}, timeout_s=options.start_timeout_s
+        )[0]
+    finally:
+        worker.close()

@@ -1,0 +1,245 @@
+"""Environments made elsewhere, behind Gymnasium's interface, as one `Environment`."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from isaaclab_arena.environments.gym.env_slots import RowFailure, Rows
+from isaaclab_arena.environments.gym.success import SuccessRule
+from isaaclab_arena.environments.gym.worker.env_slot import RowStep
+from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation, StateTree, Step
+from isaaclab_arena.interfaces.episode import Conditions
+from isaaclab_arena.interfaces.specs import ArraySpec
+
+SEED_CONDITION = "gym.seed"
+
+RENDER_HINT = "; what it renders can be filmed with make_kwargs: {render_mode: rgb_array} in its arena_env_args"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GymTraits:
+    """What the single environments do not say themselves.
+
+    Attributes:
+        name: What the environment is called, for example ``gym:Ant-v5``.
+        task_name: The last part of it, for example ``Ant-v5``.
+        task_description: What a policy is told.
+        max_episode_length: Control steps until a row is truncated.
+        control_dt: Time between two control steps [s].
+        seed_bits: Seeds are below two to this power.
+        reproducible: Whether an episode follows from its seed and its actions alone.
+        success: What counts as success.
+        metric_keys: Entries of ``info`` that are kept as metrics.
+    """
+
+    name: str
+    task_name: str
+    task_description: str
+    max_episode_length: int
+    control_dt: float
+    seed_bits: int
+    reproducible: bool
+    success: SuccessRule
+    metric_keys: tuple[str, ...]
+
+
+class GymEnvironment(Environment):
+    """A batch of single Gymnasium environments.
+
+    Each row is an environment of its own, which gets its episode's seed at its reset and is stepped only while its
+    episode runs; so an episode is the same whatever happens in the other rows. There is no automatic reset.
+
+    Args:
+        rows: The single environments.
+        num_envs: How many.
+        traits: What they do not say themselves.
+        device: Where observations live and actions are expected.
+    """
+
+    def __init__(self, rows: Rows, num_envs: int, traits: GymTraits, device: torch.device) -> None:
+        self.num_envs = num_envs
+        self.device = device
+        self.control_dt = traits.control_dt
+        self.task_description = traits.task_description
+        self.max_episode_length = traits.max_episode_length
+        self.reproducible = traits.reproducible
+        self.action_spec = _action_spec(rows.description)
+        self._terms = {name: term["image"] for name, term in rows.description["observation"].items()}
+        specs = {name: _term_spec(term) for name, term in rows.description["observation"].items()}
+        self.observation_spec = self._grouped(specs)
+        self.filmable = (
+            *(
+                name
+                for name, spec in specs.items()
+                if self._terms[name] and spec.shape[2:] == (3,) and 0 not in spec.shape
+            ),
+            *((VIEWPORT,) if rows.description["renders"] else ()),
+        )
+        self.filming_hint = "" if rows.description["renders"] else RENDER_HINT
+        self._render_s = 0.0
+        self._pictures: dict[int, np.ndarray] = {}
+        self._lost: set[int] = set()
+        self._rows = rows
+        self._traits = traits
+        self._arrays = {
+            name: np.zeros((num_envs, *spec.shape), np.uint8 if self._terms[name] else np.float32)
+            for name, spec in specs.items()
+        }
+        self._running = np.zeros(num_envs, bool)
+        self._return = np.zeros(num_envs, np.float64)
+        self._metrics = {key: np.full(num_envs, np.nan, np.float32) for key in traits.metric_keys}
+
+    @property
+    def task_name(self) -> str:
+        """Name of the task, for policies that are made for certain ones."""
+        return self._traits.task_name
+
+    def draw_conditions(self, generator: np.random.Generator) -> Conditions:
+        """Draw the seed of an episode, from which its environment draws everything else."""
+        return {SEED_CONDITION: int(generator.integers(0, 2**self._traits.seed_bits, dtype=np.uint64))}
+
+    def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
+        """Start new episodes in the named rows. Shape of ``env_ids``: (n,)."""
+        rows = env_ids.tolist()
+        seeds = {row: int(str(each[SEED_CONDITION])) for row, each in zip(rows, conditions, strict=True)}
+        self._lost.difference_update(rows)
+        for row, observation in self._rows.reset(seeds).items():
+            self._put(row, observation)
+        self._running[rows] = True
+        self._return[rows] = 0.0
+        for values in self._metrics.values():
+            values[rows] = np.nan
+        return self._observation()
+
+    def step(self, action: torch.Tensor) -> Step:
+        """Make one step in every running row. Shape of ``action``: (num_envs, action_dim)."""
+        wanted = action.to("cpu", torch.float32).numpy()
+        masks = {name: np.zeros(self.num_envs, bool) for name in ("terminated", "truncated", "success", "diverged")}
+        reward = np.zeros(self.num_envs, np.float32)
+        errors: dict[int, str] = {}
+        answers = self._rows.step({row: wanted[row] for row in np.flatnonzero(self._running).tolist()})
+        for row, answer in answers.items():
+            problem = self._take(row, answer)
+            if problem is not None:
+                errors[row] = problem
+                masks["diverged"][row] = True
+            elif isinstance(answer, RowStep):
+                reward[row] = answer.reward
+                self._judge(row, answer, masks)
+        self._running &= ~(masks["terminated"] | masks["truncated"] | masks["diverged"])
+        tensors = {name: torch.from_numpy(mask).to(self.device) for name, mask in masks.items()}
+        return Step(
+            observation=self._observation(),
+            reward=torch.from_numpy(reward).to(self.device),
+            terminated=tensors["terminated"],
+            truncated=tensors["truncated"],
+            success=tensors["success"] if self._traits.success.is_measured else None,
+            diverged=tensors["diverged"],
+            metrics={key: torch.from_numpy(values.copy()).to(self.device) for key, values in self._metrics.items()},
+            errors=errors,
+        )
+
+    def expert_actions(self, task: str, observations: np.ndarray) -> np.ndarray:
+        """Return what Meta-World's scripted expert of a task does, asked in the interpreter that has Meta-World.
+
+        Args:
+            task: Name of the task.
+            observations: Any number of them. Shape: (n, 39).
+
+        Returns:
+            Shape: (n, 4), float32.
+
+        Raises:
+            ImportError: If Meta-World is not installed there.
+            LookupError: If it has no such expert.
+        """
+        return self._rows.expert_actions(task, observations)
+
+    def state(self) -> StateTree:
+        """Return nothing: Gymnasium's interface shows no state."""
+        return {}
+
+    def provenance(self) -> Mapping[str, str]:
+        """Return the environment's name and the versions of what it runs on, which may be another interpreter's."""
+        return {"environment": self._traits.name, **self._rows.description["versions"]}
+
+    def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> Mapping[str, np.ndarray]:
+        """Return pictures that rows observe, and for `VIEWPORT` what they render; see `Environment.film`."""
+        unknown = set(cameras) - set(self.filmable)
+        if unknown:
+            return super().film(env_ids, sorted(unknown))
+        began_s = time.perf_counter()
+        pictures = {name: self._arrays[name][list(env_ids)] for name in cameras if name != VIEWPORT}
+        if VIEWPORT in cameras:
+            pictures[VIEWPORT] = np.stack([self._viewport(row) for row in env_ids])
+        self._render_s += time.perf_counter() - began_s
+        return pictures
+
+    @property
+    def render_s(self) -> float:
+        """Time spent on filming so far [s]; what an environment renders as it steps is part of its step."""
+        return self._render_s
+
+    def close(self) -> None:
+        """Close the single environments."""
+        self._rows.close()
+
+    def _take(self, row: int, answer: RowStep | RowFailure) -> str | None:
+        """Keep what a row observed; return why it is an error, None where it is none."""
+        if isinstance(answer, RowFailure):
+            self._lost.add(row)
+            return answer.reason
+        self._put(row, answer.observation)
+        if not np.isfinite(answer.reward):
+            return f"the reward is {answer.reward}"
+        for name, is_image in self._terms.items():
+            if not is_image and not np.isfinite(self._arrays[name][row]).all():
+                return f"observation '{name}' holds NaN or infinity"
+        return None
+
+    def _judge(self, row: int, answer: RowStep, masks: Mapping[str, np.ndarray]) -> None:
+        """Say how the step of a sound row went."""
+        self._return[row] += answer.reward
+        for key, values in self._metrics.items():
+            values[row] = answer.info.get(key, np.nan)
+        rule = self._traits.success
+        success = rule.judge(answer, float(self._return[row]), over=answer.terminated or answer.truncated)
+        masks["success"][row] = success
+        masks["terminated"][row] = answer.terminated or (success and rule.ends_episode)
+        masks["truncated"][row] = answer.truncated and not masks["terminated"][row]
+
+    def _viewport(self, row: int) -> np.ndarray:
+        # A row that lost its environment has nothing left to look at but what was seen last.
+        if row not in self._lost:
+            self._pictures[row] = self._rows.render(row)
+        return self._pictures[row]
+
+    def _put(self, row: int, observation: Mapping[str, np.ndarray]) -> None:
+        for name, values in self._arrays.items():
+            values[row] = observation[name]
+
+    def _observation(self) -> Observation:
+        tensors = {name: torch.from_numpy(values.copy()).to(self.device) for name, values in self._arrays.items()}
+        return self._grouped(tensors)
+
+    def _grouped(self, terms: Mapping[str, Any]) -> dict[str, Any]:
+        """Put pictures into group ``camera_obs`` and all else into group ``policy``."""
+        grouped: dict[str, Any] = {
+            "policy": {name: term for name, term in terms.items() if not self._terms[name]},
+            "camera_obs": {name: term for name, term in terms.items() if self._terms[name]},
+        }
+        return grouped if grouped["camera_obs"] else {"policy": grouped["policy"]}
+
+
+def _action_spec(description: Mapping[str, Any]) -> ArraySpec:
+    low, high = (tuple(description[f"action_{side}"]) for side in ("low", "high"))
+    bounded = bool(np.isfinite([*low, *high]).all())
+    return ArraySpec(shape=(len(low),), low=low if bounded else None, high=high if bounded else None)
+
+
+def _term_spec(term: Mapping[str, Any]) -> ArraySpec:
+    return ArraySpec(shape=tuple(term["shape"]), dtype=torch.uint8 if term["image"] else torch.float32)

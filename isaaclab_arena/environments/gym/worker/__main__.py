@@ -1,0 +1,103 @@
+"""The worker: makes one environment and steps it as the frames on its standard input say."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import select
+import signal
+import sys
+import traceback
+import typing
+
+_PR_SET_PDEATHSIG = 1
+
+
+def _die_with_parent() -> None:
+    """Leave when the program that started this one is gone, even out of an endless step; on Linux only."""
+    if not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    # It may have gone before that took effect; then nobody holds the other end of this one's input any more.
+    requests = select.poll()
+    requests.register(0, 0)
+    if any(event & select.POLLHUP for _, event in requests.poll(0)):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    # Before anything that takes a while, and importing Gymnasium does.
+    _die_with_parent()
+
+# Run as a folder, so its modules lie at the front of the path; they are gone from it before any environment is made.
+frames = importlib.import_module("frames")
+row_module = importlib.import_module("env_slot")
+sources = {"gym": importlib.import_module("registered"), "metaworld": importlib.import_module("meta_world")}
+sys.path.pop(0)
+
+
+def main() -> None:
+    """Answer frames until the input ends."""
+    # What an environment prints must not get between the frames.
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    worker = _Worker()
+
+    def read_exactly(size: int) -> bytes:
+        data = requests.read(size)
+        if len(data) < size:
+            raise EOFError
+        return data
+
+    while True:
+        try:
+            message, arrays = frames.decode(read_exactly)
+        except EOFError:
+            return
+        try:
+            answer, values = worker.answer(message, arrays)
+        except Exception as error:  # noqa: BLE001  whatever an environment raises is told to who asked
+            answer, values = {"error": _text(error), "kind": _kind(error), "traceback": traceback.format_exc()}, {}
+        answers.write(frames.encode(answer, values))
+        answers.flush()
+
+
+class _Worker:
+    """The environment, and what may be asked of it."""
+
+    def __init__(self) -> None:
+        self._row: typing.Any = None
+
+    def answer(self, message: dict, arrays: dict) -> tuple[dict, dict]:
+        request = message["request"]
+        if request == "find":
+            found = sources[message["source"]].find(message["name"])
+            return {**found, "origins": {name: row_module.origin(name) for name in found["modules"]}}, {}
+        if request == "make":
+            environment = sources[message["source"]].make(
+                message["name"], message["make_kwargs"], message["max_episode_length"]
+            )
+            self._row = row_module.Row(environment, message["info_keys"])
+            return self._row.description(), {}
+        if request == "reset":
+            return {}, self._row.reset(message["seed"])
+        if request == "expert":
+            return {}, {"actions": sources["metaworld"].expert_actions(message["task"], arrays["observations"])}
+        if request == "render":
+            return {}, {"picture": self._row.render()}
+        step = self._row.step(arrays["action"])
+        return {key: value for key, value in step._asdict().items() if key != "observation"}, step.observation
+
+
+def _text(error: Exception) -> str:
+    return str(error) if isinstance(error, (ImportError, LookupError)) else f"{type(error).__name__}: {error}"
+
+
+def _kind(error: Exception) -> str:
+    return "import" if isinstance(error, ImportError) else "lookup" if isinstance(error, LookupError) else "other"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""A worker: one environment in a process of its own, with an interpreter of its own."""
+
+import collections
+import os
+import select
+import subprocess
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from isaaclab_arena.environments.gym.worker import frames
+
+SCRIPT_FOLDER = Path(__file__).with_name("worker")
+
+_STDERR_LINES = 20
+_CLOSE_TIMEOUT_S = 5.0
+_READ_BYTES = 1 << 20
+
+
+class WorkerError(Exception):
+    """The worker died, fell silent or spoke nonsense; it was stopped, and the message ends with what it last wrote."""
+
+
+class RequestError(Exception):
+    """The worker is well, but what it was asked to do raised.
+
+    Attributes:
+        kind: ``import`` and ``lookup`` for errors of these families, ``other`` for the rest.
+        traceback: The worker's own.
+    """
+
+    def __init__(self, message: str, *, kind: str, traceback: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.traceback = traceback
+
+
+class WorkerProcess:
+    """Starts a worker and talks to it. One request at a time: `send`, then `receive`.
+
+    Args:
+        python: The interpreter, which needs numpy and Gymnasium.
+        variables: Environment variables that the worker has beside those of this process.
+
+    Raises:
+        WorkerError: If the interpreter cannot be started.
+    """
+
+    def __init__(self, python: str, variables: Mapping[str, str]) -> None:
+        command = [python, str(SCRIPT_FOLDER)]
+        if variables:
+            command = ["/usr/bin/env", *(f"{name}={value}" for name, value in variables.items()), *command]
+        try:
+            # In a session of its own, so that Ctrl-C in a terminal asks this program to stop and not the worker.
+            self._process = subprocess.Popen(  # noqa: S603  the user names the interpreter
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise WorkerError(f"cannot start '{python}': {error.strerror}") from error
+        self._requests, self._answers, errors = _pipes(self._process)
+        self._stderr: collections.deque[str] = collections.deque(maxlen=_STDERR_LINES)
+        self._reader = threading.Thread(target=self._drain, args=(errors,), daemon=True)
+        self._reader.start()
+        self._buffer = bytearray()
+        self._asked_s = time.monotonic()
+
+    @property
+    def pid(self) -> int:
+        """The worker's process number."""
+        return self._process.pid
+
+    def ask(
+        self, message: Mapping[str, Any], timeout_s: float, arrays: Mapping[str, np.ndarray] | None = None
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Send a request and return its answer; see `send` and `receive`."""
+        self.send(message, arrays)
+        return self.receive(timeout_s)
+
+    def send(self, message: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
+        """Send a request.
+
+        Raises:
+            WorkerError: If the worker is gone.
+        """
+        self._asked_s = time.monotonic()
+        try:
+            self._requests.write(frames.encode(message, arrays or {}))
+            self._requests.flush()
+        except OSError as error:
+            raise self._failure("died") from error
+
+    def receive(self, timeout_s: float) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return message and arrays of the answer.
+
+        Args:
+            timeout_s: How long after the request it may come [s].
+
+        Raises:
+            RequestError: If the request raised in the worker.
+            WorkerError: If the worker died, did not answer in time, or answered nonsense.
+        """
+        deadline_s = self._asked_s + timeout_s
+        try:
+            message, arrays = frames.decode(lambda size: self._read_exactly(size, deadline_s))
+        except EOFError as error:
+            raise self._failure("died") from error
+        except TimeoutError as error:
+            raise self._failure(f"did not answer within {timeout_s:g} s") from error
+        except (frames.FrameError, ValueError, KeyError, TypeError) as error:
+            raise self._failure(f"answered nonsense ({error})") from error
+        if "error" in message:
+            raise RequestError(message["error"], kind=message["kind"], traceback=message["traceback"])
+        return message, arrays
+
+    def close(self) -> None:
+        """Stop the worker. May be called more than once."""
+        try:
+            self._requests.close()
+        except OSError:
+            # Something unsent was left in the pipe of a worker that is gone.
+            self._process.kill()
+        try:
+            self._process.wait(_CLOSE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join(_CLOSE_TIMEOUT_S)
+        self._answers.close()
+
+    def _read_exactly(self, size: int, deadline_s: float) -> bytes:
+        while len(self._buffer) < size:
+            ready, _, _ = select.select([self._answers], [], [], max(0.0, deadline_s - time.monotonic()))
+            if not ready:
+                raise TimeoutError
+            data = os.read(self._answers.fileno(), _READ_BYTES)
+            if not data:
+                raise EOFError
+            self._buffer += data
+        taken = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return taken
+
+    def _failure(self, what: str) -> WorkerError:
+        """Stop the worker and return what is to be raised."""
+        if what != "died":
+            self._process.kill()
+        self.close()
+        status = self._process.returncode
+        ending = f" by signal {-status}" if status < 0 else f" with exit code {status}"
+        said = "\n".join(self._stderr) or "nothing"
+        return WorkerError(f"the worker {what}{ending if what == 'died' else ''}\nit last wrote:\n{said}")
+
+    def _drain(self, errors: IO[bytes]) -> None:
+        with errors:
+            for line in errors:
+                self._stderr.append(line.decode(errors="replace").rstrip())
+
+
+def _pipes(process: "subprocess.Popen[bytes]") -> tuple[IO[bytes], IO[bytes], IO[bytes]]:
+    if process.stdin is None or process.stdout is None or process.stderr is None:
+        raise RuntimeError("a worker was started without pipes")
+    return process.stdin, process.stdout, process.stderr

@@ -1,0 +1,152 @@
+"""Action modes: what the numbers of an action mean, and the actuator targets that follow from them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, Literal, TypeAlias, get_args
+
+import torch
+
+from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.sim.backend import Backend
+from isaaclab_arena.sim.math.kinematics import damped_least_squares, step_within_limits
+from isaaclab_arena.sim.scene.robot import Robot
+
+ActionModeName: TypeAlias = Literal["joint_position", "ee_delta"]
+ACTION_MODES: tuple[str, ...] = get_args(ActionModeName)
+
+MAX_TRANSLATION_M = 0.04
+MAX_ROTATION_RAD = 0.2
+
+_MAX_LEAD_RAD = 0.2
+
+
+class ActionMode(ABC):
+    """Turns actions into targets of the arm's actuators and the gripper's.
+
+    Whatever is asked for, targets stay within the joint limits and move no faster than the joints may.
+
+    Args:
+        robot: The robot.
+        backend: The simulation it stands in.
+        control_dt: Time between two control steps [s].
+    """
+
+    name: ClassVar[str]
+    spec: ArraySpec
+
+    def __init__(self, robot: Robot, backend: Backend, control_dt: float) -> None:
+        self.robot = robot
+        self.positions, self.dofs = backend.joint_indices(robot.arm_joints)
+        self.arm_controls = backend.actuator_indices(robot.arm_actuators)
+        self.gripper_control = backend.names.actuators[robot.gripper_actuator] if robot.gripper_actuator else None
+        dtype = backend.qpos.dtype
+        self.low = torch.tensor(robot.joint_low, dtype=dtype, device=backend.device)
+        self.high = torch.tensor(robot.joint_high, dtype=dtype, device=backend.device)
+        limit = torch.tensor(robot.joint_velocity_limit, dtype=dtype, device=backend.device)
+        self.max_step = limit * control_dt
+
+    def controls(self, backend: Backend, action: torch.Tensor) -> torch.Tensor:
+        """Return the actuator targets of all rows.
+
+        Args:
+            backend: The simulation.
+            action: Shape: (num_envs, action_dim).
+
+        Returns:
+            Shape: (num_envs, nu).
+        """
+        action = action.to(backend.ctrl.dtype)
+        held = backend.ctrl[:, self.arm_controls]
+        wanted = self.joint_targets(backend, action, held)
+        controls = backend.ctrl.clone()
+        moved = held + torch.minimum(torch.maximum(wanted - held, -self.max_step), self.max_step)
+        controls[:, self.arm_controls] = torch.minimum(torch.maximum(moved, self.low), self.high)
+        if self.gripper_control is not None:
+            width = action[:, -1].clamp(0, self.robot.gripper_width)
+            controls[:, self.gripper_control] = self.robot.gripper_closed + width * self.robot.control_per_metre
+        return controls
+
+    @abstractmethod
+    def joint_targets(self, backend: Backend, action: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
+        """Return the joint targets that an action asks for [rad].
+
+        Args:
+            backend: The simulation.
+            action: Shape: (num_envs, action_dim).
+            held: The targets so far. Shape: (num_envs, num_joints).
+        """
+
+
+class JointPosition(ActionMode):
+    """One target per arm joint [rad], then, for a robot with a gripper, the distance between the fingers [m]."""
+
+    name = "joint_position"
+
+    def __init__(self, robot: Robot, backend: Backend, control_dt: float) -> None:
+        super().__init__(robot, backend, control_dt)
+        names = tuple(joint.rpartition("/")[2] for joint in robot.arm_joints)
+        self.spec = _with_gripper(robot, robot.joint_low, robot.joint_high, names, "rad")
+
+    def joint_targets(self, backend: Backend, action: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
+        """Return the action's own joint targets. Shape: (num_envs, num_joints)."""
+        del backend, held
+        return action[:, : len(self.robot.arm_joints)]
+
+
+class EndEffectorDelta(ActionMode):
+    """A step of the tool centre point in the world frame [m, rad], then the distance between the fingers [m].
+
+    The step is added to where the arm is told to be, not to where it is, so that a zero action holds the arm still
+    under any load. Targets lead the joints by at most 0.2 rad. An arm of fewer than six joints makes the translation
+    and as much of the rotation as goes with it (`Robot.rotation_weight`). A robot without a gripper has no width.
+    """
+
+    name = "ee_delta"
+
+    def __init__(self, robot: Robot, backend: Backend, control_dt: float) -> None:
+        super().__init__(robot, backend, control_dt)
+        high = (MAX_TRANSLATION_M,) * 3 + (MAX_ROTATION_RAD,) * 3
+        self.bound = torch.tensor(high, dtype=backend.qpos.dtype, device=backend.device)
+        names = ("dx", "dy", "dz", "drx", "dry", "drz")
+        self.spec = _with_gripper(robot, tuple(-value for value in high), high, names, "m, rotation rad")
+
+    def joint_targets(self, backend: Backend, action: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
+        """Return the targets so far plus a damped-least-squares step. Shape: (num_envs, num_joints)."""
+        jacobian = backend.jacobian(self.robot.hand_body, self.robot.tcp_site)[:, :, self.dofs]
+        twist = torch.minimum(torch.maximum(action[:, :6], -self.bound), self.bound)
+        wanted = held + self._step(jacobian, twist, held)
+        position = backend.qpos[:, self.positions]
+        return torch.minimum(torch.maximum(wanted, position - _MAX_LEAD_RAD), position + _MAX_LEAD_RAD)
+
+    def _step(self, jacobian: torch.Tensor, twist: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
+        robot = self.robot
+        if robot.rotation_weight == 1.0:
+            return damped_least_squares(jacobian, twist, robot.ik_damping)
+        return step_within_limits(
+            jacobian,
+            twist,
+            robot.ik_damping,
+            rotation_weight=robot.rotation_weight,
+            low=(self.low - held).clamp(max=0.0),
+            high=(self.high - held).clamp(min=0.0),
+        )
+
+
+def _with_gripper(
+    robot: Robot, low: Sequence[float], high: Sequence[float], names: Sequence[str], unit: str
+) -> ArraySpec:
+    if robot.gripper_actuator is None:
+        return ArraySpec(shape=(len(names),), low=tuple(low), high=tuple(high), names=tuple(names), unit=unit)
+    return ArraySpec(
+        shape=(len(names) + 1,),
+        low=(*low, 0.0),
+        high=(*high, robot.gripper_width),
+        names=(*names, "gripper_width"),
+        unit=f"{unit}, gripper m",
+    )
+
+
+def make_action_mode(name: str, robot: Robot, backend: Backend, control_dt: float) -> ActionMode:
+    """Return the action mode of a name in `ACTION_MODES`."""
+    modes: dict[str, type[ActionMode]] = {mode.name: mode for mode in (JointPosition, EndEffectorDelta)}
+    return modes[name](robot, backend, control_dt)

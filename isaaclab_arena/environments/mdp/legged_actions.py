@@ -1,0 +1,50 @@
+"""What the actions of a machine mean to its actuators."""
+
+import torch
+
+from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.sim.backend import Backend
+from isaaclab_arena.sim.scene.legged_robot import Machine
+
+
+class MachineActions:
+    """Turns actions into controls and back.
+
+    Args:
+        machine: Whose actions.
+        backend: The simulation it stands in.
+
+    Attributes:
+        spec: What an action looks like.
+    """
+
+    def __init__(self, machine: Machine, backend: Backend) -> None:
+        names = tuple(actuator.rpartition("/")[2] for actuator in machine.actuators)
+        bound = (machine.action_bound,) * len(names)
+        low = tuple(-value for value in bound)
+        self.spec = ArraySpec(shape=(len(names),), low=low, high=bound, names=names)
+        self._bound = machine.action_bound
+        self._indices = backend.actuator_indices(machine.actuators)
+        dtype = backend.ctrl.dtype
+        self._default = torch.tensor(machine.default_control, dtype=dtype, device=backend.device)
+        self._scale = torch.tensor(machine.action_scale, dtype=dtype, device=backend.device)
+
+    def controls(self, backend: Backend, action: torch.Tensor, centre: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the controls that actions ask for.
+
+        Args:
+            backend: The simulation.
+            action: Shape: (num_envs, action_dim).
+            centre: What zero actions ask for, if not the machine's default. Shape: (num_envs, action_dim).
+
+        Returns:
+            Shape: (num_envs, nu).
+        """
+        controls = backend.ctrl.clone()
+        bounded = action.to(controls.dtype).clamp(-self._bound, self._bound)
+        controls[:, self._indices] = (self._default if centre is None else centre) + self._scale * bounded
+        return controls
+
+    def last(self, backend: Backend, centre: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the actions of which the controls are now the result, 0 after a reset. Shapes: as `controls`."""
+        return (backend.ctrl[:, self._indices] - (self._default if centre is None else centre)) / self._scale

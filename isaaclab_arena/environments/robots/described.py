@@ -1,0 +1,245 @@
+"""From a robot's description and its MJCF file to an embodiment, every name looked up before anything is built."""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import mujoco
+
+from isaaclab_arena.distributed.devices.devices import menagerie_root
+from isaaclab_arena.environments.robots.description import RobotDescription, read_description
+from isaaclab_arena.environments.robots.embodiment import Embodiment
+from isaaclab_arena.environments.robots.workspace import Workspace
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.plain_files import not_a_plain_file
+from isaaclab_arena.sim.scene.mjcf_files import file_outside
+from isaaclab_arena.sim.scene.mjcf_trial import wrong_with_mjcf
+from isaaclab_arena.sim.scene.robot import Robot
+from isaaclab_arena.sim.scene.scene import PartFrame
+
+_TOOL = "arena_tool"
+_FEW_JOINTS_ROTATION_WEIGHT = 0.05
+_FULL_ARM = 6
+_JOINT, _ACTUATOR, _BODY = mujoco.mjtObj.mjOBJ_JOINT, mujoco.mjtObj.mjOBJ_ACTUATOR, mujoco.mjtObj.mjOBJ_BODY
+_KINDS = {_JOINT: "joint", _ACTUATOR: "actuator", _BODY: "body"}
+
+
+def described_embodiment(path: str | Path, *, folder: Path | None = None) -> Embodiment:
+    """Return the robot that a description file describes.
+
+    Args:
+        path: The description, YAML or JSON.
+        folder: Where its ``mjcf`` is looked up, its own folder if None. All files of the robot have to lie below it,
+            or below a checkout of MuJoCo Menagerie that MENAGERIE_ROOT names.
+
+    Raises:
+        ConfigError: With every problem of the description, each with file and key.
+    """
+    path = Path(path)
+    description = read_description(path)
+    is_strange = folder is None
+    folder = folder or path.parent
+    asset = (folder / description.mjcf).resolve()
+    checker = _Checker(str(path), _compiled(asset, folder, str(path), is_strange=is_strange))
+    checker.check(description)
+    return Embodiment(
+        robot=_robot(description, checker.model),
+        asset=str(asset),
+        workspace=_workspace(description),
+        position=description.base.position,
+        quaternion=description.base.quaternion,
+        frames=_frames(description),
+        gravity_compensation=description.gravity_compensation,
+    )
+
+
+def _compiled(asset: Path, folder: Path, file: str, *, is_strange: bool) -> mujoco.MjModel:
+    wrong = not_a_plain_file(asset)
+    if wrong is not None:
+        raise ConfigError(Problem(f"'{asset}': {wrong}", file=file, key="mjcf"))
+    _refuse_outside(asset, folder.resolve(), file)
+    # Those of MuJoCo Menagerie are known, and need not be compiled twice.
+    wrong = wrong_with_mjcf(asset) if is_strange else None
+    if wrong is not None:
+        raise ConfigError(Problem(f"'{asset}': {wrong}", file=file, key="mjcf"))
+    try:
+        return mujoco.MjModel.from_xml_path(str(asset))
+    except ValueError as error:
+        raise ConfigError(Problem(f"MuJoCo cannot load '{asset}': {error}", file=file, key="mjcf")) from error
+
+
+def _refuse_outside(asset: Path, folder: Path, file: str) -> None:
+    """Refuse a robot whose files lead out of its folder: a description from elsewhere shall not read any file."""
+    checkout = menagerie_root()
+    root = folder
+    if checkout is not None and not asset.is_relative_to(folder) and asset.is_relative_to(Path(checkout).resolve()):
+        root = Path(checkout).resolve()
+    try:
+        outside = file_outside(asset, root)
+    except OSError as error:
+        message = f"a file of '{asset}' cannot be read: {error.filename}: {error.strerror}"
+        raise ConfigError(Problem(message, file=file, key="mjcf")) from error
+    if outside is not None:
+        message = f"leads to '{outside}', which is not below '{root}'; keep the files of a robot below its description"
+        raise ConfigError(Problem(message, file=file, key="mjcf"))
+
+
+class _Checker:
+    """Collects what a description says that its MJCF file does not bear out."""
+
+    def __init__(self, file: str, model: mujoco.MjModel) -> None:
+        self.model = model
+        self._file = file
+        self._problems: list[Problem] = []
+
+    def check(self, description: RobotDescription) -> None:
+        self._named("base.body", _BODY, description.base.body)
+        self._named("tool.body", _BODY, description.tool.body)
+        for index, camera in enumerate(description.cameras):
+            self._named(f"cameras.{index}.body", _BODY, camera.body)
+        self._arm(description)
+        self._gripper(description)
+        for axis, low, high in zip("xyz", description.workspace.low, description.workspace.high, strict=True):
+            if low >= high:
+                self._problem("workspace", f"{axis} of low is {low}, which is not below that of high, {high}")
+        if self._problems:
+            raise ConfigError(self._problems)
+
+    def _arm(self, description: RobotDescription) -> None:
+        arm = description.arm
+        actuators = arm.joints if arm.actuators is None else arm.actuators
+        for key, values in (("arm.actuators", actuators), ("arm.home", arm.home)):
+            if len(values) != len(arm.joints):
+                self._problem(key, f"has {len(values)} entries for {len(arm.joints)} joints")
+                return
+        for index, (joint, actuator, home) in enumerate(zip(arm.joints, actuators, arm.home, strict=True)):
+            if self._named(f"arm.joints.{index}", _JOINT, joint):
+                self._limits(index, joint, home)
+            if self._named(f"arm.actuators.{index}", _ACTUATOR, actuator) and not self._holds(actuator, joint):
+                self._problem(f"arm.actuators.{index}", f"'{actuator}' is no position actuator of joint '{joint}'")
+
+    def _limits(self, index: int, joint: str, home: float) -> None:
+        found = self.model.joint(joint)
+        low, high = map(float, found.range)
+        if found.type[0] != mujoco.mjtJoint.mjJNT_HINGE:
+            self._problem(f"arm.joints.{index}", f"'{joint}' is no hinge")
+        elif not self.model.jnt_limited[found.id]:
+            self._problem(f"arm.joints.{index}", f"'{joint}' has no limits; give it a range in the MJCF file")
+        elif not low <= home <= high:
+            self._problem(f"arm.home.{index}", f"{home} is outside the range of '{joint}', {low:.4f} to {high:.4f}")
+
+    def _holds(self, actuator: str, joint: str) -> bool:
+        index = self.model.actuator(actuator).id
+        of_joint = int(self.model.actuator_trntype[index]) == int(mujoco.mjtTrn.mjTRN_JOINT)
+        target = int(self.model.actuator_trnid[index, 0])
+        if not of_joint or self.model.joint(target).name != joint:
+            return False
+        gain, stiffness = self.model.actuator_gainprm[index, 0], self.model.actuator_biasprm[index, 1]
+        return bool(gain > 0 and math.isclose(gain, -stiffness))
+
+    def _each_once(self, key: str, joints: Sequence[str]) -> None:
+        for joint in sorted({name for name in joints if joints.count(name) > 1}):
+            self._problem(key, f"'{joint}' moves as two joints at once; name it once")
+
+    def _gripper(self, description: RobotDescription) -> None:
+        gripper = description.gripper
+        if gripper is None:
+            return
+        self._each_once("gripper.joints", (*description.arm.joints, *gripper.joints))
+        for index, joint in enumerate(gripper.joints):
+            self._named(f"gripper.joints.{index}", _JOINT, joint)
+        for index, body in enumerate(gripper.bodies):
+            self._named(f"gripper.bodies.{index}", _BODY, body)
+        self._named("gripper.palm", _BODY, gripper.palm)
+        self._named("gripper.actuator", _ACTUATOR, gripper.actuator)
+        if len(gripper.open) != len(gripper.joints):
+            self._problem("gripper.open", f"has {len(gripper.open)} entries for {len(gripper.joints)} joints")
+        if gripper.closed_control == gripper.open_control:
+            self._problem("gripper.open_control", "is the same as closed_control")
+
+    def _named(self, key: str, kind: mujoco.mjtObj, name: str) -> bool:
+        if mujoco.mj_name2id(self.model, kind, name) >= 0:
+            return True
+        counts = {_JOINT: self.model.njnt, _ACTUATOR: self.model.nu, _BODY: self.model.nbody}
+        names = [mujoco.mj_id2name(self.model, kind, index) for index in range(counts[kind])]
+        hint = did_you_mean(name, [known for known in names if known and known != "world"])
+        self._problem(key, f"the MJCF file has no {_KINDS[kind]} called '{name}'{hint}")
+        return False
+
+    def _problem(self, key: str, message: str) -> None:
+        self._problems.append(Problem(message, file=self._file, key=key))
+
+
+def _robot(description: RobotDescription, model: mujoco.MjModel) -> Robot:
+    arm, gripper = description.arm, description.gripper
+    actuators = arm.joints if arm.actuators is None else arm.actuators
+    weight = 1.0 if len(arm.joints) >= _FULL_ARM else _FEW_JOINTS_ROTATION_WEIGHT
+    return Robot(
+        name=description.name,
+        arm_joints=_in_scene(arm.joints),
+        arm_actuators=_in_scene(actuators),
+        joint_low=_each(arm.joints, lambda joint: model.joint(joint).range[0]),
+        joint_high=_each(arm.joints, lambda joint: model.joint(joint).range[1]),
+        joint_velocity_limit=(arm.velocity_limit,) * len(arm.joints),
+        joint_torque_limit=_each(actuators, lambda name: _strongest(model, name)),
+        home=arm.home,
+        finger_joints=_in_scene(gripper.joints) if gripper else (),
+        finger_open=gripper.open if gripper else (),
+        gripper_actuator=_in_scene((gripper.actuator,))[0] if gripper else None,
+        gripper_closed=gripper.closed_control if gripper else 0.0,
+        gripper_open=gripper.open_control if gripper else 0.0,
+        gripper_width=gripper.width if gripper else 0.0,
+        hand_body=_in_scene((_TOOL,))[0],
+        palm_body=_in_scene((gripper.palm if gripper else description.tool.body,))[0],
+        finger_bodies=_in_scene(gripper.bodies) if gripper else (),
+        tcp_site=_in_scene((_TOOL,))[0],
+        base_body=_in_scene((description.base.body,))[0],
+        finger_unit=_finger_unit(model, gripper.joints[0]) if gripper else "m",
+        hand_down=description.hand_down,
+        rotation_weight=description.rotation_weight or weight,
+        ik_damping=description.ik_damping,
+        right_finger_fixed=gripper.right_finger_fixed if gripper else False,
+    )
+
+
+def _workspace(description: RobotDescription) -> Workspace:
+    low, high, reach_m = description.workspace.low, description.workspace.high, description.workspace.reach
+    if reach_m is None:
+        x, y, _ = description.base.position
+        reach_m = max(math.hypot(a - x, b - y) for a in (low[0], high[0]) for b in (low[1], high[1]))
+    tallest_m = math.inf if description.workspace.tallest is None else description.workspace.tallest
+    return Workspace(low=low, high=high, reach_m=reach_m, tallest_m=tallest_m)
+
+
+def _frames(description: RobotDescription) -> tuple[PartFrame, ...]:
+    tool = description.tool
+    return (
+        PartFrame(name=_TOOL, body=tool.body, position=tool.position, quaternion=tool.quaternion),
+        *(
+            PartFrame(
+                name=camera.name,
+                body=camera.body,
+                position=camera.position,
+                quaternion=camera.quaternion,
+                camera_fovy_deg=camera.fovy_deg,
+            )
+            for camera in description.cameras
+        ),
+    )
+
+
+def _in_scene(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(f"robot/{name}" for name in names)
+
+
+def _each(names: Sequence[str], read: Callable[[str], float]) -> tuple[float, ...]:
+    return tuple(float(read(name)) for name in names)
+
+
+def _strongest(model: mujoco.MjModel, actuator: str) -> float:
+    found = model.actuator(actuator)
+    return float(found.forcerange[1]) if model.actuator_forcelimited[found.id] else math.inf
+
+
+def _finger_unit(model: mujoco.MjModel, joint: str) -> str:
+    return "m" if model.joint(joint).type[0] == mujoco.mjtJoint.mjJNT_SLIDE else "rad"

@@ -1,0 +1,175 @@
+"""A user's own robot: the YAML file that tells what is what in an MJCF file."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from isaaclab_arena.config.documents import read_document
+from isaaclab_arena.config.messages import error_message, key_path
+from isaaclab_arena.errors import ConfigError, Problem
+
+Point = tuple[float, float, float]
+Quaternion = tuple[float, float, float, float]
+Positive = Annotated[float, Field(gt=0)]
+
+_Model = TypeVar("_Model", bound=BaseModel)
+_NO_TURN = (1.0, 0.0, 0.0, 0.0)
+
+
+class _Described(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class BaseDescription(_Described):
+    """Where the robot stands.
+
+    Attributes:
+        body: Its outermost body.
+        position: Where that body's file has its origin in the scene; the table top is z = 0 [m].
+        quaternion: How it is turned, w x y z.
+    """
+
+    body: str
+    position: Point = (0.0, 0.0, 0.0)
+    quaternion: Quaternion = _NO_TURN
+
+
+class ArmDescription(_Described):
+    """The arm.
+
+    Attributes:
+        joints: Its joints, base to wrist; their limits are those of the MJCF file.
+        actuators: The position actuators that hold them, in the same order; called like the joints if left out.
+        home: Joint positions at the start of an episode [rad].
+        velocity_limit: Highest speed of every joint [rad/s].
+    """
+
+    joints: Annotated[tuple[str, ...], Field(min_length=1)]
+    actuators: tuple[str, ...] | None = None
+    home: tuple[float, ...]
+    velocity_limit: Positive = 2.0
+
+
+class GripperDescription(_Described):
+    """A gripper of two fingers.
+
+    Attributes:
+        joints: Joints of the fingers that move.
+        open: Their positions when it is open, in the same order.
+        bodies: The left finger, on the side of the tool's +y, and the right one.
+        palm: The body that carries both.
+        actuator: What moves them.
+        closed_control: The actuator's control when the fingers meet.
+        open_control: Its control when the gripper is open.
+        width: Distance between the fingertips when it is open [m].
+        right_finger_fixed: Whether the left finger alone moves.
+    """
+
+    joints: Annotated[tuple[str, ...], Field(min_length=1)]
+    open: tuple[float, ...]
+    bodies: tuple[str, str]
+    palm: str
+    actuator: str
+    closed_control: float
+    open_control: float
+    width: Positive
+    right_finger_fixed: bool = False
+
+
+class MountDescription(_Described):
+    """A frame fixed to a body of the robot.
+
+    Attributes:
+        body: The body.
+        position: Where the frame is in that body [m].
+        quaternion: How it is turned, w x y z.
+    """
+
+    body: str
+    position: Point = (0.0, 0.0, 0.0)
+    quaternion: Quaternion = _NO_TURN
+
+
+class CameraDescription(MountDescription):
+    """A camera on the robot; it looks along its own -z, and its +y is up.
+
+    Attributes:
+        name: What it is called; policies see ``<name>_rgb``.
+        fovy_deg: Vertical field of view.
+    """
+
+    name: str
+    fovy_deg: Annotated[float, Field(gt=0, lt=180)] = 60.0
+
+
+class WorkspaceDescription(_Described):
+    """Where tasks put things; see `isaaclab_arena.environments.robots.workspace.Workspace`.
+
+    Attributes:
+        low: Lowest corner: x, y, z [m].
+        high: Highest corner: x, y, z [m].
+        reach: How far from its base the robot can touch anything [m]; the farthest corner if left out.
+        tallest: Height of the tallest thing that it can take from above or push [m]; any if left out.
+    """
+
+    low: Point
+    high: Point
+    reach: Positive | None = None
+    tallest: Positive | None = None
+
+
+class RobotDescription(_Described):
+    """What a description file holds; docs/robots.md explains it with an example.
+
+    Attributes:
+        name: What the robot is called.
+        mjcf: Path of the MJCF file, relative to the description.
+        base: Where it stands.
+        arm: Its arm.
+        gripper: Its gripper, if it has one.
+        tool: The tool centre point, between the tips of the open fingers; its z axis points out of the hand and the
+            fingers close along its y axis.
+        cameras: Cameras that the MJCF file does not hold.
+        workspace: Where it works.
+        hand_down: How the tool is held when it points down, w x y z.
+        rotation_weight: What 1 rad counts against 1 m in inverse kinematics; small for fewer than six joints.
+        ik_damping: Damping of the inverse kinematics.
+        gravity_compensation: Whether its controller carries its own weight.
+    """
+
+    name: Annotated[str, Field(min_length=1)]
+    mjcf: Annotated[str, Field(min_length=1)]
+    base: BaseDescription
+    arm: ArmDescription
+    gripper: GripperDescription | None = None
+    tool: MountDescription
+    cameras: tuple[CameraDescription, ...] = ()
+    workspace: WorkspaceDescription
+    hand_down: Quaternion = (0.0, 1.0, 0.0, 0.0)
+    rotation_weight: Positive | None = None
+    ik_damping: Positive = 0.03
+    gravity_compensation: bool = False
+
+
+def read_description(path: Path) -> RobotDescription:
+    """Return what a description file holds.
+
+    Raises:
+        ConfigError: With every problem of the file, each with its key.
+    """
+    return _validated(RobotDescription, read_document(path), str(path))
+
+
+def _validated(model: type[_Model], values: Any, file: str) -> _Model:
+    try:
+        # Pydantic's JSON mode is strict about types and still turns lists into tuples.
+        return model.model_validate_json(json.dumps(values), strict=True)
+    except ValidationError as invalid:
+        raise ConfigError(
+            [
+                Problem(error_message(error, sorted(model.model_fields)), file=file, key=key_path(error) or None)
+                for error in invalid.errors(include_url=False)
+            ]
+        ) from invalid

@@ -1,0 +1,53 @@
+"""Robots of MuJoCo Menagerie: their MJCF files from a checkout or its package, our descriptions of what is what."""
+
+import importlib
+import importlib.util
+from pathlib import Path
+
+from isaaclab_arena.distributed.devices.devices import menagerie_root
+from isaaclab_arena.environments.robots.described import described_embodiment
+from isaaclab_arena.environments.robots.embodiment import Embodiment
+from isaaclab_arena.errors import ConfigError, did_you_mean
+from isaaclab_arena.sim.scene.scene import ASSETS
+
+_DESCRIPTIONS = ASSETS / "robots" / "menagerie"
+_PACKAGE = "mujoco_menagerie"
+
+
+def menagerie_embodiment(name: str) -> Embodiment:
+    """Return a robot of MuJoCo Menagerie.
+
+    Args:
+        name: Its folder in Menagerie, for example ``franka_emika_panda``.
+
+    Raises:
+        ConfigError: If there is no description of it here, or its files cannot be found.
+    """
+    descriptions = {path.stem: path for path in _DESCRIPTIONS.glob("*.yaml")}
+    if name not in descriptions:
+        hint = did_you_mean(name, descriptions)
+        raise ConfigError(
+            f"no description of the robot '{name}' of MuJoCo Menagerie{hint}; any other is used through a description "
+            f"of your own, as docs/robots.md shows"
+        )
+    return described_embodiment(descriptions[name], folder=_folder(name))
+
+
+def _folder(name: str) -> Path:
+    root = menagerie_root()
+    if root is not None:
+        folder = Path(root) / name
+        if not folder.is_dir():
+            raise ConfigError(f"MENAGERIE_ROOT is '{root}', which holds no folder '{name}'")
+        return folder
+    if importlib.util.find_spec(_PACKAGE) is None:
+        raise ConfigError(
+            f"the files of '{name}' are not here: set MENAGERIE_ROOT to a checkout of MuJoCo Menagerie, or install "
+            f"mujoco-menagerie, which downloads them"
+        )
+    # An optional package that few installations have.
+    package = importlib.import_module(_PACKAGE)
+    try:
+        return Path(package.get(name).path())
+    except package.MenagerieError as error:
+        raise ConfigError(f"mujoco-menagerie cannot provide '{name}': {error}") from error

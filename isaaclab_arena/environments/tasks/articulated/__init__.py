@@ -1,0 +1,1 @@
+"""Tasks with doors, drawers and buttons."""

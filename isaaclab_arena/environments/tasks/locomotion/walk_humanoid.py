@@ -1,0 +1,210 @@
+"""Walk forward on two legs at the speed that the episode asks for."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from isaaclab_arena.environments.arena.cameras import ViewportOptions
+from isaaclab_arena.environments.arena.floor_builder import FloorEnvironmentBuilder
+from isaaclab_arena.environments.mdp import terms
+from isaaclab_arena.environments.mdp.legged_observations import vector_term
+from isaaclab_arena.environments.mdp.locomotion_terms import mean_square, slip
+from isaaclab_arena.environments.mdp.observations import ObservationTerm, number_term
+from isaaclab_arena.environments.mdp.task import Judgement, draw_uniform, number, point, upright_pose
+from isaaclab_arena.environments.tasks.locomotion.humanoid import (
+    FEET,
+    HUMANOID,
+    PELVIS,
+    ROOT,
+    STANDING_HEIGHT_M,
+    HumanoidTask,
+    heading,
+)
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
+from isaaclab_arena.sim.backend import Backend, StartState
+from isaaclab_arena.sim.scene.scene import ContactSensor
+
+SHARE_OF_THE_WAY = 0.7
+LOWEST_M = 0.5
+GAIT_PERIOD_S = 0.8
+
+_SLOWEST_M_S, _FASTEST_M_S = 0.6, 1.0
+_MOST_TILTED = -0.5
+_STANCE = 0.55
+_SWING_HEIGHT_M = 0.09
+_CONTACTS = tuple(f"{foot.rpartition('/')[2]}_on_floor" for foot in FEET)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WalkHumanoidConfig(ViewportOptions):
+    """Options of ``walk_humanoid``."""
+
+
+class WalkHumanoid(HumanoidTask):
+    """Solved when it has not fallen after 10 s and has come 70 % of the way that the asked speed makes, straight ahead.
+
+    The speed is 0.6 to 1.0 m/s, and ahead is where the pelvis looked at the start. Lost when it falls: when the
+    pelvis is lower than 0.5 m or leans by more than 60 degrees.
+    """
+
+    name = "walk_humanoid"
+    instruction = "walk straight ahead"
+    time_limit_s = 10.0
+    contact_sensors = tuple(
+        ContactSensor(name=name, body=foot, other="floor", other_is_geom=True)
+        for name, foot in zip(_CONTACTS, FEET, strict=True)
+    )
+
+    def __init__(self) -> None:
+        self._episode_length = round(self.time_limit_s / self.control_dt)
+        self._gait_steps = round(GAIT_PERIOD_S / self.control_dt)
+
+    def attach(self, backend: Backend) -> None:
+        """Make room for what is asked of each row, where it began and how long ago, and write the clock's hands."""
+        super().attach(backend)
+        rows = torch.zeros(backend.num_envs, dtype=backend.qpos.dtype, device=backend.device)
+        self._speed = rows.clone()
+        self._start = rows[:, None].repeat(1, 2)
+        self._ahead = rows[:, None].repeat(1, 2)
+        self._length = torch.zeros_like(self.held_steps)
+        self._feet = rows[:, None, None].repeat(1, len(FEET), 3)
+        turns = [2 * math.pi * step / self._gait_steps for step in range(self._gait_steps)]
+        hands = [(math.cos(turn), math.sin(turn)) for turn in turns]
+        self._clock = torch.tensor(hands, dtype=rows.dtype, device=rows.device)
+
+    def draw_conditions(self, generator: np.random.Generator) -> Mapping[str, ConditionValue]:
+        """Draw the asked speed, where it looks at the start, and how it stands."""
+        speed, yaw = draw_uniform(generator, (_SLOWEST_M_S, -np.pi), (_FASTEST_M_S, np.pi))
+        noise = (0.03,) * len(HUMANOID.joints)
+        offset = draw_uniform(generator, tuple(-value for value in noise), noise)
+        joints = tuple(default + shift for default, shift in zip(HUMANOID.default_joint_position, offset, strict=True))
+        return {"command.speed": speed, "robot.yaw": yaw, "robot.joint_position": joints}
+
+    def start_state(self, conditions: Conditions) -> StartState:
+        """Return it standing at the origin."""
+        joints = zip(HUMANOID.joints, point(conditions["robot.joint_position"]), strict=True)
+        return StartState(
+            joint_positions={
+                ROOT: upright_pose((0.0, 0.0, STANDING_HEIGHT_M + 0.01), conditions["robot.yaw"]),
+                **{joint: (value,) for joint, value in joints},
+            }
+        )
+
+    def remember(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
+        """Remember what is asked of rows that were just reset. Shape: (n,), int64."""
+        self._speed[env_ids] = self._speed.new_tensor([number(each["command.speed"]) for each in conditions])
+
+    def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
+        """Remember where rows that were just reset begin. Shape: (n,), int64."""
+        super().begin(backend, env_ids)
+        self._length[env_ids] = 0
+        self._start[env_ids] = backend.body_position(PELVIS)[env_ids, :2]
+        self._ahead[env_ids] = heading(backend)[env_ids]
+        self._feet[env_ids] = _feet(backend)[env_ids]
+
+    def observation_terms(self) -> dict[str, ObservationTerm]:
+        """Return what it feels of itself, what is asked, where it looks, and the clock that it walks by."""
+        return {
+            **super().observation_terms(),
+            "speed_command": number_term("x", "m/s", lambda _: self._speed[:, None]),
+            "heading_error": vector_term(("cos", "sin"), "", self._heading_error),
+            "gait_clock": vector_term(("cos", "sin"), "", lambda _: self._clock[self._gait_step()]),
+        }
+
+    def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:
+        """Judge by the way that it has come and by how it stands."""
+        self._length = self._length + running
+        distance = _along(backend.body_position(PELVIS)[:, :2] - self._start, self._ahead)
+        fallen = (backend.body_position(PELVIS)[:, 2] < LOWEST_M) | (self.senses.gravity()[:, 2] > _MOST_TILTED)
+        asked = SHARE_OF_THE_WAY * self.time_limit_s * self._speed
+        reward = self._reward(backend, running)
+        self._feet = torch.where(running[:, None, None], _feet(backend), self._feet)
+        return Judgement(
+            reward=self.control_dt * reward,
+            success=(self._length >= self._episode_length) & ~fallen & (distance >= asked),
+            lost=fallen,
+            metrics={"distance_m": distance, "asked_distance_m": self.time_limit_s * self._speed},
+        )
+
+    def _reward(self, backend: Backend, running: torch.Tensor) -> torch.Tensor:
+        """Return the reward per second: speed, direction, bearing, a gait by the clock, less what is rough."""
+        velocity = backend.joint_velocity(ROOT)[:, :2]
+        forward, aside = _along(velocity, self._ahead), _across(velocity, self._ahead)
+        miss = torch.sqrt((forward - self._speed) ** 2 + aside**2)
+        cosine = self._heading_error(backend)[:, 0]
+        tilt = 1 + self.senses.gravity()[:, 2]
+        height = backend.body_position(PELVIS)[:, 2] - STANDING_HEIGHT_M
+        spin = self.senses.angular_velocity()
+        smooth = (
+            0.5 * self.jerkiness(backend, running)
+            + 0.002 * mean_square(self.senses.joint_velocity())
+            + 0.05 * mean_square(spin[:, :2])
+            + 0.2 * mean_square(self.senses.joint_position()[:, _ASIDE])
+        )
+        return (
+            3.0 * terms.closeness(miss, half_at=0.25)
+            + 0.5 * terms.closeness(1 - cosine, half_at=0.05)
+            + 0.5 * terms.closeness(tilt, half_at=0.03)
+            + 0.5 * terms.closeness(height, half_at=0.06)
+            + 2.0 * self._gait(backend)
+            - 0.3 * self._slip(backend)
+            - smooth
+        )
+
+    def _gait(self, backend: Backend) -> torch.Tensor:
+        """Return up to 1 for feet that stand and swing when the clock says so, and swing high enough."""
+        reward = torch.zeros_like(self._speed)
+        for index, (foot, contact) in enumerate(zip(FEET, _CONTACTS, strict=True)):
+            step = (self._gait_step() + index * self._gait_steps // 2) % self._gait_steps
+            stands = step < _STANCE * self._gait_steps
+            clearance = backend.site_position(foot)[:, 2]
+            lifted = (clearance / _SWING_HEIGHT_M).clamp(0, 1)
+            touches = backend.touching(contact)
+            reward = reward + 0.5 * torch.where(stands, touches.to(reward.dtype), torch.where(touches, 0.0, lifted))
+        return reward
+
+    def _slip(self, backend: Backend) -> torch.Tensor:
+        """Return the squared speed of the feet over the floor that they touch [m²/s²]. Shape: (num_envs,)."""
+        velocity = (_feet(backend) - self._feet)[:, :, :2] / self.control_dt
+        touching = torch.stack([backend.touching(contact) for contact in _CONTACTS], dim=-1)
+        return slip(velocity, touching)
+
+    def _gait_step(self) -> torch.Tensor:
+        return self._length % self._gait_steps
+
+    def _heading_error(self, backend: Backend) -> torch.Tensor:
+        now = heading(backend)
+        return torch.stack((_along(now, self._ahead), _across(now, self._ahead)), dim=-1)
+
+
+_ASIDE = [
+    index
+    for index, joint in enumerate(HUMANOID.joints)
+    if joint.endswith(("hip_yaw", "hip_roll", "waist_yaw", "waist_roll", "waist_pitch", "shoulder_roll", "elbow"))
+]
+
+
+def _feet(backend: Backend) -> torch.Tensor:
+    """Return where the soles are [m]. Shape: (num_envs, 2, 3)."""
+    return torch.stack([backend.site_position(foot) for foot in FEET], dim=1)
+
+
+def _along(vector: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
+    """Return the part of horizontal vectors along a direction. Shapes: (num_envs, 2), (num_envs, 2) -> (num_envs,)."""
+    return vector[:, 0] * direction[:, 0] + vector[:, 1] * direction[:, 1]
+
+
+def _across(vector: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
+    """Return the part of horizontal vectors to the left of a direction. Shapes: as `_along`."""
+    return vector[:, 1] * direction[:, 0] - vector[:, 0] * direction[:, 1]
+
+
+def _make_task(config: WalkHumanoidConfig) -> WalkHumanoid:
+    del config
+    return WalkHumanoid()
+
+
+WALK_HUMANOID = FloorEnvironmentBuilder(config_class=WalkHumanoidConfig, make_task=_make_task)

@@ -1,0 +1,1 @@
+"""Tasks in which an arm moves loose objects."""

@@ -1,0 +1,85 @@
+"""What tasks share in which objects are grasped."""
+
+import torch
+
+from isaaclab_arena.environments.mdp import terms
+from isaaclab_arena.environments.objects import ObjectAsset
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.sim.backend import Backend
+from isaaclab_arena.sim.math.rotation import norm
+from isaaclab_arena.sim.scene.robot import Robot
+from isaaclab_arena.sim.scene.scene import ContactSensor, ScenePart
+
+OBJECT_BODY = "object/body"
+OBJECT_JOINT = "object/free"
+
+_REACH_OF_GRASP_M = 0.10
+_CLEARANCE_M = 0.008
+_AT_REST_M_S = 0.05
+
+
+def object_part(thing: ObjectAsset, prefix: str = "object") -> ScenePart:
+    """Return an object as a part of a scene."""
+    return ScenePart(prefix=prefix, asset=thing.asset, position=(0.5, 0.0, thing.half_height))
+
+
+def finger_sensors(robot: Robot, prefix: str = "object") -> tuple[ContactSensor, ContactSensor]:
+    """Return the sensors that tell whether each finger touches an object."""
+    left, right = robot.fingers
+    return (
+        ContactSensor(name=_touch("left", prefix), body=left, other=f"{prefix}/body"),
+        ContactSensor(name=_touch("right", prefix), body=right, other=f"{prefix}/body"),
+    )
+
+
+def touched(backend: Backend, prefix: str = "object") -> torch.Tensor:
+    """Return whether any finger touches an object. Shape: (num_envs,), bool."""
+    return backend.touching(_touch("left", prefix)) | backend.touching(_touch("right", prefix))
+
+
+def grasped(backend: Backend, robot: Robot, prefix: str = "object") -> torch.Tensor:
+    """Return whether both fingers touch an object and it is at the fingertips. Shape: (num_envs,), bool."""
+    both = backend.touching(_touch("left", prefix)) & backend.touching(_touch("right", prefix))
+    return both & (tool_distance(backend, robot, prefix) < _REACH_OF_GRASP_M)
+
+
+def tool_distance(backend: Backend, robot: Robot, prefix: str = "object") -> torch.Tensor:
+    """Return the distance from the tool centre point to an object's centre [m]. Shape: (num_envs,)."""
+    return terms.distance(backend.site_position(robot.tcp_site), backend.body_position(f"{prefix}/body"))
+
+
+def at_rest(backend: Backend, prefix: str = "object") -> torch.Tensor:
+    """Return whether an object moves more slowly than 5 cm/s. Shape: (num_envs,), bool."""
+    return norm(backend.free_velocity(f"{prefix}/free")[:, :3]) < _AT_REST_M_S
+
+
+def refuse_without_gripper(robot: Robot) -> None:
+    """Refuse a robot that has no fingers.
+
+    Raises:
+        ConfigError: If it has none.
+    """
+    _ = robot.fingers
+
+
+def refuse_too_wide(thing: ObjectAsset, robot: Robot) -> None:
+    """Refuse an object that the gripper cannot take.
+
+    Raises:
+        ConfigError: If there is no gripper, or the object is wider than the open gripper, less what is needed to get
+            around it.
+    """
+    refuse_without_gripper(robot)
+    widest = robot.gripper_width - _CLEARANCE_M
+    if thing.grasp_width > widest:
+        raise ConfigError(
+            Problem(
+                f"object '{thing.name}' is {thing.grasp_width:.3f} m wide, but the gripper of '{robot.name}' takes at "
+                f"most {widest:.3f} m",
+                key="object",
+            )
+        )
+
+
+def _touch(finger: str, prefix: str) -> str:
+    return f"{finger}_finger_touches_{prefix}"

@@ -1,0 +1,158 @@
+"""Asking a policy about made-up observations, to learn whether a row's actions depend on the rows beside it.
+
+It is asked by the calls that the loop makes, so whatever lies between an observation and an action takes part:
+pictures, what a recurrent network remembers, noise from an episode's stream, chunks of actions.
+"""
+
+import logging
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from isaaclab_arena.evaluation.batching.fixed_batch import WideView
+from isaaclab_arena.evaluation.batching.slot_probe import answers_follow_from_rows, num_distinct_rows
+from isaaclab_arena.evaluation.rollout.policy_answers import action_tensor
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
+from isaaclab_arena.policy.policy_base import PolicyBase
+
+_LOG = logging.getLogger(__name__)
+
+_SEED = 8_121_853
+"""Any number: with it the same machine always finds the same."""
+
+_PIXELS = torch.uint8
+_HIGHEST_PIXEL, _HIGHEST_NUMBER = 255, 9
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeResult:
+    """What came of asking a policy.
+
+    Attributes:
+        passes: Whether each row was answered the same bits at every place and among all neighbours.
+        error: Why it could not be asked, None if it could.
+    """
+
+    passes: bool
+    error: str | None = None
+
+
+def probe_rows(policy: PolicyBase, environment: Environment, *, num_rows: int) -> ProbeResult:
+    """Ask a policy a few times, and leave it, its streams and the process-wide generators as they were.
+
+    Args:
+        policy: What is asked; between jobs, when no episode is under way.
+        environment: Says what is observed. It is neither reset nor stepped.
+        num_rows: Rows that are asked for together. If the environment has more, those behind them rest.
+    """
+    if num_rows == 1:
+        return ProbeResult(passes=True)
+    probed = policy.with_own_memory() or policy
+    try:
+        with _generators_kept(), torch.no_grad():
+            ask = _Asking(probed, WideView(environment, max(num_rows, environment.num_envs)), num_rows)
+            return ProbeResult(passes=answers_follow_from_rows(ask, num_rows))
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001  a policy from elsewhere may be at a loss about what nobody has seen
+        _LOG.debug("%s could not be asked about made-up observations", type(policy).__name__, exc_info=True)
+        return ProbeResult(passes=False, error=f"{type(error).__name__}: {error}".splitlines()[0])
+    finally:
+        policy.reset()
+
+
+class _Asking:
+    """Asks a policy about rows in any order. Calling it is what `row_probe.Ask` describes."""
+
+    def __init__(self, policy: PolicyBase, view: WideView, num_rows: int) -> None:
+        self._policy = policy
+        self._view = view
+        self._num_rows = num_rows
+        generator = np.random.default_rng(_SEED)
+        # Two steps, of which the second is not the first again.
+        size = num_distinct_rows(num_rows)
+        self._steps = [made_up(view.observation_spec, size, generator, view.device) for _ in range(2)]
+
+    def __call__(self, rows: Sequence[int], num_steps: int) -> Sequence[torch.Tensor]:
+        self._policy.reset()
+        self._policy.start_episodes(self._view, [self._start(place, row) for place, row in enumerate(rows)])
+        order = torch.tensor(rows, device=self._view.device)
+        shown = [_rearranged(step, order, self._view.num_envs) for step in self._steps[:num_steps]]
+        return [action_tensor(self._policy.get_action(self._view, each))[: self._num_rows] for each in shown]
+
+    def _start(self, place: int, row: int) -> EpisodeStart:
+        episode = Episode(job="probe", episode_index=row, seed=_SEED)
+        drawn = self._view.draw_conditions(episode.conditions_generator())
+        conditions = self._view.vary_conditions(drawn, episode)
+        words = self._view.instruction(conditions)
+        return EpisodeStart(env_id=place, episode=episode, conditions=conditions, language_instruction=words)
+
+
+def made_up(
+    spec: ObservationSpec, num_rows: int, generator: np.random.Generator, device: torch.device
+) -> dict[str, Any]:
+    """Return observations as an environment might make them: each row of another magnitude, pictures of noise.
+
+    Args:
+        spec: What is observed.
+        num_rows: Number of rows.
+        generator: Where the numbers come from.
+        device: Where they are to live.
+    """
+    return {
+        name: _numbers(part, num_rows, generator).to(device)
+        if isinstance(part, ArraySpec)
+        else made_up(part, num_rows, generator, device)
+        for name, part in spec.items()
+    }
+
+
+def _numbers(spec: ArraySpec, num_rows: int, generator: np.random.Generator) -> torch.Tensor:
+    shape = (num_rows, *spec.shape)
+    low, high = (
+        np.full(spec.shape, default) if bound is None else np.array(bound).reshape(spec.shape)
+        for bound, default in ((spec.low, -np.inf), (spec.high, np.inf))
+    )
+    if not spec.dtype.is_floating_point:
+        top = 1 if spec.dtype is torch.bool else _HIGHEST_PIXEL if spec.dtype is _PIXELS else _HIGHEST_NUMBER
+        return torch.from_numpy(np.clip(generator.integers(0, top, shape, endpoint=True), low, high)).to(spec.dtype)
+    # Small numbers and large ones: a network that is driven to its limits has lost the digits that would differ.
+    magnitude = 10.0 ** generator.uniform(-1.5, 0.5, (num_rows, *[1] * len(spec.shape)))
+    free = np.clip(magnitude * generator.standard_normal(shape), low, high)
+    is_bounded = np.isfinite(low) & np.isfinite(high)
+    least, most = np.where(is_bounded, low, 0.0), np.where(is_bounded, high, 0.0)
+    within = least + (most - least) * generator.random(shape)
+    return torch.from_numpy(np.where(is_bounded, within, free)).to(spec.dtype)
+
+
+def _rearranged(tree: Mapping[str, Any], order: torch.Tensor, num_rows: int) -> dict[str, Any]:
+    """Return rows in another order, and zeros behind them; memory of its own, for the policy may change it."""
+    wide: dict[str, Any] = {}
+    for name, part in tree.items():
+        if isinstance(part, Mapping):
+            wide[name] = _rearranged(part, order, num_rows)
+        else:
+            wide[name] = torch.zeros((num_rows, *part.shape[1:]), dtype=part.dtype, device=part.device)
+            wide[name][: len(order)] = part[order]
+    return wide
+
+
+@contextmanager
+def _generators_kept() -> Iterator[None]:
+    """Put the process-wide generators back, from which policies from elsewhere may draw."""
+    restore: Callable[..., None] = np.random.set_state
+    python, numpy_state = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()):
+            yield
+    finally:
+        random.setstate(python)
+        restore(numpy_state)

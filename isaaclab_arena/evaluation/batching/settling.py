@@ -1,0 +1,229 @@
+"""On how many rows a job's policies are asked, and whether the same bits can be promised for that.
+
+A network's last digits change with the size of the batch, so that belongs to the job. On some processors they also
+change with the place in a batch whose size is no multiple of 4. So the batch is filled up, and then asked whether
+places still make a difference; only where they do not are results `bitwise`.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation.batching.fixed_batch import on_fixed_batch
+from isaaclab_arena.evaluation.batching.policy_probe import ProbeResult
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, SETTLED_FILE
+from isaaclab_arena.storage.run.settled_batch import SettledBatch, read_settled, settle
+
+_LOG = logging.getLogger(__name__)
+
+MULTIPLES = (4, 8, 16)
+"""What a batch is filled up to. 4 rows come first even where the batch as it is might do: a probe of a few calls sees a
+network that differs in a few of 100 rows too seldom to be relied on, and filling up costs three rows at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedPolicies:
+    """The policies of a job's groups of rows, ready to be asked.
+
+    Attributes:
+        policies: One for each group.
+        batch: Rows that each is asked on together, None where that makes no difference.
+        plan_because: Why the same bits are not promised, None if they are.
+    """
+
+    policies: Sequence[PolicyBase]
+    batch: int | None
+    plan_because: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settling:
+    """What is needed to settle on how many rows a job's policies are asked.
+
+    Attributes:
+        directory: Folder of the job, where what was settled is kept.
+        policy_class: Class of the policies.
+        environments: The environment of each group of rows.
+        fixed_batch: Rows that policies are always asked on, None for as many as there are.
+        planned: Rows that the policies were asked on when an earlier start of the program built the job, None if none
+            did.
+        make: Builds the policy of each group, or returns those that are there, for a number of rows that they are
+            asked on; None for as many as each group has.
+        probe: Asks the first group's policy, of which so many rows are asked on together, whether places matter.
+    """
+
+    directory: Path
+    policy_class: type[PolicyBase]
+    environments: Sequence[Environment]
+    fixed_batch: int | None
+    planned: int | None
+    make: Callable[[int | None], Sequence[PolicyBase]]
+    probe: Callable[[PolicyBase, int], ProbeResult]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that the policies would be asked on if nothing were filled up."""
+        return self.fixed_batch or max(environment.num_envs for environment in self.environments)
+
+
+def filled_up(num_rows: int) -> tuple[int, ...]:
+    """Return the sizes that a batch may be filled up to, the one that is tried first in front. One row needs none."""
+    if num_rows == 1:
+        return (1,)
+    return tuple(dict.fromkeys(-(-num_rows // multiple) * multiple for multiple in MULTIPLES))
+
+
+def asked_policies(settling: Settling, *, simulated_on: str) -> AskedPolicies:
+    """Return a job's policies as they are to be asked, and what can be promised.
+
+    Args:
+        settling: The job.
+        simulated_on: Type of the device that simulates.
+    """
+    because = _because_of_environments(settling.environments, simulated_on)
+    is_likely = because is None and settling.policy_class.reproducible and not settling.policy_class.batch_invariant
+    first = next(_sizes(settling, settling.num_rows), None) if is_likely else settling.fixed_batch
+    policies = settling.make(first)
+    because = because or _because_of_policies(policies)
+    if because is not None or policies[0].batch_invariant:
+        return _as_they_are(settling, because)
+    return _settled(settling, policies)
+
+
+def _settled(settling: Settling, policies: Sequence[PolicyBase]) -> AskedPolicies:
+    """Return the policies on the first batch on which places make no difference, or on the one that was settled."""
+    own = policies[0].rows_per_call(settling.num_rows)
+    num_rows = settling.num_rows if own is None else own
+    earlier, sizes = _earlier(settling), tuple(_sizes(settling, num_rows))
+    batch, result = sizes[0], ProbeResult(passes=False)
+    for batch in sizes:
+        result = settling.probe(_made(settling, batch, fills_calls=own is not None)[0], batch)
+        if result.passes or result.error is not None:
+            break
+    if result.error is not None:
+        return _as_they_are(settling, _cannot_be_asked(result.error))
+    # Where no batch will do, at least as little is filled up as can be.
+    counts, problem = _kept(settling, batch if result.passes else sizes[0], num_rows)
+    policies = _made(settling, counts, fills_calls=own is not None)
+    if counts != batch:
+        # No batch would do, or another rank was first with another one.
+        sizes = sizes if counts in sizes else (counts,)
+        result = settling.probe(policies[0], counts)
+    if counts > num_rows:
+        _LOG.info("calls of %s are filled up from %d rows to %d", type(policies[0]).__name__, num_rows, counts)
+    if counts > 1 and counts % MULTIPLES[0]:
+        problem = problem or _too_few_calls(counts)
+    rows_of_environment = settling.fixed_batch if own is not None else counts
+    return AskedPolicies(
+        policies=[on_fixed_batch(policy, rows_of_environment) for policy in policies],
+        batch=counts,
+        plan_because=problem or (None if result.passes else _places_matter(sizes, is_kept=counts == earlier)),
+    )
+
+
+def _made(settling: Settling, batch: int, *, fills_calls: bool) -> Sequence[PolicyBase]:
+    """Return the policies for a batch of some size: of calls of that size, or of an environment of as many rows."""
+    if not fills_calls:
+        return settling.make(batch)
+    policies = settling.make(settling.fixed_batch)
+    for policy in policies:
+        policy.fill_calls_up_to(batch)
+    return policies
+
+
+def _sizes(settling: Settling, num_rows: int) -> Iterator[int]:
+    """Yield the sizes that may be tried: only what was settled, if anything was."""
+    earlier = _earlier(settling)
+    if earlier is not None and earlier >= num_rows:
+        yield earlier
+    elif any(settling.directory.glob(COMMIT_FILE_PATTERN)):
+        # Episodes of a program that settled nothing were asked for on as many rows as there are.
+        yield num_rows
+    else:
+        yield from filled_up(num_rows)
+
+
+def _earlier(settling: Settling) -> int | None:
+    if settling.planned is not None:
+        return settling.planned
+    try:
+        settled = read_settled(settling.directory)
+    except ConfigError:
+        # It is said when it is to be kept.
+        return None
+    return None if settled is None else settled.policy_batch
+
+
+def _kept(settling: Settling, batch: int, num_rows: int) -> tuple[int, str | None]:
+    """Settle a batch; return what counts, and why nobody can know whether other ranks keep to it."""
+    settled = settling.planned
+    try:
+        if settled is None:
+            settled = settle(settling.directory, SettledBatch(policy_batch=batch)).policy_batch
+    except ConfigError as error:
+        _LOG.warning("%s", error)
+        return batch, f"{SETTLED_FILE}, which says on how many rows the policy was asked before, cannot be read"
+    if settled < num_rows:
+        return batch, f"the policy was asked on {settled} rows before, and now there are {num_rows}"
+    return settled, None
+
+
+def _as_they_are(settling: Settling, because: str | None) -> AskedPolicies:
+    """Return policies that nothing is filled up for."""
+    policies = settling.make(settling.fixed_batch)
+    for policy in policies:
+        policy.fill_calls_up_to(None)
+    own, is_indifferent = policies[0].rows_per_call(settling.num_rows), policies[0].batch_invariant
+    return AskedPolicies(
+        policies=[on_fixed_batch(policy, settling.fixed_batch) for policy in policies],
+        batch=None if is_indifferent or policies[0].is_remote else own or settling.num_rows,
+        plan_because=because,
+    )
+
+
+def _because_of_environments(environments: Sequence[Environment], simulated_on: str) -> str | None:
+    if simulated_on != "cpu":
+        return f"simulated on {simulated_on}, which promises no order of its sums"
+    if not all(environment.reproducible for environment in environments):
+        return "the environment does not promise that an episode follows from its conditions and actions alone"
+    return None
+
+
+def _because_of_policies(policies: Sequence[PolicyBase]) -> str | None:
+    if any(policy.is_remote for policy in policies):
+        return "the policy's network runs in another process, which may put rows of several clients into one call"
+    doubtful = next((policy for policy in policies if not policy.reproducible), None)
+    if doubtful is None:
+        return None
+    return doubtful.plan_because or "the policy does not say that it is reproducible"
+
+
+def _cannot_be_asked(error: str) -> str:
+    return (
+        "the policy cannot be asked about made-up observations, so nobody knows whether its rows influence each other "
+        f"({error}); if they do not, to the last bit, say batch_invariant = True in its class"
+    )
+
+
+def _places_matter(sizes: Sequence[int], *, is_kept: bool) -> str:
+    rows = f"{_in_words(sizes)} rows{', which the job has kept since it began' if is_kept else ''}"
+    return (
+        f"on this machine a row's answer depends on its place or its neighbours in a batch of {rows}; "
+        "a single row has neither"
+    )
+
+
+def _too_few_calls(batch: int) -> str:
+    return (
+        f"episodes of an earlier start were asked for on a batch of {batch} rows, and where that is no multiple of "
+        f"{MULTIPLES[0]} few calls cannot tell whether places in it matter; a new run fills it up"
+    )
+
+
+def _in_words(numbers: Sequence[int]) -> str:
+    *most, last = map(str, numbers)
+    return f"{', '.join(most)} and of {last}" if most else last

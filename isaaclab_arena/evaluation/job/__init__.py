@@ -1,0 +1,1 @@
+"""One job on one rank: build, run, report."""

@@ -1,0 +1,282 @@
+"""One job under way on a rank: build or reuse what it needs, run its episodes, and know how far it has come."""
+
+import logging
+import random
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from isaaclab_arena.evaluation.job.build_cache import Workbench
+from isaaclab_arena.evaluation.job.group_building import BuiltGroups, build_groups
+from isaaclab_arena.evaluation.job.rank_settings import RankSettings
+from isaaclab_arena.evaluation.job.start_up_clock import StartUpClock
+from isaaclab_arena.evaluation.job.step_boundary import StepBoundary
+from isaaclab_arena.evaluation.plan.episode_plan import (
+    JobLength,
+    episode_of,
+    indices_of_rebuild,
+    indices_that_start,
+    job_length,
+)
+from isaaclab_arena.evaluation.plan.episode_supply import EpisodeSupply
+from isaaclab_arena.evaluation.plan.job import Job
+from isaaclab_arena.evaluation.plan.recorded_environment import environment_args
+from isaaclab_arena.evaluation.process.watchdog import allowed_silence_s
+from isaaclab_arena.evaluation.provenance.differences import SERVED_MODEL
+from isaaclab_arena.evaluation.rollout.env_group import RolloutLimits, RowGroup
+from isaaclab_arena.evaluation.rollout.rollout import RolloutResult, rollout_in_groups
+from isaaclab_arena.evaluation.rollout.stopwatch import Phase
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.observer import Observer, Transition
+from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob
+from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible
+
+if TYPE_CHECKING:
+    from isaaclab_arena.recording.video import VideoRecorder
+
+_LOG = logging.getLogger(__name__)
+
+
+class JobRun:
+    """One job under way, and what is known of it so far.
+
+    Args:
+        job: The job.
+        supply: Which of its episodes to run.
+        settings: What all jobs of the rank share.
+        workbench: Holds the environment and the policy in use.
+        observers: Watch the job, beside its recorder.
+        boundary: Sees to it that the job stops when it has to.
+        start_up: Measures how the job begins.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        supply: EpisodeSupply,
+        settings: RankSettings,
+        workbench: Workbench,
+        observers: Sequence[Observer],
+        boundary: StepBoundary,
+        start_up: StartUpClock,
+    ) -> None:
+        self._job = job
+        self._supply = supply
+        self._settings = settings
+        self._workbench = workbench
+        self._observers = observers
+        self._boundary = boundary
+        self._stopwatch = boundary.stopwatch
+        self._start_up = start_up
+        self._started_at = _now()
+        self._results: list[RolloutResult] = []
+        self._num_episodes: int | None = job.config.num_episodes
+        self._env_steps = _EnvStepCounter()
+        self._built: BuiltGroups | None = None
+
+    def run(self, directory: Path) -> None:
+        """Run every rebuild of the job in which this rank has something to do."""
+        seed_global_generators(self._job.config.seed)
+        writers = _Writers()
+        try:
+            for rebuild in range(self._job.config.num_rebuilds):
+                indices = self._known_indices(rebuild)
+                if indices == ():
+                    continue
+                groups = self._build(directory, anew=bool(self._results))
+                self._prepare(writers, directory, rebuild, groups[0].environment)
+                self._run_rebuild(rebuild, indices, groups, writers.observers())
+                if self._results[-1].interrupted:
+                    return
+            if not self._results:
+                # Everything had finished before. What is left is to say what the job promises.
+                self._build(directory, anew=False)
+            with self._stopwatch.measure(Phase.RECORD):
+                writers.finish()
+        finally:
+            with self._stopwatch.measure(Phase.RECORD):
+                writers.close()
+
+    def report(self, *, error: str | None, traceback_file: str | None) -> JobReport:
+        """Return how the job went."""
+        interrupted = any(result.interrupted for result in self._results)
+        status = ReportedStatus.INTERRUPTED if interrupted else ReportedStatus.COMPLETED
+        watch = self._stopwatch
+        return JobReport(
+            job=self._job.config.name,
+            rank=self._settings.rank,
+            attempt=self._settings.attempt,
+            device=str(self._settings.device),
+            status=ReportedStatus.FAILED if error else status,
+            started_at=self._started_at,
+            ended_at=_now(),
+            wall_s=watch.elapsed_s(),
+            build_s=watch.seconds(Phase.BUILD),
+            simulate_s=watch.seconds(Phase.SIMULATE),
+            policy_s=watch.seconds(Phase.POLICY),
+            render_s=watch.seconds(Phase.RENDER),
+            record_s=watch.seconds(Phase.RECORD),
+            idle_s=watch.idle_s(),
+            start_up=self._start_up.start_up(),
+            env_steps=self._env_steps.total,
+            num_episodes=self._num_episodes,
+            cut_episodes=sum(result.cut_episodes for result in self._results),
+            reproducible=self._promise(),
+            plan_because=None if self._built is None else self._built.plan_because,
+            policy_batch=None if self._built is None else self._built.policy_batch,
+            processor=self._settings.provenance.get("cpu"),
+            error=error,
+            traceback_file=traceback_file,
+        )
+
+    def _known_indices(self, rebuild: int) -> Iterable[int] | None:
+        """Return the episodes of a rebuild, an empty tuple if there are none, None if only the policy knows."""
+        config = self._job.config
+        if config.num_episodes is None:
+            return None
+        indices = indices_of_rebuild(config, config.num_episodes, rebuild=rebuild, supply=self._supply)
+        first = next(indices, None)
+        return () if first is None else chain((first,), indices)
+
+    def _promise(self) -> Reproducible | None:
+        if self._built is None:
+            return None
+        return Reproducible.BITWISE if self._built.plan_because is None else Reproducible.PLAN
+
+    def _build(self, directory: Path, *, anew: bool) -> Sequence[RowGroup]:
+        """Return the groups of the job's rows, as the job before left them if it asked for the same, unless anew."""
+        if anew:
+            self._workbench.clear()
+        config, silence_s = self._job.config, self._settings.build_timeout_s
+        watched = self._boundary.watchdog.watch(config.name, silence_s=silence_s, missing="has not been built in")
+        with watched, self._stopwatch.measure(Phase.BUILD):
+            built = build_groups(self._job, self._settings, self._workbench, self._start_up, directory)
+        if built.plan_because is not None and self._built is None:
+            # What an earlier start settled may not hold on this machine alone, which then has to be heard.
+            level = logging.WARNING if config.name in self._settings.planned_batches else logging.INFO
+            _LOG.log(level, "job '%s' is reproducible as plan, not bitwise: %s", config.name, built.plan_because)
+        self._built = built
+        return built.groups
+
+    def _prepare(self, writers: "_Writers", directory: Path, rebuild: int, environment: Environment) -> None:
+        if writers.recorder is None:
+            writers.recorder = self._new_recorder(directory, environment)
+            writers.videos = self._new_video_recorder(directory)
+        writers.recorder.begin_rebuild()
+        if writers.videos is not None:
+            writers.videos.begin_rebuild(rebuild)
+
+    def _new_recorder(self, directory: Path, environment: Environment) -> EpisodeRecorder:
+        config, settings = self._job.config, self._settings
+        stated = None if self._built is None else self._built.served_model
+        served = {} if stated is None else {SERVED_MODEL: stated}
+        recorded_job = RecordedJob(
+            name=config.name,
+            rank=settings.rank,
+            world_size=settings.world_size,
+            attempt=settings.attempt,
+            env_args=environment_args(self._job),
+            provenance={**settings.provenance, **environment.provenance(), **served, "policy_type": config.policy_type},
+            contents=settings.contents.get(config.name),
+        )
+        return EpisodeRecorder(directory, recorded_job, settings.recording, may_commit=self._supply.still_holds)
+
+    def _new_video_recorder(self, directory: Path) -> "VideoRecorder | None":
+        options = self._settings.video
+        if not options.wanted:
+            return None
+        # The encoder's libraries take a while to load, and most runs film nothing.
+        from isaaclab_arena.recording.video import VideoRecorder  # noqa: PLC0415
+
+        config = self._job.config
+        return VideoRecorder(directory, config.name, options, names_rebuilds=config.num_rebuilds > 1)
+
+    def _run_rebuild(
+        self,
+        rebuild: int,
+        indices: Iterable[int] | None,
+        groups: Sequence[RowGroup],
+        writers: Sequence[Observer],
+    ) -> None:
+        job, policy = self._job, groups[0].policy
+        length = job_length(job.config, policy)
+        self._num_episodes = length.num_episodes
+        if indices is None and length.num_episodes is not None:
+            indices = indices_of_rebuild(job.config, length.num_episodes, rebuild=rebuild, supply=self._supply)
+        elif indices is None:
+            started = sum(result.finished_episodes + result.cut_episodes for result in self._results)
+            indices = indices_that_start(job, policy, started=started)
+        silence_s = allowed_silence_s(self._settings.step_timeout_s, job.config.episode_timeout_s)
+        with self._boundary.watchdog.watch(job.config.name, silence_s=silence_s):
+            result = rollout_in_groups(
+                groups,
+                (episode_of(job, index) for index in indices),
+                [self._start_up, *writers, self._env_steps, *self._observers],
+                language_instruction=job.config.language_instruction,
+                limits=self._limits(length),
+                stop_requested=self._boundary.must_stop,
+                stopwatch=self._stopwatch,
+            )
+        self._results.append(result)
+
+    def _limits(self, length: JobLength) -> RolloutLimits:
+        return RolloutLimits(
+            max_steps=length.num_steps,
+            max_rows=self._supply.max_rows(self._job.config.num_envs),
+            episode_timeout_s=self._job.config.episode_timeout_s,
+        )
+
+
+class _Writers:
+    """What writes a job's files; nothing until the first environment is there."""
+
+    def __init__(self) -> None:
+        self.recorder: EpisodeRecorder | None = None
+        self.videos: VideoRecorder | None = None
+
+    def observers(self) -> list[Observer]:
+        return [writer for writer in (self.recorder, self.videos) if writer is not None]
+
+    def finish(self) -> None:
+        """Put the recorded episodes into one dataset."""
+        if self.recorder is not None:
+            self.recorder.consolidate()
+
+    def close(self) -> None:
+        try:
+            if self.recorder is not None:
+                self.recorder.close()
+        finally:
+            if self.videos is not None:
+                self.videos.close()
+
+
+class _EnvStepCounter(Observer):
+    """Counts control steps over running rows, also those of a rollout that raises."""
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def on_step(self, environment: Environment, transition: Transition) -> None:
+        del environment
+        self.total += transition.num_running
+
+
+def seed_global_generators(seed: int) -> None:
+    """Put the process-wide generators into a state that depends on the job's seed alone.
+
+    Nothing in this package draws from them, but policies from elsewhere do, and then the same job would give other
+    results after another job, that is on another number of ranks.
+    """
+    torch.manual_seed(seed)  # noqa: TID251  the one place, for policies from elsewhere
+    np.random.seed(seed % 2**32)  # noqa: TID251  the one place, for policies from elsewhere
+    random.seed(seed)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,108 @@
+"""One job after the other on a rank: run it, write down what failed, and report how it went, whatever happens."""
+
+import logging
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from isaaclab_arena.errors import DiskUnusableError
+from isaaclab_arena.evaluation.job.build_cache import Workbench
+from isaaclab_arena.evaluation.job.job_run import JobRun
+from isaaclab_arena.evaluation.job.rank_settings import RankSettings
+from isaaclab_arena.evaluation.job.start_up_clock import StartUpClock
+from isaaclab_arena.evaluation.job.step_boundary import StepBoundary
+from isaaclab_arena.evaluation.plan.episode_supply import EVERYTHING, EpisodeSupply
+from isaaclab_arena.evaluation.plan.job import Job
+from isaaclab_arena.evaluation.process.watchdog import Watchdog
+from isaaclab_arena.evaluation.rollout.stopwatch import Stopwatch
+from isaaclab_arena.interfaces.observer import Observer
+from isaaclab_arena.logs import plain_text
+from isaaclab_arena.storage.atomic import storage_errors
+from isaaclab_arena.storage.layout import job_directory, traceback_file_name
+from isaaclab_arena.storage.run.job_reports import JobReport, write_job_report
+
+_LOG = logging.getLogger(__name__)
+
+
+class JobRunner:
+    """Runs jobs one after the other on this rank.
+
+    Args:
+        settings: What all jobs share.
+        stop_requested: Asked before every step; True ends the job under way.
+        tell: Is told what a job does before its first control step, in words, and None once that is made.
+    """
+
+    def __init__(
+        self,
+        settings: RankSettings,
+        *,
+        stop_requested: Callable[[], bool] = lambda: False,
+        tell: Callable[[str | None], None] = lambda _: None,
+    ) -> None:
+        self._settings = settings
+        self._tell = tell
+        self._stop_requested = stop_requested
+        self._workbench = Workbench()
+        self._import_s = settings.import_s
+        self._watchdog = Watchdog(settings.output_directory / "logs" / f"rank{settings.rank}.watchdog.txt")
+
+    def run(self, job: Job, observers: Sequence[Observer] = (), *, supply: EpisodeSupply = EVERYTHING) -> JobReport:
+        """Run one job, or this rank's part of it, and write a report.
+
+        A job that fails is reported with its traceback; nothing it raises gets out, so the next job can run.
+
+        Args:
+            job: What to run.
+            observers: Watch the job, beside its recorder.
+            supply: Which of its episodes to run.
+
+        Raises:
+            DiskUnusableError: If the disk is full; the next job would fail as well, so nothing is made of this one.
+            StorageError: If the report cannot be written.
+        """
+        directory = job_directory(self._settings.output_directory, job.config.name)
+        with storage_errors("make", directory):
+            directory.mkdir(parents=True, exist_ok=True)
+        boundary = StepBoundary(
+            config=job.config, stopwatch=Stopwatch(), watchdog=self._watchdog, stop_requested=self._stop_requested
+        )
+        start_up = StartUpClock(job.config.name, import_s=self._import_s, tell=self._tell)
+        # Jobs after the first find everything imported.
+        self._import_s = None if self._import_s is None else 0.0
+        job_run = JobRun(job, supply, self._settings, self._workbench, observers, boundary, start_up)
+        error, traceback_file = None, None
+        try:
+            job_run.run(directory)
+        except DiskUnusableError:
+            raise
+        except BaseException as raised:  # noqa: BLE001  a failed job must not take the next one down
+            error = describe(raised)
+            traceback_file = self._write_traceback(job, directory)
+            # What took part in a failure may be in any state, and the next job deserves better.
+            self._workbench.clear()
+        report = job_run.report(error=error, traceback_file=traceback_file)
+        write_job_report(directory, report)
+        return report
+
+    def close(self) -> None:
+        """Close the environment and the policy in use."""
+        self._workbench.clear()
+
+    def _write_traceback(self, job: Job, directory: Path) -> str:
+        path = directory / traceback_file_name(self._settings.rank, self._settings.attempt)
+        with storage_errors("write", path):
+            path.write_text(plain_text(traceback.format_exc(), keep_lines=True), encoding="utf-8")
+        _LOG.error("job '%s' failed; its traceback is in %s", job.config.name, path)
+        _LOG.debug("%s", traceback.format_exc())
+        return str(path.relative_to(self._settings.output_directory))
+
+
+def describe(error: BaseException) -> str:
+    """Return an exception in one line that can be written anywhere, whatever it holds."""
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001  an exception of a user's that cannot even say what is wrong
+        message = "it cannot say why"
+    line = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return (line.splitlines() or [""])[0].encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,0 +1,104 @@
+"""What all jobs of one rank share, from the options of its run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.evaluation.options import RunOptions
+from isaaclab_arena.evaluation.provenance.differences import surroundings
+from isaaclab_arena.recording.recorder import RecordedObservations, RecordingOptions
+from isaaclab_arena.recording.video_options import VideoOptions
+from isaaclab_arena.sim.threads import default_num_threads
+from isaaclab_arena.storage.contents import Contents
+from isaaclab_arena.storage.recorded_episode import Compression
+from isaaclab_arena.storage.run.attempts import Attempt
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankSettings:
+    """What all jobs of one rank share.
+
+    Attributes:
+        rank: This rank.
+        world_size: Number of ranks.
+        device: Where this rank simulates.
+        num_threads: Threads that its physics may use.
+        output_directory: Where the run writes.
+        attempt: Which start of the program on this run, from 1.
+        recording: What is recorded.
+        video: What is filmed.
+        num_groups: Groups that a job's rows are divided into; while one is simulated the policy acts for another.
+        policy_batch: Rows that policies are always asked on, None for as many as a job has.
+        step_timeout_s: How long a job may go without a finished control step before the process is ended [s]; 0 for
+            however long.
+        import_s: What this process took from its start to that of the program [s]; None if nobody knows.
+        build_timeout_s: How long the building of a job's environment and policy may take before the process is ended
+            [s]; 0 for however long.
+        provenance: What identifies the run, kept with every recording: versions, configuration hash.
+        contents: What each job evaluates, by its name; a job that is not here has nobody who knows.
+        planned_batches: Rows that the policy of each job is asked on together, by its name, where an earlier start of
+            the program settled that.
+    """
+
+    rank: int
+    world_size: int
+    device: torch.device
+    num_threads: int
+    output_directory: Path
+    attempt: int
+    recording: RecordingOptions
+    video: VideoOptions = field(default_factory=VideoOptions)
+    num_groups: int = 1
+    policy_batch: int | None = None
+    step_timeout_s: float = 0.0
+    build_timeout_s: float = 0.0
+    import_s: float | None = None
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    contents: Mapping[str, Contents] = field(default_factory=dict)
+    planned_batches: Mapping[str, int] = field(default_factory=dict)
+
+
+def rank_settings(
+    options: RunOptions,
+    context: DistributedContext,
+    *,
+    output_directory: Path,
+    attempt: Attempt,
+    config_hash: str,
+    import_s: float | None = None,
+) -> RankSettings:
+    """Return what all jobs of a rank share.
+
+    Args:
+        options: The options of the run.
+        context: Who this process is.
+        output_directory: Where the run writes.
+        attempt: This start of the program on the run, and what it knows of each job.
+        config_hash: Hash of the run's jobs.
+        import_s: What this process took from its start to that of the program [s]; None if nobody knows.
+    """
+    return RankSettings(
+        rank=context.rank,
+        world_size=context.world_size,
+        device=context.device,
+        num_threads=options.num_threads or default_num_threads(context.local_world_size),
+        output_directory=output_directory,
+        recording=RecordingOptions(
+            write_dataset=not options.no_dataset,
+            observations=RecordedObservations(options.record_observations),
+            compression=Compression(options.compression),
+        ),
+        video=options.video_options(),
+        attempt=attempt.number,
+        num_groups=options.pipeline,
+        policy_batch=options.fixed_policy_batch(),
+        step_timeout_s=options.step_timeout_s,
+        build_timeout_s=options.build_timeout_s,
+        import_s=import_s,
+        provenance={**surroundings(context.device), "config_hash": config_hash},
+        contents={work.job: work.contents for work in attempt.jobs if work.contents is not None},
+        planned_batches={work.job: work.policy_batch for work in attempt.jobs if work.policy_batch is not None},
+    )

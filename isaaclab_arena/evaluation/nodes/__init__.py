@@ -1,0 +1,1 @@
+"""How nodes without a common directory send their results to rank 0."""

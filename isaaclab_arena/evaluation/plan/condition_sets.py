@@ -1,0 +1,216 @@
+"""Saved conditions: what the episodes of a job started from, in a file, for any policy to meet the same ones."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from isaaclab_arena.config.documents import read_document
+from isaaclab_arena.config.messages import error_message, key_path
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.interfaces.episode import Conditions, conditions_from_json
+from isaaclab_arena.seeding import MAX_SEED
+from isaaclab_arena.storage.atomic import write_text
+from isaaclab_arena.storage.json_values import json_line, json_text
+from isaaclab_arena.storage.layout import job_directory
+from isaaclab_arena.storage.run.commits import CommitRow, read_commits
+from isaaclab_arena.storage.run.run_plan import PlannedJob, read_run_plan
+
+SCHEMA_VERSION = 1
+
+_STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+_Value = float | int | str | list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConditionSet:
+    """What the episodes of one job started from.
+
+    Attributes:
+        job: Name of the job, for people and for ``FILE#job``.
+        environment: Registered name of its environment.
+        environment_args: Options of the environment.
+        seed: Seed of the conditions.
+        variations: The variations that were on, as a job spells them.
+        episodes: Conditions of each episode, by index.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    job: str
+    environment: str
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)]
+    episodes: Annotated[list[dict[str, _Value]], Field(min_length=1)]
+    environment_args: dict[str, Any] = field(default_factory=dict)
+    variations: dict[str, Any] = field(default_factory=dict)
+
+    def conditions(self) -> tuple[Conditions, ...]:
+        """Return the conditions of each episode, as environments take them."""
+        return tuple(map(conditions_from_json, self.episodes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConditionFile:
+    """What a file of saved conditions holds.
+
+    Attributes:
+        sets: One set per job.
+        schema_version: Version of this layout.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    sets: Annotated[list[ConditionSet], Field(min_length=1)]
+    schema_version: int = SCHEMA_VERSION
+
+
+def save_conditions(path: Path, output_directory: Path, *, goes_on: bool = False) -> list[str]:
+    """Write the conditions of a run's complete jobs into one file; numbers come back to the last bit.
+
+    Args:
+        path: The file, which must not exist.
+        output_directory: The folder that holds ``run.json``.
+        goes_on: Whether an earlier start of the run may have written the file, and it is to be written anew.
+
+    Returns:
+        One line per job that is left out because episodes of it are missing.
+
+    Raises:
+        ConfigError: If the folder is no output of a run, or holds no complete job, or if the file holds anything but
+            what the run itself saved earlier.
+        StorageError: If the file exists or cannot be written.
+    """
+    if goes_on:
+        check_saved_earlier(path, output_directory)
+    sets, left_out = _complete_sets(output_directory)
+    if not sets:
+        raise ConfigError(Problem("there is no complete job whose conditions could be saved", file=str(path)))
+    write_text(path, json_text(ConditionFile(sets=sets)), overwrite=goes_on)
+    return [f"the conditions of job '{name}' are not saved: episodes of it are missing" for name in left_out]
+
+
+def check_saved_earlier(path: Path, output_directory: Path) -> None:
+    """Refuse a file, if there is one, that holds anything but what would be saved of a run now.
+
+    Raises:
+        ConfigError: If it is no file of conditions, or has a set that none of the run's complete jobs has.
+    """
+    if not path.exists():
+        return
+    sets, _ = _complete_sets(output_directory)
+    other = next((each.job for each in load_conditions(str(path), Path.cwd()) if each not in sets), None)
+    if other is not None:
+        message = f"{path} exists already, and its conditions of job '{other}' are not in this run; name another file"
+        raise ConfigError(Problem(message, key="--save_conditions"))
+
+
+def _complete_sets(output_directory: Path) -> tuple[list[ConditionSet], list[str]]:
+    """Return the conditions of a run's complete jobs, and the names of jobs of which episodes are missing."""
+    sets, incomplete = [], []
+    for job in read_run_plan(output_directory).jobs:
+        rows = read_commits(job_directory(output_directory, job.name), job.name).rows
+        if job.status != "pending":
+            continue
+        if not rows or len(rows) != (job.num_episodes or len(rows)):
+            incomplete.append(job.name)
+        else:
+            sets.append(_set(job, rows))
+    return sets, incomplete
+
+
+def load_conditions(reference: str, folder: Path) -> list[ConditionSet]:
+    """Read saved conditions.
+
+    Args:
+        reference: The file, or ``FILE#job`` for the set of one job.
+        folder: What a relative path starts from.
+
+    Returns:
+        The sets that may be meant; several where the file has several and no job is named.
+
+    Raises:
+        ConfigError: With every problem of the file.
+    """
+    name, _, job = reference.partition("#")
+    path = folder / name
+    document = read_document(path)
+    found = document.get("schema_version") if isinstance(document, dict) else None
+    if found != SCHEMA_VERSION:
+        message = f"holds no saved conditions of schema version {SCHEMA_VERSION}, which this program reads"
+        raise ConfigError(Problem(message, file=str(path)))
+    try:
+        sets = TypeAdapter(ConditionFile).validate_json(json.dumps(document)).sets
+    except ValidationError as invalid:
+        errors = invalid.errors(include_url=False)
+        problems = [Problem(error_message(error), file=str(path), key=key_path(error)) for error in errors]
+        raise ConfigError(problems) from invalid
+    if not job:
+        return sets
+    named = [each for each in sets if each.job == job]
+    if not named:
+        raise ConfigError(
+            Problem(f"holds no set '{job}'{did_you_mean(job, (each.job for each in sets))}", file=str(path))
+        )
+    return named
+
+
+def agreed_hash(config_hash: str, conditions: Sequence[Sequence[Conditions] | None]) -> str:
+    """Return a hash of the jobs and of the saved conditions that they run, for ranks to compare.
+
+    Args:
+        config_hash: Hash of the jobs.
+        conditions: The saved conditions of each job, None for a job without.
+    """
+    if not any(conditions):
+        return config_hash
+    return hashlib.sha256(json_line([config_hash, conditions]).encode()).hexdigest()[:16]
+
+
+def fitting_set(sets: Sequence[ConditionSet], *, seed: int, differences: Sequence[str | None]) -> ConditionSet:
+    """Return the one set that a job means.
+
+    Args:
+        sets: What the file offers.
+        seed: Seed of the job's conditions, which decides between several sets that fit.
+        differences: How each set's environment differs from the job's, None where it does not.
+
+    Raises:
+        ConfigError: If none fits, or several do.
+    """
+    fitting = [each for each, difference in zip(sets, differences, strict=True) if difference is None]
+    if not fitting:
+        raise ConfigError(f"was saved for another environment: {next(filter(None, differences))}")
+    if len(fitting) > 1:
+        fitting = [each for each in fitting if each.seed == seed] or fitting
+    if len(fitting) > 1:
+        names = ", ".join(each.job for each in fitting)
+        raise ConfigError(f"holds {len(fitting)} sets that fit ({names}); name one, as in FILE#{fitting[0].job}")
+    return fitting[0]
+
+
+def difference(saved: Any, wanted: Any) -> str | None:
+    """Return how two configurations of one environment differ in what conditions depend on, None if they do not."""
+    for option in dataclasses.fields(wanted):
+        if option.name.startswith(("camera_", "enable_cameras", "action_mode")):
+            continue
+        before, now = getattr(saved, option.name), getattr(wanted, option.name)
+        if before != now:
+            return f"{option.name} was {before!r}, the job has {now!r}"
+    return None
+
+
+def _set(job: PlannedJob, rows: Sequence[CommitRow]) -> ConditionSet:
+    first = rows[0]
+    return ConditionSet(
+        job=job.name,
+        environment=job.environment,
+        environment_args=dict(job.environment_args),
+        seed=first.seed if first.placement_seed is None else first.placement_seed,
+        variations=dict(job.variations),
+        episodes=[dict(row.variations) for row in rows],
+    )

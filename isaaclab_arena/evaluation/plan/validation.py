@@ -1,0 +1,338 @@
+"""Check every job against the environments and policies that exist, before anything is simulated."""
+
+import dataclasses
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from isaaclab_arena.config.arena.environment_options import in_own_options
+from isaaclab_arena.config.job_fields import COMMON_ENVIRONMENT_KEYS
+from isaaclab_arena.config.options import option_names, read_options
+from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.distributed.devices.devices import (
+    check_policy_device,
+    cpu_holds_for_policy,
+    resolve_policy_device,
+)
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem
+from isaaclab_arena.evaluation.batching.fixed_batch import check_policy_batch, rows_asked_on
+from isaaclab_arena.evaluation.plan.job import Job
+from isaaclab_arena.evaluation.plan.job_conditions import JobConditions, job_conditions
+from isaaclab_arena.interfaces.environment import CodeLoadingBuilder, EnvironmentBuilder, SampleBuilder
+from isaaclab_arena.interfaces.variation import VariableEnvironmentBuilder, Variation
+from isaaclab_arena.policy.catalog import resolve_policy_class
+from isaaclab_arena.policy.options.declared import DeclaredOptions
+from isaaclab_arena.policy.policy_base import PolicyBase, overrides
+from isaaclab_arena.registry import Registry
+
+_Result = TypeVar("_Result")
+_LOG = logging.getLogger(__name__)
+_NAMES_A_DEVICE = ("policy_device", "policy_device_id", "device")
+
+
+def resolve_jobs(
+    jobs: Sequence[JobConfig],
+    *,
+    file: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    environments: Registry = ENVIRONMENTS,
+    may_import: bool = True,
+    policy_batch: int | None = None,
+    device: str | None = None,
+) -> tuple[Job, ...]:
+    """Find the environment and the policy of every job and check all their options.
+
+    Args:
+        jobs: What the job file says.
+        file: The job file, for messages.
+        overrides: Options that the command line gives to every policy that has them, such as ``policy_device``;
+            those that are None are left out.
+        environments: Where the names of environments are looked up.
+        may_import: Whether a job may name code, that is the class path of a policy, the module of an environment or
+            an interpreter; otherwise registered names and those of installed packages are all there is.
+        policy_batch: Rows that policies are always asked on, whatever a job's ``num_envs``; None for just those.
+        device: ``--device`` as the user gave it, None for the rank's own choice.
+
+    Raises:
+        ConfigError: With every problem of every job.
+    """
+    given = {key: value for key, value in (overrides or {}).items() if value is not None}
+    folder = Path(file or "").parent
+    resolver = _Resolver(
+        environments,
+        given,
+        folder,
+        may_import=may_import,
+        policy_batch=policy_batch,
+        policies_on_cpu=cpu_holds_for_policy(device),
+    )
+    resolved: list[Job] = []
+    problems: list[Problem] = []
+    for job in jobs:
+        found, wrong = resolver.resolve(job)
+        problems.extend(dataclasses.replace(problem, file=file, job=job.name) for problem in wrong)
+        if found is not None:
+            resolved.append(found)
+    if problems:
+        raise ConfigError(problems)
+    if resolver.overruled:
+        _LOG.info(
+            "under a launcher each rank's policy runs on the rank's own GPU: no effect has %s",
+            ", ".join(f"{named} of job '{job}'" for named, job in resolver.overruled.items()),
+        )
+    return tuple(resolved)
+
+
+class _Resolver:
+    """Resolves jobs one by one, and what many jobs share only once.
+
+    Attributes:
+        overruled: Which devices that jobs name LOCAL_RANK overrules, each with the first job that names it.
+    """
+
+    def __init__(
+        self,
+        environments: Registry,
+        overrides: Mapping[str, Any],
+        folder: Path,
+        *,
+        may_import: bool,
+        policy_batch: int | None,
+        policies_on_cpu: bool,
+    ) -> None:
+        self._environments = environments
+        self._may_import = may_import
+        self._policy_batch = policy_batch
+        self._policies_on_cpu = policies_on_cpu
+        self._overrides = overrides
+        self._folder = folder
+        self._known: dict[str, Any] = {}
+        self.overruled: dict[str, str] = {}
+
+    def resolve(self, job: JobConfig) -> tuple[Job | None, list[Problem]]:
+        problems: list[Problem] = []
+        wanted = [job.environment, job.environment_args, job.enable_cameras]
+        environment = self._once("environment", wanted, self._environment, job)
+        if not isinstance(environment, ConfigError) and environment[2] != job.environment_args:
+            job = dataclasses.replace(job, environment_args=environment[2])
+        asked = [job.policy_type, job.policy_config_dict, job.num_envs]
+        policy = self._once("policy", asked, self._policy, job)
+        conditions = JobConditions(config=job)
+        if not isinstance(environment, ConfigError):
+            try:
+                conditions = self._conditions(job, *environment[:2])
+            except ConfigError as error:
+                problems.extend(error.problems)
+        for outcome in (environment, policy):
+            if isinstance(outcome, ConfigError):
+                problems.extend(outcome.problems)
+        if not isinstance(policy, ConfigError) and _has_no_length(conditions, policy[0]):
+            message = f"is missing: '{job.policy_type}' has no length of its own, so give num_episodes or num_steps"
+            problems.append(Problem(message, key="num_episodes"))
+        if problems or isinstance(environment, ConfigError) or isinstance(policy, ConfigError):
+            return None, problems
+        builder, environment_config, _ = environment
+        policy_class, policy_options, placement = policy
+        placed = {**policy_options, **placement}
+        fit = self._once("fit", [*wanted, *asked], lambda _: _check_fit(environment[:2], (policy_class, placed)), job)
+        if isinstance(fit, ConfigError):
+            return None, list(fit.problems)
+        resolved = Job(
+            config=conditions.config,
+            builder=builder,
+            environment_config=environment_config,
+            policy_class=policy_class,
+            policy_options=policy_options,
+            policy_placement=placement,
+            variations=conditions.variations,
+            saved_conditions=conditions.saved,
+        )
+        return resolved, []
+
+    def _once(
+        self, what: str, key: Any, resolve: Callable[[JobConfig], _Result], job: JobConfig
+    ) -> _Result | ConfigError:
+        index = what + json.dumps(key, sort_keys=True)
+        if index not in self._known:
+            try:
+                self._known[index] = resolve(job)
+            except ConfigError as error:
+                self._known[index] = error
+        return self._known[index]
+
+    def _environment(self, job: JobConfig) -> tuple[EnvironmentBuilder, Any, dict[str, Any]]:
+        """Return what builds a job's environment, its configuration, and ``environment_args`` in its own options."""
+        if job.environment.lower().endswith((".yaml", ".yml")):
+            message = f"'{job.environment}' is a graph specification; this version builds registered environments only"
+            raise ConfigError(Problem(message, key="arena_env_args.environment"))
+        builder = _keyed("arena_env_args.environment", lambda: self._environments.get(job.environment))
+        owner = f"environment '{job.environment}'"
+        known = option_names(builder.config_class) or frozenset()
+        own, renamed = _keyed(
+            "arena_env_args", lambda: in_own_options(job.environment_args, known, name=job.environment)
+        )
+        options = dict(own)
+        if job.enable_cameras:
+            if "enable_cameras" not in known:
+                raise ConfigError(Problem(f"{owner} has no cameras", key="arena_env_args.enable_cameras"))
+            options["enable_cameras"] = True
+        config = _keyed(
+            "arena_env_args",
+            lambda: read_options(builder.config_class, options, owner=owner, other_names=COMMON_ENVIRONMENT_KEYS),
+            renamed,
+        )
+        if not self._may_import:
+            _keyed("arena_env_args", lambda: _refuse_foreign_code(builder, config))
+        _keyed("arena_env_args", lambda: _checked(builder, config, owner), renamed)
+        return builder, config, own
+
+    def _conditions(self, job: JobConfig, builder: EnvironmentBuilder, environment_config: Any) -> JobConditions:
+        def catalogue(of: JobConfig) -> tuple[Variation, ...]:
+            if not isinstance(builder, VariableEnvironmentBuilder):
+                message = f"environment '{of.environment}' has no variations; leave them out"
+                raise ConfigError(Problem(message, key="variations"))
+            return builder.variations(environment_config)
+
+        def catalogue_once() -> tuple[Variation, ...]:
+            found = self._once("catalogue", [job.environment, job.environment_args], catalogue, job)
+            if isinstance(found, ConfigError):
+                raise found
+            return found
+
+        return job_conditions(
+            job,
+            builder=builder,
+            environment_config=environment_config,
+            catalogue=catalogue_once,
+            folder=self._folder,
+        )
+
+    def _policy(self, job: JobConfig) -> tuple[type[PolicyBase], dict[str, Any], dict[str, Any]]:
+        """Return the policy's class, its options, and what is added to them in this process alone."""
+        policy_class = _keyed("policy_type", lambda: resolve_policy_class(job.policy_type, may_import=self._may_import))
+        undefined = sorted(getattr(policy_class, "__abstractmethods__", ()))
+        if undefined:
+            message = f"'{job.policy_type}' is no complete policy: it does not define {', '.join(undefined)}"
+            raise ConfigError(Problem(message, key="policy_type"))
+        num_rows = _keyed("arena_env_args.num_envs", lambda: self._policy_rows(job, policy_class))
+        options = dict(job.policy_config_dict)
+        # A class that reads its dict itself knows best what may be in it.
+        if overrides(policy_class, "from_dict"):
+            return policy_class, options, {}
+        owner = f"policy '{job.policy_type}'"
+        declared = _keyed("policy_type", policy_class.declared_options)
+        known = declared.names
+        placement: dict[str, Any] = {}
+        if known is not None:
+            options |= {key: value for key, value in self._overrides.items() if key in known}
+            if "num_envs" in known:
+                options["num_envs"] = num_rows
+            placement = self._placement(policy_class, declared, options)
+        placed = {**options, **placement}
+        config = _keyed("policy_config_dict", lambda: declared.read(placed, owner=owner))
+        if not self._may_import:
+            _keyed("policy_config_dict", lambda: _refuse(policy_class.foreign_code(config)))
+        if policy_class.uses_own_device:
+            named = [name for name in ("policy_device_id", "policy_device") if name in placed and known is not None]
+            devices = {name: getattr(config, name, None) for name in named}
+            _keyed("policy_config_dict", lambda: self._check_device(job, devices))
+        _keyed("policy_config_dict", lambda: policy_class.check_options(config))
+        return policy_class, options, placement
+
+    def _placement(
+        self, policy_class: type[PolicyBase], declared: DeclaredOptions, options: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return where a policy runs of which nobody says it: on the CPU that all are kept on, or the rank's GPU."""
+        if not policy_class.uses_own_device or any(options.get(name) is not None for name in _NAMES_A_DEVICE):
+            return {}
+        if self._policies_on_cpu and "policy_device" in (declared.names or ()):
+            return {"policy_device": "cpu"}
+        # The defaults of Arena's classes take a GPU for granted, and the first one for every rank's.
+        defaults = {name: str(declared.defaults.get(name)) for name in ("policy_device", "device")}
+        return {name: self._place_of(default) for name, default in defaults.items() if default.startswith("cuda")}
+
+    def _place_of(self, default: str) -> str:
+        if self._policies_on_cpu or resolve_policy_device().type == "cpu":
+            return "cpu"
+        return str(resolve_policy_device(policy_device=default))
+
+    def _check_device(self, job: JobConfig, devices: Mapping[str, Any]) -> None:
+        overruled = check_policy_device(**devices)
+        if overruled is not None:
+            self.overruled.setdefault(overruled, job.name)
+        resolve_policy_device(**devices)
+
+    def _policy_rows(self, job: JobConfig, policy_class: type[PolicyBase]) -> int:
+        """Return how many rows a policy is asked on."""
+        num_rows = rows_asked_on(policy_class, self._policy_batch, num_envs=job.num_envs)
+        check_policy_batch(num_rows, num_envs=job.num_envs)
+        return num_rows
+
+
+def _check_fit(environment: tuple[EnvironmentBuilder, Any], policy: tuple[type[PolicyBase], dict[str, Any]]) -> None:
+    """Refuse a policy that does not fit the environment, where both can be asked in milliseconds."""
+    builder, environment_config = environment
+    policy_class, options = policy
+    if not overrides(policy_class, "check_fit") or not isinstance(builder, SampleBuilder):
+        return
+    try:
+        sample = builder.sample(environment_config)
+    except EnvironmentBuildError:
+        # Its job will tell, and fail alone.
+        return
+    config = policy_class.declared_options().read(options, owner="policy")
+    try:
+        _keyed("policy_config_dict", lambda: policy_class.check_fit(config, sample))
+    finally:
+        sample.close()
+
+
+def _has_no_length(conditions: JobConditions, policy_class: type[PolicyBase]) -> bool:
+    job = conditions.config
+    # Saved conditions have a length, even where they turned out to be wrong.
+    if job.num_steps is not None or job.num_episodes is not None or job.conditions is not None:
+        return False
+    return not any(overrides(policy_class, name) for name in ("has_length", "is_recording", "num_episodes"))
+
+
+def _refuse_foreign_code(builder: EnvironmentBuilder, config: Any) -> None:
+    _refuse(builder.foreign_code(config) if isinstance(builder, CodeLoadingBuilder) else ())
+
+
+def _refuse(found: Sequence[Problem]) -> None:
+    why = "only what is registered may be loaded here (--no_import; to replay a recording, see --allow_import)"
+    if found:
+        raise ConfigError([dataclasses.replace(problem, message=f"{problem.message}; {why}") for problem in found])
+
+
+def _checked(builder: EnvironmentBuilder, config: Any, owner: str) -> None:
+    try:
+        builder.check(config)
+    except ConfigError:
+        raise
+    except Exception as error:  # another package's code may fail in any way
+        raise ConfigError(f"the check of {owner} fails: {type(error).__name__}: {error}") from error
+
+
+def _keyed(prefix: str, act: Callable[[], Any], renamed: Mapping[str, str] | None = None) -> Any:
+    """Do something, and put a key before what its problems name.
+
+    Args:
+        prefix: The key.
+        act: What to do.
+        renamed: Options to what they are called in the file, where that differs.
+    """
+    in_file = renamed or {}
+    try:
+        return act()
+    except ConfigError as error:
+        problems = [
+            dataclasses.replace(
+                problem, key=f"{prefix}.{in_file.get(problem.key, problem.key)}" if problem.key else prefix
+            )
+            for problem in error.problems
+        ]
+        raise ConfigError(problems) from error

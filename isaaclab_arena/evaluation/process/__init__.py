@@ -1,0 +1,1 @@
+"""What a process does about signals and about steps that hang."""

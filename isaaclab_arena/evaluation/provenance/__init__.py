@@ -1,0 +1,1 @@
+"""Which versions, machine and source files a result comes from."""

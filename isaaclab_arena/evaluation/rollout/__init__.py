@@ -1,0 +1,1 @@
+"""The loop: reset, act, step, observe, end."""

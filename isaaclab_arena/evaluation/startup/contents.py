@@ -1,0 +1,96 @@
+"""Knowing by content what jobs evaluate: hashes of files and classes, versions of packages."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from isaaclab_arena.config.schema import JobStatus
+from isaaclab_arena.evaluation.plan.job import Job
+from isaaclab_arena.evaluation.provenance.provenance import package_content
+from isaaclab_arena.evaluation.provenance.source_files import (
+    is_installed,
+    modules_of_class,
+    modules_of_object,
+    source_files,
+)
+from isaaclab_arena.interfaces.content import ContentBuilder, ContentSources, sources_in_options
+from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.storage.content_hash import content_hash
+from isaaclab_arena.storage.contents import SAVED_CONDITIONS, UNKNOWN, Contents
+from isaaclab_arena.storage.json_values import json_line
+
+_COMPARED_IN_EVERY_RUN = frozenset({"torch", "numpy", "scipy", "gymnasium", "mujoco", "warp", "mujoco_warp"})
+"""Packages whose versions every attempt names already, and which may change between two."""
+
+
+def contents_of_jobs(jobs: Sequence[Job]) -> dict[str, Contents]:
+    """Return what each job that is to run evaluates, by its name; files that several jobs share are read once.
+
+    Raises:
+        StorageError: If a file cannot be read.
+    """
+    reader = ContentReader()
+    return {job.config.name: reader.read(job) for job in jobs if job.config.status is JobStatus.PENDING}
+
+
+class ContentReader:
+    """Reads what jobs evaluate. What it has read once it takes to be the same for as long as it lives."""
+
+    def __init__(self) -> None:
+        self._hashes: dict[str, str] = {}
+        self._modules: dict[tuple[str, ...], Mapping[str, Path]] = {}
+        self._of_policy: dict[str, tuple[Mapping[str, str], str | None]] = {}
+        self._of_environment: dict[str, Mapping[str, str]] = {}
+
+    def read(self, job: Job) -> Contents:
+        """Return what a job evaluates."""
+        key = f"{job.policy_class.__module__}:{job.policy_class.__qualname__} {job.policy_key}"
+        if key not in self._of_policy:
+            sources = job.policy_class.content_sources(job.policy_options)
+            if job.policy_class.is_remote is not PolicyBase.is_remote and not sources.unknown:
+                # Its network may run elsewhere, and nobody is asked before the job is built.
+                sources = replace(sources, unknown=("server",))
+            modules = modules_of_class(job.policy_class)
+            self._of_policy[key] = self._contents(sources, modules), sources.checkpoint
+        policy, checkpoint = self._of_policy[key]
+        return Contents(policy=policy, environment=self.environment(job), checkpoint=checkpoint)
+
+    def environment(self, job: Job) -> Mapping[str, str]:
+        """Return what decides what a job's environment does."""
+        key = job.environment_key
+        if key not in self._of_environment:
+            builder: Any = job.builder
+            options = sources_in_options(job.config.environment_args)
+            known = builder.content_sources(job.environment_config) if isinstance(builder, ContentBuilder) else options
+            sources = replace(known, files={**options.files, **known.files})
+            self._of_environment[key] = self._contents(sources, modules_of_object(builder))
+        found = dict(self._of_environment[key])
+        if job.saved_conditions is not None:
+            found[SAVED_CONDITIONS] = hashlib.sha256(json_line(job.saved_conditions).encode()).hexdigest()
+        return found
+
+    def _contents(self, sources: ContentSources, modules: Sequence[str]) -> Mapping[str, str]:
+        all_modules = tuple(dict.fromkeys([*modules, *sources.modules]))
+        installed = [name.partition(".")[0] for name in all_modules if is_installed(name)]
+        packages = dict.fromkeys([*installed, *sources.packages])
+        found = {name: self._hash(path) for name, path in sources.files.items()}
+        for name, path in self._sources(tuple(name for name in all_modules if not is_installed(name))).items():
+            found[f"module {name}"] = self._hash(path)
+        for package in packages:
+            content = None if package in _COMPARED_IN_EVERY_RUN else package_content(package)
+            if content is not None:
+                found[f"package {package}"] = content
+        return {**found, **sources.stated, **dict.fromkeys(sources.unknown, UNKNOWN)}
+
+    def _sources(self, modules: tuple[str, ...]) -> Mapping[str, Path]:
+        if modules not in self._modules:
+            self._modules[modules] = source_files(modules)
+        return self._modules[modules]
+
+    def _hash(self, path: Path) -> str:
+        where = str(path.absolute())
+        if where not in self._hashes:
+            self._hashes[where] = content_hash(path)
+        return self._hashes[where]

@@ -1,0 +1,87 @@
+"""The folder of a run: a new one with the date, or exactly the one that was asked for."""
+
+import os
+import re
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from isaaclab_arena.dated_folders import make_dated_folder
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.nodes.node_directory import PROBE_PATTERN
+from isaaclab_arena.storage.atomic import storage_errors
+from isaaclab_arena.storage.layout import LOCK_FILE, RUN_PLAN_FILE
+
+_PLAN_UNDER_WAY = re.compile(rf"\.{re.escape(RUN_PLAN_FILE)}\..+\.tmp")
+
+
+def make_output_directory(*, output_dir: str | None, output_base_dir: str) -> Path:
+    """Make the folder of a run and return its absolute path.
+
+    Args:
+        output_dir: The exact folder, which must be missing or empty, or None for a dated one.
+        output_base_dir: Where dated folders go.
+
+    Raises:
+        ConfigError: If it exists and is not empty, is no folder, or cannot be written.
+    """
+    if output_dir is not None:
+        path = named_folder(output_dir)
+        _check_missing_or_empty(path)
+        _make(path, option="--output_dir")
+        return path
+    base = named_folder(output_base_dir)
+    _make(base, option="--output_base_dir")
+    with storage_errors("make a folder in", base):
+        return make_dated_folder(base)
+
+
+def named_folder(name: str) -> Path:
+    """Return the absolute path of a folder that a user names; ``..`` leads to where it says, and makes no folder.
+
+    Args:
+        name: What was typed.
+    """
+    path = Path(name)
+    return path.resolve() if ".." in path.parts else path.absolute()
+
+
+def holds_no_run(path: Path) -> bool:
+    """Whether a folder is missing, empty, or holds nothing but what a run left that died before it began."""
+    return not path.exists() or (path.is_dir() and all(_left_before_beginning(entry) for entry in path.iterdir()))
+
+
+def clear_unbegun(path: Path) -> None:
+    """Remove what a run left that died before it had written its plan. The caller holds the run's lock alone.
+
+    Raises:
+        StorageError: If it cannot be removed.
+    """
+    for entry in path.iterdir():
+        if entry.name != LOCK_FILE and _left_before_beginning(entry):
+            with storage_errors("remove", entry):
+                entry.unlink(missing_ok=True)
+
+
+def _left_before_beginning(entry: Path) -> bool:
+    is_probe = fnmatchcase(entry.name, PROBE_PATTERN)
+    return entry.name == LOCK_FILE or is_probe or _PLAN_UNDER_WAY.fullmatch(entry.name) is not None
+
+
+def _check_missing_or_empty(path: Path) -> None:
+    if path.is_symlink() and not path.exists():
+        raise ConfigError(Problem(f"'{path}' is a link to nothing", key="--output_dir"))
+    if path.exists() and not path.is_dir():
+        raise ConfigError(Problem(f"'{path}' is a file; name a folder", key="--output_dir"))
+    if not holds_no_run(path):
+        way_out = "go on with that run by --resume, or " if (path / RUN_PLAN_FILE).is_file() else ""
+        message = f"'{path}' is not empty; {way_out}name a new folder, or use --output_base_dir"
+        raise ConfigError(Problem(message, key="--output_dir"))
+
+
+def _make(path: Path, *, option: str) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(Problem(f"cannot make '{path}': {error.strerror}", key=option)) from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise ConfigError(Problem(f"'{path}' cannot be written", key=option))

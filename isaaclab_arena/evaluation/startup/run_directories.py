@@ -1,0 +1,124 @@
+"""The folders that the ranks of a run write in: rank 0's, and one per machine that does not share its disk."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from isaaclab_arena.distributed.assignment import DYNAMIC
+from isaaclab_arena.distributed.ranks import Ranks
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.nodes.node_directory import Place, find_places, lowest_rank_at
+from isaaclab_arena.evaluation.options import RunOptions
+from isaaclab_arena.evaluation.startup.output_directory import clear_unbegun, make_output_directory, named_folder
+from isaaclab_arena.storage.atomic import storage_errors, write_text
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE
+from isaaclab_arena.storage.run.attempts import attempt_path
+from isaaclab_arena.storage.run.run_lock import RunLock
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFolder:
+    """The folder that rank 0 has chosen for a run.
+
+    Attributes:
+        path: Its path there.
+        resumes: Whether it holds a run that is to go on.
+    """
+
+    path: Path
+    resumes: bool
+
+
+def places_of_ranks(ranks: Ranks, options: RunOptions, folder: RunFolder) -> tuple[Place, ...]:
+    """Find out where each rank writes, and refuse what several folders cannot serve.
+
+    Args:
+        ranks: All ranks of the run.
+        options: The shared options.
+        folder: What rank 0 has chosen.
+
+    Raises:
+        ConfigError: If machines share no disk, and ranks were to claim work from each other or to resume a run.
+        DistributedError: If a rank does not answer.
+    """
+    places = find_places(ranks, [folder.path] if ranks.context.is_rank_zero else _where_it_may_be(options, folder.path))
+    away = [f"rank {rank} on {place}" for rank, place in enumerate(places) if not place.with_rank_zero]
+    if not away:
+        return places
+    apart = f"what rank 0 writes to {places[0]} does not appear for {', '.join(away)}"
+    if options.assignment == DYNAMIC:
+        message = f"ranks claim work through files on a disk that all machines share, but {apart}; use round_robin"
+        raise ConfigError(Problem(message, key="--assignment"))
+    if folder.resumes:
+        message = (
+            f"needs all files of the run in one folder, but {apart}; put the folders of all machines into that of "
+            "rank 0, then go on with it on one machine or on a disk that all share, or make its tables: "
+            "isaaclab-arena merge"
+        )
+        raise ConfigError(Problem(message, key="--resume"))
+    if ranks.context.is_rank_zero:
+        _LOG.info("%s; those keep their recordings, and send their results here", apart)
+    return places
+
+
+def make_own_folder(ranks: Ranks, places: Sequence[Place]) -> RunLock | None:
+    """Make the folders of the machines that do not share rank 0's; all ranks come to the same verdict.
+
+    Returns:
+        The lock of the folder, held alone by the rank that has made it; None on all others.
+
+    Raises:
+        ConfigError: If one of them is not empty or cannot be made; the message names the rank.
+        DistributedError: If a rank does not answer.
+    """
+    rank = ranks.context.rank
+    lock, verdict = None, ""
+    if _makes_own_folder(places, rank):
+        try:
+            path = make_output_directory(output_dir=places[rank].folder, output_base_dir="")
+            lock = RunLock(path).hold_alone()
+            clear_unbegun(path)
+        except ConfigError as error:
+            verdict = f"rank {rank} on {places[rank].host}: {error}"
+    verdicts = [each for each in ranks.gather("verdict on the folder", verdict) if each]
+    if verdicts:
+        raise ConfigError([Problem(each) for each in verdicts])
+    return lock
+
+
+def describe_run_in_own_folder(ranks: Ranks, places: Sequence[Place], *, attempt: int) -> None:
+    """Write rank 0's ``run.json`` and its attempt into the folders of the other machines too.
+
+    Args:
+        ranks: All ranks of the run.
+        places: Where each writes.
+        attempt: Number of the attempt.
+
+    Raises:
+        DistributedError: If a rank does not answer.
+        StorageError: If a file cannot be read or written.
+    """
+    folder = Path(places[ranks.context.rank].folder)
+    for path in (folder / RUN_PLAN_FILE, attempt_path(folder, attempt)):
+        text = ""
+        if ranks.context.is_rank_zero:
+            with storage_errors("read", path):
+                text = path.read_text(encoding="utf-8")
+        text = ranks.share_long_from_rank_zero(path.name, text)
+        if _makes_own_folder(places, ranks.context.rank):
+            write_text(path, text)
+
+
+def _makes_own_folder(places: Sequence[Place], rank: int) -> bool:
+    return not places[rank].with_rank_zero and lowest_rank_at(places, rank) == rank
+
+
+def _where_it_may_be(options: RunOptions, path: Path) -> list[Path]:
+    """Return where this rank looks for the run's folder; in the last of them it writes if it is nowhere."""
+    if options.output_dir is not None:
+        return [named_folder(options.output_dir)]
+    # A folder with the date has a name that only rank 0 knows.
+    return [path, named_folder(options.output_base_dir) / path.name]

@@ -1,0 +1,267 @@
+"""How the ranks of a run begin: one of them makes or repairs the folder, and all agree on what is left to do."""
+
+import hashlib
+import json
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from isaaclab_arena.config.schema import JobStatus
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.launching.launcher_messages import announce_run_directory
+from isaaclab_arena.distributed.ranks import Ranks
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.nodes.node_directory import Place
+from isaaclab_arena.evaluation.options import RunOptions
+from isaaclab_arena.evaluation.plan.planning import RunRequest, plan_attempt, plan_run
+from isaaclab_arena.evaluation.process.watchdog import Watchdog
+from isaaclab_arena.evaluation.provenance import provenance
+from isaaclab_arena.evaluation.startup.content_check import check_names, jobs_to_run_anew
+from isaaclab_arena.evaluation.startup.contents import contents_of_jobs
+from isaaclab_arena.evaluation.startup.output_directory import clear_unbegun, make_output_directory
+from isaaclab_arena.evaluation.startup.resuming import check_same_run, folder_to_resume, take_up
+from isaaclab_arena.evaluation.startup.run_directories import (
+    RunFolder,
+    describe_run_in_own_folder,
+    make_own_folder,
+    places_of_ranks,
+)
+from isaaclab_arena.evaluation.startup.settled_backends import (
+    Machinery,
+    refuse_slow_backends,
+    settle_backends,
+    with_backends,
+)
+from isaaclab_arena.sim.threads import default_num_threads
+from isaaclab_arena.storage.contents import Contents, changes
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE
+from isaaclab_arena.storage.run.attempts import Attempt, JobWork, read_attempt, write_attempt
+from isaaclab_arena.storage.run.run_lock import RunLock
+from isaaclab_arena.storage.run.run_plan import RunPlan, read_run_plan, write_run_plan
+
+_LOG = logging.getLogger(__name__)
+_NOTHING_TO_DO = "nothing"
+_MAX_TOLD = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartedRun:
+    """A run that all ranks have begun.
+
+    Attributes:
+        output_directory: Its folder, or this machine's own where the machines share no disk.
+        plan: What it is, as it was written when it began.
+        attempt: What is left to do; None if everything is done and intact.
+        lock: Held by this rank until it exits.
+        places: Where each rank writes, by rank.
+    """
+
+    output_directory: Path
+    plan: RunPlan
+    attempt: Attempt | None
+    lock: RunLock
+    places: tuple[Place, ...]
+
+
+def start_run(request: RunRequest, context: DistributedContext, ranks: Ranks) -> StartedRun:
+    """Agree on the plan, make the folder or go on with an earlier run's, and return what is to be done.
+
+    Raises:
+        ConfigError: If the ranks read different jobs, the folder cannot be used, another run is at work in it, or a
+            run is to be resumed that is not there or is another one.
+        DistributedError: If a rank does not answer.
+        StorageError: If a file cannot be read or written.
+    """
+    check_names(request.options.rerun, [job.config.name for job in request.jobs])
+    ranks.agree("jobs", request.config_hash)
+    agree_on_versions(ranks, provenance.versions())
+    devices = ranks.gather("device", str(context.device))
+    with ranks.keep_waiting():
+        # It reads every checkpoint from end to end, which takes a while where they are large.
+        # One rank of each machine does it: where they share no disk, their files have to be the same.
+        contents = contents_of_jobs(request.jobs) if context.is_rank_zero or context.local_rank == 0 else {}
+    agree_on_contents(ranks, contents)
+    begin = _Beginning(request, context, devices, contents) if context.is_rank_zero else None
+    said = ["", False] if begin is None else [str(begin.folder.path), begin.folder.resumes]
+    path, resumes = json.loads(ranks.share_from_rank_zero("output_directory", json.dumps(said)))
+    places = places_of_ranks(ranks, request.options, RunFolder(path=Path(path), resumes=resumes))
+    path = Path(places[context.rank].folder)
+    is_apart = not all(place.with_rank_zero for place in places)
+    lock = make_own_folder(ranks, places) if is_apart else None
+    number = ""
+    with ranks.keep_waiting():
+        if begin is not None:
+            lock = begin.lock
+            attempt = begin.begin(places=_named(places) if is_apart else ())
+            number = _NOTHING_TO_DO if attempt is None else str(attempt.number)
+            announce_run_directory(path)
+    number = ranks.share_from_rank_zero("attempt", number)
+    if is_apart:
+        describe_run_in_own_folder(ranks, places, attempt=int(number))
+    lock = lock.share() if lock is not None else None
+    # Those that share a folder find everything in it, and nobody holds its lock alone.
+    ranks.gather("folder", "made")
+    lock = lock or RunLock(path).share()
+    # Only when all of them hold it may one of them leave.
+    ranks.gather("lock", "held")
+    attempt = None if number == _NOTHING_TO_DO else read_attempt(path, int(number))
+    return StartedRun(output_directory=path, plan=read_run_plan(path), attempt=attempt, lock=lock, places=places)
+
+
+def agree_on_versions(ranks: Ranks, versions: Mapping[str, str]) -> None:
+    """Refuse machines with different packages: where an episode runs must not decide what comes out of it.
+
+    Args:
+        ranks: All ranks of the run.
+        versions: Package to version, on this rank.
+
+    Raises:
+        ConfigError: If they differ; the message names the package and each rank's version.
+    """
+    held = [json.loads(text) for text in ranks.gather("versions", json.dumps(dict(versions)))]
+    for package in sorted({name for each in held for name in each}):
+        found = [each.get(package, "none") for each in held]
+        if len(set(found)) > 1:
+            listed = ", ".join(f"rank {rank}: {version}" for rank, version in enumerate(found))
+            raise ConfigError(f"the ranks have different versions of {package} ({listed}); install the same everywhere")
+
+
+def agree_on_contents(ranks: Ranks, contents: Mapping[str, Contents]) -> None:
+    """Refuse machines whose checkpoints, classes or robots differ.
+
+    Args:
+        ranks: All ranks of the run.
+        contents: What each job evaluates, as this rank's machine has it; nothing on a rank that did not look.
+
+    Raises:
+        ConfigError: If they differ; the message names the rank and what differs there.
+    """
+    merged = {f"job '{job}': {name}": content for job, each in contents.items() for name, content in _named_of(each)}
+    text = json.dumps(merged, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest() if contents else ""
+    digests = ranks.gather("contents", digest)
+    if {*digests} <= {"", digests[0]}:
+        return
+    first: dict[str, str] = json.loads(ranks.share_long_from_rank_zero("contents of rank 0", text))
+    told = [f"{name} {how} here" for name, how in changes(first, merged)] if contents else []
+    verdicts = ranks.gather("verdict on the contents", "; ".join(told[:_MAX_TOLD]))
+    raise ConfigError(
+        [
+            Problem(f"rank {rank} is on a machine with other files than rank 0: {verdict}; copy the same everywhere")
+            for rank, verdict in enumerate(verdicts)
+            if verdict
+        ]
+    )
+
+
+def _named_of(contents: Contents) -> list[tuple[str, str]]:
+    return [*contents.policy.items(), *((f"environment: {name}", each) for name, each in contents.environment.items())]
+
+
+class _Beginning:
+    """The run as rank 0 sets it up, alone: it chooses the folder, then writes down there what is to be done.
+
+    Args:
+        request: What the run is to do.
+        context: Who this process is.
+        devices: Device of each rank.
+        contents: What each job that is to run evaluates.
+    """
+
+    def __init__(
+        self,
+        request: RunRequest,
+        context: DistributedContext,
+        devices: Sequence[str],
+        contents: Mapping[str, Contents],
+    ) -> None:
+        self._request = request
+        self._context = context
+        self._devices = devices
+        self._run_id = uuid.uuid4().hex
+        self._contents = contents
+        self._plan = plan_run(request, context, devices, run_id=self._run_id, contents=contents)
+        options = request.options
+        self._machinery = Machinery(
+            devices=tuple(devices),
+            num_threads=options.num_threads or default_num_threads(context.local_world_size),
+            num_groups=options.pipeline,
+        )
+        self.folder = _choose_folder(request.options, self._plan)
+        self.lock = RunLock(self.folder.path).hold_alone()
+
+    def begin(self, *, places: tuple[str, ...]) -> Attempt | None:
+        """Write the plan or compare with the one that is there, and return what is to be done; None for nothing.
+
+        Args:
+            places: Where each rank writes; see `Attempt`.
+        """
+        try:
+            return self._begin(places)
+        except BaseException:
+            # Who asks for a run in the wrong way may ask again, from the same process too.
+            self.lock.release()
+            raise
+
+    def _begin(self, places: tuple[str, ...]) -> Attempt | None:
+        request, path = self._request, self.folder.path
+        number, jobs, anew = 1, _all_jobs(request), ()
+        known: dict[str, str] = {}
+        if self.folder.resumes:
+            begun = check_same_run(path, self._plan)
+            known = {job.name: job.backend for job in begun.jobs if job.backend is not None}
+            anew = jobs_to_run_anew(path, begun, self._plan, request.options.rerun)
+            # Before what they have is set aside.
+            refuse_slow_backends(
+                request.jobs, with_backends([JobWork(job=name) for name in anew], known), self._machinery
+            )
+            resumed = take_up(path, begun, retry_errors=request.options.retry_errors, anew=anew)
+            number, jobs = resumed.number, resumed.jobs
+            _LOG.info("going on with %s: %d of %d jobs are not finished", path, len(jobs), len(request.jobs))
+            if not jobs:
+                return None
+        else:
+            clear_unbegun(path)
+        left = {work.job for work in jobs}
+        to_run = [job for job in request.jobs if job.config.name in left]
+        settled = settle_backends(to_run, self._machinery, known=known, watch=self._watch)
+        jobs = [replace(job, contents=self._contents.get(job.job), is_rerun=job.job in anew) for job in jobs]
+        jobs = with_backends(jobs, settled)
+        refuse_slow_backends(to_run, jobs, self._machinery)
+        if not self.folder.resumes:
+            planned = tuple(replace(job, backend=settled.get(job.name)) for job in self._plan.jobs)
+            write_run_plan(path, replace(self._plan, jobs=planned))
+        attempt = plan_attempt(
+            request, self._context, self._devices, number=number, run_id=self._run_id, jobs=jobs, places=places
+        )
+        write_attempt(path, attempt)
+        return attempt
+
+    def _watch(self, job: str) -> AbstractContextManager[None]:
+        # Under a name that the next start clears away if this one dies with it.
+        watchdog = Watchdog(self.folder.path / f".{RUN_PLAN_FILE}.watchdog.tmp")
+        silence_s = self._request.options.build_timeout_s
+        return watchdog.watch(job, silence_s=silence_s, missing="has not been tried on a GPU in")
+
+
+def _named(places: Sequence[Place]) -> tuple[str, ...]:
+    # Ranks on several machines may share rank 0's folder, which then has one name.
+    return tuple(str(places[0] if place.with_rank_zero else place) for place in places)
+
+
+def _choose_folder(options: RunOptions, plan: RunPlan) -> RunFolder:
+    if options.resume is not None:
+        path = folder_to_resume(
+            resume=options.resume, output_dir=options.output_dir, output_base_dir=options.output_base_dir, plan=plan
+        )
+        if path is not None:
+            return RunFolder(path=path, resumes=True)
+    path = make_output_directory(output_dir=options.output_dir, output_base_dir=options.output_base_dir)
+    return RunFolder(path=path, resumes=False)
+
+
+def _all_jobs(request: RunRequest) -> tuple[JobWork, ...]:
+    return tuple(JobWork(job=job.config.name) for job in request.jobs if job.config.status is JobStatus.PENDING)

@@ -1,0 +1,1 @@
+"""Recorded episodes run again and compared step by step."""

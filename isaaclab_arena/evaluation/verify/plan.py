@@ -1,0 +1,168 @@
+"""Running some episodes of a run again: the plan for it, and its jobs built from what the run says of itself."""
+
+import dataclasses
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from isaaclab_arena.config.schema import JobConfig, JobStatus
+from isaaclab_arena.episode_ranges import as_ranges, remaining_episodes
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.options import RunOptions
+from isaaclab_arena.evaluation.plan.job import Job
+from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.evaluation.provenance import provenance
+from isaaclab_arena.evaluation.startup.contents import contents_of_jobs
+from isaaclab_arena.evaluation.verify.sample import another_num_envs
+from isaaclab_arena.interfaces.episode import Conditions, conditions_from_json
+from isaaclab_arena.storage.atomic import write_text
+from isaaclab_arena.storage.contents import Contents
+from isaaclab_arena.storage.json_values import adapter, json_text
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory
+from isaaclab_arena.storage.run.attempts import Attempt, JobWork
+from isaaclab_arena.storage.run.commits import read_commits
+from isaaclab_arena.storage.run.run_plan import PlannedJob, RunPlan
+
+ATTEMPT = 1
+"""Number of the one attempt at running a sample again."""
+
+_ASSIGNMENT = "round_robin"
+_CONTENTS_FILE = "contents.json"
+
+
+def plan_sample(
+    plan: RunPlan,
+    sample: Mapping[str, Sequence[int]],
+    *,
+    num_envs: int | None,
+    world_size: int,
+    policy_batches: Mapping[str, int] | None = None,
+) -> tuple[RunPlan, Attempt]:
+    """Return a plan and an attempt that run a sample of a run's episodes and nothing else.
+
+    Args:
+        plan: What the run set out to do.
+        sample: Episodes of each job.
+        num_envs: Rows of every job; None for other numbers than the run had.
+        world_size: Number of ranks.
+        policy_batches: Rows that the policy of each job was asked on together, by its name; a policy that was asked on
+            enough of them is asked on as many again.
+
+    Raises:
+        ConfigError: If the plan does not hold what builds a job, or the rows do not fit into the run's fixed batch.
+    """
+    largest = plan.settings.get("policy_batch") if plan.settings.get("deterministic") else None
+    if largest is not None and num_envs is not None and num_envs > largest:
+        raise ConfigError(
+            Problem(f"must be at most {largest}, the run's policy_batch, got {num_envs}", key="--num_envs")
+        )
+    known = {job.name: job for job in plan.jobs}
+    jobs = tuple(
+        _with_sample(known[name], episodes, index, num_envs or another_num_envs(known[name].num_envs, largest=largest))
+        for index, (name, episodes) in enumerate(sample.items())
+    )
+    batches = {job.name: (policy_batches or {}).get(job.name, 0) for job in jobs}
+    work = tuple(
+        JobWork(
+            job=job.name,
+            finished=remaining_episodes(job.num_episodes or 0, as_ranges(sample[job.name])),
+            policy_batch=batches[job.name] if batches[job.name] >= job.num_envs else None,
+        )
+        for job in jobs
+    )
+    run_id, now = uuid.uuid4().hex, datetime.now(UTC).isoformat(timespec="milliseconds")
+    # The devices are for the ranks to say, in their reports.
+    here: dict[str, Any] = {"versions": provenance.versions(), "machine": provenance.machine(), "devices": ()}
+    again = dataclasses.replace(plan, run_id=run_id, created_at=now, world_size=world_size, jobs=jobs, **here)
+    attempt = Attempt(
+        number=ATTEMPT,
+        run_id=run_id,
+        started_at=now,
+        command_line=plan.command_line,
+        assignment=_ASSIGNMENT,
+        world_size=world_size,
+        git_revision=plan.git_revision,
+        jobs=work,
+        **here,
+    )
+    return again, attempt
+
+
+def jobs_of_plan(plan: RunPlan, source: Path, *, may_import: bool, device: str | None = None) -> tuple[Job, ...]:
+    """Return the jobs of a plan that `plan_sample` made, checked and ready to run.
+
+    Args:
+        plan: The plan.
+        source: Folder of the run whose episodes they are; saved conditions are taken from its commit record.
+        may_import: Whether jobs may import code that is not registered.
+        device: ``--device`` as the user gave it, None for the rank's own choice.
+
+    Raises:
+        ConfigError: If an environment or a policy is not there any more, or an option is wrong.
+    """
+    configs = [JobConfig(**{**job.config, "status": JobStatus(job.status)}) for job in plan.jobs]
+    policy_batch = options_of_plan(plan).fixed_policy_batch()
+    file = str(source / RUN_PLAN_FILE)
+    jobs = resolve_jobs(configs, file=file, policy_batch=policy_batch, may_import=may_import, device=device)
+    # What simulated the run simulates it again, also where another backend would be faster.
+    return tuple(
+        job.with_backend(planned.backend)
+        if planned.conditions is None
+        else dataclasses.replace(job.with_backend(planned.backend), saved_conditions=_conditions(source, planned))
+        for job, planned in zip(jobs, plan.jobs, strict=True)
+    )
+
+
+def write_contents(folder: Path, jobs: Sequence[Job]) -> None:
+    """Write down what the jobs of a sample evaluate now.
+
+    Raises:
+        StorageError: If a checkpoint cannot be read, or the file cannot be written.
+    """
+    write_text(folder / _CONTENTS_FILE, json_text(contents_of_jobs(jobs)))
+
+
+def read_contents(folder: Path) -> dict[str, Contents]:
+    """Return what `write_contents` wrote, by the name of the job; nothing where it wrote nothing."""
+    path = folder / _CONTENTS_FILE
+    return adapter(dict[str, Contents]).validate_json(path.read_bytes()) if path.is_file() else {}
+
+
+def options_of_plan(plan: RunPlan) -> RunOptions:
+    """Return the options of the run that decide what comes out; its recordings are not compressed again."""
+    known = {field.name for field in dataclasses.fields(RunOptions)} - {"compression"}
+    given = {name: value for name, value in plan.settings.items() if name in known and value is not None}
+    return RunOptions(**given)
+
+
+def _with_sample(job: PlannedJob, episodes: Sequence[int], index: int, num_envs: int) -> PlannedJob:
+    """Return a job whose episodes other than the sample can be left out, with another number of rows."""
+    if not job.config:
+        message = f"was written by an earlier version: it does not hold what builds job '{job.name}' again"
+        raise ConfigError(Problem(message, file=RUN_PLAN_FILE))
+    policy_config = dict(job.policy_config)
+    if policy_config.get("num_envs") == job.num_envs:
+        policy_config["num_envs"] = num_envs
+    changed: dict[str, Any] = {"index": index, "num_envs": num_envs, "status": str(JobStatus.PENDING)}
+    if job.num_episodes is None:
+        # How many episodes fit into a number of steps depends on the rows; which ones they are does not.
+        changed |= {"num_episodes": max(episodes) + 1, "num_steps": None}
+    settled = {
+        "policy_config_dict": policy_config,
+        "variations": dict(job.variations),
+        "conditions": None,
+        "timeout_s": None,
+        "episode_timeout_s": None,
+        **({"num_rebuilds": 1} if job.num_episodes is None else {}),
+    }
+    config = {**job.config, **settled, **changed}
+    return dataclasses.replace(job, rank=None, policy_config=policy_config, config=config, **changed)
+
+
+def _conditions(source: Path, job: PlannedJob) -> tuple[Conditions, ...]:
+    rows = {row.episode_index: row for row in read_commits(job_directory(source, job.name), job.name).rows}
+    return tuple(
+        conditions_from_json(rows[index].variations) if index in rows else {} for index in range(job.num_episodes or 0)
+    )

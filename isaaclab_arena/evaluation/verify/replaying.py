@@ -1,0 +1,166 @@
+"""Recordings simulated again and compared with themselves: which episodes come out the same, to the last bit."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from isaaclab_arena.errors import ConfigError, Problem, StorageError
+from isaaclab_arena.evaluation.plan.job import Job
+from isaaclab_arena.evaluation.plan.recorded_environment import recorded_environment_job
+from isaaclab_arena.evaluation.provenance.differences import SERVED_MODEL, named_differences, surroundings
+from isaaclab_arena.evaluation.startup.contents import ContentReader
+from isaaclab_arena.evaluation.verify.episode_comparison import Difference, compared_fields, first_difference
+from isaaclab_arena.evaluation.verify.reenactment import Reenactment, recorded_observations, reenact
+from isaaclab_arena.recording.recorder import RecordedObservations
+from isaaclab_arena.storage.contents import SAVED_CONDITIONS, UNKNOWN, changes
+from isaaclab_arena.storage.hdf5.episodes import read_env_args, read_episode
+from isaaclab_arena.storage.layout import ACTIONS
+from isaaclab_arena.storage.recorded_episode import RecordedEpisode, checksum
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayedEpisode:
+    """What came of replaying one episode.
+
+    Attributes:
+        episode_index: Which episode.
+        num_steps: Control steps that were recorded.
+        difference: The first thing that differs, None if nothing does.
+        is_damaged: Whether the recording's arrays are not what was written; then it was not replayed.
+        from_exact_state: Whether it started from the recorded state of the simulator; otherwise from its conditions.
+        compared: What was compared: ``states``, ``rewards``, ``obs`` and so on.
+        surroundings: What was other when it was recorded: versions, processor, model.
+        contents: What its environment was made of that is another now: a robot's files, a class, a package.
+    """
+
+    episode_index: int
+    num_steps: int
+    difference: Difference | None = None
+    is_damaged: bool = False
+    from_exact_state: bool = False
+    compared: tuple[str, ...] = ()
+    surroundings: tuple[str, ...] = ()
+    contents: tuple[str, ...] = ()
+
+    @property
+    def is_bitwise(self) -> bool:
+        """Whether every bit that was recorded came out again."""
+        return self.difference is None and not self.is_damaged
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplaySettings:
+    """How recordings are replayed; none of it changes a bit of what comes out on a CPU.
+
+    Attributes:
+        num_envs: Rows of the batch; fewer where there are fewer episodes.
+        device: Where it is simulated.
+        num_threads: Threads of the physics.
+        may_import: Whether code that a recording names may be loaded; see `recorded_environment_job`.
+    """
+
+    num_envs: int
+    device: torch.device
+    num_threads: int
+    may_import: bool = False
+
+
+def replay(files: Mapping[int, Path], settings: ReplaySettings) -> Iterator[ReplayedEpisode]:
+    """Simulate recorded episodes again, without their policy, and yield each as it ends.
+
+    Args:
+        files: Which file holds each episode, by index.
+        settings: How.
+
+    Raises:
+        ConfigError: If a recording cannot be read or does not say what its environment was, or there is no such
+            environment.
+        ArenaError: If a recording does not fit its environment.
+    """
+    told: dict[Path, Mapping[str, Any]] = {}
+    for file in dict.fromkeys(files.values()):
+        with _mistakes_of(file):
+            told[file] = read_env_args(file)
+    # Episodes of one environment are replayed together, whichever files they are in.
+    key_of = {file: json.dumps(env_args, sort_keys=True) for file, env_args in told.items()}
+    ordered = sorted(files, key=lambda index: (key_of[files[index]], index))
+    for _, group in groupby(ordered, key=lambda index: key_of[files[index]]):
+        yield from _replay_together({index: files[index] for index in group}, settings)
+
+
+def _replay_together(files: Mapping[int, Path], settings: ReplaySettings) -> Iterator[ReplayedEpisode]:
+    """Replay the recordings of one environment."""
+    job = _environment_job(files, settings)
+    contents = ContentReader().environment(job)
+    environment = job.build_environment(device=settings.device, num_threads=settings.num_threads)
+    damaged: list[ReplayedEpisode] = []
+    try:
+        now = {**surroundings(settings.device), **environment.provenance()}
+        for reenactment in reenact(environment, _intact(files, damaged)):
+            yield _judged(reenactment, now, contents)
+    finally:
+        environment.close()
+    yield from damaged
+
+
+def _environment_job(files: Mapping[int, Path], settings: ReplaySettings) -> Job:
+    index, file = next(iter(files.items()))
+    first = _read(file, index)
+    return recorded_environment_job(
+        first.env_args,
+        source=str(file),
+        num_envs=min(settings.num_envs, len(files)),
+        cameras=recorded_observations(first) is RecordedObservations.ALL,
+        may_import=settings.may_import,
+    )
+
+
+def _intact(files: Mapping[int, Path], damaged: list[ReplayedEpisode]) -> Iterator[RecordedEpisode]:
+    """Yield the recordings whose arrays are what was written, and put the others into ``damaged``."""
+    for index, file in files.items():
+        episode = _read(file, index)
+        if checksum(episode.arrays) == episode.attributes.get("checksum"):
+            yield episode
+        else:
+            actions = episode.arrays.get(ACTIONS)
+            num_steps = 0 if actions is None or actions.ndim == 0 else len(actions)
+            damaged.append(ReplayedEpisode(episode_index=index, num_steps=num_steps, is_damaged=True))
+
+
+def _read(file: Path, index: int) -> RecordedEpisode:
+    with _mistakes_of(file):
+        return read_episode(file, index)
+
+
+@contextmanager
+def _mistakes_of(file: Path) -> Iterator[None]:
+    """Turn what is wrong with a recording that somebody named into a `ConfigError` that names it too."""
+    try:
+        yield
+    except StorageError as error:
+        text = str(error)
+        raise ConfigError(Problem(text, file=None if str(file) in text else str(file))) from error
+
+
+def _judged(reenactment: Reenactment, now: Mapping[str, str], contents: Mapping[str, str]) -> ReplayedEpisode:
+    recorded = reenactment.recorded
+    known = recorded.contents
+    # A policy plays no part here, and conditions come with the recording.
+    before = {} if known is None else {**known.environment, SAVED_CONDITIONS: UNKNOWN}
+    return ReplayedEpisode(
+        episode_index=recorded.episode_index,
+        num_steps=len(recorded.arrays[ACTIONS]),
+        difference=first_difference(recorded, reenactment.found),
+        from_exact_state=reenactment.from_exact_state,
+        compared=compared_fields(recorded),
+        surroundings=named_differences(
+            {name: value for name, value in recorded.provenance.items() if name != SERVED_MODEL}, now
+        ),
+        contents=() if known is None else tuple(f"{what} {how}" for what, how in changes(before, contents)),
+    )

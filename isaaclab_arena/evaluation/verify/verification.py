@@ -1,0 +1,320 @@
+"""Verifying a run: a sample of its episodes, run again at another number of rows and ranks, must be the same bits."""
+
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from isaaclab_arena.errors import ArenaError, StorageError, first_line
+from isaaclab_arena.evaluation.provenance.differences import named_differences
+from isaaclab_arena.evaluation.rollout.endings import BROKEN_OFF
+from isaaclab_arena.evaluation.verify.episode_comparison import Difference, first_difference, result_difference
+from isaaclab_arena.evaluation.verify.plan import plan_sample, read_contents
+from isaaclab_arena.policy.catalog import resolve_policy_class
+from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, differences_of_contents
+from isaaclab_arena.storage.hdf5.episodes import read_attributes, read_episode
+from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.layout import ACTIONS, job_directory
+from isaaclab_arena.storage.recorded_episode import RecordedEpisode
+from isaaclab_arena.storage.recordings import locate_episodes
+from isaaclab_arena.storage.run.attempts import (
+    Attempt,
+    contents_in_effect,
+    policy_batches_in_effect,
+    read_attempts,
+    write_attempt,
+)
+from isaaclab_arena.storage.run.commits import CommitRow, read_commits
+from isaaclab_arena.storage.run.job_reports import read_job_reports
+from isaaclab_arena.storage.run.run_plan import PlannedJob, RunPlan, read_run_plan, write_run_plan
+
+_WORKER = "isaaclab_arena.evaluation.verify.worker"
+_LOG_FILE = "worker.log"
+_LAUNCHER_LOGS = "launcher"
+_MAX_ENDING_S = 10.0
+_LOG_LINES_SHOWN = 15
+_LAUNCHER = "torch/distributed/elastic"
+
+Sample = Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifiedEpisode:
+    """What came of running one episode again.
+
+    Attributes:
+        job: Its job.
+        episode_index: Which episode.
+        num_steps: Control steps in the run.
+        compares_arrays: Whether its recording was compared, beside how it ended.
+        difference: The first thing that differs, None if nothing does.
+        failure: Why it did not finish this time, None if it did.
+        unreadable: Why its recording cannot be compared, None where that is not so.
+        explanation: Why a difference is no surprise, None where there is none.
+        surroundings: What was other when the run ran: versions, processor, device, model.
+        contents: What was run that is not what ran now: checkpoints, classes, robots.
+    """
+
+    job: str
+    episode_index: int
+    num_steps: int
+    compares_arrays: bool = False
+    difference: Difference | None = None
+    failure: str | None = None
+    unreadable: str | None = None
+    explanation: str | None = None
+    surroundings: tuple[str, ...] = ()
+    contents: tuple[str, ...] = ()
+
+    @property
+    def is_same(self) -> bool:
+        """Whether nothing that was compared differs."""
+        return self.difference is None and self.failure is None and self.unreadable is None
+
+
+def episodes_to_draw_from(output_directory: Path, plan: RunPlan) -> dict[str, list[int]]:
+    """Return the finished episodes of each job; those that were broken off are left out, for nothing repeats that.
+
+    Args:
+        output_directory: The run's folder.
+        plan: What it set out to do.
+    """
+    return {
+        job.name: [row.episode_index for row in _rows(output_directory, job.name) if row.termination not in BROKEN_OFF]
+        for job in plan.jobs
+    }
+
+
+def prepare_sample(
+    output_directory: Path, folder: Path, sample: Sample, *, num_envs: int | None, num_ranks: int
+) -> RunPlan:
+    """Write the plan of running a sample of a run's episodes again, and return it.
+
+    Args:
+        output_directory: The run's folder, in which nothing is written.
+        folder: Where the sample is to run; empty.
+        sample: Episodes of each job.
+        num_envs: Rows of every job; None for other numbers than the run had.
+        num_ranks: Number of ranks.
+
+    Raises:
+        ConfigError: If the run's plan does not hold what builds its jobs.
+    """
+    begun = read_run_plan(output_directory)
+    batches = policy_batches_in_effect(output_directory, begun.jobs, read_attempts(output_directory)[0])
+    plan, attempt = plan_sample(begun, sample, num_envs=num_envs, world_size=num_ranks, policy_batches=batches)
+    write_run_plan(folder, plan)
+    write_attempt(folder, attempt)
+    return plan
+
+
+def run_sample(output_directory: Path, folder: Path, *, may_import: bool) -> None:
+    """Run a sample that `prepare_sample` has prepared, end to end, in processes of its own; several under torchrun.
+
+    They work where the run was started, if that folder is there: relative paths of policies count from it.
+
+    Args:
+        output_directory: The run's folder.
+        folder: Where the sample runs.
+        may_import: Whether jobs may import code that is not registered; if not, the run's folder is not gone to either.
+
+    Raises:
+        ArenaError: If a rank could not do its work.
+    """
+    begun, num_ranks = read_run_plan(output_directory), read_run_plan(folder).world_size
+    arguments = ["--output_dir", str(folder), "--source", str(output_directory.absolute())]
+    if all(device == "cpu" for device in begun.devices):
+        arguments += ["--device", "cpu"]
+    if not may_import:
+        arguments.append("--no_import")
+    started_in = begun.working_directory if may_import else None
+    launcher = ["torch.distributed.run", "--standalone", f"--nproc_per_node={num_ranks}"]
+    launcher += ["--log-dir", str(folder / _LAUNCHER_LOGS), "-m"]
+    command = [sys.executable, "-m", *(launcher if num_ranks > 1 else []), _WORKER, *arguments]
+    log = folder / _LOG_FILE
+    if _exit_code(command, log, folder=started_in if started_in and Path(started_in).is_dir() else None) != 0:
+        raise ArenaError("\n".join(["the episodes could not be run again:", *_last_words(log)]))
+
+
+def _exit_code(command: Sequence[str], log: Path, *, folder: str | None) -> int:
+    """Run a program to its end and return its exit code; it is ended, too, by what ends the wait for it."""
+    with (
+        log.open("wb") as stream,
+        subprocess.Popen(  # noqa: S603  this Python, and a module of this package
+            command, cwd=folder, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+        ) as process,
+    ):
+        try:
+            return process.wait()
+        except BaseException:
+            # A launcher ends its ranks when it is asked to end, not when it is killed.
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=_MAX_ENDING_S)
+            process.kill()
+            raise
+
+
+def compare_runs(output_directory: Path, folder: Path, sample: Sample) -> Iterator[VerifiedEpisode]:
+    """Yield, for each episode of a sample, whether it came out the same when it ran again.
+
+    Args:
+        output_directory: The run's folder.
+        folder: Where the sample ran again.
+        sample: Episodes of each job.
+    """
+    first, second = _Run(output_directory), _Run(folder)
+    for job, episodes in sample.items():
+        before, now = first.job(job), second.job(job)
+        for index in episodes:
+            yield _compared(before, now, index)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _JobFiles:
+    """What one run's files say of one job."""
+
+    plan: RunPlan
+    job: PlannedJob
+    attempts: Mapping[int, Attempt]
+    rows: Mapping[int, CommitRow]
+    files: Mapping[int, list[Path]]
+    devices: Mapping[int, str]
+    errors: tuple[str, ...]
+    contents: Contents | None = None
+    plan_because: tuple[str, ...] = ()
+
+    def recording(self, index: int) -> RecordedEpisode | None:
+        """Return the recording of an episode, None if there is none."""
+        row = self.rows[index]
+        if row.checksum is None:
+            return None
+        files = self.files.get(index, [])
+        file = next((file for file in files if read_attributes(file, index).get("checksum") == row.checksum), None)
+        return None if file is None else read_episode(file, index)
+
+    def surroundings(self, index: int) -> dict[str, str]:
+        """Return what an episode's bits may depend on beside its job, as far as the plan and the reports say it."""
+        row = self.rows[index]
+        ran = self.attempts.get(row.attempt, self.plan)
+        device = self.devices.get(row.rank)
+        known = {**ran.versions, "cpu": ran.machine.cpu, "platform": ran.machine.platform}
+        return known if device is None else {**known, "device": torch.device(device).type}
+
+
+class _Run:
+    """The files of a run."""
+
+    def __init__(self, output_directory: Path) -> None:
+        self._directory = output_directory
+        self._plan = read_run_plan(output_directory)
+        attempts = read_attempts(output_directory)[0]
+        self._attempts = {attempt.number: attempt for attempt in attempts}
+        self._contents = {**contents_in_effect(self._plan.jobs, attempts), **read_contents(output_directory)}
+
+    def job(self, name: str) -> _JobFiles:
+        directory = job_directory(self._directory, name)
+        reports, _ = read_job_reports(directory)
+        return _JobFiles(
+            plan=self._plan,
+            job=next(job for job in self._plan.jobs if job.name == name),
+            attempts=self._attempts,
+            rows={row.episode_index: row for row in _rows(self._directory, name)},
+            files=locate_episodes(directory, name)[0],
+            devices={report.rank: report.device for report in reports},
+            errors=tuple(report.error for report in reports if report.error is not None),
+            contents=self._contents.get(name),
+            plan_because=tuple(report.plan_because for report in reports if report.plan_because is not None),
+        )
+
+
+def _last_words(log: Path) -> list[str]:
+    """Return the last lines that the ranks wrote, before what the launcher says of their end."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    of_ranks = list(takewhile(lambda line: _LAUNCHER not in line, lines))
+    return of_ranks[-_LOG_LINES_SHOWN:]
+
+
+def _compared(before: _JobFiles, now: _JobFiles, index: int) -> VerifiedEpisode:
+    row = before.rows[index]
+    verdict = VerifiedEpisode(
+        job=before.job.name,
+        episode_index=index,
+        num_steps=row.episode_length,
+        contents=_other_contents(before.contents, now.contents),
+    )
+    if index not in now.rows:
+        return dataclasses.replace(verdict, failure="; ".join(now.errors) or "it did not finish")
+    again = now.rows[index]
+    surroundings = before.surroundings(index), now.surroundings(index)
+    try:
+        recorded, found = before.recording(index), now.recording(index)
+    except StorageError as error:
+        # That the files are not whole has been told; the other episodes are still worth comparing.
+        return dataclasses.replace(verdict, unreadable=first_line(error))
+    difference = None
+    if recorded is not None and found is not None:
+        surroundings[0].update(recorded.provenance)
+        surroundings[1].update(found.provenance)
+        difference = first_difference(recorded, found)
+    difference = difference or _difference_of_rows(row, again)
+    return dataclasses.replace(
+        verdict,
+        compares_arrays=recorded is not None and found is not None,
+        difference=difference,
+        explanation=None if difference is None else _explanation(before, now, difference, verdict.contents),
+        surroundings=named_differences(*surroundings),
+    )
+
+
+def _other_contents(before: Contents | None, now: Contents | None) -> tuple[str, ...]:
+    if before is None or now is None:
+        return ()
+    # The conditions of a sample are taken from the run itself.
+    differences = differences_of_contents(before, now)
+    return tuple(f"{what} {how}" for what, how in differences if what != SAVED_CONDITIONS)
+
+
+def _difference_of_rows(row: CommitRow, again: CommitRow) -> Difference | None:
+    """Return the first thing in which the commit lines of an episode differ, other than when and where it ran."""
+    for name in ("episode_seed", "variations", "language_instruction"):
+        before, now = (json_line(getattr(each, name)) for each in (row, again))
+        if before != now:
+            field = "conditions" if name == "variations" else name
+            return Difference(field=field, recorded=before, found=now, at_start=True)
+    if row.episode_length != again.episode_length:
+        return Difference(field="num_samples", recorded=str(row.episode_length), found=str(again.episode_length))
+    return result_difference(_results(row), _results(again))
+
+
+def _results(row: CommitRow) -> dict[str, Any]:
+    return {**dataclasses.asdict(row), "metrics": json_line(row.metrics)}
+
+
+def _explanation(before: _JobFiles, now: _JobFiles, difference: Difference, contents: Sequence[str]) -> str | None:
+    """Return why an episode may go otherwise this time, where the difference could come from that."""
+    if contents:
+        return "expected: something else ran than was run"
+    comes_from_actions = difference.field == ACTIONS or (difference.step is None and not difference.at_start)
+    if not comes_from_actions:
+        return None
+    policy = resolve_policy_class(before.job.policy_type)
+    reasons = []
+    deterministic = bool(before.plan.settings.get("deterministic"))
+    if before.job.num_envs != now.job.num_envs and not policy.batch_invariant and not deterministic:
+        reasons.append("expected: this policy's answers may change with num_envs; run with --deterministic")
+    if not policy.reproducible and not before.plan_because:
+        reasons.append("this policy does not say that it is reproducible")
+    reasons += dict.fromkeys([*before.plan_because, *now.plan_because])
+    return "; ".join(reasons) or None
+
+
+def _rows(output_directory: Path, job: str) -> tuple[CommitRow, ...]:
+    return read_commits(job_directory(output_directory, job), job).rows

@@ -1,0 +1,1 @@
+"""Rotations and inverse kinematics for batches."""

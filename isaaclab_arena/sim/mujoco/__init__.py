@@ -1,0 +1,1 @@
+"""Physics by MuJoCo on the CPU."""

@@ -1,0 +1,177 @@
+"""CPU physics: MuJoCo's own batch of simulations, stepped on a thread pool."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+
+import mujoco
+import numpy as np
+import torch
+from mujoco import batch as mujoco_batch
+
+from isaaclab_arena.sim.backend import Backend, StartState
+from isaaclab_arena.sim.model_changes import ModelChange, changed_rows
+from isaaclab_arena.sim.model_names import model_names, model_sha256
+from isaaclab_arena.sim.start_states import write_starts
+
+# Bad positions, velocities, accelerations and controls, which MuJoCo numbers in this order.
+_BAD_STATE_WARNINGS = slice(int(mujoco.mjtWarning.mjWARN_BADQPOS), int(mujoco.mjtWarning.mjWARN_BADCTRL) + 1)
+_NO_STAGE = int(mujoco.mjtStage.mjSTAGE_NONE)
+_VELOCITY_STAGE = int(mujoco.mjtStage.mjSTAGE_VEL)
+
+
+class MujocoBackend(Backend):
+    """Worlds of a model on CPU threads, bit for bit what a loop over `mujoco.MjData` gives.
+
+    Args:
+        model: The compiled model; the batch keeps a copy.
+        num_envs: Number of worlds.
+        num_threads: Threads that share them.
+    """
+
+    reproducible = True
+
+    def __init__(self, model: mujoco.MjModel, *, num_envs: int, num_threads: int = 1) -> None:
+        _stop_mujoco_writing_logs()
+        self.model = model
+        self.batch = mujoco_batch.Batch(model, num_envs, num_threads)
+        self.num_envs = num_envs
+        self.device = torch.device("cpu")
+        self.physics_dt = float(model.opt.timestep)
+        self.names = model_names(model)
+        self.qpos, self.qvel, self.ctrl = self.live_field("qpos"), self.live_field("qvel"), self.live_field("ctrl")
+        self.xpos, self.xquat = self.live_field("xpos"), self.live_field("xquat")
+        self.site_xpos, self.sensordata = self.live_field("site_xpos"), self.live_field("sensordata")
+        self._shown: mujoco.MjData | None = None
+        self._shown_model: mujoco.MjModel | None = None
+        self._varied: dict[str, np.ndarray] = {}
+        self._diverged = np.zeros(num_envs, bool)
+        self.diverged = torch.from_numpy(self._diverged)
+        self._warm_start = self.batch.bind("qacc_warmstart")
+        self._start_fields = {name: self.batch.bind(name) for name in ("qpos", "qvel", "ctrl", "mocap_pos")}
+        self._qpos, self._qvel = self._start_fields["qpos"], self._start_fields["qvel"]
+        self._num_warnings = self.batch.warning[:, _BAD_STATE_WARNINGS, 1]
+        self._warnings_at_reset = self._num_warnings.copy()
+
+    def reset(self, env_ids: torch.Tensor, starts: Sequence[StartState]) -> None:
+        """Put the named worlds into their start states; see `Backend.reset`."""
+        ids = env_ids.numpy()
+        self.batch.reset(ids, stage=_NO_STAGE)
+        write_starts(starts, self.names, self._start_fields, ids)
+        self._diverged[ids] = False
+        self._warnings_at_reset[ids] = self._num_warnings[ids]
+        self._forward(ids)
+
+    def step(self, env_ids: torch.Tensor, num_substeps: int) -> None:
+        """Advance the named worlds; one that MuJoCo gives up on is marked in ``diverged``."""
+        ids = env_ids.numpy()
+        if ids.size == 0:
+            return
+        try:
+            self.batch.step(None if ids.size == self.num_envs else ids, num_substeps, _VELOCITY_STAGE)
+        except mujoco_batch.SimulationError as error:
+            self._diverged[error.ids] = True
+        self._mark_diverged()
+
+    def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
+        """Give the named worlds values of the model of their own; see `Backend.vary`."""
+        ids = env_ids.numpy()
+        fields = {change.field for own in changes for change in own}
+        self._varied |= {name: self.batch.expand(name) for name in sorted(fields - self._varied.keys())}
+        for name, values in self._varied.items():
+            values[ids] = getattr(self.model, name)
+        for changed in changed_rows(changes):
+            field = self._varied[changed.field]
+            field[ids[changed.worlds], changed.row] = changed.values.reshape(-1, *field.shape[2:])
+        if self._varied:
+            self.batch.set_const(ids)
+
+    def model_field(self, name: str) -> np.ndarray:
+        """Return a field of the model in every world, copied. Shape: (num_envs, ...)."""
+        own = self.batch.expanded(name)
+        shared = getattr(self.model, name)
+        return np.array(np.broadcast_to(shared, (self.num_envs, *shared.shape)) if own is None else own)
+
+    def jacobian(self, body: str, site: str) -> torch.Tensor:
+        """Return a site's Jacobian. Shape: (num_envs, 6, nv)."""
+        points = self.site_xpos[:, self.names.sites[site]].numpy()
+        translation, rotation = self.batch.jac(self.names.bodies[body], points)
+        return torch.from_numpy(np.concatenate((translation, rotation), axis=1))
+
+    def live_field(self, name: str) -> torch.Tensor:
+        """Return a view of a field of `mujoco.MjData` in every world, as of its last call. Shape: (num_envs, ...)."""
+        with warnings.catch_warnings():
+            # Derived fields are read-only arrays, and torch has no read-only tensors; nobody writes to these.
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            return torch.from_numpy(self.batch.bind(name))
+
+    def integration_state(self, env_id: int) -> np.ndarray:
+        """Return a world's mjSTATE_INTEGRATION, copied. Shape: (state_size,), float64."""
+        return self.batch.state[env_id].copy()
+
+    def set_integration_state(self, env_id: int, state: np.ndarray) -> None:
+        """Continue a world from an mjSTATE_INTEGRATION. Shape: (state_size,)."""
+        self.batch.state[env_id] = state
+        self._forward(np.array([env_id]))
+
+    def snapshot(self) -> Mapping[str, torch.Tensor]:
+        """Return all worlds' states and all that can be read of them; see `Backend.snapshot`."""
+        state = torch.from_numpy(self.batch.state.copy())
+        return {"state": state, "diverged": self.diverged.clone(), **{n: t.clone() for n, t in self._derived().items()}}
+
+    def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor]) -> None:
+        """Put all worlds where they were; see `Backend.restore_snapshot`."""
+        self.batch.state[:] = snapshot["state"].numpy()
+        self.diverged.copy_(snapshot["diverged"])
+        self._forward(np.flatnonzero(~self._diverged))
+        self._warnings_at_reset[:] = self._num_warnings
+        # A forward pass renews what contact sensors say, and they are to say what they said after the last step.
+        for name, tensor in self._derived().items():
+            tensor.copy_(snapshot[name])
+
+    def _derived(self) -> Mapping[str, torch.Tensor]:
+        return {"xpos": self.xpos, "xquat": self.xquat, "site_xpos": self.site_xpos, "sensordata": self.sensordata}
+
+    def model_digest(self) -> str:
+        """Return the SHA-256 of the compiled model."""
+        return model_sha256(self.model)
+
+    def engine(self) -> str:
+        """Return MuJoCo's version."""
+        return f"mujoco {mujoco.__version__}"
+
+    def visible_world(self, env_id: int) -> tuple[mujoco.MjModel, mujoco.MjData]:
+        """Return a world's model and its state with current poses of everything visible; good until the next call."""
+        if self._shown is None:
+            self._shown = mujoco.MjData(self.model)
+        data = self.batch.get_data(env_id, self._shown)
+        varied = any(self.batch.expanded(name) is not None for name in mujoco_batch.MODEL_FIELDS)
+        if varied:
+            self._shown_model = self.batch.get_model(env_id, self._shown_model)
+        model = self.model if self._shown_model is None else self._shown_model
+        mujoco.mj_kinematics(model, data)
+        mujoco.mj_comPos(model, data)
+        mujoco.mj_camlight(model, data)
+        return model, data
+
+    def _forward(self, ids: np.ndarray) -> None:
+        # A forward pass overwrites the warm start, and a world that continues from a stored state needs the stored one.
+        kept = self._warm_start[ids].copy()
+        try:
+            self.batch.forward(ids)
+        except mujoco_batch.SimulationError as error:
+            self._diverged[error.ids] = True
+        self._warm_start[ids] = kept
+
+    def _mark_diverged(self) -> None:
+        # A row that rests has the same numbers as when it was last looked at, so all rows can be looked at together.
+        # A sum is finite if every number is; that of finite numbers overflows only far beyond what MuJoCo calls bad.
+        finite = np.isfinite(self._qpos.sum(axis=1) + self._qvel.sum(axis=1))
+        self._diverged |= ~finite | (self._num_warnings != self._warnings_at_reset).any(axis=1)
+
+
+def _stop_mujoco_writing_logs() -> None:
+    # MuJoCo writes MUJOCO_LOG.TXT into the working directory and prints into the live display whenever a world breaks
+    # down, which `diverged` reports already.
+    config = mujoco.MjLogConfig.get()
+    config.logto_file, config.logto_console = False, False
+    config.set()

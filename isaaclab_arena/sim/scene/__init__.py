@@ -1,0 +1,1 @@
+"""Scenes, robots and poses as MuJoCo models."""

@@ -1,0 +1,40 @@
+"""What a machine that is not an arm on a table is called, and what actions ask of it."""
+
+from dataclasses import dataclass
+
+from isaaclab_arena.sim.scene.scene import CameraPose
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """A cart, a quadruped, a humanoid, as it stands in the scene.
+
+    An action has one number per actuator. The actuator's control is ``default_control + action_scale * action``: with
+    position actuators a joint target about the default posture, Isaac Lab's ``JointPositionAction``; with motors a
+    share of the greatest force.
+
+    Attributes:
+        name: Registered name, for example ``go1``.
+        asset: Its MJCF file, relative to the package's assets or absolute.
+        root_body: The body that everything else hangs on.
+        free_joint: The root's free joint, None for a machine that is fixed to the floor.
+        joints: Its other joints, in the order of observations.
+        default_joint_position: Their positions in the default posture [rad or m].
+        actuators: Its actuators, in the order of actions.
+        default_control: Control of each that a zero action asks for.
+        action_scale: What an action of 1 adds to each [rad, N or Nm].
+        action_bound: Largest absolute value of an action; what is beyond counts as it.
+        viewport: From where a person watches it.
+    """
+
+    name: str
+    asset: str
+    root_body: str
+    free_joint: str | None
+    joints: tuple[str, ...]
+    default_joint_position: tuple[float, ...]
+    actuators: tuple[str, ...]
+    default_control: tuple[float, ...]
+    action_scale: tuple[float, ...]
+    action_bound: float
+    viewport: CameraPose

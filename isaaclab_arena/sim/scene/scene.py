@@ -1,0 +1,162 @@
+"""Scenes put together from parts: one MJCF file each, compiled into one model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import mujoco
+import numpy as np
+
+ASSETS = Path(__file__).resolve().parents[2] / "assets"
+
+_FOUND = 1 << int(mujoco.mjtConDataField.mjCONDATA_FOUND)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartFrame:
+    """Something fixed to a body of a part, which its file does not hold.
+
+    Attributes:
+        name: Name of the body that is added, with a site of the same name at its origin; or of the camera.
+        body: The body that carries it, as the file calls it.
+        position: Where it is in that body [m].
+        quaternion: How it is turned.
+        camera_fovy_deg: Vertical field of view of a camera, None for a frame.
+    """
+
+    name: str
+    body: str
+    position: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    quaternion: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
+    camera_fovy_deg: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CameraPose:
+    """Where a camera of the scene stands instead of where the scene's file puts it.
+
+    Attributes:
+        name: The camera.
+        position: Where it is [m].
+        target: The point that it looks at, not straight above or below it [m].
+        fovy_deg: Its vertical field of view.
+        follows: The body, at rest at the origin and not turned, that it moves along with, looking the same way.
+    """
+
+    name: str
+    position: tuple[float, float, float]
+    target: tuple[float, float, float]
+    fovy_deg: float
+    follows: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScenePart:
+    """One MJCF file in a scene. Everything in it is called ``<prefix>/<its name in the file>``.
+
+    Attributes:
+        prefix: The part's role, for example ``robot`` or ``object``.
+        asset: Path of the file, relative to the package's assets or absolute.
+        position: Where the part's origin is put [m].
+        quaternion: How it is turned.
+        frames: What is fixed to its bodies besides what the file holds.
+        gravity_compensation: Whether none of its bodies feels its weight.
+    """
+
+    prefix: str
+    asset: str
+    position: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    quaternion: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
+    frames: tuple[PartFrame, ...] = ()
+    gravity_compensation: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContactSensor:
+    """Whether anything of one body touches anything of another, as a named sensor.
+
+    Attributes:
+        name: Name of the sensor.
+        body: First body, with everything that hangs on it.
+        other: Second body, likewise; or a geom, if ``other_is_geom``.
+        other_is_geom: Whether ``other`` names a single geom.
+    """
+
+    name: str
+    body: str
+    other: str
+    other_is_geom: bool = False
+
+
+def compose_scene(
+    scene: str,
+    parts: Sequence[ScenePart],
+    contact_sensors: Sequence[ContactSensor] = (),
+    cameras: Sequence[CameraPose] = (),
+) -> mujoco.MjModel:
+    """Compile a scene with its parts attached.
+
+    Args:
+        scene: Path of the scene's MJCF file, relative to the package's assets or absolute; its options hold.
+        parts: What is put into it.
+        contact_sensors: Contacts that tasks want to know of.
+        cameras: Cameras of the scene that stand elsewhere.
+    """
+    spec = mujoco.MjSpec.from_file(str(ASSETS / scene))
+    for part in parts:
+        frame = spec.worldbody.add_frame(pos=part.position, quat=part.quaternion)
+        spec.attach(_part_spec(part), prefix=f"{part.prefix}/", frame=frame)
+    for camera in cameras:
+        _place_camera(spec, camera)
+    for sensor in contact_sensors:
+        spec.add_sensor(
+            name=sensor.name,
+            type=mujoco.mjtSensor.mjSENS_CONTACT,
+            objtype=mujoco.mjtObj.mjOBJ_XBODY,
+            objname=sensor.body,
+            reftype=mujoco.mjtObj.mjOBJ_GEOM if sensor.other_is_geom else mujoco.mjtObj.mjOBJ_XBODY,
+            refname=sensor.other,
+            intprm=[_FOUND, 0, 1],
+        )
+    return spec.compile()
+
+
+def _part_spec(part: ScenePart) -> mujoco.MjSpec:
+    spec = mujoco.MjSpec.from_file(str(ASSETS / part.asset))
+    # A keyframe holds the positions of one model and would not fit those of the scene.
+    for key in list(spec.keys):
+        spec.delete(key)
+    if part.gravity_compensation:
+        for body in spec.bodies[1:]:
+            body.gravcomp = 1
+    for frame in part.frames:
+        body = spec.body(frame.body)
+        if frame.camera_fovy_deg is not None:
+            body.add_camera(name=frame.name, pos=frame.position, quat=frame.quaternion, fovy=frame.camera_fovy_deg)
+        else:
+            tool = body.add_body(name=frame.name, pos=frame.position, quat=frame.quaternion)
+            tool.add_site(name=frame.name, group=4)
+    return spec
+
+
+def _place_camera(spec: mujoco.MjSpec, pose: CameraPose) -> None:
+    camera = spec.camera(pose.name)
+    if camera is None:
+        return
+    backward = np.subtract(pose.position, pose.target)
+    right = np.cross((0.0, 0.0, 1.0), backward)
+    axes = np.stack([right, np.cross(backward, right), backward], axis=1)
+    quaternion = np.zeros(4)
+    mujoco.mju_mat2Quat(quaternion, (axes / np.linalg.norm(axes, axis=0)).ravel())
+    camera.pos, camera.quat, camera.fovy = pose.position, quaternion, pose.fovy_deg
+    camera.alt.type = mujoco.mjtOrientation.mjORIENTATION_QUAT
+    if pose.follows is not None:
+        spec.delete(camera)
+        body = spec.body(pose.follows)
+        body.add_camera(
+            name=pose.name,
+            mode=mujoco.mjtCamLight.mjCAMLIGHT_TRACK,
+            pos=np.subtract(pose.position, body.pos),
+            quat=quaternion,
+            fovy=pose.fovy_deg,
+        )

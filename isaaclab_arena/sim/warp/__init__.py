@@ -1,0 +1,1 @@
+"""Physics and cameras by MuJoCo-Warp; the only room that imports Warp."""

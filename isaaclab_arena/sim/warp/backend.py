@@ -1,0 +1,379 @@
+"""GPU physics: MuJoCo-Warp, with all worlds resident on one device; on the CPU it serves to be compared with MuJoCo."""
+
+import copy
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+import mujoco
+import mujoco_warp
+import numpy as np
+import torch
+import warp
+
+from isaaclab_arena.errors import EnvironmentBuildError
+from isaaclab_arena.sim.backend import Backend, StartState
+from isaaclab_arena.sim.math.rotation import rotate
+from isaaclab_arena.sim.model_changes import ModelChange
+from isaaclab_arena.sim.model_names import model_names, model_sha256
+from isaaclab_arena.sim.warp.buffers import (
+    LEFT_OUT,
+    BufferSizes,
+    RoomUsed,
+    lacks_room,
+    make_data,
+    probed_sizes,
+    room_used,
+    sizes_for,
+    with_more_room,
+)
+from isaaclab_arena.sim.warp.kernels import one_compiler_at_a_time, warp_device, warp_turn
+from isaaclab_arena.sim.warp.model import VariedModel
+from isaaclab_arena.sim.warp.starts import StartSender
+
+_LOG = logging.getLogger(__name__)
+_LARGEST = 1e10
+"""MuJoCo's mjMAXVAL: what is beyond counts as broken down."""
+
+_STATE = ("time", "qpos", "qvel", "act", "qacc_warmstart", "ctrl", "mocap_pos", "mocap_quat")
+"""What a world's future depends on."""
+_DERIVED = ("xpos", "xquat", "site_xpos", "sensordata")
+_MOST_GROWTHS = 12
+_INTEGRATION = int(mujoco.mjtState.mjSTATE_INTEGRATION)
+
+
+class WarpBackend(Backend):
+    """Worlds of a model on one device, in single precision.
+
+    They agree with `MujocoBackend` to what single precision and another order of operations leave; see the tests of
+    parity. A world that breaks down is put back to the model's default state, so that it cannot trouble others.
+
+    Args:
+        model: The compiled model.
+        num_envs: Number of worlds.
+        device: ``cuda:<index>``, or ``cpu``.
+        deterministic: Whether the same run gives the same numbers on a GPU too, at some cost.
+        sizes: Room for contacts and constraints to begin with; measured by default.
+
+    Raises:
+        EnvironmentBuildError: If MuJoCo-Warp cannot simulate the model.
+    """
+
+    renders = True
+
+    def __init__(
+        self,
+        model: mujoco.MjModel,
+        *,
+        num_envs: int,
+        device: torch.device,
+        deterministic: bool = False,
+        sizes: BufferSizes | None = None,
+    ) -> None:
+        self.model = model
+        self.num_envs = num_envs
+        self.device = device
+        self.reproducible = deterministic or device.type == "cpu"
+        self.physics_dt = float(model.opt.timestep)
+        self.names = model_names(model)
+        self._has_early_sensors = bool((model.sensor_needstage < int(mujoco.mjtStage.mjSTAGE_ACC)).any())
+        self.sizes = sizes or probed_sizes(model)
+        self._warp_device = warp_device(device)
+        self._stream = warp.Stream(self._warp_device) if self._warp_device.is_cuda else None
+        self._graphs: dict[str, warp.Graph | None] = {}
+        with one_compiler_at_a_time(), warp_turn(self._warp_device):
+            self._model = _put_model(model, deterministic=deterministic)
+            self._varied = VariedModel(model, self._model, num_envs)
+            self._data = make_data(model, num_envs, self.sizes)
+            self.qpos, self.qvel, self.ctrl = (self._view(name) for name in ("qpos", "qvel", "ctrl"))
+            self.xpos, self.xquat = self._view("xpos"), self._view("xquat")
+            self.site_xpos, self.sensordata = self._view("site_xpos"), self._view("sensordata")
+            self._overflow = self._view("overflow")
+            self._state = {name: self._view(name) for name in _STATE}
+            self._at_rest = {name: tensor[:1].clone() for name, tensor in self._state.items()}
+            self._starts = StartSender(self.names, self._at_rest)
+            self.diverged = torch.zeros(num_envs, dtype=torch.bool, device=device)
+            # The first call compiles what it needs.
+            self._substeps(1)
+        self._put_back(torch.ones_like(self.diverged))
+        self._forward()
+        self._scratch = mujoco.MjData(model)
+        self._shown_model: mujoco.MjModel | None = None
+
+    def reset(self, env_ids: torch.Tensor, starts: Sequence[StartState]) -> None:
+        """Put the named worlds into their start states; see `Backend.reset`."""
+        env_ids = env_ids.to(self.device)
+        for name, values in self._starts.send(starts).items():
+            self._state[name][env_ids] = values
+        self.diverged[env_ids] = False
+        self._renew(env_ids)
+
+    def step(self, env_ids: torch.Tensor, num_substeps: int) -> None:
+        """Advance the named worlds; one that breaks down is marked in ``diverged``."""
+        if env_ids.numel() == 0:
+            return
+        moved = torch.zeros_like(self.diverged)
+        moved[env_ids] = True
+        before = {name: tensor.clone() for name, tensor in (self._state | {"sensordata": self.sensordata}).items()}
+        self._run_with_room(partial(self._substeps, num_substeps), before)
+        if env_ids.numel() < self.num_envs:
+            self._restore(before, ~moved)
+        self._mark_diverged(moved)
+        self._derive()
+
+    def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
+        """Give the named worlds values of the model of their own; see `Backend.vary`."""
+        if self._varied.vary(env_ids.to(self.device), changes):
+            # Arrays that were made anew are not those of the graphs.
+            self._graphs.clear()
+        if self._varied.fields:
+            with self.warp_work(), self._first_time_alone("constants"):
+                mujoco_warp.set_const(self._model, self._data)
+                mujoco_warp.kinematics(self._model, self._data)
+            self._place_static_geoms()
+
+    def model_field(self, name: str) -> np.ndarray:
+        """Return a field of the model in every world, copied. Shape: (num_envs, ...)."""
+        return self._varied.field(name)
+
+    def jacobian(self, body: str, site: str) -> torch.Tensor:
+        """Return a site's Jacobian. Shape: (num_envs, 6, nv)."""
+        found = torch.zeros((2, self.num_envs, 3, self.model.nv), dtype=torch.float32, device=self.device)
+        points = self.site_xpos[:, self.names.sites[site]].contiguous()
+        bodies = torch.full((self.num_envs,), self.names.bodies[body], dtype=torch.int32, device=self.device)
+        with self.warp_work(), self._first_time_alone("jacobian"):
+            mujoco_warp.jac(
+                self._model,
+                self._data,
+                warp.from_torch(found[0]),
+                warp.from_torch(found[1]),
+                warp.from_torch(points, dtype=warp.vec3),
+                warp.from_torch(bodies),
+            )
+        return torch.cat((found[0], found[1]), dim=1)
+
+    def integration_state(self, env_id: int) -> np.ndarray:
+        """Return a world's mjSTATE_INTEGRATION, copied. Shape: (state_size,), float64."""
+        data = self._on_host(env_id)
+        state = np.empty(mujoco.mj_stateSize(self.model, _INTEGRATION))
+        mujoco.mj_getState(self.model, data, state, _INTEGRATION)
+        return state
+
+    def set_integration_state(self, env_id: int, state: np.ndarray) -> None:
+        """Continue a world from an mjSTATE_INTEGRATION. Shape: (state_size,)."""
+        mujoco.mj_setState(self.model, self._scratch, state, _INTEGRATION)
+        for name, tensor in self._state.items():
+            value = np.asarray(getattr(self._scratch, name), dtype=np.float32)
+            tensor[env_id] = torch.from_numpy(value.reshape(tensor.shape[1:])).to(self.device)
+        self._renew(torch.tensor([env_id], device=self.device))
+
+    def snapshot(self) -> Mapping[str, torch.Tensor]:
+        """Return all worlds' states and all that can be read of them; see `Backend.snapshot`."""
+        kept = {name: tensor.clone() for name, tensor in self._state.items()}
+        derived = {name: getattr(self, name).clone() for name in _DERIVED}
+        return {**kept, **derived, "diverged": self.diverged.clone()}
+
+    def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor]) -> None:
+        """Put all worlds where they were; see `Backend.restore_snapshot`."""
+        for name, tensor in self._state.items():
+            tensor.copy_(snapshot[name])
+        self.diverged.copy_(snapshot["diverged"])
+        self._derive()
+        for name in _DERIVED:
+            getattr(self, name).copy_(snapshot[name])
+
+    def model_digest(self) -> str:
+        """Return the SHA-256 of the compiled model."""
+        return model_sha256(self.model)
+
+    def engine(self) -> str:
+        """Return MuJoCo-Warp's version and device."""
+        return f"mujoco_warp {mujoco_warp.__version__} on {self.device}"
+
+    def visible_world(self, env_id: int) -> tuple[mujoco.MjModel, mujoco.MjData]:
+        """Return a world's model and its state with current poses of everything visible; good until the next call."""
+        model = self.model
+        if self._varied.fields:
+            self._shown_model = model = self._shown_model or copy.copy(self.model)
+            for name in self._varied.fields:
+                getattr(model, name)[:] = self.model_field(name)[env_id]
+        data = self._on_host(env_id)
+        mujoco.mj_kinematics(model, data)
+        mujoco.mj_comPos(model, data)
+        mujoco.mj_camlight(model, data)
+        return model, data
+
+    @contextmanager
+    def warp_work(self) -> Iterator[None]:
+        """Let Warp work on this backend's device, after what torch was told before and before what it is told next.
+
+        Warp has a stream of its own, because nothing can be captured on the stream that torch uses by default.
+        """
+        if self._stream is None:
+            with warp_turn(self._warp_device):
+                yield
+            return
+        torch_stream = warp.stream_from_torch(torch.cuda.current_stream(self.device))
+        self._stream.wait_stream(torch_stream)
+        with warp_turn(self._warp_device), warp.ScopedStream(self._stream, sync_enter=False):
+            yield
+        torch_stream.wait_stream(self._stream)
+
+    @property
+    def warp_worlds(self) -> tuple[mujoco_warp.Model, mujoco_warp.Data]:
+        """The worlds as MuJoCo-Warp has them, good until the next call of `step` or `vary`."""
+        return self._model, self._data
+
+    def _run_with_room(self, run: Callable[[], None], before: Mapping[str, torch.Tensor]) -> None:
+        """Do something with all worlds, and again with more room where something did not fit.
+
+        Args:
+            run: What is done.
+            before: What is put back before it is done again.
+        """
+        for _ in range(_MOST_GROWTHS):
+            self._overflow.zero_()
+            run()
+            used = room_used(self._data)
+            if used.missed & LEFT_OUT:
+                self._refuse_what_cannot_fit(used.missed)
+            if not lacks_room(self._data, used):
+                return
+            self._grow(used)
+            self._restore(before, torch.ones_like(self.diverged))
+        raise EnvironmentBuildError(
+            f"contacts and constraints of this scene do not fit, not even {self.sizes.contacts} contacts and "
+            f"{self.sizes.constraints} constraints to a world; use the backend 'mujoco', or fewer environments"
+        )
+
+    def _refuse_what_cannot_fit(self, missed: int) -> None:
+        names = mujoco_warp.OverflowType(missed & LEFT_OUT)
+        raise EnvironmentBuildError(
+            f"MuJoCo-Warp left out contacts ({names!r}), for which it cannot make room; use the backend 'mujoco'"
+        )
+
+    def _grow(self, used: RoomUsed) -> None:
+        before, self.sizes = self.sizes, sizes_for(used, self.sizes, num_envs=self.num_envs)
+        _LOG.info(
+            "room for contacts grows from %d to %d, for constraints from %d to %d to a world",
+            before.contacts,
+            self.sizes.contacts,
+            before.constraints,
+            self.sizes.constraints,
+        )
+        self._graphs.clear()
+        with one_compiler_at_a_time(), warp_turn(self._warp_device):
+            self._data = with_more_room(self.model, self._data, self.sizes)
+
+    def _substeps(self, number: int) -> None:
+        """Make physics steps in all worlds."""
+
+        def launch() -> None:
+            for _ in range(number):
+                mujoco_warp.step(self._model, self._data)
+
+        self._replay(f"{number} steps", launch)
+
+    def _forward(self) -> None:
+        """Compute all that follows from the state of all worlds."""
+        self._replay("forward", lambda: mujoco_warp.forward(self._model, self._data))
+
+    def _derive(self) -> None:
+        """Bring poses up to date with the state; contact sensors keep what they said after the last physics step."""
+
+        def launch() -> None:
+            mujoco_warp.fwd_kinematics(self._model, self._data)
+            if self._has_early_sensors:
+                mujoco_warp.sensor_pos(self._model, self._data)
+                mujoco_warp.com_vel(self._model, self._data)
+                mujoco_warp.sensor_vel(self._model, self._data)
+
+        self._replay("derive", launch)
+
+    def _replay(self, kind: str, launch: Callable[[], None]) -> None:
+        """Launch kernels that always do the same, on a GPU as one CUDA graph from the second time on.
+
+        The first time compiles what is needed, which a graph under capture could not.
+        """
+        with self.warp_work():
+            graph = self._graphs.get(kind)
+            if graph is None and kind in self._graphs and self._stream is not None:
+                with warp.ScopedCapture(device=self._warp_device, stream=self._stream) as capture:
+                    launch()
+                graph = self._graphs[kind] = capture.graph
+            if graph is not None:
+                warp.capture_launch(graph, stream=self._stream)
+            else:
+                with self._first_time_alone(kind):
+                    launch()
+
+    @contextmanager
+    def _first_time_alone(self, kind: str) -> Iterator[None]:
+        """Let other ranks wait while kernels are launched for the first time, which may compile them."""
+        if kind in self._graphs:
+            yield
+            return
+        with one_compiler_at_a_time():
+            yield
+        self._graphs[kind] = None
+
+    def _renew(self, env_ids: torch.Tensor) -> None:
+        """Compute all that follows from the state of some worlds, and leave the others' sensors and warm starts."""
+        others = torch.ones_like(self.diverged)
+        others[env_ids] = False
+        sensors, warm_start = self.sensordata.clone(), self._state["qacc_warmstart"].clone()
+        self._run_with_room(self._forward, {"qacc_warmstart": warm_start})
+        self._restore({"sensordata": sensors}, others)
+        self._state["qacc_warmstart"].copy_(warm_start)
+
+    def _restore(self, kept: Mapping[str, torch.Tensor], rows: torch.Tensor) -> None:
+        for name, values in kept.items():
+            tensor = self.sensordata if name == "sensordata" else self._state[name]
+            if values.numel():
+                tensor.copy_(torch.where(_like(rows, values), values, tensor))
+
+    def _put_back(self, rows: torch.Tensor) -> None:
+        self._restore({name: value.expand_as(self._state[name]) for name, value in self._at_rest.items()}, rows)
+
+    def _mark_diverged(self, moved: torch.Tensor) -> None:
+        numbers = torch.cat((self.qpos, self.qvel, self._state["qacc_warmstart"], self._state["act"]), dim=1)
+        broken = moved & ~(numbers.abs() < _LARGEST).all(dim=1)
+        self.diverged |= broken
+        self._put_back(broken)
+
+    def _place_static_geoms(self) -> None:
+        """Put geoms of bodies that never move where a variation wants them: MuJoCo-Warp does so once, at the start."""
+        static = torch.from_numpy(np.flatnonzero(self.model.body_weldid[self.model.geom_bodyid] == 0)).to(self.device)
+        bodies = torch.from_numpy(self.model.geom_bodyid).to(self.device)[static].long()
+        positions = warp.to_torch(self._model.geom_pos)[:, static].expand(self.num_envs, -1, -1)
+        self._view("geom_xpos")[:, static] = self.xpos[:, bodies] + rotate(self.xquat[:, bodies], positions)
+
+    def _view(self, name: str) -> torch.Tensor:
+        return warp.to_torch(getattr(self._data, name))
+
+    def _on_host(self, env_id: int) -> mujoco.MjData:
+        data = self._scratch
+        for name, tensor in self._state.items():
+            value = tensor[env_id].cpu().numpy()
+            if name == "time":
+                data.time = float(value)
+            else:
+                getattr(data, name)[:] = value
+        return data
+
+
+def _put_model(model: mujoco.MjModel, *, deterministic: bool) -> mujoco_warp.Model:
+    try:
+        put = mujoco_warp.put_model(model)
+    except NotImplementedError as error:
+        raise EnvironmentBuildError(f"MuJoCo-Warp cannot simulate this scene: {error}; use backend 'mujoco'") from error
+    # What does not fit is looked after here, and not printed by a kernel.
+    put.opt.warn_overflow = 0
+    if deterministic:
+        put.opt.deterministic = int(mujoco_warp.DeterminismType.ALL)
+    return put
+
+
+def _like(rows: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    return rows.reshape(-1, *(1 for _ in values.shape[1:]))

@@ -1,0 +1,46 @@
+"""A few worlds out of thousands, as a renderer sees them: a film of four episodes must not render four thousand."""
+
+import copy
+
+import mujoco_warp
+import torch
+import warp
+
+from isaaclab_arena.sim.warp.backend import WarpBackend
+from isaaclab_arena.sim.warp.cameras import VISIBLE_FIELDS
+from isaaclab_arena.sim.warp.kernels import one_compiler_at_a_time
+
+_POSES = ("geom_xpos", "geom_xmat", "cam_xpos", "cam_xmat", "light_xpos", "light_xdir")
+
+
+class FewWorlds:
+    """Copies of what is visible of some worlds, on their device.
+
+    Args:
+        backend: All worlds.
+        num_worlds: How many can be shown at once.
+    """
+
+    def __init__(self, backend: WarpBackend, num_worlds: int) -> None:
+        self._backend = backend
+        self.num_worlds = num_worlds
+        with one_compiler_at_a_time(), backend.warp_work():
+            # Nothing ever touches there, and room for contacts would be most of it.
+            self._data = mujoco_warp.make_data(backend.model, nworld=num_worlds, nconmax=1, njmax=1)
+
+    def show(self, env_ids: torch.Tensor) -> tuple[mujoco_warp.Model, mujoco_warp.Data]:
+        """Return worlds as they are now, good until the next call; those behind them are of no interest.
+
+        Args:
+            env_ids: At most ``num_worlds`` of them. Shape: (n,), int64.
+        """
+        model, data = self._backend.warp_worlds
+        for name in _POSES:
+            warp.to_torch(getattr(self._data, name))[: len(env_ids)] = warp.to_torch(getattr(data, name))[env_ids]
+        shown = copy.copy(model)
+        for name in VISIBLE_FIELDS:
+            array = getattr(model, name)
+            if array.shape[0] > 1:
+                own = warp.to_torch(array)[env_ids].contiguous()
+                setattr(shown, name, warp.from_torch(own, dtype=array.dtype))
+        return shown, self._data

@@ -1,0 +1,189 @@
+"""Warp as this package uses it: quiet, on the device that a caller names, its kernels compiled once for all ranks."""
+
+import fcntl
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
+
+import torch
+import warp
+
+from isaaclab_arena.distributed.devices.devices import gpu_address, visible_gpu_count
+from isaaclab_arena.errors import EnvironmentBuildError
+from isaaclab_arena.sim.warp.kernel_times import KERNELS, KernelTimes, module_times
+
+_LOG = logging.getLogger(__name__)
+_LOCK_FILE = "isaaclab_arena.lock"
+_TURN = threading.RLock()
+_NO_DRIVER = b"Could not find or load the NVIDIA CUDA driver"
+
+
+def warp_device(device: torch.device) -> warp.Device:
+    """Return Warp's name for a device of torch, Warp started quietly.
+
+    Raises:
+        EnvironmentBuildError: If that is another GPU than torch's.
+    """
+    _start_warp()
+    found = warp.device_from_torch(device)
+    if device.type == "cuda":
+        check_same_gpu(device, gpu_address(device), str(found.pci_bus_id))
+        _LOG.info("worlds live on %s, which Warp calls %s, at PCI %s", device, found.alias, found.pci_bus_id)
+    return found
+
+
+def check_same_gpu(device: torch.device, torch_address: str, warp_address: str) -> None:
+    """Refuse to simulate on another GPU than networks run on.
+
+    Args:
+        device: Its name in torch.
+        torch_address: Where on the PCI bus torch sees it.
+        warp_address: Where Warp sees the one that has the same index.
+
+    Raises:
+        EnvironmentBuildError: If these are two.
+    """
+    if torch_address.upper() != warp_address.upper():
+        raise EnvironmentBuildError(
+            f"torch's {device} is the GPU at PCI {torch_address}, and Warp's the one at {warp_address}: they count "
+            "GPUs differently; set CUDA_DEVICE_ORDER=PCI_BUS_ID, and CUDA_VISIBLE_DEVICES to one GPU for each rank"
+        )
+
+
+@contextmanager
+def warp_turn(device: warp.Device | str) -> Iterator[None]:
+    """Let this thread use Warp on a device while other threads of the process wait.
+
+    Warp's current device, and the current stream of each device, belong to the whole process. On a GPU the turn is
+    short: it takes only as long as telling the device what to do.
+    """
+    with _TURN, warp.ScopedDevice(device):
+        yield
+
+
+def one_compiler_at_a_time() -> AbstractContextManager[None]:
+    """Let one process of this machine compile Warp's kernels while the others wait and then take what it compiled.
+
+    Within such a block another one changes nothing.
+    """
+    _start_warp()
+    return _COMPILERS.one_at_a_time(Path(str(warp.config.kernel_cache_dir)) / _LOCK_FILE)
+
+
+class _Compilers:
+    """Who may compile: one thread of one process."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._has_waited = False
+
+    @contextmanager
+    def one_at_a_time(self, path: Path) -> Iterator[None]:
+        # The same lock as that of Warp's turn: with two, two threads could each hold one and wait for the other.
+        with _TURN:
+            self._depth += 1
+            try:
+                # Who holds a lock on a file and asks for it once more waits for itself.
+                with self._locked(path) if self._depth == 1 else nullcontext():
+                    yield
+            finally:
+                self._depth -= 1
+
+    @contextmanager
+    def _locked(self, path: Path) -> Iterator[None]:
+        try:
+            lock = path.open("a")
+        except OSError as error:
+            _LOG.debug("no lock on Warp's kernels, so ranks may compile them several times: %s", error)
+            yield
+            return
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._wait_for(lock)
+            yield
+
+    def _wait_for(self, lock: IO[str]) -> None:
+        # The first time may take minutes; later ones are short, for the kernels are there.
+        _LOG.log(
+            logging.DEBUG if self._has_waited else logging.INFO,
+            "waiting until another process has compiled or loaded its kernels",
+        )
+        self._has_waited = True
+        began = time.perf_counter()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        KERNELS.add(KernelTimes(wait_s=time.perf_counter() - began))
+
+
+_COMPILERS = _Compilers()
+
+
+class _Listener:
+    """Warp's log: it goes into this package's, and what it says of kernels is counted."""
+
+    def debug(self, message: str) -> None:
+        _LOG.debug("%s", message)
+
+    def info(self, message: str) -> None:
+        times = module_times(message)
+        KERNELS.add(times)
+        if not times.load_s:
+            _LOG.debug("%s", message)
+
+    def warning(self, message: str, category: type[Warning] | None = None, stacklevel: int = 1) -> None:
+        del category, stacklevel
+        _LOG.debug("%s", message)
+
+    def error(self, message: str) -> None:
+        _LOG.error("Warp: %s", message)
+
+
+def _start_warp() -> None:
+    # On this level Warp tells how long each module of kernels took, and whether it was compiled.
+    warp.config.log_level = warp.LOG_INFO
+    warp.set_logger(_Listener())
+    with _TURN:
+        _initialise()
+
+
+@cache
+def _initialise() -> None:
+    # Where torch sees a GPU, a driver that Warp does not find is worth a line.
+    with nullcontext() if visible_gpu_count() else stderr_without(_NO_DRIVER):
+        warp.init()
+
+
+@contextmanager
+def stderr_without(words: bytes) -> Iterator[None]:
+    """Leave lines out that native code writes to stderr; whatever else is written meanwhile is shown at the end.
+
+    Args:
+        words: What the lines hold.
+    """
+    if sys.stderr is not None:
+        sys.stderr.flush()
+    try:
+        said = TemporaryFile()  # noqa: SIM115  it is closed once stderr is itself again
+        screen = os.dup(2)
+    except OSError:
+        # Without a stderr there is nothing to leave out, and without room for what it says, that is shown.
+        yield
+        return
+    os.dup2(said.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(screen, 2)
+        os.close(screen)
+        with said:
+            said.seek(0)
+            os.write(2, b"".join(line for line in said if words not in line))

@@ -1,0 +1,1 @@
+"""Episodes and datasets as HDF5 files."""

@@ -1,0 +1,215 @@
+"""A recording that is open for reading. It is looked at as if a stranger had made it.
+
+Through h5py's low-level interface: an episode has many small arrays, and the high-level one costs more than HDF5.
+"""
+
+import mmap
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from h5py import h5f, h5i, h5l, h5o  # pyright: ignore[reportAttributeAccessIssue]  compiled, its stubs lack it
+
+from isaaclab_arena.errors import StorageError, first_line
+from isaaclab_arena.storage.atomic import storage_errors
+from isaaclab_arena.storage.hdf5.compressed_image import ZSTD_FILTER, load_zstd
+from isaaclab_arena.storage.hdf5.element_types import template_of
+from isaaclab_arena.storage.hdf5.episode_structure import EpisodeStructure
+from isaaclab_arena.storage.hdf5.reading_budget import ReadingBudget
+from isaaclab_arena.storage.layout import DATA_GROUP, demo_index, demo_name
+from isaaclab_arena.storage.recorded_episode import AttributeValue, checksum, num_samples_of, parsed_mapping
+
+MAX_DEPTH = 16
+
+
+@contextmanager
+def hdf5_errors(doing: str, path: Path) -> Iterator[None]:
+    """Turn what HDF5 raises, of whatever kind, into a `StorageError` that names the file."""
+    try:
+        with storage_errors(doing, path):
+            yield
+    except (RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
+        raise StorageError(f"cannot {doing} {path}: {first_line(error)}") from error
+    except MemoryError as error:
+        # Nothing larger than the file allows was asked for: this machine is short of memory.
+        raise StorageError(f"cannot {doing} {path}: no memory is left") from error
+
+
+@contextmanager
+def opened(path: Path) -> "Iterator[OpenRecording]":
+    """Open for reading."""
+    if not path.is_file():
+        raise StorageError(f"no recording at {path}")
+    with hdf5_errors("read", path), h5py.File(path, "r") as file:
+        yield OpenRecording(file, path)
+
+
+def mapped(path: Path) -> memoryview:
+    """Return the bytes of a file, which nobody writes to any more; the system reads what is looked at."""
+    with path.open("rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+class OpenRecording:
+    """A file of episodes that is open for reading, and what is left of what may be read of it.
+
+    Args:
+        file: The file.
+        path: Where it is.
+
+    Raises:
+        StorageError: If it holds no episodes.
+    """
+
+    def __init__(self, file: h5py.File, path: Path) -> None:
+        self.path = path
+        self._budget = ReadingBudget(path.stat().st_size)
+        data = member(file.id, DATA_GROUP.encode())
+        if not isinstance(data, h5py.h5g.GroupID):
+            raise StorageError(f"{path} is no recording: it has no group /{DATA_GROUP}")
+        self.data = data
+
+    def indices(self) -> list[int]:
+        """Return the indices of all episodes, ascending."""
+        found = (demo_index(name.decode(errors="replace")) for name in _names(self.data))
+        return sorted(index for index in found if index is not None)
+
+    def group(self, episode_index: int) -> h5py.h5g.GroupID:
+        """Return the group of an episode."""
+        group = member(self.data, demo_name(episode_index).encode())
+        if not isinstance(group, h5py.h5g.GroupID):
+            raise StorageError(f"{self.path} holds no {demo_name(episode_index)}")
+        return group
+
+    def address(self, group: h5py.h5g.GroupID) -> int:
+        """Return where in the file a group begins."""
+        return h5o.get_info(group).addr
+
+    def env_args(self) -> Mapping[str, Any]:
+        """Return what describes the environment."""
+        return parsed_mapping(self.attributes(self.data).get("env_args", "{}"), f"{self.path}: env_args")
+
+    def attributes(self, group: h5py.h5g.GroupID) -> dict[str, AttributeValue]:
+        """Return the attributes of a group that are one text or one number."""
+        number = h5py.h5a.get_num_attrs(group)
+        self._budget.spend_members(number, place(group))
+        values = {}
+        for index in range(number):
+            attribute = h5py.h5a.open(group, index=index)
+            value = _scalar(attribute)
+            if value is not None:
+                values[attribute.name.decode(errors="replace")] = value
+        return values
+
+    def attribute(self, group: h5py.h5g.GroupID, name: str) -> AttributeValue | None:
+        """Return an attribute of a group; None if it has none of that name that is one text or one number."""
+        if not h5py.h5a.exists(group, name.encode()):
+            return None
+        return _scalar(h5py.h5a.open(group, name.encode()))
+
+    def verified_attributes(self, episode_index: int) -> dict[str, AttributeValue]:
+        """Return the attributes of an episode whose arrays are what was written."""
+        group = self.group(episode_index)
+        attributes = self.attributes(group)
+        found = checksum(self.arrays(group))
+        if attributes.get("checksum") != found:
+            place = f"/{DATA_GROUP}/{demo_name(episode_index)}"
+            raise StorageError(f"{self.path}: the arrays of {place} are not what was written (checksum {found})")
+        num_samples_of(attributes)
+        return attributes
+
+    def structure(self, group: h5py.h5g.GroupID) -> EpisodeStructure | None:
+        """Return the structure of an episode's group, None if it cannot be one that this program writes."""
+        kinds = {name: (dataset.dtype, dataset.rank) for name, dataset in self.datasets(group)}
+        attributes = []
+        for index in range(h5py.h5a.get_num_attrs(group)):
+            attribute = h5py.h5a.open(group, index=index, index_type=h5py.h5.INDEX_CRT_ORDER)
+            kind = _attribute_dtype(attribute)
+            if kind is None:
+                return None
+            attributes.append((attribute.name.decode(), None if kind.kind in "OS" else kind))
+        arrays = tuple((name, *kinds[name]) for name in sorted(kinds))
+        return EpisodeStructure(
+            arrays=tuple((name, kind) for name, kind, _ in arrays),
+            attributes=tuple(attributes),
+            template=template_of(arrays, tuple(attributes)),
+        )
+
+    def arrays(self, group: h5py.h5g.GroupID) -> dict[str, np.ndarray]:
+        """Return all arrays below a group by their path."""
+        return {name: self.array(dataset) for name, dataset in self.datasets(group)}
+
+    def datasets(self, group: h5py.h5g.GroupID, prefix: str = "") -> Iterator[tuple[str, h5py.h5d.DatasetID]]:
+        """Yield all datasets below a group by their path."""
+        # A group may hold itself.
+        if prefix.count("/") > MAX_DEPTH:
+            raise StorageError(f"{place(group)} lies deeper than {MAX_DEPTH} levels")
+        for name in _names(group):
+            self._budget.spend_members(1, str(self.path))
+            item = member(group, name)
+            path = prefix + name.decode(errors="replace")
+            if isinstance(item, h5py.h5d.DatasetID):
+                yield path, item
+            elif isinstance(item, h5py.h5g.GroupID):
+                yield from self.datasets(item, f"{path}/")
+
+    def array(self, dataset: h5py.h5d.DatasetID) -> np.ndarray:
+        """Return the values of a dataset."""
+        self._budget.spend_array(dataset, place(dataset))
+        array = np.empty(dataset.shape, dataset.dtype)
+        if array.size == 0:
+            return array
+        try:
+            dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
+        except OSError:
+            if h5py.h5z.filter_avail(ZSTD_FILTER) or util.find_spec("hdf5plugin") is None:
+                raise
+            load_zstd()
+            dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
+        return array
+
+
+def _names(group: h5py.h5g.GroupID) -> Iterator[bytes]:
+    # h5py's stubs say that it may give nothing to go through.
+    yield from group.__iter__() or ()
+
+
+def member(group: h5py.h5g.GroupID, name: bytes) -> h5py.h5g.GroupID | h5py.h5d.DatasetID | None:
+    """Return what a group itself holds under a name, None if nothing; a link that leads elsewhere is refused."""
+    if name not in group:
+        return None
+    if group.links.get_info(name).type != h5l.TYPE_HARD:
+        raise StorageError(
+            f"{place(group)}/{name.decode(errors='replace')} is a link to another place, and links are not followed"
+        )
+    return h5o.open(group, name)
+
+
+def _scalar(attribute: h5py.h5a.AttrID) -> AttributeValue | None:
+    """Return the value of an attribute that is one text or one number, None of any other."""
+    kind = _attribute_dtype(attribute)
+    if kind is None or attribute.get_space().get_simple_extent_type() != h5py.h5s.SCALAR:
+        return None
+    value = np.empty((), kind)
+    attribute.read(value)
+    content = value.item()
+    return content.decode("utf-8", "surrogateescape") if isinstance(content, bytes) else content
+
+
+def _attribute_dtype(attribute: h5py.h5a.AttrID) -> np.dtype | None:
+    try:
+        kind = attribute.dtype
+    except (TypeError, ValueError):
+        return None
+    is_text = h5py.check_string_dtype(kind) is not None
+    return kind if is_text or (kind.kind in "biuf" and kind.itemsize <= 8) else None
+
+
+def place(thing: h5py.h5g.GroupID | h5py.h5d.DatasetID) -> str:
+    """Return what messages call a group or a dataset: its file and its path in it."""
+    file, name = (get_name(thing).decode(errors="replace") for get_name in (h5f.get_name, h5i.get_name))
+    return f"{file}: {name.rstrip('/')}"

@@ -1,0 +1,1 @@
+"""What a crash leaves behind: finding it, repairing it, setting it aside."""

@@ -1,0 +1,225 @@
+"""What is right and wrong with the files of a job: commit lines held against recordings. Decides, changes nothing.
+
+An episode has finished if a line commits it and a recording holds what the line says, or nothing was recorded. An error
+has finished even if its recording is lost: to run it again would give what fails by chance more chances. A recording
+without a line is adopted if it carries the line that its writer would have written next.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from isaaclab_arena.episode_ranges import EpisodeRanges, contain
+from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.storage.layout import dataset_file_name, is_dataset_of
+from isaaclab_arena.storage.recovery.recorded_copies import JobRecordings, RecordedCopy
+from isaaclab_arena.storage.run.commits import CommitLog, CommitRow, parse_row
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpectedJob:
+    """What the recordings of a job must belong to.
+
+    Attributes:
+        name: Name of the job.
+        seed: Seed of the job.
+        num_episodes: Episodes planned, None where that is not known.
+        config_hash: Hash of the run's resolved jobs.
+        retry_errors: Whether episodes that ended in an error run again.
+        retries_begun: Number of each earlier attempt that was to run errors again, and what it had not to run.
+    """
+
+    name: str
+    seed: int
+    num_episodes: int | None
+    config_hash: str
+    retry_errors: bool = False
+    retries_begun: tuple[tuple[int, EpisodeRanges], ...] = ()
+
+    def has(self, episode_index: int) -> bool:
+        """Whether an episode is planned."""
+        return self.num_episodes is None or episode_index < self.num_episodes
+
+    def retries(self, row: CommitRow) -> bool:
+        """Whether an episode runs again though it has finished: that is asked for now, or was and is still due."""
+        if row.outcome != Outcome.ERROR:
+            return False
+        return self.retry_errors or any(
+            attempt > row.attempt and not contain(finished, row.episode_index)
+            for attempt, finished in self.retries_begun
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Discarded:
+    """A recording that does not belong where it is.
+
+    Attributes:
+        copy: The recording.
+        reason: Why; None for a second recording of the same, of which nothing has to be kept.
+    """
+
+    copy: RecordedCopy
+    reason: str | None
+
+
+@dataclass(kw_only=True)
+class Diagnosis:
+    """What is to be done about the files of a job.
+
+    Attributes:
+        finished: Episodes that must not run again.
+        withdrawn: Episodes whose commit lines say what is not so any more, or belong to no planned episode.
+        lost: Episodes that ended in an error and stand, though no recording holds them any more.
+        adopted: Lines to commit, of recordings that have none.
+        discarded: Recordings to remove from where they are.
+        consolidated: Name of a dataset to the episode files that belong into it.
+    """
+
+    finished: set[int] = field(default_factory=set)
+    withdrawn: set[int] = field(default_factory=set)
+    lost: set[int] = field(default_factory=set)
+    adopted: list[CommitRow] = field(default_factory=list)
+    discarded: list[Discarded] = field(default_factory=list)
+    consolidated: defaultdict[str, list[Path]] = field(default_factory=lambda: defaultdict(list))
+
+
+def diagnose(expected: ExpectedJob, log: CommitLog, recordings: JobRecordings) -> Diagnosis:
+    """Hold the commit lines of a job against its recordings; see `Diagnosis`."""
+    diagnosis = Diagnosis()
+    rows = {row.episode_index: row for row in log.rows}
+    copies: defaultdict[int, list[RecordedCopy]] = defaultdict(list)
+    for copy in recordings.copies:
+        copies[copy.episode_index].append(copy)
+    for index in sorted(rows.keys() | copies.keys()):
+        if expected.has(index):
+            _diagnose(
+                expected, rows.get(index), copies.get(index, []), diagnosis, unequal=index in log.unequal_episodes
+            )
+            continue
+        diagnosis.withdrawn.update({index} & rows.keys())
+        diagnosis.discarded += [Discarded(copy=copy, reason="the plan has no such episode") for copy in copies[index]]
+    return diagnosis
+
+
+def dataset_named_by(row: CommitRow) -> str:
+    """Return the file name of the dataset into which an episode belongs, whatever the line says."""
+    name = row.dataset_file or ""
+    return name if is_dataset_of(row.job_name, name) else dataset_file_name(row.job_name, row.rank, 1)
+
+
+def _diagnose(
+    expected: ExpectedJob,
+    row: CommitRow | None,
+    copies: Sequence[RecordedCopy],
+    diagnosis: Diagnosis,
+    *,
+    unequal: bool,
+) -> None:
+    """Decide about one planned episode."""
+    if row is not None and row.checksum is None:
+        if not expected.retries(row):
+            diagnosis.finished.add(row.episode_index)
+        return
+    diagnosis.discarded += [Discarded(copy=copy, reason=copy.flaw) for copy in copies if copy.flaw is not None]
+    intact = [copy for copy in copies if copy.flaw is None]
+    is_recorded = row is not None and any(copy.checksum == row.checksum for copy in intact)
+    adopted, reasons = _adoptable(expected, row, intact, is_recorded=is_recorded)
+    counted = adopted or (row if row is not None and is_recorded and not expected.retries(row) else None)
+    if adopted is not None:
+        diagnosis.adopted.append(adopted)
+    if row is not None and not is_recorded:
+        _judge_unrecorded(expected, row, copies, diagnosis, is_replaced=adopted is not None)
+    if counted is not None:
+        diagnosis.finished.add(counted.episode_index)
+        _keep_one(counted, intact, diagnosis)
+    for copy in intact:
+        is_kept = counted is not None and copy.checksum == counted.checksum
+        # Two ranks committed different results of one episode: that is for a person to look at, not to tidy away.
+        is_evidence = unequal and adopted is None and not copy.is_part
+        if not is_kept and not is_evidence:
+            reason = reasons.get(copy.path) or _reason(row, adopted, copy)
+            diagnosis.discarded.append(Discarded(copy=copy, reason=reason))
+
+
+def _judge_unrecorded(
+    expected: ExpectedJob, row: CommitRow, copies: Sequence[RecordedCopy], diagnosis: Diagnosis, *, is_replaced: bool
+) -> None:
+    """Decide about the line of an episode that was recorded, and whose recording is not there any more."""
+    is_doubtful = any(copy.contradiction is not None for copy in copies)
+    if row.outcome != Outcome.ERROR or (is_doubtful and not is_replaced):
+        # An error gives way to any later line by itself; every other line counts for as long as it stands.
+        diagnosis.withdrawn.add(row.episode_index)
+    elif not is_replaced and not expected.retries(row):
+        diagnosis.lost.add(row.episode_index)
+        diagnosis.finished.add(row.episode_index)
+
+
+def _adoptable(
+    expected: ExpectedJob, row: CommitRow | None, intact: Sequence[RecordedCopy], *, is_recorded: bool
+) -> tuple[CommitRow | None, Mapping[Path, str]]:
+    """Return the earliest line of a recording that can be adopted, and why others cannot, by file."""
+    reasons: dict[Path, str] = {}
+    candidates: list[CommitRow] = []
+    if row is not None and row.outcome != Outcome.ERROR and is_recorded:
+        return None, reasons
+    for copy in intact:
+        if row is not None and copy.checksum == row.checksum:
+            continue
+        try:
+            carried = _carried_line(expected, copy)
+        except ValueError as error:
+            reasons[copy.path] = str(error)
+            continue
+        if row is not None and row.outcome == Outcome.ERROR and carried.attempt <= row.attempt:
+            continue
+        if expected.retries(carried):
+            reasons[copy.path] = "it ended in an error and runs again"
+            continue
+        candidates.append(carried)
+    # What they are decides, and not how their files are called.
+    return min(candidates, key=lambda each: (each.attempt, each.timestamp, each.checksum or 0), default=None), reasons
+
+
+def _carried_line(expected: ExpectedJob, copy: RecordedCopy) -> CommitRow:
+    """Return the commit line that a recording carries which no line commits.
+
+    Raises:
+        ValueError: If it carries none, or belongs to another plan.
+    """
+    carried = copy.carried
+    if carried is None:
+        raise ValueError("no line commits it, and it does not say what it is")
+    found = (carried.job, carried.seed, carried.episode_index)
+    wanted = (expected.name, expected.seed, copy.episode_index)
+    if found != wanted:
+        raise ValueError(f"it is of another plan: its job, seed and index are {found}, not {wanted}")
+    if carried.config_hash != expected.config_hash:
+        raise ValueError("it is of another plan: its configuration has another hash")
+    try:
+        row = parse_row(carried.line)
+    except ValueError as error:
+        raise ValueError("no line commits it, and it carries none") from error
+    if (row.job_name, row.seed, row.episode_index, row.checksum) != (*wanted, copy.checksum):
+        raise ValueError("no line commits it, and the one that it carries is of another episode")
+    return row
+
+
+def _keep_one(row: CommitRow, intact: Sequence[RecordedCopy], diagnosis: Diagnosis) -> None:
+    """Keep an episode's recording in the dataset that its line names, or bring it there from its own file."""
+    same = [copy for copy in intact if copy.checksum == row.checksum]
+    parts = [copy.path for copy in same if copy.is_part]
+    in_datasets = [copy for copy in same if not copy.is_part]
+    name = dataset_named_by(row)
+    if parts:
+        diagnosis.consolidated[name] += parts
+    has_home = bool(parts) or any(copy.path.name == name for copy in in_datasets)
+    surplus = [copy for copy in in_datasets if copy.path.name != name] if has_home else in_datasets[1:]
+    diagnosis.discarded += [Discarded(copy=copy, reason=None) for copy in surplus]
+
+
+def _reason(row: CommitRow | None, adopted: CommitRow | None, copy: RecordedCopy) -> str:
+    if row is None or copy.checksum != row.checksum:
+        return "it is not what its commit line says"
+    return "it ended in an error and runs again" if adopted is None else "a later attempt took the place of its error"

@@ -1,0 +1,174 @@
+"""Doing what a diagnosis of a job asks for, one file after the other, so that any interruption leaves a whole job."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+from isaaclab_arena.storage.atomic import storage_errors, write_bytes
+from isaaclab_arena.storage.layout import (
+    COMMIT_FILE_PATTERN,
+    EPISODES_FOLDER,
+    JOB_REPORT_PATTERN,
+    SERVED_MODEL_FILE,
+    SET_ASIDE_FOLDER,
+)
+from isaaclab_arena.storage.recordings import datasets, episode_files, in_words
+from isaaclab_arena.storage.recovery.job_diagnosis import Diagnosis, Discarded
+from isaaclab_arena.storage.recovery.leftovers import consolidate_parts, remove_if_empty
+from isaaclab_arena.storage.recovery.set_aside import drop_episodes, keep_aside, keep_episode_aside, move_aside
+from isaaclab_arena.storage.run.commits import CommitWriter, parse_row
+
+_LINES_PER_JOB = 20
+_REPAIRING_RANK = 0
+
+
+def repair_job(
+    job_directory: Path,
+    job: str,
+    diagnosis: Diagnosis,
+    unreadable: Sequence[tuple[Path, str]],
+    damaged_reports: Sequence[Path],
+    *,
+    has_stray_lines: bool,
+) -> list[str]:
+    """Do what a diagnosis asks for; nothing if it asks for nothing.
+
+    Args:
+        job_directory: Folder of the job.
+        job: Name of the job.
+        diagnosis: What is to be done.
+        unreadable: Datasets to set aside, with the reason.
+        damaged_reports: Reports to set aside.
+        has_stray_lines: Whether commit files hold lines that are torn, no episodes, or another job's.
+
+    Returns:
+        What was done, for people.
+
+    Raises:
+        StorageError: If a file cannot be read or written.
+    """
+    aside = job_directory / SET_ASIDE_FOLDER
+    notes: list[str] = []
+    runs_again = diagnosis.withdrawn - diagnosis.finished
+    if diagnosis.withdrawn or has_stray_lines:
+        notes += _tidy_lines(job_directory, job, diagnosis.withdrawn, aside)
+    if runs_again:
+        notes.append(
+            f"{in_words(sorted(runs_again))} had a commit line, but has no recording that fits it; not finished"
+        )
+    if diagnosis.lost:
+        notes.append(
+            f"{in_words(diagnosis.lost)} ended in an error, and the recording is lost; the error stands, "
+            "--retry_errors runs it again"
+        )
+    for path, reason in unreadable:
+        notes.append(f"set aside {path.name}: {reason}")
+        move_aside(path, aside)
+    for path in damaged_reports:
+        notes.append(f"set aside {path.name}: it is no report")
+        move_aside(path, aside)
+    notes += _discard(diagnosis.discarded, aside)
+    if diagnosis.adopted:
+        notes.append(f"adopted {in_words(row.episode_index for row in diagnosis.adopted)}: recorded, but not committed")
+        _commit(job_directory, diagnosis)
+    lines = [f"job '{job}': {note}" for note in notes]
+    lines += consolidate_parts(job_directory, job, diagnosis.consolidated)
+    return lines
+
+
+def set_job_aside(
+    job_directory: Path,
+    job: str,
+    *,
+    attempt: int,
+    why: str = "it is limited by steps and did not come to its end",
+) -> list[str]:
+    """Move everything that a job has written out of the way, so that it can run from its beginning.
+
+    Args:
+        job_directory: Folder of the job.
+        job: Name of the job.
+        attempt: Number of the attempt that wrote it; it names the folder below ``set_aside/``.
+        why: Why, for people.
+
+    Returns:
+        What was done, for people.
+
+    Raises:
+        StorageError: If a file cannot be moved.
+    """
+    parts = [path for path, _ in episode_files(job_directory)]
+    lines = [path for pattern in (COMMIT_FILE_PATTERN, JOB_REPORT_PATTERN) for path in job_directory.glob(pattern)]
+    # Commit lines and reports go last: as long as they are there, the job is known to have been begun.
+    served = [path for path in (job_directory / SERVED_MODEL_FILE,) if path.exists()]
+    files = [*parts, *datasets(job_directory, job), *sorted(lines), *served]
+    if not files:
+        return []
+    folder = job_directory / SET_ASIDE_FOLDER / f"attempt_{attempt}"
+    for path in files:
+        move_aside(path, folder)
+    remove_if_empty(job_directory / EPISODES_FOLDER)
+    return [f"job '{job}': {why}; it starts anew, see {folder}"]
+
+
+def _tidy_lines(job_directory: Path, job: str, withdrawn: Collection[int], aside: Path) -> Iterator[str]:
+    """Take lines that do not count out of the commit files; files with whole lines among them are set aside."""
+    for path in sorted(job_directory.glob(COMMIT_FILE_PATTERN)):
+        with storage_errors("read", path):
+            *lines, torn = path.read_bytes().split(b"\n")
+        kept = [line for line in lines if _counts(line, job, withdrawn)]
+        if len(kept) < len(lines):
+            keep_aside(path, aside)
+            yield f"took lines out of {path.name}: {len(lines) - len(kept)}; as it was, it is in {aside.name}"
+        if torn or len(kept) < len(lines):
+            write_bytes(path, b"".join(line + b"\n" for line in kept), overwrite=True)
+
+
+def _counts(line: bytes, job: str, withdrawn: Collection[int]) -> bool:
+    try:
+        row = parse_row(line)
+    except ValueError:
+        return False
+    return row.job_name == job and row.episode_index not in withdrawn
+
+
+def _discard(discarded: Sequence[Discarded], aside: Path) -> Iterator[str]:
+    by_dataset: defaultdict[Path, list[Discarded]] = defaultdict(list)
+    for each in discarded:
+        if not each.copy.is_part:
+            by_dataset[each.copy.path].append(each)
+    for path, dropped in by_dataset.items():
+        _drop(path, dropped, aside)
+    for each in discarded:
+        if each.copy.is_part:
+            move_aside(each.copy.path, aside)
+    for each in discarded[:_LINES_PER_JOB]:
+        what = f"episode {each.copy.episode_index} of {each.copy.path.name}"
+        yield (
+            f"removed {what}: it is recorded elsewhere too"
+            if each.reason is None
+            else f"set aside {what}: {each.reason}"
+        )
+    if len(discarded) > _LINES_PER_JOB:
+        yield f"set aside {len(discarded) - _LINES_PER_JOB} more recordings of episodes"
+    remove_if_empty(aside.parent / EPISODES_FOLDER)
+
+
+def _drop(dataset: Path, dropped: Sequence[Discarded], aside: Path) -> None:
+    if any(each.copy.damage is not None for each in dropped):
+        # What is damaged cannot be copied out, but a person may still read some of it.
+        keep_aside(dataset, aside)
+    else:
+        for each in dropped:
+            if each.reason is not None:
+                keep_episode_aside(dataset, each.copy.episode_index, aside)
+    drop_episodes(dataset, {each.copy.episode_index for each in dropped})
+
+
+def _commit(job_directory: Path, diagnosis: Diagnosis) -> None:
+    writer = CommitWriter(job_directory, _REPAIRING_RANK)
+    try:
+        for row in diagnosis.adopted:
+            writer.write(row)
+    finally:
+        writer.close()

@@ -1,0 +1,134 @@
+"""What dead processes leave in a run's folder that needs no judgement: temporary files, and episodes' own files."""
+
+import errno
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from isaaclab_arena.errors import StorageError
+from isaaclab_arena.long_work import told
+from isaaclab_arena.storage.atomic import storage_errors
+from isaaclab_arena.storage.hdf5.consolidation import consolidate
+from isaaclab_arena.storage.hdf5.episodes import read_checksums
+from isaaclab_arena.storage.layout import (
+    ATTEMPTS_FOLDER,
+    EPISODES_FOLDER,
+    SET_ASIDE_FOLDER,
+    VIDEOS_FOLDER,
+    job_directory,
+)
+from isaaclab_arena.storage.recordings import episode_files
+from isaaclab_arena.storage.recovery.job_diagnosis import dataset_named_by
+from isaaclab_arena.storage.run.commits import read_commits
+from isaaclab_arena.storage.run.run_plan import RunPlan
+
+_NOTHING_TO_DO = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
+_TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
+"""Names that `atomic.temporary_path` and the ranks' status files give: ``.<name>.<host>.<pid>.tmp``, host or not."""
+
+_FOLDERS_OF_RUN = ("", "logs", ATTEMPTS_FOLDER)
+_FOLDERS_OF_JOB = ("", EPISODES_FOLDER, VIDEOS_FOLDER, SET_ASIDE_FOLDER)
+
+
+def remove_temporary_files(output_directory: Path, plan: RunPlan) -> list[str]:
+    """Remove what processes were writing when they died; none of them may be alive.
+
+    Returns:
+        One line for the run's own files and one per job, where there were any.
+
+    Raises:
+        StorageError: If one cannot be removed.
+    """
+    owners = {"the run": [output_directory / folder for folder in _FOLDERS_OF_RUN]}
+    for job in plan.jobs:
+        directory = job_directory(output_directory, job.name)
+        owners[f"job '{job.name}'"] = [directory / folder for folder in _FOLDERS_OF_JOB]
+    removed: Counter[str] = Counter()
+    for owner, folders in owners.items():
+        for path in _temporary_files(folders):
+            with storage_errors("remove", path):
+                path.unlink(missing_ok=True)
+            removed[owner] += 1
+    return [f"{owner}: removed {number} temporary files of dead processes" for owner, number in removed.items()]
+
+
+def consolidate_leftovers(job_directory: Path, job: str) -> tuple[str, ...]:
+    """Bring committed episodes that still have files of their own into the datasets that their lines name.
+
+    For a run whose ranks have all ended: such files are of ranks that died, while others finished their job.
+
+    Args:
+        job_directory: Folder of the job; it need not exist.
+        job: Name of the job.
+
+    Returns:
+        One line for each dataset that gained episodes, and for each file that had to stay where it is.
+
+    Raises:
+        StorageError: If a dataset cannot be written; the episodes' files are still there.
+    """
+    files = list(episode_files(job_directory))
+    if not files:
+        return ()
+    rows = {row.episode_index: row for row in read_commits(job_directory, job).rows}
+    parts: defaultdict[str, list[Path]] = defaultdict(list)
+    notes: list[str] = []
+    for path, index in told(files, "checking", f"job '{job}'"):
+        row = rows.get(index)
+        if row is not None and row.checksum is not None and row.checksum == _checksum(path, index):
+            parts[dataset_named_by(row)].append(path)
+        else:
+            notes.append(f"job '{job}': {path} is not what a commit line says; it stays where it is")
+    return (*notes, *consolidate_parts(job_directory, job, parts))
+
+
+def consolidate_parts(job_directory: Path, job: str, parts: Mapping[str, Sequence[Path]]) -> Iterator[str]:
+    """Copy episodes' own files into datasets and remove them; yield one line for each dataset.
+
+    Args:
+        job_directory: Folder of the job.
+        job: Name of the job.
+        parts: Name of a dataset to the files whose episodes belong there.
+
+    Raises:
+        StorageError: If a dataset cannot be written; the episodes' files are still there.
+    """
+    for name, paths in parts.items():
+        with storage_errors("bring episodes into", job_directory / name):
+            done = consolidate(sorted(paths), job_directory / name)
+        yield from (f"job '{job}': left out of {name}: {reason}" for _, reason in done.damaged)
+        yield f"job '{job}': brought {len(paths) - len(done.damaged)} episodes that dead processes left into {name}"
+    remove_if_empty(job_directory / EPISODES_FOLDER)
+
+
+def remove_if_empty(folder: Path) -> None:
+    """Remove a folder that holds nothing; one that holds something, or is not there, is left as it is.
+
+    Raises:
+        StorageError: If it cannot be removed.
+    """
+    with storage_errors("remove", folder):
+        try:
+            folder.rmdir()
+        except OSError as error:
+            # Another rank may have removed it, or written into it, since anybody last looked.
+            if error.errno not in _NOTHING_TO_DO:
+                raise
+
+
+def _temporary_files(folders: Sequence[Path]) -> Iterator[Path]:
+    for folder in folders:
+        if not folder.is_dir():
+            continue
+        with storage_errors("read", folder), os.scandir(folder) as entries:
+            found = sorted(entry.name for entry in entries if _TEMPORARY.fullmatch(entry.name))
+        yield from (folder / name for name in found)
+
+
+def _checksum(path: Path, episode_index: int) -> object:
+    try:
+        return read_checksums(path, [episode_index])[0]
+    except StorageError:
+        return None

@@ -1,0 +1,189 @@
+"""Which recordings of a job's episodes are on disk, and whether they are what was written. Only reads."""
+
+import errno
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from isaaclab_arena.errors import StorageError
+from isaaclab_arena.long_work import told
+from isaaclab_arena.storage.atomic import storage_errors
+from isaaclab_arena.storage.hdf5.episodes import list_episodes
+from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE, EPISODES_FOLDER
+from isaaclab_arena.storage.recorded_episode import AttributeValue, parsed_mapping
+from isaaclab_arena.storage.recorded_line import contradiction
+from isaaclab_arena.storage.recordings import datasets, episode_files
+from isaaclab_arena.storage.recovery.episode_examiner import EpisodeExaminer
+from isaaclab_arena.storage.run.commits import CommitRow
+
+_SYSTEM_TROUBLE = frozenset(
+    {
+        errno.EACCES,
+        errno.EAGAIN,
+        errno.EIO,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.EPERM,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+    }
+)
+"""A file that cannot be read for one of these reasons may be whole: it is not set aside."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Carried:
+    """What a recording says of itself, kept where no commit line says it.
+
+    Attributes:
+        job: Name of the job.
+        seed: Seed of the job.
+        episode_index: The episode.
+        config_hash: Hash of the run's resolved jobs, None where it does not say it.
+        line: The commit line of its arrays, empty where it has none.
+    """
+
+    job: AttributeValue | None
+    seed: AttributeValue | None
+    episode_index: AttributeValue | None
+    config_hash: str | None
+    line: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedCopy:
+    """One recording of one episode.
+
+    Attributes:
+        episode_index: The episode.
+        path: The episode's own file, or a dataset that holds it among others.
+        checksum: CRC-32 of its arrays; None where they are not what was written.
+        damage: What is wrong with it, None where nothing is.
+        contradiction: What the commit line of these arrays says otherwise, None where nothing; see `contradiction`.
+        carried: What it says of itself; None where a commit line is of these arrays, and where it is damaged.
+    """
+
+    episode_index: int
+    path: Path
+    checksum: int | None
+    damage: str | None = None
+    contradiction: str | None = None
+    carried: Carried | None = None
+
+    @property
+    def flaw(self) -> str | None:
+        """Why it cannot stand for its episode, None where it can."""
+        return self.damage or self.contradiction
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the episode has a file of its own."""
+        return self.path.parent.name == EPISODES_FOLDER
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRecordings:
+    """What is recorded of a job.
+
+    Attributes:
+        copies: Every recording of every episode, those in datasets first, in order of file and episode.
+        unreadable: Datasets that are none, with the reason.
+    """
+
+    copies: tuple[RecordedCopy, ...]
+    unreadable: tuple[tuple[Path, str], ...]
+
+
+def read_recordings(job_directory: Path, job: str, rows: Iterable[CommitRow]) -> JobRecordings:
+    """Read every recorded array of a job once, and compare it with its checksum and its commit line.
+
+    Args:
+        job_directory: Folder of the job; it need not exist.
+        job: Name of the job.
+        rows: The commit line of each of its finished episodes.
+
+    Raises:
+        StorageError: If a file cannot be opened at all, which says nothing about what it holds.
+    """
+    copies: list[RecordedCopy] = []
+    unreadable: list[tuple[Path, str]] = []
+    by_index = {row.episode_index: row for row in rows}
+    examiner = EpisodeExaminer()
+    for path in datasets(job_directory, job):
+        _check_opens(path)
+        try:
+            indices = list_episodes(path)
+        except StorageError as error:
+            unreadable.append((path, damage(error)))
+        else:
+            copies += _copies(path, indices, by_index, examiner)
+    for path, index in told(list(episode_files(job_directory)), "checking", f"job '{job}'"):
+        _check_opens(path)
+        copies += _copies(path, [index], by_index, examiner)
+    return JobRecordings(copies=tuple(copies), unreadable=tuple(unreadable))
+
+
+def damage(error: StorageError) -> str:
+    """Return what is wrong with a recording that could not be read as one.
+
+    Raises:
+        StorageError: If the system could not read the file, which says nothing about what it holds.
+    """
+    cause = error.__cause__
+    if isinstance(cause, MemoryError) or getattr(cause, "errno", None) in _SYSTEM_TROUBLE:
+        raise StorageError(
+            f"{error}; if that stays so, move the file away, and the episodes that it holds run again"
+        ) from error
+    return str(error)
+
+
+def _copies(
+    path: Path, indices: list[int], rows: Mapping[int, CommitRow], examiner: EpisodeExaminer
+) -> list[RecordedCopy]:
+    try:
+        examined = examiner.examine(path, indices)
+    except StorageError as error:
+        examined = [error] * len(indices)
+    return [_copy(path, index, found, rows.get(index)) for index, found in zip(indices, examined, strict=True)]
+
+
+def _copy(
+    path: Path, index: int, found: Mapping[str, AttributeValue] | StorageError, row: CommitRow | None
+) -> RecordedCopy:
+    if isinstance(found, StorageError):
+        return RecordedCopy(episode_index=index, path=path, checksum=None, damage=damage(found))
+    checksum = int(found["checksum"])
+    if row is None or row.checksum != checksum:
+        return RecordedCopy(episode_index=index, path=path, checksum=checksum, carried=_carried(found))
+    return RecordedCopy(episode_index=index, path=path, checksum=checksum, contradiction=contradiction(row, found))
+
+
+def _carried(found: Mapping[str, AttributeValue]) -> Carried:
+    return Carried(
+        job=found.get("job"),
+        seed=found.get("seed"),
+        episode_index=found.get("episode_index"),
+        config_hash=recorded_config_hash(found.get("provenance")),
+        line=str(found.get(COMMIT_ATTRIBUTE, "")),
+    )
+
+
+def recorded_config_hash(provenance: AttributeValue | None) -> str | None:
+    """Return the hash of the run's resolved jobs that a recording's provenance says, None where it says none."""
+    try:
+        said = parsed_mapping(provenance, "the provenance").get("config_hash")
+    except StorageError:
+        return None
+    return said if isinstance(said, str) else None
+
+
+def _check_opens(path: Path) -> None:
+    with storage_errors("read", path):
+        mode = path.stat().st_mode
+        # Opening a pipe would wait for somebody to write to it.
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise StorageError(f"cannot read {path}: it is no file but a pipe, a socket or a device; move it away")
+        with path.open("rb"):
+            pass

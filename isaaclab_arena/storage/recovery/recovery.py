@@ -1,0 +1,169 @@
+"""A run's folder after a crash: what is finished, what has to run, and the repair of what lies in between.
+
+Looking comes first and changes nothing, so a run that is whole is not written to. What is written afterwards may be
+interrupted at any point: the next look finds what is left to do, and ends in the same.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from isaaclab_arena.episode_ranges import EpisodeRanges, as_ranges
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.long_work import told
+from isaaclab_arena.storage.atomic import storage_errors
+from isaaclab_arena.storage.json_values import read_versioned
+from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, JOB_REPORT_PATTERN, job_directory
+from isaaclab_arena.storage.recovery.job_diagnosis import Diagnosis, ExpectedJob, diagnose
+from isaaclab_arena.storage.recovery.job_repair import repair_job, set_job_aside
+from isaaclab_arena.storage.recovery.leftovers import remove_temporary_files
+from isaaclab_arena.storage.recovery.recorded_copies import read_recordings
+from isaaclab_arena.storage.run.attempts import Attempt, read_attempts
+from isaaclab_arena.storage.run.commits import CommitLog, read_commits
+from isaaclab_arena.storage.run.job_reports import SCHEMA_VERSION, JobReport, ReportedStatus
+from isaaclab_arena.storage.run.run_plan import PlannedJob, RunPlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecoveredJob:
+    """Where a job stands.
+
+    Attributes:
+        name: Name of the job.
+        finished: Episodes that must not run again.
+        to_run: Whether anything is left to do, be it only to report.
+    """
+
+    name: str
+    finished: EpisodeRanges
+    to_run: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovery:
+    """Where a run stands.
+
+    Attributes:
+        jobs: Every job of the plan, in order.
+        notes: What was found and what was done about it, for people.
+    """
+
+    jobs: tuple[RecoveredJob, ...]
+    notes: tuple[str, ...]
+
+
+def recover_run(output_directory: Path, plan: RunPlan, *, retry_errors: bool, attempt: int) -> Recovery:
+    """Check every file of a run, repair what can be, and say what is left to do.
+
+    No other process may work on the run. Nothing that may be somebody's data is deleted: it is moved into
+    ``set_aside/`` of the job's folder.
+
+    Args:
+        output_directory: Folder of the run.
+        plan: Its plan.
+        retry_errors: Whether episodes that ended in an error run again.
+        attempt: Number of the attempt that is about to begin.
+
+    Raises:
+        StorageError: If a file cannot be read or written, for example for lack of permission or space.
+    """
+    notes = remove_temporary_files(output_directory, plan)
+    begun, damaged = read_attempts(output_directory)
+    notes += damaged
+    jobs = []
+    for job in told(plan.jobs, "checking", str(output_directory), unit="jobs"):
+        expected = ExpectedJob(
+            name=job.name,
+            seed=job.seed,
+            num_episodes=job.num_episodes,
+            config_hash=plan.config_hash,
+            retry_errors=retry_errors,
+            retries_begun=tuple(_retries_begun(begun, job.name)),
+        )
+        recovered, job_notes = _recover_job(job_directory(output_directory, job.name), job, expected, attempt)
+        jobs.append(recovered)
+        notes += job_notes
+    return Recovery(jobs=tuple(jobs), notes=tuple(notes))
+
+
+def _retries_begun(attempts: Sequence[Attempt], job: str) -> Iterator[tuple[int, EpisodeRanges]]:
+    """Yield, for each attempt that was to run a job's errors again, its number and what it had not to run."""
+    for attempt in attempts:
+        if attempt.retry_errors:
+            yield from ((attempt.number, work.finished) for work in attempt.jobs if work.job == job)
+
+
+def _recover_job(
+    directory: Path, job: PlannedJob, expected: ExpectedJob, attempt: int
+) -> tuple[RecoveredJob, list[str]]:
+    if job.status != "pending":
+        return RecoveredJob(name=job.name, finished=(), to_run=False), []
+    log, reports = read_commits(directory, job.name, skip_unreadable=False), _read_reports(directory)
+    notes = [*log.problems, *_torn_lines(directory)]
+    has_stray_lines = bool(notes)
+    readable = [report for _, report in reports if report is not None]
+    damaged_reports = [path for path, report in reports if report is None]
+    if expected.num_episodes is None:
+        reported = (report.num_episodes for report in readable if report.num_episodes is not None)
+        expected = replace(expected, num_episodes=next(reported, None))
+    recordings = read_recordings(directory, job.name, log.rows)
+    diagnosis = diagnose(expected, log, recordings)
+    ended_well = not damaged_reports and _ended_well(readable, expected.num_episodes)
+    is_complete = ended_well and _has_everything(diagnosis, expected, log)
+    if _is_limited_by_steps(job, readable) and not is_complete:
+        # Which episodes such a job has depends on when it ends, so a part of it is of no use.
+        notes += set_job_aside(directory, job.name, attempt=attempt - 1)
+        return RecoveredJob(name=job.name, finished=(), to_run=True), notes
+    notes += repair_job(
+        directory, job.name, diagnosis, recordings.unreadable, damaged_reports, has_stray_lines=has_stray_lines
+    )
+    return RecoveredJob(name=job.name, finished=as_ranges(diagnosis.finished), to_run=not is_complete), notes
+
+
+def _read_reports(directory: Path) -> list[tuple[Path, JobReport | None]]:
+    """Return the reports of a job; None for a file that holds none.
+
+    Raises:
+        StorageError: If a file cannot be read.
+    """
+    reports: list[tuple[Path, JobReport | None]] = []
+    for path in sorted(directory.glob(JOB_REPORT_PATTERN)):
+        try:
+            reports.append((path, read_versioned(path, JobReport, SCHEMA_VERSION)))
+        except ConfigError:
+            reports.append((path, None))
+    return reports
+
+
+def _ended_well(reports: Sequence[JobReport], num_episodes: int | None) -> bool:
+    """Whether the last attempt at a job came to its end, as far as its reports say."""
+    last = max((report.attempt for report in reports), default=0)
+    statuses = {report.status for report in reports if report.attempt == last}
+    if ReportedStatus.FAILED in statuses or ReportedStatus.COMPLETED not in statuses:
+        return False
+    # Where the episodes are known, one rank may have finished what another one, which was interrupted, had begun.
+    return num_episodes is not None or statuses == {ReportedStatus.COMPLETED}
+
+
+def _has_everything(diagnosis: Diagnosis, expected: ExpectedJob, log: CommitLog) -> bool:
+    if expected.num_episodes is not None:
+        return len(diagnosis.finished) == expected.num_episodes
+    return diagnosis.finished >= {row.episode_index for row in log.rows}
+
+
+def _is_limited_by_steps(job: PlannedJob, reports: Sequence[JobReport]) -> bool:
+    if job.num_steps is not None or job.num_episodes is not None:
+        return job.num_episodes is None
+    # Its policy decides. Once it has taken a step, a job reports how many episodes it has, unless steps limit it.
+    return any(report.num_episodes is None and report.env_steps > 0 for report in reports)
+
+
+def _torn_lines(directory: Path) -> Iterator[str]:
+    for path in sorted(directory.glob(COMMIT_FILE_PATTERN)):
+        with storage_errors("read", path), path.open("rb") as file:
+            if file.seek(0, os.SEEK_END) == 0:
+                continue
+            file.seek(-1, os.SEEK_END)
+            if file.read() != b"\n":
+                yield f"{path}: its last line was torn when its process died; that episode was not committed"

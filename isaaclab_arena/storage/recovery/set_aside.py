@@ -1,0 +1,105 @@
+"""Taking files out of the way without losing what is in them: everything ends in ``set_aside/`` of the job's folder.
+
+Each function may be interrupted at any point and called again: then nothing is lost and nothing is kept twice.
+"""
+
+import os
+import shutil
+from collections.abc import Collection, Iterator
+from itertools import count
+from pathlib import Path
+
+from isaaclab_arena.errors import StorageError
+from isaaclab_arena.storage.atomic import flush_to_disk, storage_errors, written_in_place
+from isaaclab_arena.storage.hdf5.dataset_assembly import make_dataset
+from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_attributes
+from isaaclab_arena.storage.layout import episode_file_name
+
+
+def move_aside(path: Path, folder: Path) -> Path:
+    """Move a file into a folder, beside what lies there under its name; return where it is now.
+
+    Raises:
+        StorageError: If it cannot be moved.
+    """
+    with storage_errors("set aside", path):
+        folder.mkdir(parents=True, exist_ok=True)
+        target = _free_name(folder, path.name)
+        path.rename(target)
+    return target
+
+
+def keep_aside(path: Path, folder: Path) -> None:
+    """Keep what a file holds now in a folder, though the file is about to be replaced by another.
+
+    Raises:
+        StorageError: If it cannot be kept.
+    """
+    with storage_errors("set aside", path):
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(kept.samefile(path) for kept in _taken_names(folder, path.name)):
+            return
+        target = _free_name(folder, path.name)
+        try:
+            os.link(path, target)
+        except OSError:
+            # Not every file system has hard links, and where the disk is at fault copying says so too.
+            with written_in_place(target) as temporary:
+                shutil.copyfile(path, temporary)
+
+
+def keep_episode_aside(dataset: Path, episode_index: int, folder: Path) -> None:
+    """Copy an intact episode of a dataset into a file of its own in a folder.
+
+    Raises:
+        StorageError: If it cannot be read or written.
+    """
+    name = episode_file_name(episode_index)
+    checksum = read_attributes(dataset, episode_index).get("checksum")
+    if any(_holds(kept, episode_index, checksum) for kept in _taken_names(folder, name)):
+        return
+    with written_in_place(_free_name(folder, name)) as temporary:
+        make_dataset([(episode_index, dataset)], temporary)
+
+
+def drop_episodes(dataset: Path, episode_indices: Collection[int]) -> None:
+    """Make a dataset anew without some of its episodes, or remove it if none is left.
+
+    The others must be intact. Chunks are copied as they are.
+
+    Raises:
+        StorageError: If the dataset cannot be read or written; then it is what it was.
+    """
+    remaining = [index for index in list_episodes(dataset) if index not in episode_indices]
+    if not remaining:
+        with storage_errors("remove", dataset):
+            dataset.unlink()
+        return
+    with written_in_place(dataset, overwrite=True) as temporary:
+        make_dataset([(index, dataset) for index in remaining], temporary)
+        flush_to_disk(temporary)
+
+
+def _names(folder: Path, name: str) -> Iterator[Path]:
+    """Yield the names that a file may have in a folder: its own, then ``e000001.1.h5`` and so on."""
+    yield folder / name
+    for number in count(1):
+        yield (folder / name).with_suffix(f".{number}{Path(name).suffix}")
+
+
+def _free_name(folder: Path, name: str) -> Path:
+    return next(path for path in _names(folder, name) if not os.path.lexists(path))
+
+
+def _taken_names(folder: Path, name: str) -> Iterator[Path]:
+    for path in _names(folder, name):
+        if not path.exists():
+            return
+        yield path
+
+
+def _holds(path: Path, episode_index: int, checksum: object) -> bool:
+    try:
+        return read_attributes(path, episode_index).get("checksum") == checksum
+    except StorageError:
+        return False

@@ -1,0 +1,188 @@
+"""``attempts/attempt_<n>.json``: one start of the program on a run, and what was finished before it.
+
+The plan in ``run.json`` says what a run is; an attempt says who worked on it when. All ranks of an attempt read from
+this file what is finished, so they agree on what remains though none of them asks another.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from isaaclab_arena.episode_ranges import EpisodeRanges
+from isaaclab_arena.errors import ConfigError, Problem, StorageError
+from isaaclab_arena.storage.atomic import write_text
+from isaaclab_arena.storage.contents import Contents
+from isaaclab_arena.storage.json_values import json_text, read_versioned
+from isaaclab_arena.storage.layout import ATTEMPTS_FOLDER, attempt_file_name, attempt_number, job_directory
+from isaaclab_arena.storage.run.run_plan import Machine, PlannedJob
+from isaaclab_arena.storage.run.settled_batch import read_settled
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobWork:
+    """A job that is not finished.
+
+    Attributes:
+        job: Name of the job.
+        finished: Episodes that must not run again.
+        contents: What it evaluates in this attempt, None in files of programs that did not say.
+        is_rerun: Whether its episodes of earlier attempts were set aside, because it evaluated something else then.
+        backend: What simulates it, the same on every rank; None where there is nothing to choose.
+        policy_batch: Rows that its policy is asked on together, as an earlier attempt settled it; None as long as no
+            attempt has built the job, and where that makes no difference.
+    """
+
+    job: str
+    finished: EpisodeRanges = ()
+    contents: Contents | None = None
+    is_rerun: bool = False
+    backend: str | None = None
+    policy_batch: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One start of the program on a run.
+
+    Attributes:
+        number: 1 for the first start, then one more each time.
+        run_id: Names this start.
+        started_at: ISO 8601 with time zone.
+        command_line: What was typed, one token each.
+        assignment: How jobs are given to ranks.
+        world_size: Number of ranks.
+        devices: Device of each rank, by rank.
+        versions: Package to version.
+        git_revision: Revision of the working directory, None outside a repository.
+        machine: Where rank 0 runs.
+        jobs: What is left to do, in order of the plan; jobs that are finished are not named.
+        retry_errors: Whether episodes that had ended in an error run again.
+        places: ``host:folder`` where each rank wrote, by rank; empty if all of them wrote in this folder.
+        schema_version: Version of this layout.
+    """
+
+    number: int
+    run_id: str
+    started_at: str
+    command_line: tuple[str, ...]
+    assignment: str
+    world_size: int
+    devices: tuple[str, ...]
+    versions: Mapping[str, str]
+    git_revision: str | None
+    machine: Machine
+    jobs: tuple[JobWork, ...] = field(default_factory=tuple)
+    retry_errors: bool = False
+    places: tuple[str, ...] = ()
+    schema_version: int = SCHEMA_VERSION
+
+
+def attempt_path(output_directory: Path, number: int) -> Path:
+    """Return where an attempt is described."""
+    return output_directory / ATTEMPTS_FOLDER / attempt_file_name(number)
+
+
+def write_attempt(output_directory: Path, attempt: Attempt) -> Path:
+    """Write an attempt's file, complete or not at all, and return its path.
+
+    Raises:
+        StorageError: If there is one of that number, or it cannot be written.
+    """
+    path = attempt_path(output_directory, attempt.number)
+    write_text(path, json_text(attempt))
+    return path
+
+
+def read_attempt(output_directory: Path, number: int) -> Attempt:
+    """Read an attempt's file.
+
+    Raises:
+        StorageError: If there is none.
+        ConfigError: If it is of another version of this program, or damaged, or a folder has taken its place.
+    """
+    path = attempt_path(output_directory, number)
+    if path.is_dir():
+        raise ConfigError(Problem("is a folder, where the file of an attempt should be", file=str(path)))
+    if not path.is_file():
+        raise StorageError(f"{path} is missing; the run's folder was changed by something else")
+    return read_versioned(path, Attempt, SCHEMA_VERSION)
+
+
+def read_attempts(output_directory: Path) -> tuple[list[Attempt], list[str]]:
+    """Read every attempt of a run.
+
+    What came out of a run is in other files, so a damaged attempt is a loss and no obstacle.
+
+    Returns:
+        The attempts in order, and one message for each file that is damaged or of another version.
+
+    Raises:
+        StorageError: If the system cannot read a file, which says nothing about what it holds.
+    """
+    attempts, problems = [], []
+    for number in attempt_numbers(output_directory):
+        try:
+            attempts.append(read_attempt(output_directory, number))
+        except ConfigError as error:
+            problems.append(str(error))
+    return attempts, problems
+
+
+def contents_in_effect(jobs: Sequence[PlannedJob], attempts: Sequence[Attempt]) -> dict[str, Contents | None]:
+    """Return what the episodes that count were made with, by the name of their job; None where nobody wrote it down.
+
+    Args:
+        jobs: The jobs of a run, as they were planned.
+        attempts: Those of the run, in order. All that worked on a job since it last ran anew evaluated the same.
+    """
+    found = {job.name: job.contents for job in jobs}
+    found.update({work.job: work.contents for attempt in attempts for work in attempt.jobs if work.contents})
+    return found
+
+
+def policy_batches_in_effect(
+    output_directory: Path, jobs: Sequence[PlannedJob], attempts: Sequence[Attempt]
+) -> dict[str, int]:
+    """Return on how many rows the policies of a run's jobs are asked, by the name of the job.
+
+    What an attempt says counts for those after it. As long as none says it, the job's ``settled.json`` does. A job that
+    nobody has built yet, or whose file cannot be read, is left out.
+
+    Args:
+        output_directory: Folder of the run.
+        jobs: The jobs of the run, as they were planned.
+        attempts: Those of the run, in order.
+
+    Raises:
+        StorageError: If the system cannot read a file.
+    """
+    found: dict[str, int | None] = {job.name: None for job in jobs}
+    for work in (work for attempt in attempts for work in attempt.jobs):
+        # Another network may need another number of rows.
+        found[work.job] = work.policy_batch or (None if work.is_rerun else found.get(work.job))
+    return {job: batch for job, said in found.items() if (batch := said or _settled(output_directory, job)) is not None}
+
+
+def _settled(output_directory: Path, job: str) -> int | None:
+    try:
+        settled = read_settled(job_directory(output_directory, job))
+    except ConfigError:
+        # Whoever builds the job tells, and promises less.
+        return None
+    return None if settled is None else settled.policy_batch
+
+
+def times_rerun(attempts: Sequence[Attempt]) -> Counter[str]:
+    """Return how often the episodes of each job were set aside and ran anew, because it evaluated something else."""
+    return Counter(work.job for attempt in attempts for work in attempt.jobs if work.is_rerun)
+
+
+def attempt_numbers(output_directory: Path) -> list[int]:
+    """Return the numbers of the attempts of a run, ascending."""
+    folder = output_directory / ATTEMPTS_FOLDER
+    if not folder.is_dir():
+        return []
+    return sorted(number for path in folder.iterdir() if (number := attempt_number(path.name)) is not None)

@@ -1,0 +1,1 @@
+"""Checkpoints: saved, evaluated, exported."""

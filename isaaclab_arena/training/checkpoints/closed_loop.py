@@ -1,0 +1,183 @@
+"""Checkpoints in closed loop while training goes on: the runner's own evaluation, on the ranks that train."""
+
+import json
+import logging
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from isaaclab_arena.config.schema import JobsFile
+from isaaclab_arena.distributed.ranks import Ranks
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.eval_runner import PROGRAM, EvalOptions
+from isaaclab_arena.evaluation.plan.condition_sets import agreed_hash
+from isaaclab_arena.evaluation.plan.job import Job
+from isaaclab_arena.evaluation.plan.planning import RunRequest
+from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.evaluation.run import execute_among
+from isaaclab_arena.results.freshness import TABLE as RESULTS_FILE
+from isaaclab_arena.storage.layout import RUN_PLAN_FILE
+
+_LOG = logging.getLogger(__name__)
+_FOLDER = "evaluations"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatedJob:
+    """What came of one job of an evaluation.
+
+    Attributes:
+        episodes: Episodes that were judged.
+        success_rate: Share of them that succeeded, None where success is not measured.
+        mean_return: Mean sum of rewards, None for no episode.
+        mean_length: Mean number of control steps, None for no episode.
+    """
+
+    episodes: int
+    success_rate: float | None
+    mean_return: float | None
+    mean_length: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """What came of an evaluation, as one rank knows it.
+
+    Attributes:
+        exit_code: As the runner's command would return it.
+        config_hash: Hash of the jobs, the same for each evaluation of a training run.
+        jobs: Job to what came of it, on rank 0; empty on the others, or if the run came to nothing.
+    """
+
+    exit_code: int
+    config_hash: str
+    jobs: dict[str, EvaluatedJob]
+
+    @property
+    def success_rates(self) -> dict[str, float]:
+        """Job to its success rate, where that is measured."""
+        return {name: job.success_rate for name, job in self.jobs.items() if job.success_rate is not None}
+
+
+class ClosedLoopEvaluation:
+    """Evaluates checkpoints of a training run with the same jobs each time.
+
+    Args:
+        jobs_file: The jobs; policies that have the option ``checkpoint_option`` get the checkpoint.
+        checkpoint_option: ``checkpoint_path`` of the policy ``rsl_rl``, ``model_path`` of ``gr00t_closedloop``.
+        policy_type: A policy that has it, for messages.
+        output_directory: Folder of the training run.
+        ranks: All ranks of the training run.
+        device: Where to simulate, None for the rank's own choice.
+        options: Further options of the runner.
+    """
+
+    def __init__(
+        self,
+        jobs_file: JobsFile,
+        *,
+        checkpoint_option: str,
+        policy_type: str,
+        output_directory: Path,
+        ranks: Ranks,
+        device: str | None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._jobs_file = jobs_file
+        self._checkpoint_option = checkpoint_option
+        self._policy_type = policy_type
+        self._output_directory = output_directory
+        self._ranks = ranks
+        self._options = {"device": device, "no_dataset": True, **(options or {})}
+        self._num_runs = 0
+
+    def check(self, save_checkpoint: Callable[[Path], Path]) -> None:
+        """Refuse jobs that could not be evaluated, before hours of training. Every rank calls it, and rank 0 looks.
+
+        Args:
+            save_checkpoint: Saves a checkpoint of the untrained policy in a folder, and returns its path.
+
+        Raises:
+            ConfigError: On rank 0, with every problem of the jobs, or if none of them takes the checkpoint.
+            PeerStoppedError: On the other ranks, if rank 0 found something wrong.
+        """
+        if self._ranks.context.is_rank_zero:
+            with tempfile.TemporaryDirectory(prefix="untrained_policy_") as folder:
+                jobs = self._jobs(save_checkpoint(Path(folder)))
+            if not any(self._checkpoint_option in job.policy_options for job in jobs):
+                message = f"no job's policy takes a checkpoint; use policy_type {self._policy_type}"
+                raise ConfigError(Problem(message, file=self._jobs_file.path, key="--eval_jobs_config"))
+        self._ranks.share_from_rank_zero("verdict on the jobs", "can be evaluated")
+
+    def folder(self, num_steps: int) -> Path:
+        """Return where the evaluation after so many steps lies."""
+        return self._output_directory / _FOLDER / f"step-{num_steps}"
+
+    def is_complete(self, num_steps: int) -> bool:
+        """Whether that evaluation has been made."""
+        results = self.folder(num_steps) / RESULTS_FILE
+        return results.is_file() and bool(json.loads(results.read_text(encoding="utf-8"))["complete"])
+
+    def run(self, checkpoint: Path, num_steps: int) -> Evaluated:
+        """Evaluate a checkpoint that rank 0 has written, or go on where that was interrupted. Every rank calls it.
+
+        Raises:
+            ArenaError: See `isaaclab_arena.evaluation.run.execute`.
+        """
+        folder = self.folder(num_steps)
+        self._num_runs += 1
+        ranks = self._ranks.within(f"evaluation {self._num_runs} after {num_steps} steps")
+        # Nobody may look for the checkpoint before it is there.
+        ranks.share_from_rank_zero("checkpoint", str(checkpoint))
+        is_begun = (folder / RUN_PLAN_FILE).is_file()
+        is_begun = ranks.share_from_rank_zero("begun", str(is_begun)) == str(True)
+        options = EvalOptions(
+            eval_jobs_config=self._jobs_file.path,
+            output_dir=str(folder),
+            resume=str(folder) if is_begun else None,
+            # A training that went on from an earlier checkpoint has written this one anew, perhaps with other numbers.
+            rerun=tuple(job.name for job in self._jobs_file.jobs) if is_begun else (),
+            **self._options,
+        )
+        jobs = self._jobs(checkpoint)
+        request = RunRequest(
+            jobs=jobs,
+            config_hash=agreed_hash(self._jobs_file.config_hash, [job.saved_conditions for job in jobs]),
+            source_file=self._jobs_file.path,
+            command_line=(PROGRAM, "--eval_jobs_config", self._jobs_file.path, "--no_dataset"),
+            options=options,
+        )
+        _LOG.info("evaluating %s", checkpoint)
+        exit_code = execute_among(ranks, request)
+        return replace(self.results(num_steps), exit_code=exit_code)
+
+    def results(self, num_steps: int) -> Evaluated:
+        """Return what came of an evaluation that has been made, on rank 0; see `Evaluated`."""
+        return Evaluated(
+            exit_code=0, config_hash=self._jobs_file.config_hash, jobs=self._results(self.folder(num_steps))
+        )
+
+    def _jobs(self, checkpoint: Path) -> tuple[Job, ...]:
+        return resolve_jobs(
+            self._jobs_file.jobs,
+            file=self._jobs_file.path,
+            overrides={self._checkpoint_option: str(checkpoint)},
+            policy_batch=self._options.get("policy_batch") if self._options.get("deterministic") else None,
+            device=self._options["device"],
+        )
+
+    def _results(self, folder: Path) -> dict[str, EvaluatedJob]:
+        if not self._ranks.context.is_rank_zero or not (folder / RESULTS_FILE).is_file():
+            return {}
+        rows = json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))["jobs"]
+        return {
+            row["name"]: EvaluatedJob(
+                episodes=row["episodes"],
+                success_rate=row["success_rate"],
+                mean_return=row["mean_return"],
+                mean_length=row["mean_length"],
+            )
+            for row in rows
+        }

@@ -1,0 +1,1 @@
+"""What one rank trains: environments, networks, algorithm."""

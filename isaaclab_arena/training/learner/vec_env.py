@@ -1,0 +1,175 @@
+"""Our environments as rsl_rl knows them: rows that start again by themselves, observations as vectors."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from rsl_rl.env import VecEnv
+from tensordict import TensorDict
+
+from isaaclab_arena.interfaces.action_scaling import ActionScaler
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.flat_observation import flattened
+from isaaclab_arena.training.learner.episode_starts import EpisodeStarts
+from isaaclab_arena.training.learner.episode_statistics import EpisodeCounter
+
+_CAMERAS = "camera_obs"
+_EPISODE_LENGTH, _BEGAN_LATE = "training/episode_length", "training/began_late"
+_NUM_DRAWN = "training/num_drawn"
+_RETURNS, _LENGTHS, _SUMS = "training/returns", "training/lengths", "training/sums"
+
+
+class TrainingEnvironment(VecEnv):
+    """All rows of one rank, for rsl_rl's algorithms.
+
+    A row whose episode is over starts the next one within the same step, as rsl_rl expects. An episode that succeeds
+    or runs out of time has not lost what would have come after, so both are ``time_outs``, whose value is estimated;
+    one that is lost, or whose physics broke down, is worth nothing from then on.
+
+    Args:
+        environment: The rows.
+        starts: What their episodes start from.
+        scaler: Turns a network's output into an action.
+        cfg: What rsl_rl's log writers are told of the environment.
+
+    Attributes:
+        observation_terms: Group to its terms, in the order in which the vector holds them.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        starts: EpisodeStarts,
+        *,
+        scaler: ActionScaler,
+        cfg: Mapping[str, Any],
+    ) -> None:
+        self.environment = environment
+        self.num_envs = environment.num_envs
+        self.num_actions = environment.action_spec.shape[0]
+        self.max_episode_length = environment.max_episode_length
+        self.device = environment.device
+        self.cfg = dict(cfg)
+        self.observation_terms = {
+            group: tuple(terms)
+            for group, terms in environment.observation_spec.items()
+            if group != _CAMERAS and isinstance(terms, Mapping)
+        }
+        self.episode_length_buf = torch.zeros(self.num_envs, dtype=torch.long, device=self.device)
+        self._began_late = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
+        self._starts = starts
+        self._scaler = scaler
+        self._all_rows = torch.arange(self.num_envs, device=self.device)
+        self._observation = self._flat(environment.reset(self._all_rows, starts.next_conditions(self.num_envs)))
+        self._counter: EpisodeCounter | None = None
+
+    @property
+    def counter(self) -> EpisodeCounter:
+        """What counts episodes; there is one from the first step on."""
+        if self._counter is None:
+            raise RuntimeError("no step has been made yet")
+        return self._counter
+
+    def get_observations(self) -> TensorDict:
+        """Return the observation of all rows; group to vectors of shape (num_envs, size)."""
+        return self._observation
+
+    def step(self, actions: torch.Tensor) -> tuple[TensorDict, torch.Tensor, torch.Tensor, dict[str, Any]]:
+        """Advance all rows by one control step, and start the next episode where one is over.
+
+        Args:
+            actions: The network's output. Shape: (num_envs, action_dim).
+
+        Returns:
+            Observations, which are those of the new episode where one began; rewards and whether an episode ended,
+            both of shape (num_envs,); ``time_outs`` of the same shape.
+        """
+        environment = self.environment
+        step = environment.step(self._scaler(actions))
+        if self._counter is None:
+            self._counter = EpisodeCounter(
+                num_envs=self.num_envs, metrics=tuple(step.metrics), device=environment.device
+            )
+        self.episode_length_buf += 1
+        over = step.terminated | step.truncated | step.diverged
+        # Rows that began as if in the middle of an episode are cut by our own count, and are no whole episodes.
+        cut = ~over & (self.episode_length_buf >= self.max_episode_length)
+        ended = over | cut
+        self.counter.add(step, over & ~self._began_late, cut | (over & self._began_late))
+        self._began_late &= ~ended
+        succeeded = torch.zeros_like(over) if step.success is None else step.success
+        # An environment may call a row solved and let it go on.
+        time_outs = ended & (cut | step.truncated | succeeded) & ~step.diverged
+        env_ids = ended.nonzero()[:, 0]
+        observation = step.observation
+        if env_ids.numel():
+            observation = environment.reset(env_ids, self._starts.next_conditions(env_ids.numel()))
+            self.episode_length_buf[env_ids] = 0
+        self._observation = self._flat(observation)
+        return self._observation, step.reward, ended, {"time_outs": time_outs}
+
+    def begin_in_the_middle(self) -> None:
+        """Let each row's first episode end as if it had begun some time ago, so that not all end at once."""
+        lengths = self.episode_length_buf
+        lengths.copy_(torch.randint_like(lengths, high=self.max_episode_length))
+        self._began_late = lengths > 0
+
+    @property
+    def unwrapped(self) -> Environment:
+        """The rows themselves; rsl_rl's random network distillation asks them for their ``step_dt``."""
+        return self.environment
+
+    def restart(self) -> TensorDict:
+        """Start a new episode in every row, groups of rows alike, and return the observation."""
+        self._observation = self._flat(self.environment.reset(self._all_rows, self._starts.next_groups(self.num_envs)))
+        self.episode_length_buf.zero_()
+        self._began_late.zero_()
+        if self._counter is not None:
+            self._counter.returns.zero_()
+            self._counter.lengths.zero_()
+        return self._observation
+
+    def snapshot(self) -> dict[str, torch.Tensor] | None:
+        """Return everything that the future of all rows depends on, None where the environment cannot."""
+        snapshot = self.environment.snapshot()
+        if snapshot is None:
+            return None
+        counted = {}
+        if self._counter is not None:
+            counted = {_RETURNS: self._counter.returns, _LENGTHS: self._counter.lengths, _SUMS: self._counter.sums}
+        return {
+            **snapshot,
+            **{name: value.clone() for name, value in counted.items()},
+            _EPISODE_LENGTH: self.episode_length_buf.clone(),
+            _BEGAN_LATE: self._began_late.clone(),
+            _NUM_DRAWN: torch.tensor(self._starts.num_drawn),
+        }
+
+    def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor], *, metrics: tuple[str, ...]) -> None:
+        """Put every row where it was.
+
+        Args:
+            snapshot: From `snapshot`.
+            metrics: Names of the environment's further numbers, as `EpisodeCounter` has them.
+        """
+        own = {name: value for name, value in snapshot.items() if not name.startswith("training/")}
+        self._observation = self._flat(self.environment.restore_snapshot(own))
+        self.episode_length_buf.copy_(snapshot[_EPISODE_LENGTH])
+        self._began_late.copy_(snapshot[_BEGAN_LATE])
+        self._starts.num_drawn = int(snapshot[_NUM_DRAWN])
+        if _SUMS in snapshot:
+            self._counter = EpisodeCounter(num_envs=self.num_envs, metrics=metrics, device=self.environment.device)
+            self._counter.returns.copy_(snapshot[_RETURNS])
+            self._counter.lengths.copy_(snapshot[_LENGTHS])
+            self._counter.sums.copy_(snapshot[_SUMS])
+
+    def close(self) -> None:
+        """Release what the environment holds."""
+        self.environment.close()
+
+    def _flat(self, observation: Observation) -> TensorDict:
+        vectors = {
+            group: flattened(observation[group], terms, num_envs=self.num_envs, device=self.device)
+            for group, terms in self.observation_terms.items()
+        }
+        return TensorDict(vectors, batch_size=[self.num_envs], device=self.device)

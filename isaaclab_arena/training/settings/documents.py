@@ -1,0 +1,241 @@
+"""From a task's file, a user's file and words of the command line to one checked configuration."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from isaaclab_arena.config.documents import read_document, read_value
+from isaaclab_arena.config.options import read_options
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.training.settings.config import (
+    AgentConfig,
+    CheckpointConfig,
+    DistributedConfig,
+    EvaluationConfig,
+    TrainingConfig,
+)
+from isaaclab_arena.training.settings.other_trainers import nearest_task
+from isaaclab_arena.training.settings.tasks import TASKS
+
+_SECTIONS = {
+    "agent": AgentConfig,
+    "distributed": DistributedConfig,
+    "evaluation": EvaluationConfig,
+    "checkpoints": CheckpointConfig,
+}
+_CLASS_NAME = "class_name"
+_OPTIONS_OF_CLASSES = ("actor", "critic", "algorithm")
+_FREE = (
+    *(("env",), ("variations",), ("evaluation", "env")),
+    *(("agent", key) for key in (*_OPTIONS_OF_CLASSES, "obs_groups", "logger")),
+)
+"""Beginnings of paths behind which anything may stand.
+
+What an environment, a variation or a class can be told is checked where it is known.
+"""
+
+
+def default_document() -> dict[str, Any]:
+    """Return what holds where nobody says anything else."""
+    document = document_of(TrainingConfig(task="", environment=""))
+    return {key: value for key, value in document.items() if key not in {"task", "environment"}}
+
+
+def task_document(task: str) -> dict[str, Any]:
+    """Return what the file of a registered training task says.
+
+    Raises:
+        ConfigError: If there is no such task.
+    """
+    foreign = None if task in TASKS else nearest_task(task)
+    if foreign is not None:
+        raise ConfigError(Problem(f"{foreign}; those here are {', '.join(TASKS.names())}", key="TASK"))
+    found = TASKS.get(task)
+    return _mapping(read_document(found), str(found)) if isinstance(found, Path | str) else dict(found)
+
+
+def merged(*documents: Mapping[str, Any]) -> dict[str, Any]:
+    """Return documents laid over each other, the last one on top.
+
+    Mappings are merged key by key, but for the options of another class, which replace those of the class before. A
+    section without a word says nothing.
+
+    Raises:
+        ConfigError: If a section is no mapping.
+    """
+    result: dict[str, Any] = {}
+    for document in documents:
+        result = _laid_over(result, {key: value for key, value in document.items() if not _is_empty(key, value)})
+    return result
+
+
+def _is_empty(key: str, value: Any) -> bool:
+    if key in {*_SECTIONS, *(path[0] for path in _FREE)} and value is not None and not isinstance(value, Mapping):
+        raise ConfigError(Problem(f"must be a mapping, got {value!r}", key=key))
+    return key in _SECTIONS and value is None
+
+
+def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any], *, mixes_classes: bool = False) -> dict[str, Any]:
+    result = dict(below)
+    for key, value in above.items():
+        under = result.get(key)
+        if not isinstance(value, Mapping):
+            result[key] = value
+        elif not isinstance(under, Mapping) or (not mixes_classes and _is_another_class(under, value)):
+            result[key] = _laid_over({}, value)
+        else:
+            result[key] = _laid_over(under, value, mixes_classes=mixes_classes)
+    return result
+
+
+def overrides_document(words: Sequence[str], base: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what ``agent.learning_rate=3e-4`` and the like amount to as a document.
+
+    Parts of a path may be left out where that is not ambiguous: ``agent.learning_rate`` is
+    ``agent.algorithm.learning_rate``.
+
+    Args:
+        words: ``path=value``, the value as in YAML.
+        base: The document that they go on top of; it says which paths there are.
+
+    Raises:
+        ConfigError: With every word that is no such thing, or names a path that does not exist.
+    """
+    problems: list[Problem] = []
+    document: dict[str, Any] = {}
+    known = list(paths_of(base))
+    for word in words:
+        path, equals, text = word.partition("=")
+        if not equals or not path:
+            problems.append(Problem(f"'{word}' is neither an option nor path=value, as agent.learning_rate=3e-4"))
+            continue
+        try:
+            nested = _nested(_whole_path(path, known), read_value(text))
+            # The words belong together, in whatever order they stand.
+            document = _laid_over(document, nested, mixes_classes=True)
+        except ConfigError as error:
+            problems += [dataclasses.replace(problem, key=path) for problem in error.problems]
+    if problems:
+        raise ConfigError(problems)
+    return document
+
+
+def read_training(document: Mapping[str, Any], *, task: str, source: str) -> TrainingConfig:
+    """Return the configuration that a document stands for.
+
+    Args:
+        document: All there is to say, merged.
+        task: Name of the task.
+        source: Where it comes from, for messages.
+
+    Raises:
+        ConfigError: With every problem, each with its key.
+    """
+    problems: list[Problem] = []
+    values: dict[str, Any] = {"task": task}
+    for key, value in document.items():
+        if key in _SECTIONS:
+            if not isinstance(value, Mapping):
+                problems.append(Problem(f"must be a mapping, got {value!r}", key=key))
+                continue
+            try:
+                values[key] = read_options(_SECTIONS[key], value, owner=f"'{key}'")
+            except ConfigError as error:
+                problems += [dataclasses.replace(each, key=f"{key}.{each.key}") for each in error.problems]
+        elif key != "task":
+            values[key] = value
+    plain = {key: value for key, value in values.items() if key not in _SECTIONS}
+    try:
+        checked = read_options(TrainingConfig, plain, owner="a training run")
+        config = dataclasses.replace(checked, **{key: values[key] for key in _SECTIONS if key in values})
+        problems += _mistakes(config)
+    except ConfigError as error:
+        raise ConfigError([dataclasses.replace(each, file=source) for each in (*error.problems, *problems)]) from error
+    if problems:
+        raise ConfigError([dataclasses.replace(each, file=source) for each in problems])
+    return config
+
+
+def document_of(config: TrainingConfig) -> dict[str, Any]:
+    """Return a configuration as plain values, for files."""
+    return _plain(dataclasses.asdict(config))
+
+
+def _mistakes(config: TrainingConfig) -> Iterator[Problem]:
+    counts = {
+        "num_envs": config.num_envs,
+        "num_envs_total": 1 if config.num_envs_total is None else config.num_envs_total,
+        **{f"agent.{name}": getattr(config.agent, name) for name in ("num_steps_per_env", "save_interval")},
+        "distributed.grad_sync_period": config.distributed.grad_sync_period,
+        **{f"evaluation.{name}": getattr(config.evaluation, name) for name in ("num_episodes", "num_envs")},
+        "checkpoints.keep_last": config.checkpoints.keep_last,
+    }
+    for key, value in counts.items():
+        if value < 1:
+            yield Problem(f"must be at least 1, got {value}", key=key)
+    for key, value in {
+        "agent.seed": config.agent.seed,
+        "agent.max_iterations": config.agent.max_iterations,
+        "distributed.check_sync_every": config.distributed.check_sync_every,
+        "evaluation.interval": config.evaluation.interval,
+        "evaluation.seed": config.evaluation.seed,
+        "evaluation.video_episodes": config.evaluation.video_episodes,
+    }.items():
+        if value < 0:
+            yield Problem(f"must not be negative, got {value}", key=key)
+    if config.distributed.timeout_s <= 0:
+        yield Problem(f"must be positive, got {config.distributed.timeout_s:g}", key="distributed.timeout_s")
+    if config.agent.clip_actions is not None and config.agent.clip_actions <= 0:
+        yield Problem(f"must be positive, got {config.agent.clip_actions:g}", key="agent.clip_actions")
+    for role in _OPTIONS_OF_CLASSES:
+        if not isinstance(getattr(config.agent, role).get(_CLASS_NAME), str):
+            yield Problem("names no class", key=f"agent.{role}.{_CLASS_NAME}")
+
+
+def paths_of(document: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the path of every key of a document, outer ones before inner ones."""
+    for key, value in document.items():
+        yield (*path, key)
+        if isinstance(value, Mapping):
+            yield from paths_of(value, (*path, key))
+
+
+def _whole_path(text: str, known: list[tuple[str, ...]]) -> tuple[str, ...]:
+    first, *others = text.split(".")
+    path = (first, *others)
+    if path in known or any(path[: len(free)] == free for free in _FREE):
+        return path
+    inside = [each for each in known if len(each) > len(path) and each[0] == first and each[-1] == path[-1]]
+    if len(inside) == 1 and len(path) > 1:
+        return inside[0]
+    if len(inside) > 1 and len(path) > 1:
+        raise ConfigError(f"means {' or '.join('.'.join(each) for each in inside)}; write one of them out")
+    if first == "agent" and len(path) == 2:
+        # An option of the algorithm that the file leaves at its default.
+        return ("agent", "algorithm", path[1])
+    raise ConfigError(f"there is no such key{did_you_mean(text, ['.'.join(each) for each in known])}")
+
+
+def _nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    for key in reversed(path):
+        value = {key: value}
+    return value
+
+
+def _is_another_class(below: Mapping[str, Any], above: Mapping[str, Any]) -> bool:
+    return _CLASS_NAME in above and above[_CLASS_NAME] != below.get(_CLASS_NAME)
+
+
+def _mapping(document: Any, source: str) -> dict[str, Any]:
+    if not isinstance(document, dict):
+        raise ConfigError(Problem("must hold a mapping with the keys of a training run", file=source))
+    return document
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, str) else value

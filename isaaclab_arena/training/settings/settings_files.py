@@ -1,0 +1,109 @@
+"""What a run leaves beside its checkpoints so that others can use them: the agent's and the environment's settings."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from isaaclab_arena.evaluation.provenance.provenance import versions
+from isaaclab_arena.storage.atomic import write_text
+from isaaclab_arena.training.settings.config import TrainingConfig
+from isaaclab_arena.training.settings.documents import document_of
+from isaaclab_arena.training.settings.run_directory import SETTINGS, settings_of
+
+SCHEMA_VERSION = 1
+_OWN = "isaaclab_arena"
+
+
+def write_settings(
+    run_directory: Path,
+    config: TrainingConfig,
+    *,
+    observation_terms: Mapping[str, tuple[str, ...]],
+    world_size: int,
+    devices: tuple[str, ...],
+    simulation_devices: tuple[str, ...],
+    command_line: tuple[str, ...],
+    began_with: str | None,
+) -> None:
+    """Write ``params/agent.yaml`` and ``params/env.yaml`` as Isaac Lab and mjlab do, and ``params/train.yaml``.
+
+    Args:
+        run_directory: Folder of the training run.
+        config: What is asked for.
+        observation_terms: Group to its terms in the order in which networks see them.
+        world_size: Number of ranks.
+        devices: Where each rank learns, by rank.
+        simulation_devices: Where each rank's rows are, likewise: MuJoCo's on the CPU, MuJoCo-Warp's on a GPU.
+        command_line: What was typed; what was typed before, in a run that goes on, is kept.
+        began_with: What the run's first weights were taken from, None for none, or for a run that goes on.
+
+    Raises:
+        StorageError: If a file cannot be written.
+    """
+    document = document_of(config)
+    agent = {
+        **document["agent"],
+        "experiment_name": config.experiment_name,
+        "observation_terms": {group: list(terms) for group, terms in observation_terms.items()},
+    }
+    environment = {"environment": config.environment, "num_envs": config.num_envs, **document["env"]}
+    run = {
+        **document,
+        "world_size": world_size,
+        "devices": list(devices),
+        "simulation_devices": list(simulation_devices),
+        "began_with": began_with or _before(run_directory, "began_with"),
+        "command_lines": [*_command_lines_before(run_directory), " ".join(command_line)],
+        "versions": training_versions(),
+    }
+    for path, content in (
+        (run_directory / "params" / "agent.yaml", agent),
+        (run_directory / "params" / "env.yaml", environment),
+        (run_directory / SETTINGS, run),
+    ):
+        write_text(path, yaml.safe_dump(content, sort_keys=False, width=120), overwrite=True)
+
+
+def _before(run_directory: Path, key: str) -> Any:
+    return settings_of(run_directory).get(key) if (run_directory / SETTINGS).is_file() else None
+
+
+def _command_lines_before(run_directory: Path) -> list[str]:
+    before = _before(run_directory, "command_lines")
+    return [str(line) for line in before] if isinstance(before, list) else []
+
+
+def checkpoint_infos(config: TrainingConfig, *, iterations: int, env_steps: int, world_size: int) -> dict[str, Any]:
+    """Return what a checkpoint says of itself under rsl_rl's key ``infos``."""
+    return {
+        _OWN: {
+            "schema_version": SCHEMA_VERSION,
+            "iterations": iterations,
+            "env_steps": env_steps,
+            "world_size": world_size,
+            "config": document_of(config),
+            "versions": training_versions(),
+        }
+    }
+
+
+def env_steps_of(learned: Mapping[str, Any]) -> int | None:
+    """Return the control steps that a checkpoint was trained for, None where it does not say."""
+    infos = learned.get("infos")
+    own = infos.get(_OWN) if isinstance(infos, Mapping) else None
+    return int(own["env_steps"]) if isinstance(own, Mapping) and "env_steps" in own else None
+
+
+def learning_rate_before(learned: Mapping[str, Any]) -> float | None:
+    """Return the learning rate that a checkpoint's training was asked for, None where it does not say."""
+    found: Any = learned.get("infos")
+    for key in (_OWN, "config", "agent", "algorithm", "learning_rate"):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found if isinstance(found, float) else None
+
+
+def training_versions() -> dict[str, str]:
+    """Return the versions of what can influence training."""
+    return versions(more=("rsl-rl-lib", "tensordict"))

@@ -1,0 +1,24 @@
+"""The training tasks that ship, one file each, and those of other packages."""
+
+from pathlib import Path
+
+from isaaclab_arena.registry import Registry
+
+_FOLDER = Path(__file__).parent
+
+CARTPOLE = _FOLDER / "cartpole.yaml"
+REACH = _FOLDER / "reach.yaml"
+PUSH_CUBE = _FOLDER / "push_cube.yaml"
+VELOCITY_GO1 = _FOLDER / "velocity_go1.yaml"
+WALK_HUMANOID = _FOLDER / "walk_humanoid.yaml"
+TRACK_MOTION = _FOLDER / "track_motion.yaml"
+
+TASKS = Registry(
+    "training task",
+    {
+        name: f"isaaclab_arena.training.settings.tasks:{name.upper()}"
+        for name in ("cartpole", "reach", "push_cube", "velocity_go1", "walk_humanoid", "track_motion")
+    },
+    entry_point_group="isaaclab_arena.training_tasks",
+)
+"""Name to the task's file, or, from other packages, to a mapping with what such a file holds."""

@@ -1,0 +1,1 @@
+"""The files of a LeRobot dataset: tables, videos, statistics."""

@@ -1,0 +1,324 @@
+"""The tables of a dataset: Parquet files, one row per control step or per episode."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from isaaclab_arena.errors import StorageError
+from isaaclab_arena.logs import plain_text
+from isaaclab_arena.storage.atomic import storage_error
+from isaaclab_arena_gr00t.data.files.layout import of_number
+from isaaclab_arena_gr00t.data.files.parquet_pages import MAX_PAGE_BYTES, ColumnChunk, largest_page
+
+_VALUES_AT_ONCE = 1 << 21
+_MAX_ROWS_AT_ONCE = 65_536
+_MAX_TEXTS = 1000
+_PICTURES_AT_ONCE = 8
+_MOST_PICTURE_BYTES = 2 << 30
+_BYTES_PER_PICTURE, _BYTES_PER_PAGE = 64, 1 << 16
+_MAX_SIZE = 65_536
+"""Numbers of a row of any column at most."""
+
+
+def steps_table(columns: Mapping[str, np.ndarray]) -> pa.Table:
+    """Return a table of control steps.
+
+    Args:
+        columns: Shape of each: (num_steps,) or (num_steps, size); a size of 1 is stored as plain numbers.
+    """
+    return pa.table({name: _arrow(values) for name, values in columns.items()})
+
+
+def _arrow(values: np.ndarray) -> pa.Array:
+    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+    size = values.shape[1] if values.ndim == 2 else 1
+    return flat if size == 1 else pa.FixedSizeListArray.from_arrays(flat, size)
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Write a table into a file of its own.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    with parquet_errors("write", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        parquet.write_table(table, path, compression="snappy")
+
+
+class TableFiles:
+    """Tables of one kind, written one after the other into files that are begun when the one before is large enough.
+
+    Args:
+        root: Folder of the dataset.
+        template: Path of the files in it; see `layout.of_number`.
+        max_bytes: Size from which on the next table goes into the next file.
+    """
+
+    def __init__(self, root: Path, template: str, max_bytes: int) -> None:
+        self._root = root
+        self._template = template
+        self._max_bytes = max_bytes
+        self._number = -1
+        self._path = root
+        self._writer: parquet.ParquetWriter | None = None
+
+    def next_number(self) -> int:
+        """Return the number of the file that the next table goes into."""
+        if self._writer is None or self._path.stat().st_size >= self._max_bytes:
+            return self._number + 1
+        return self._number
+
+    def append(self, table: pa.Table) -> None:
+        """Write a table, as a row group of its own.
+
+        Raises:
+            StorageError: If it cannot be written.
+        """
+        number = self.next_number()
+        if number != self._number:
+            self.close()
+            self._number = number
+            self._path = self._root / of_number(self._template, number)
+        with parquet_errors("write", self._path):
+            if self._writer is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._writer = parquet.ParquetWriter(self._path, table.schema, compression="snappy")
+            self._writer.write_table(table)
+
+    def close(self) -> None:
+        """Complete the file that was begun last."""
+        if self._writer is not None:
+            with parquet_errors("write", self._path):
+                self._writer.close()
+            self._writer = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableExtent:
+    """Which rows of a table are wanted, and how much they can be.
+
+    Attributes:
+        key: Column that says which rows.
+        value: What it holds in them.
+        num_rows: How many there should be.
+        max_size: Numbers of a row of a column at most.
+    """
+
+    key: str
+    value: int
+    num_rows: int
+    max_size: int
+
+
+def read_columns(path: Path, names: Sequence[str], extent: TableExtent) -> dict[str, np.ndarray]:
+    """Return columns of some rows; others are not read, as far as row groups allow it.
+
+    Memory is needed for the rows that are wanted, whatever else a file of a few bytes unfolds to.
+
+    Returns:
+        Shape of each: (num_rows, size), of columns of single numbers too.
+
+    Raises:
+        StorageError: If the file cannot be read, has more rows than are due, or a column is missing or holds something
+            else.
+    """
+    with parquet_errors("read", path), parquet.ParquetFile(path) as file:
+        known = file.schema_arrow.names
+        missing = [name for name in (extent.key, *names) if name not in known]
+        if missing:
+            raise StorageError(f"{path} has no column '{missing[0]}'")
+        for name in (extent.key, *names):
+            _check_type(file.schema_arrow.field(name).type, f"column '{name}' of {path}")
+        if pa.types.is_nested(file.schema_arrow.field(extent.key).type):
+            raise StorageError(f"column '{extent.key}' of {path} holds lists, and should hold a number per row")
+        groups = _groups_with(file.metadata, extent)
+        rows_at_once = _rows_at_once(file, groups, [extent.key, *names], extent.max_size, path)
+        parts, found = [], 0
+        wanted = list(dict.fromkeys((extent.key, *names)))
+        for batch in file.iter_batches(rows_at_once, row_groups=groups, columns=wanted):
+            part = batch.filter(pa.array(batch[extent.key].to_numpy(zero_copy_only=False) == extent.value))
+            found += part.num_rows
+            if found > extent.num_rows:
+                raise StorageError(
+                    f"{path} has more rows with {extent.key} {extent.value} than the {extent.num_rows} that are due"
+                )
+            parts.append(part)
+        table = pa.Table.from_batches(parts, schema=pa.schema([file.schema_arrow.field(name) for name in wanted]))
+    return {name: _numbers(table[name], f"column '{name}' of {path}") for name in names}
+
+
+def read_rows(path: Path, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table, of those columns of the named ones that it has.
+
+    Raises:
+        StorageError: If the file cannot be read.
+    """
+    with parquet_errors("read", path), parquet.ParquetFile(path) as file:
+        known = file.schema_arrow.names
+        columns = [name for name in names if name in known]
+        groups = list(range(file.metadata.num_row_groups))
+        rows_at_once = _rows_at_once(file, groups, columns, _MAX_TEXTS, path)
+        for batch in file.iter_batches(rows_at_once, columns=columns):
+            yield from batch.to_pylist()
+
+
+def read_pictures(path: Path, name: str, extent: TableExtent) -> Iterator[bytes]:
+    """Yield the encoded pictures of some rows, one at a time.
+
+    Args:
+        path: The table.
+        name: Column of structs whose field ``bytes`` is a picture's file, as Hugging Face's `datasets` writes it.
+        extent: Which rows; ``max_size`` is the number of bytes of a picture at most.
+
+    Raises:
+        StorageError: If the file cannot be read, lacks the column, or a picture is missing or too large.
+    """
+    with parquet_errors("read", path), parquet.ParquetFile(path) as file:
+        kind = file.schema_arrow.field(name).type if name in file.schema_arrow.names else None
+        if kind is None or not pa.types.is_struct(kind) or "bytes" not in [field.name for field in kind]:
+            raise StorageError(f"{path} has no column '{plain_text(name)}' of pictures with their bytes")
+        _check_type(file.schema_arrow.field(extent.key).type, f"column '{extent.key}' of {path}")
+        groups = _groups_with(file.metadata, extent)
+        _rows_at_once(file, groups, [extent.key], 1, path)
+        _check_pictures_size(file.metadata, groups, f"{name}.bytes", extent.max_size, path)
+        # Equal pictures may lie in the file once; so only a few rows at a time, and each picture is measured.
+        for batch in file.iter_batches(_PICTURES_AT_ONCE, row_groups=groups, columns=[extent.key, f"{name}.bytes"]):
+            rows = batch[extent.key].to_numpy(zero_copy_only=False) == extent.value
+            encoded = batch[name].field("bytes")
+            for position in np.flatnonzero(rows).tolist():
+                value = encoded[position].as_buffer()
+                if value is None or value.size > extent.max_size:
+                    found = "no bytes" if value is None else f"{value.size} bytes"
+                    raise StorageError(
+                        f"{path}: a picture of '{plain_text(name)}' has {found}; at most {extent.max_size} are due"
+                    )
+                yield value.to_pybytes()
+
+
+def _groups_with(metadata: parquet.FileMetaData, extent: TableExtent) -> list[int]:
+    """Return the row groups that may hold the rows that are wanted, as far as the file says so."""
+    found = []
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        columns = (group.column(position) for position in range(group.num_columns))
+        statistics = next((each.statistics for each in columns if each.path_in_schema == extent.key), None)
+        if statistics is None or not statistics.has_min_max or statistics.min <= extent.value <= statistics.max:
+            found.append(number)
+    return found
+
+
+def _rows_at_once(
+    file: parquet.ParquetFile, groups: Sequence[int], names: Sequence[str], max_size: int, path: Path
+) -> int:
+    """Return how many rows to read at a time, so that they take some megabytes.
+
+    Raises:
+        StorageError: If one of the named columns, or one that is read along with it, has more values to a row than it
+            may, or pages that unfold further than they may.
+    """
+    for column, num_rows in _chunks_to_read(file.metadata, groups, names):
+        most = max_size if _is_leaf(column.path_in_schema, names, file.schema_arrow.names) else _MAX_SIZE
+        if column.num_values > max(1, num_rows) * max(1, most):
+            raise StorageError(
+                f"{path}: '{plain_text(column.path_in_schema)}' has {column.num_values} values in "
+                f"{num_rows} rows; at most {most} in a row are due"
+            )
+    with path.open("rb") as content:
+        for column, _ in _chunks_to_read(file.metadata, groups, names):
+            _check_pages(content, column, path, MAX_PAGE_BYTES)
+    return max(1, min(_MAX_ROWS_AT_ONCE, _VALUES_AT_ONCE // max(1, max_size)))
+
+
+def _chunks_to_read(
+    metadata: parquet.FileMetaData, groups: Iterable[int], names: Sequence[str]
+) -> Iterator[tuple[parquet.ColumnChunkMetaData, int]]:
+    """Yield what is read of each group for some columns, and the group's number of rows.
+
+    Arrow takes the dots of a name for levels, so with ``action`` it reads ``action.delta`` too.
+    """
+    for number in groups:
+        group = metadata.row_group(number)
+        for column in (group.column(position) for position in range(group.num_columns)):
+            if any(f"{column.path_in_schema}.".startswith(f"{name}.") for name in names):
+                yield column, group.num_rows
+
+
+def _is_leaf(leaf: str, names: Sequence[str], known: Sequence[str]) -> bool:
+    """Whether a leaf of the schema belongs to one of the named columns itself, and not to one with a longer name."""
+    return max((name for name in known if f"{leaf}.".startswith(f"{name}.")), key=len, default="") in names
+
+
+def _check_pages(content: BinaryIO, column: parquet.ColumnChunkMetaData, path: Path, most: int) -> None:
+    what = f"{path}: '{plain_text(column.path_in_schema)}'"
+    # Some writers say that a dictionary is at the beginning of the file where there is none.
+    starts_with_dictionary = column.has_dictionary_page and 0 < column.dictionary_page_offset < column.data_page_offset
+    start = column.dictionary_page_offset if starts_with_dictionary else column.data_page_offset
+    try:
+        largest = largest_page(content, ColumnChunk(start=start, num_bytes=column.total_compressed_size))
+    except ValueError as error:
+        raise StorageError(f"{what} is damaged: {error}") from error
+    if largest > most:
+        raise StorageError(f"{what} has a page that unfolds to {largest} bytes; at most {most} are read")
+
+
+def _check_pictures_size(
+    metadata: parquet.FileMetaData, groups: Iterable[int], leaf: str, max_size: int, path: Path
+) -> None:
+    """Refuse a file that unfolds to more than its pictures can be, by what it says of itself or of its pages."""
+    with path.open("rb") as content:
+        for group in map(metadata.row_group, groups):
+            most = min(_MOST_PICTURE_BYTES, group.num_rows * (max_size + _BYTES_PER_PICTURE) + _BYTES_PER_PAGE)
+            for column in (group.column(position) for position in range(group.num_columns)):
+                if column.path_in_schema != leaf:
+                    continue
+                if column.total_uncompressed_size > most:
+                    raise StorageError(
+                        f"{path}: '{plain_text(leaf)}' takes {column.total_uncompressed_size} bytes in "
+                        f"{group.num_rows} rows; at most {most} are due"
+                    )
+                _check_pages(content, column, path, most)
+
+
+def _check_type(kind: pa.DataType, what: str) -> None:
+    inner = kind.value_type if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) else kind
+    if not (pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_boolean(inner)):
+        raise StorageError(f"{what} holds {plain_text(kind)}, and should hold numbers or lists of numbers")
+
+
+def _numbers(column: pa.ChunkedArray, what: str) -> np.ndarray:
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = array.chunk(0) if array.num_chunks else pa.array([], type=column.type)
+    if array.null_count:
+        raise StorageError(f"{what} has empty places")
+    if not pa.types.is_nested(array.type):
+        return array.to_numpy(zero_copy_only=False).reshape(-1, 1)
+    flat = array.flatten()
+    if flat.null_count:
+        raise StorageError(f"{what} has empty places")
+    size = len(flat) // max(1, len(array))
+    lengths = np.unique(np.asarray(array.value_lengths())) if len(array) else np.array([size])
+    if lengths.tolist() != [size]:
+        raise StorageError(f"{what} is no list of equally many numbers per row")
+    return flat.to_numpy(zero_copy_only=False).reshape(len(array), size)
+
+
+@contextmanager
+def parquet_errors(doing: str, path: Path) -> Iterator[None]:
+    """Turn what pyarrow raises into a `StorageError` that names the file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:
+            raise storage_error(doing, path, error) from error
+        # What pyarrow says of a damaged file may repeat its bytes.
+        raise StorageError(f"cannot {doing} {path}: {plain_text(error)[:500]}") from error
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise StorageError(f"cannot {doing} {path}: {plain_text(error)[:500]}") from error

@@ -1,0 +1,1 @@
+"""Messages of policy servers as bytes."""

@@ -1,0 +1,1 @@
+"""Messages between policy server and client as bytes."""

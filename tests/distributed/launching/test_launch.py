@@ -1,0 +1,216 @@
+"""What a program does that is asked to start ranks: decisions in this process, and real ranks over gloo."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from isaaclab_arena.distributed.launching import launch, rank_processes
+from isaaclab_arena.distributed.launching.launch import launch_if_asked
+from isaaclab_arena.distributed.launching.launch_options import LaunchOptions
+from isaaclab_arena.distributed.process import process_start_ticks
+from isaaclab_arena.errors import ConfigError
+from tests.end_to_end.launching import ROOT, environment, patience_s
+
+PROGRAM = [sys.executable, "-m", "tests.distributed.rank_program"]
+LOG_VARIABLES = ("TORCHRUNX_LOG_DIR", "ISAACLAB_ARENA_LAUNCHER_LOG_DIR")
+
+
+@pytest.fixture
+def started(monkeypatch) -> list[rank_processes.Launch]:
+    """What would be started, on a machine with two GPUs; nothing is."""
+    launches: list[rank_processes.Launch] = []
+    monkeypatch.setattr(rank_processes, "run_ranks", lambda asked: launches.append(asked) or 0)
+    monkeypatch.setattr(launch, "selectable_gpu_count", lambda: 2)
+    for name in ("CUDA_VISIBLE_DEVICES", "RANK", "LOCAL_RANK", *LOG_VARIABLES):
+        monkeypatch.delenv(name, raising=False)
+    return launches
+
+
+def asked(arguments: Sequence[str] = ("reach",), log_directory: Path | None = None, **options) -> int | None:
+    return launch_if_asked(LaunchOptions(**options), module="prog", arguments=arguments, log_directory=log_directory)
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ({}, None),
+        ({"gpu_ids": "1"}, "1"),
+        ({"gpu_ids": "none"}, ""),
+        ({"nproc_per_node": 1}, ""),
+    ],
+)
+def test_one_device_starts_nothing_and_this_process_goes_on_with_it(started, monkeypatch, options, shown):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1") if options == {} else None
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+    before = children.read_text()
+    assert asked(**options) is None
+    assert started == []
+    assert children.read_text() == before
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == ("0,1" if shown is None else shown)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def test_each_gpu_gets_a_rank_with_the_same_command_line_less_the_option(started, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
+    assert asked(["--gpu-ids", "1", "0", "reach", "--price", "$$5"], gpu_ids="1 0") == 0
+    assert started[0].num_processes == 2
+    assert started[0].variables == {"CUDA_VISIBLE_DEVICES": "GPU-b,GPU-a"}
+    assert (started[0].module, started[0].arguments) == ("prog", ("reach", "--price", "$$5"))
+
+
+def test_the_environment_says_where_logs_go_then_the_option_then_the_program(started, monkeypatch, tmp_path):
+    def place(**options) -> tuple[Path | None, bool]:
+        asked(nproc_per_node=2, log_directory=tmp_path / "run" / "launcher", **options)
+        return started[-1].log_directory, started[-1].wants_files
+
+    assert place() == (tmp_path / "run" / "launcher", True)
+    assert place(launcher_log_dir=str(tmp_path / "option")) == (tmp_path / "option", True)
+    assert place(launcher_log_dir="")[1] is False
+    monkeypatch.setenv("TORCHRUNX_LOG_DIR", str(tmp_path / "torchrunx"))
+    assert place(launcher_log_dir=str(tmp_path / "option")) == (tmp_path / "torchrunx", True)
+    monkeypatch.setenv("ISAACLAB_ARENA_LAUNCHER_LOG_DIR", str(tmp_path / "own"))
+    assert place() == (tmp_path / "own", True)
+    monkeypatch.setenv("ISAACLAB_ARENA_LAUNCHER_LOG_DIR", "")
+    assert place(launcher_log_dir=str(tmp_path / "option"))[1] is False
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ISAACLAB_ARENA_LAUNCHER_LOG_DIR", str(tmp_path / "file" / "below"))
+    with pytest.raises(ConfigError, match="ISAACLAB_ARENA_LAUNCHER_LOG_DIR: cannot make"):
+        place()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gpu_ids": "0", "nproc_per_node": 2}, "--nproc_per_node: excludes --gpu_ids"),
+        ({"nproc_per_node": 0}, "--nproc_per_node: must be at least 1, got 0"),
+        ({"launcher": "torchrunx"}, "--launcher: says how to start several ranks; add --gpu_ids"),
+        ({"gpu_ids": "2"}, "--gpu_ids: GPU 2 does not exist; there are 0 to 1"),
+        ({"gpu_ids": "all", "launcher": "torchrunx"}, "--launcher: torchrunx is not installed.*GPL-3.*pip install"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(started, monkeypatch, options, message):
+    monkeypatch.setitem(sys.modules, "torchrunx", None)
+    with pytest.raises(ConfigError, match=message):
+        asked(**options)
+
+
+@pytest.mark.parametrize("options", [{"gpu_ids": "0 1"}, {"nproc_per_node": 2}])
+def test_a_rank_does_not_start_ranks(started, monkeypatch, options):
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(ConfigError, match=f"--{next(iter(options))}: RANK or LOCAL_RANK is set.*CUDA_VISIBLE_DEVICES"):
+        asked(**options)
+
+
+def run_ranks(what: str, folder: Path, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    line = [*PROGRAM, "--nproc_per_node", "2", *options, what, str(folder)]
+    plain = {name: value for name, value in environment().items() if name not in {*LOG_VARIABLES, "OMP_NUM_THREADS"}}
+    return subprocess.run(
+        line, cwd=ROOT, env={**plain, **variables}, capture_output=True, text=True, timeout=100, check=False
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_one_gpu_starts_nothing_and_is_the_only_one_seen(tmp_path):
+    line = [*PROGRAM, "--gpu-ids", "0", "variables", str(tmp_path)]
+    finished = subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
+    seen = json.loads((tmp_path / "rank0.json").read_text())
+    assert (seen["device"], seen["visible_gpus"], seen["children"]) == ("cuda:0", 1, [])
+    assert "RANK" not in seen["variables"]
+
+
+def test_each_rank_knows_who_it_is_and_what_it_says_is_in_its_file(tmp_path):
+    finished = run_ranks("variables", tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    assert (finished.stdout, finished.stderr) == ("rank 0 on stdout\n", "rank 0 on stderr\n")
+    seen = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
+    for rank, each in enumerate(seen):
+        variables = each["variables"]
+        assert [variables[name] for name in ("RANK", "LOCAL_RANK")] == [str(rank)] * 2
+        assert [variables[name] for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")] == ["2", "2"]
+        assert variables["CUDA_VISIBLE_DEVICES"] == ""
+        assert variables["OMP_NUM_THREADS"] == "1"
+        assert variables["MASTER_ADDR"] == "127.0.0.1"
+        assert variables["TORCHELASTIC_RUN_ID"]
+        assert (each["device"], each["visible_gpus"]) == ("cpu", 0)
+        assert each["arguments"] == ["variables", str(tmp_path)]
+    assert seen[0]["variables"]["MASTER_PORT"] == seen[1]["variables"]["MASTER_PORT"]
+    (log_directory,) = (tmp_path / "run" / "launcher").iterdir()
+    for rank in range(2):
+        lines = (log_directory / f"rank{rank}.log").read_text().splitlines()
+        assert sorted(lines) == [f"rank {rank} on stderr", f"rank {rank} on stdout"]
+
+
+def test_the_first_failure_is_told_while_the_others_still_wind_down(tmp_path):
+    """Rank 0 would go on for three seconds, and then fail because rank 1 has gone."""
+    logs = tmp_path / "logs"
+    finished = run_ranks("raise", tmp_path, "--launcher_log_dir", "", TORCHRUNX_LOG_DIR=str(logs))
+    assert finished.returncode == 1
+    report, _, rest = finished.stderr.partition("[rank 1] ValueError: rank 1 has had enough\n")
+    assert "rank 1 of 2 failed" in report
+    assert "[rank 1] Traceback (most recent call last):" in report
+    assert "Connection" not in report
+    assert "RuntimeError" in rest
+    (own_log,) = logs.glob("*/rank1.log")
+    assert str(own_log) in report
+    assert "rank 1 has had enough" in own_log.read_text()
+
+
+def test_a_rank_that_is_killed_is_named_whatever_the_others_say_about_it(tmp_path):
+    finished = run_ranks("killed", tmp_path)
+    assert finished.returncode == 128 + signal.SIGKILL
+    assert "rank 1 of 2 was killed by SIGKILL" in finished.stderr
+
+
+def test_a_mistake_of_the_users_is_told_once_for_all_ranks(tmp_path):
+    finished = run_ranks("mistake", tmp_path)
+    assert finished.returncode == 2
+    assert finished.stderr == "error: agent.gamma: must be below 1, got 7\n"
+
+
+@pytest.mark.slow
+def test_a_rank_that_fails_and_does_not_leave_is_ended(tmp_path):
+    finished = run_ranks("linger", tmp_path)
+    assert finished.returncode == 1
+    assert "[rank 1] ValueError: rank 1 stays all the same" in finished.stderr
+
+
+def test_a_launcher_that_is_told_to_stop_or_killed_leaves_no_rank_behind_and_each_can_save(tmp_path):
+    codes = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}
+    launchers = {sent: _start_saving(tmp_path / sent.name) for sent in codes}
+    pids = [_pid_in(tmp_path / sent.name / f"rank{rank}.pid", within_s=60) for sent in codes for rank in range(2)]
+    for sent, launcher in launchers.items():
+        launcher.send_signal(sent)
+    for sent, launcher in launchers.items():
+        _, said = launcher.communicate(timeout=60)
+        assert (launcher.returncode, said) == (codes[sent], "")
+    deadline = time.monotonic() + patience_s(8)
+    while any(process_start_ticks(pid) is not None for pid in pids):
+        assert time.monotonic() < deadline, "a rank is still there"
+        time.sleep(0.05)
+    assert len(list(tmp_path.glob("*/rank*.saved"))) == 6
+
+
+def _start_saving(folder: Path) -> subprocess.Popen[str]:
+    folder.mkdir()
+    line = [*PROGRAM, "--nproc_per_node", "2", "save", str(folder)]
+    return subprocess.Popen(
+        line, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def _pid_in(path: Path, *, within_s: float) -> int:
+    deadline = time.monotonic() + within_s
+    while not (path.exists() and path.read_text()):
+        assert time.monotonic() < deadline, f"there is no {path}"
+        time.sleep(0.05)
+    return int(path.read_text())

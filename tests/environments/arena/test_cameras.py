@@ -1,0 +1,183 @@
+"""What policies and films see of the environments on the table."""
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.environments.arena.cameras import EnvironmentCameras
+from isaaclab_arena.environments.arena.table_environment import TableEnvironment
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.interfaces.environment import VIEWPORT
+from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.sim.mujoco.backend import MujocoBackend
+from tests.environments.building import ALL_ENVIRONMENTS, build, hold_still, start, steps_of
+
+RGB = ("robot_head_cam_rgb", "wrist_cam_rgb")
+
+
+def seeing(name: str = "lift_object", *, num_envs: int = 1, **options) -> TableEnvironment:
+    return build(name, num_envs=num_envs, enable_cameras=True, **{"camera_size": 32, **options})
+
+
+def mujoco_backend(env: TableEnvironment) -> MujocoBackend:
+    assert isinstance(env.backend, MujocoBackend)
+    return env.backend
+
+
+@pytest.mark.parametrize("name", ALL_ENVIRONMENTS)
+def test_policies_see_what_the_spec_promises(name):
+    env = seeing(name, camera_width=40, camera_height=24, camera_size=None, camera_depth=True, camera_segmentation=True)
+    seen, group = start(env)["camera_obs"], env.observation_spec["camera_obs"]
+    assert isinstance(group, dict)
+    assert list(seen) == list(group)
+    assert {RGB[0], RGB[1], "wrist_cam_depth", "robot_head_cam_segmentation"} <= set(seen)
+    for term, spec in group.items():
+        assert isinstance(spec, ArraySpec)
+        assert tuple(seen[term].shape) == (1, *spec.shape)
+        assert seen[term].dtype == spec.dtype
+    assert seen[RGB[0]].shape == (1, 24, 40, 3)
+
+
+@pytest.mark.parametrize("name", ALL_ENVIRONMENTS)
+def test_a_sample_says_what_policies_would_see_and_never_looks(name, monkeypatch):
+    looks = []
+    monkeypatch.setattr(EnvironmentCameras, "observe", lambda cameras, env_ids: looks.append(env_ids) or {})
+    builder = ENVIRONMENTS.get(name)
+    config = builder.config_class(enable_cameras=True, camera_size=32, camera_depth=True)
+    sample = builder.sample(config)
+    assert looks == []
+    assert sample.observation_spec == seeing(name, camera_depth=True).observation_spec
+    assert len(looks) == 1
+
+
+@pytest.mark.parametrize("embodiment", ["panda", "so101"])
+def test_nothing_stands_in_the_way_of_a_robots_cameras(embodiment):
+    env = seeing(embodiment=embodiment, camera_size=64, camera_depth=True, camera_segmentation=True)
+    seen = start(env)["camera_obs"]
+    for camera in ("robot_head_cam", "wrist_cam"):
+        assert float(seen[f"{camera}_depth"].median()) > 0.05
+        assert (seen[f"{camera}_segmentation"] == env.backend.names.bodies[env.landmarks["object"]]).any()
+
+
+def test_without_cameras_policies_see_no_pictures():
+    env = build("lift_object")
+    assert set(start(env)) == {"policy"}
+    assert set(env.observation_spec) == {"policy"}
+
+
+def test_a_row_looks_the_same_to_the_last_bit_in_any_batch():
+    alone, together = seeing(), seeing(num_envs=4)
+    one, four = pictures_after(alone, 5), pictures_after(together, 5)
+    for term in RGB:
+        assert torch.equal(one[term][0], four[term][0])
+        assert not torch.equal(four[term][0], four[term][1])
+
+
+def test_a_row_looks_the_same_to_the_last_bit_on_any_number_of_threads():
+    one, many = (pictures_after(seeing(num_envs=5, num_threads=threads), 3) for threads in (1, 3))
+    assert all(torch.equal(one[term], many[term]) for term in RGB)
+
+
+def pictures_after(env: TableEnvironment, num_steps: int) -> dict[str, torch.Tensor]:
+    start(env)
+    return steps_of(env, hold_still(env), num_steps)[-1].observation["camera_obs"]
+
+
+def test_rows_that_rest_are_not_rendered_again():
+    env = seeing(num_envs=2)
+    before = start(env)["camera_obs"][RGB[0]]
+    mujoco_backend(env).qpos[1, 0] += 0.5
+    after = env.reset(torch.tensor([0]), [env.draw_conditions(np.random.default_rng(5))])["camera_obs"][RGB[0]]
+    assert not torch.equal(before[0], after[0])
+    assert torch.equal(before[1], after[1])
+
+
+def test_a_world_that_broke_down_keeps_its_last_picture():
+    env = build("lift_object", camera_size=32)
+    start(env)
+    before = env.film([0], RGB)
+    mujoco_backend(env).qpos[0, 2] = float("nan")
+    after = env.film([0], RGB)
+    assert all((before[term] == after[term]).all() for term in RGB)
+
+
+@pytest.mark.parametrize(("thing", "channel"), [("cube", 0), ("cylinder", 1), ("can", 2)])
+def test_objects_of_different_colours_can_be_told_apart_at_64_pixels(thing, channel):
+    env = seeing(object=thing, camera_size=64, camera_segmentation=True)
+    seen = start(env)["camera_obs"]
+    body = env.backend.names.bodies[env.landmarks["object"]]
+    pixels = seen[RGB[0]][seen["robot_head_cam_segmentation"][..., 0] == body].double()
+    assert len(pixels) >= 6
+    # Its most saturated pixel: a can also has a white band.
+    spread = pixels.max(dim=1).values - pixels.min(dim=1).values
+    colour = pixels[spread.argmax()]
+    assert int(colour.argmax()) == channel
+    assert float(spread.max()) > 50
+
+
+def paint(backend: MujocoBackend, row: int) -> None:
+    backend.batch.expand("geom_rgba")[row, backend.model.body("object/body").geomadr[0]] = (0.1, 0.2, 0.9, 1)
+
+
+def dim(backend: MujocoBackend, row: int) -> None:
+    backend.batch.expand("light_diffuse")[row] *= 0.2
+
+
+def move_camera(backend: MujocoBackend, row: int) -> None:
+    backend.batch.expand("cam_pos")[row, backend.model.camera("robot_head_cam").id] += (0.05, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("vary", [paint, dim, move_camera])
+def test_what_varies_in_one_world_shows_in_its_picture_alone(vary):
+    env = build("lift_object", num_envs=2, camera_size=64)
+    start(env)
+    before = env.film([0, 1], [RGB[0]])[RGB[0]]
+    vary(mujoco_backend(env), 1)
+    after = env.film([0, 1], [RGB[0]])[RGB[0]]
+    assert (before[0] == after[0]).all()
+    assert (before[1] != after[1]).any()
+
+
+def test_films_show_what_policies_would_see():
+    seen = start(seeing())["camera_obs"]
+    env = build("lift_object", camera_size=32)
+    start(env)
+    filmed = env.film([0], RGB)
+    assert all((filmed[term] == seen[term].numpy()).all() for term in RGB)
+
+
+def test_the_viewport_shows_the_scene_in_its_own_size():
+    env = build("reach", viewport_width=48, viewport_height=32)
+    start(env)
+    picture = env.film([0], [VIEWPORT])[VIEWPORT]
+    assert picture.shape == (1, 32, 48, 3)
+    assert picture.std() > 20
+
+
+def test_time_spent_on_rendering_is_told():
+    env = build("reach", camera_size=32)
+    start(env)
+    assert env.render_s == 0
+    env.film([0], RGB)
+    assert env.render_s > 0
+
+
+@pytest.mark.parametrize("key", ["camera_width", "camera_height", "camera_size", "viewport_width", "viewport_height"])
+@pytest.mark.parametrize("pixels", [0, 100_000])
+def test_pictures_of_absurd_sizes_are_refused(key, pixels):
+    with pytest.raises(ConfigError, match="must be 16 to 2048 pixels") as refused:
+        build("reach", **{key: pixels})
+    assert refused.value.problems[0].key == key
+
+
+def test_two_ways_to_say_the_size_are_refused():
+    with pytest.raises(ConfigError, match="leave out camera_width and camera_height") as refused:
+        build("reach", camera_size=32, camera_width=64)
+    assert refused.value.problems[0].key == "camera_size"
+
+
+def test_a_camera_that_is_not_there_is_refused():
+    env = build("reach")
+    with pytest.raises(ConfigError, match="no camera called 'nose_cam'; there are robot_head_cam_rgb"):
+        env.film([0], ["nose_cam"])

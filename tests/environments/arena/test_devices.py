@@ -1,0 +1,152 @@
+"""On a GPU every environment does what it does on the CPU, and mixes no tensors of the two.
+
+Physics is on the GPU too (``warp``), or on the CPU while policies and observations are on the GPU (``mujoco``).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments.mdp.actions import ACTION_MODES
+from isaaclab_arena.interfaces.environment import Step
+from isaaclab_arena.sim.warp.backend import WarpBackend
+from tests.environments.building import ALL_ENVIRONMENTS, CPU, FLOOR_ENVIRONMENTS, build, build_on_the_floor, start
+from tests.environments.variations.varying import begin, build_varied, everything
+from tests.pretend_backend import PretendGpuBackend, simulate_there, simulate_with_warp
+from tests.pretend_gpu import GPU, PretendGpu
+
+NUM_ENVS = 3
+NUM_STEPS = 2
+ARMS = ("panda", "so101")
+PICTURES = {"enable_cameras": True, "camera_size": 16, "camera_depth": True, "camera_segmentation": True}
+
+MORE_WAITS = {"walk_humanoid": ["aten::index with indices of the CPU"]}
+"""Its reward picks joints by a list, which goes to the GPU in every step."""
+
+
+@pytest.fixture(autouse=True)
+def _physics_on_the_gpu(gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate_there(monkeypatch)
+
+
+def built(name: str, device: torch.device, backend: str, **options: Any) -> ArenaEnvironment:
+    builds = build if name in ALL_ENVIRONMENTS else build_on_the_floor
+    return builds(name, num_envs=NUM_ENVS, device=device, backend="mujoco" if device == CPU else backend, **options)
+
+
+def actions(env: ArenaEnvironment, index: int) -> torch.Tensor:
+    """Return actions all over the bounds, those of a step of any environment alike. Shape: (num_envs, action_dim)."""
+    low, high = np.asarray(env.action_spec.low), np.asarray(env.action_spec.high)
+    drawn = np.random.default_rng(index).uniform(low, high, size=(env.num_envs, len(low)))
+    return torch.from_numpy(drawn).float().to(env.device)
+
+
+def flat(tree: object, name: str = "") -> dict[str, torch.Tensor]:
+    if isinstance(tree, Mapping):
+        return {path: leaf for key, part in tree.items() for path, leaf in flat(part, f"{name}/{key}").items()}
+    return {name: tree} if isinstance(tree, torch.Tensor) else {}
+
+
+def told(step: Step) -> dict[str, torch.Tensor]:
+    """Return all that a step says, which has to be where the environment is said to be."""
+    return {
+        **flat(step.observation, "seen"),
+        **flat(step.metrics, "metric"),
+        **{key: getattr(step, key) for key in ("reward", "terminated", "truncated", "success", "diverged")},
+    }
+
+
+def story(env: ArenaEnvironment) -> list[dict[str, torch.Tensor]]:
+    """Return what a short life gives: steps, a new episode in one row, steps, and back to a snapshot."""
+    pages = [told(env.step(actions(env, index))) for index in range(NUM_STEPS)]
+    pages.append(flat(start(env, [1])))
+    snapshot = env.snapshot()
+    pages += [told(env.step(actions(env, index))) for index in range(NUM_STEPS)]
+    if snapshot is not None:
+        pages.append(flat(env.restore_snapshot({name: tensor.cpu() for name, tensor in snapshot.items()})))
+    assert all(tensor.device == env.device for page in pages for tensor in page.values())
+    return [*pages, flat(env.state())]
+
+
+def assert_the_same(pages: list[dict[str, torch.Tensor]], expected: list[dict[str, torch.Tensor]]) -> None:
+    for page, other in zip(pages, expected, strict=True):
+        assert page.keys() == other.keys()
+        for key, tensor in page.items():
+            np.testing.assert_array_equal(tensor.cpu().numpy(), other[key].numpy(), err_msg=key)
+
+
+def assert_alike(name: str, backend: str, **options: Any) -> None:
+    envs = [built(name, device, backend, **options) for device in (GPU, CPU)]
+    assert isinstance(envs[0].backend, PretendGpuBackend) == (backend == "warp")
+    for env in envs:
+        start(env)
+    assert_the_same(*(story(env) for env in envs))
+
+
+@pytest.mark.parametrize("name", [*ALL_ENVIRONMENTS, *FLOOR_ENVIRONMENTS])
+def test_every_task_does_on_a_gpu_what_it_does_on_the_cpu(name):
+    assert_alike(name, "warp")
+
+
+@pytest.mark.parametrize("name", ["push_to_goal", "track_motion"])
+def test_so_it_does_where_only_policies_are_on_the_gpu(name):
+    assert_alike(name, "mujoco")
+
+
+def test_no_task_is_left_out():
+    assert set(ENVIRONMENTS.names()) == {*ALL_ENVIRONMENTS, *FLOOR_ENVIRONMENTS}
+
+
+@pytest.mark.parametrize("action_mode", ACTION_MODES)
+@pytest.mark.parametrize("embodiment", ARMS)
+def test_every_arm_is_moved_in_every_way(embodiment, action_mode):
+    assert_alike("reach", "warp", embodiment=embodiment, action_mode=action_mode)
+
+
+@pytest.mark.parametrize(("name", "backend"), [*((name, "warp") for name in ALL_ENVIRONMENTS), ("reach", "mujoco")])
+def test_worlds_that_vary_in_everything_do_so_on_a_gpu(name, backend):
+    envs = [
+        build_varied(name, everything(name), num_envs=NUM_ENVS, device=device, backend=engine)
+        for device, engine in ((GPU, backend), (CPU, "mujoco"))
+    ]
+    for env in envs:
+        begin(env)
+    assert_the_same(*(told_of_steps(env) for env in envs))
+
+
+def told_of_steps(env: ArenaEnvironment) -> list[dict[str, torch.Tensor]]:
+    return [told(env.step(actions(env, index))) for index in range(NUM_STEPS)]
+
+
+def test_pictures_of_worlds_on_the_cpu_are_where_the_other_observations_are():
+    assert_pictures_are_there(built("lift_object", GPU, "mujoco", **PICTURES))
+
+
+def test_pictures_of_worlds_on_the_gpu_are_there_too(monkeypatch):
+    monkeypatch.undo()
+    simulate_with_warp(monkeypatch)
+    env = built("lift_object", GPU, "warp", **PICTURES)
+    assert isinstance(env.backend, WarpBackend)
+    assert_pictures_are_there(env)
+
+
+def assert_pictures_are_there(env: ArenaEnvironment) -> None:
+    seen = flat(start(env)) | told(env.step(actions(env, 0)))
+    assert {tensor.device for tensor in seen.values()} == {GPU}
+    assert any(tensor.ndim == 4 for tensor in seen.values())
+    assert env.film([1], env.filmable)["viewport"].shape[0] == 1
+
+
+@pytest.mark.parametrize("name", [*ALL_ENVIRONMENTS, *FLOOR_ENVIRONMENTS])
+def test_a_control_step_makes_the_cpu_wait_only_to_learn_which_rows_run(gpu, name):
+    env = built(name, GPU, "warp")
+    start(env)
+    action = actions(env, 0)
+    gpu.waits.clear()
+    env.step(action)
+    assert [wait.what for wait in gpu.waits] == ["aten::nonzero", *MORE_WAITS.get(name, [])]

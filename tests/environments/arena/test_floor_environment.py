@@ -1,0 +1,181 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.cli.commands.listing import catalog_text
+from isaaclab_arena.environments.arena.floor_environment import FloorEnvironment
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.interfaces.environment import VIEWPORT
+from isaaclab_arena.policy.random_action import RandomActionPolicy
+from isaaclab_arena.recording.episode_arrays import flatten
+from tests.environments.building import FLOOR_ENVIRONMENTS, build_on_the_floor, episode, leaf_specs, play, solved, start
+
+ALL = pytest.mark.parametrize("name", FLOOR_ENVIRONMENTS)
+
+
+def some_actions(env: FloorEnvironment, num_steps: int) -> torch.Tensor:
+    """Return actions that are the same for equal rows of any batch. Shape: (num_steps, num_envs, action_dim)."""
+    size = env.action_spec.shape[0]
+    waves = torch.sin(torch.arange(num_steps)[:, None, None] * 0.7 + torch.arange(size))
+    return (waves * (1 + 0.1 * torch.arange(env.num_envs)[:, None])).float()
+
+
+@ALL
+def test_tensors_are_what_the_specs_say(name):
+    env = build_on_the_floor(name, num_envs=3)
+    start(env)
+    step = env.step(torch.zeros(env.action_space.shape))
+    assert step.observation.keys() == env.observation_spec.keys() == {"policy"}
+    assert step.observation["policy"].keys() == leaf_specs(env).keys()
+    for term, spec in leaf_specs(env).items():
+        value = step.observation["policy"][term]
+        assert (tuple(value.shape), value.dtype) == ((3, *spec.shape), torch.float32)
+        assert spec.names is None or len(spec.names) == spec.shape[-1]
+    for values in (step.reward, *step.metrics.values()):
+        assert (tuple(values.shape), values.dtype) == ((3,), torch.float32)
+    for mask in (step.terminated, step.truncated, solved(step), step.diverged):
+        assert (tuple(mask.shape), mask.dtype) == ((3,), torch.bool)
+
+
+@ALL
+def test_conditions_are_plain_values_of_their_generator_and_survive_json(name):
+    env, larger = build_on_the_floor(name), build_on_the_floor(name, num_envs=5)
+    conditions = env.draw_conditions(episode(3).conditions_generator())
+    assert conditions == larger.draw_conditions(episode(3).conditions_generator())
+    assert conditions != env.draw_conditions(episode(4).conditions_generator())
+    env.reset(torch.tensor([0]), [conditions])
+    state = env.episode_state(0)["integration_state"]
+    env.reset(torch.tensor([0]), [json.loads(json.dumps(conditions))])
+    assert np.array_equal(env.episode_state(0)["integration_state"], state)
+
+
+@ALL
+def test_a_row_is_the_same_to_the_last_bit_in_any_batch_and_on_any_number_of_threads(name):
+    alone, many = build_on_the_floor(name), build_on_the_floor(name, num_envs=9, num_threads=2)
+    start(many)
+    alone.reset(torch.tensor([0]), [many.draw_conditions(episode(6).conditions_generator())])
+    for action in some_actions(many, 60):
+        seen, expected = many.step(action), alone.step(action[6:7])
+        for term, value in expected.observation["policy"].items():
+            assert torch.equal(seen.observation["policy"][term][6:7], value), term
+        for field in ("reward", "terminated", "truncated", "success", "diverged"):
+            assert torch.equal(getattr(seen, field)[6:7], getattr(expected, field)), field
+        for metric, value in expected.metrics.items():
+            assert torch.equal(seen.metrics[metric][6:7], value), metric
+
+
+@ALL
+def test_rows_that_are_not_running_rest(name):
+    env = build_on_the_floor(name, num_envs=3)
+    start(env, rows=[1])
+    before = env.backend.qpos.clone()
+    step = env.step(torch.ones(env.action_space.shape))
+    assert torch.equal(env.backend.qpos[[0, 2]], before[[0, 2]])
+    assert not torch.equal(env.backend.qpos[1], before[1])
+    assert step.reward[[0, 2]].tolist() == [0, 0]
+
+
+@ALL
+def test_an_episode_replays_bit_for_bit_from_its_stored_start(name):
+    env, replay = build_on_the_floor(name, num_envs=2), build_on_the_floor(name)
+    start(env)
+    conditions = env.draw_conditions(episode(1).conditions_generator())
+    stored = env.episode_state(1)
+    replay.restore(torch.tensor([0]), [conditions], [stored])
+    for action in some_actions(env, 25):
+        seen, again = env.step(action), replay.step(action[1:])
+        assert torch.equal(seen.reward[1:], again.reward)
+    assert np.array_equal(replay.episode_state(0)["integration_state"], env.episode_state(1)["integration_state"])
+
+
+@ALL
+def test_acting_at_random_solves_nothing_and_breaks_no_physics(name):
+    records = play(build_on_the_floor(name, num_envs=4), RandomActionPolicy(), 4).records
+    assert {record.outcome for record in records.values()} <= {"failure", "timeout"}
+
+
+@ALL
+def test_a_nan_action_is_an_error_of_its_row_alone(name):
+    env = build_on_the_floor(name, num_envs=3)
+    start(env)
+    action = torch.zeros(env.action_space.shape)
+    action[1] = torch.nan
+    step = env.step(action)
+    assert step.diverged.tolist() == [False, True, False]
+    assert torch.isfinite(step.reward).all()
+    start(env, [1])
+    assert not env.step(torch.zeros(env.action_space.shape)).diverged.any()
+
+
+@ALL
+def test_an_environment_stepped_in_inference_mode_goes_on_outside_of_it(name):
+    env = build_on_the_floor(name, num_envs=2)
+    with torch.inference_mode():
+        start(env)
+        step = env.step(torch.zeros(env.action_space.shape))
+    snapshot = env.snapshot()
+    assert snapshot is not None
+    assert not step.reward.is_inference()
+    env.step(torch.zeros(env.action_space.shape, requires_grad=True))
+    start(env, [1])
+    with torch.inference_mode():
+        env.restore_snapshot(snapshot)
+    start(env)
+    assert (
+        not env.step(torch.zeros(env.action_space.shape))
+        .observation["policy"][next(iter(leaf_specs(env)))]
+        .requires_grad
+    )
+
+
+def test_the_state_of_a_walking_machine_moves_with_it():
+    env = build_on_the_floor("velocity_go1", num_envs=2)
+    start(env)
+    env.backend.qvel[:, :3] = torch.tensor([0.3, 0.0, 0.1]).double()
+    env.backend.qvel[:, 5] = 2.0
+    robot = env.state()["articulation"]["robot"]
+    shapes = {name: tuple(value.shape) for name, value in robot.items()}
+    assert shapes == {
+        "joint_position": (2, 12),
+        "joint_velocity": (2, 12),
+        "root_pose": (2, 7),
+        "root_velocity": (2, 6),
+    }
+    assert torch.equal(robot["root_pose"], env.backend.joint_position("robot/free"))
+    assert torch.equal(robot["root_velocity"], env.backend.free_velocity("robot/free"))
+    parts = torch.cat(tuple(env.state_parts()), dim=1).numpy()
+    made = env.state_of(parts)
+    assert all(np.array_equal(made["articulation"]["robot"][field], value) for field, value in robot.items())
+
+
+def test_a_cart_on_a_rail_has_a_root_that_stands():
+    env = build_on_the_floor("cartpole", num_envs=2)
+    start(env)
+    robot = env.state()["articulation"]["robot"]
+    assert robot["root_pose"][:, 2].tolist() == [1.2, 1.2]
+    assert robot["root_velocity"].abs().max() == 0
+    assert {path.rpartition("/")[2] for path, _ in flatten(env.state(), "")} == set(robot)
+
+
+@ALL
+def test_it_says_what_it_asks_for_and_is_listed(name):
+    summary = ENVIRONMENTS.get(name).summary()
+    assert summary.success.startswith("Solved when ")
+    assert "Lost when " in summary.success
+    assert summary.episode_length == build_on_the_floor(name).max_episode_length
+    assert name in catalog_text(ENVIRONMENTS)
+    assert build_on_the_floor(name).provenance()["embodiment"] in summary.embodiments
+
+
+def test_the_viewport_follows_a_machine_that_walks_away():
+    env = build_on_the_floor("velocity_go1", viewport_width=48, viewport_height=36)
+    assert env.filmable == (VIEWPORT,)
+    start(env)
+    here = env.film([0], [VIEWPORT])[VIEWPORT].astype(int)
+    env.backend.qpos[0, 0] += 20.0
+    there = env.film([0], [VIEWPORT])[VIEWPORT].astype(int)
+    assert here.std() > 20
+    assert np.abs(here[:, :20] - there[:, :20]).mean() < 3
+    assert np.abs(here - there).mean() < 25

@@ -1,0 +1,123 @@
+"""Every task on MuJoCo-Warp against MuJoCo: the same conditions, the same actions, nearly the same states.
+
+On a machine that has never compiled a scene's kernels each takes half a minute, so one scene is always tested and the
+others are where slow tests are asked for.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.interfaces.observer import Observer, Transition
+from isaaclab_arena.policy.scripted import ScriptedPolicy
+from isaaclab_arena.results.statistics import wilson_interval
+from tests.environments.building import (
+    ALL_ENVIRONMENTS,
+    FLOOR_ENVIRONMENTS,
+    EndStates,
+    build,
+    build_on_the_floor,
+    episode,
+    solved,
+    start,
+)
+
+NUM_ENVS = 3
+SLOW = pytest.mark.slow
+
+# After one control step there is nothing but single precision. Later a contact that begins a step earlier or later
+# moves things by what they move in a step, and rewards that count contacts differ.
+FIRST_TOLERANCE, LATER_TOLERANCE = 2e-3, 2e-2
+
+
+def built(name: str, **options) -> ArenaEnvironment:
+    builds = build if name in ALL_ENVIRONMENTS else build_on_the_floor
+    return builds(name, num_envs=NUM_ENVS, **options)
+
+
+def actions(env: ArenaEnvironment, num_steps: int) -> list[torch.Tensor]:
+    """Return small, slow actions around what holds still."""
+    generator = np.random.default_rng(7)
+    low, high = np.asarray(env.action_spec.low), np.asarray(env.action_spec.high)
+    middle, span = (low + high) / 2, (high - low) / 2
+    drawn = generator.uniform(-0.2, 0.2, size=(num_steps // 10 + 1, NUM_ENVS, len(low)))
+    return [torch.from_numpy(middle + span * drawn[step // 10]).float() for step in range(num_steps)]
+
+
+def driven(env: ArenaEnvironment, num_steps: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Return what policies see and which rows are solved after so many steps."""
+    start(env)
+    *_, last = (env.step(action) for action in actions(env, num_steps))
+    seen = last.observation["policy"]
+    assert isinstance(seen, Mapping)
+    return {name: torch.as_tensor(value) for name, value in seen.items()}, solved(last)
+
+
+def assert_same(name: str, num_steps: int, tolerance: float, **options) -> None:
+    seen, success = driven(built(name, backend="warp", **options), num_steps)
+    expected, expected_success = driven(built(name, backend="mujoco", **options), num_steps)
+    assert seen.keys() == expected.keys()
+    for term in seen:
+        np.testing.assert_allclose(
+            seen[term].numpy(), expected[term].numpy(), atol=tolerance, rtol=tolerance, err_msg=term
+        )
+    assert torch.equal(success, expected_success)
+
+
+@pytest.mark.parametrize("num_steps", [1, 50])
+def test_lifting_looks_the_same_on_both(num_steps):
+    assert_same("lift_object", num_steps, FIRST_TOLERANCE if num_steps == 1 else LATER_TOLERANCE)
+
+
+class Actions(Observer):
+    """Keeps what a policy did in every row."""
+
+    def __init__(self) -> None:
+        self.taken: list[torch.Tensor] = []
+
+    def on_step(self, environment: Environment, transition: Transition) -> None:
+        self.taken.append(transition.action.clone())
+
+
+@SLOW
+@pytest.mark.parametrize("name", ["reach", "lift_object", "push_to_goal", "open_drawer", "press_button"])
+def test_an_experts_actions_succeed_on_both(name):
+    num_episodes, ends, kept = 20, EndStates(), Actions()
+    env = build(name, num_envs=num_episodes)
+    rollout(env, ScriptedPolicy(), [episode(index) for index in range(num_episodes)], [ends, kept])
+    on_warp = build(name, num_envs=num_episodes, backend="warp")
+    start(on_warp)
+    succeeded = torch.zeros(num_episodes, dtype=torch.bool)
+    for action in kept.taken:
+        succeeded |= solved(on_warp.step(action))
+    expected = sum(record.outcome is Outcome.SUCCESS for record in ends.records.values())
+    interval = wilson_interval(expected, num_episodes)
+    assert interval is not None
+    assert interval.low <= succeeded.double().mean().item() <= interval.high
+
+
+@SLOW
+@pytest.mark.parametrize("name", ALL_ENVIRONMENTS)
+def test_the_small_arm_is_the_same_on_both(name):
+    if "so101" not in ENVIRONMENTS.get(name).summary().embodiments:
+        pytest.skip("the small arm cannot do this task")
+    assert_same(name, 50, LATER_TOLERANCE, embodiment="so101")
+
+
+@SLOW
+@pytest.mark.parametrize("name", [*ALL_ENVIRONMENTS, *FLOOR_ENVIRONMENTS])
+def test_a_control_step_is_the_same_on_both(name):
+    assert_same(name, 1, FIRST_TOLERANCE)
+
+
+@SLOW
+@pytest.mark.parametrize("name", [*ALL_ENVIRONMENTS, *FLOOR_ENVIRONMENTS])
+def test_fifty_control_steps_are_nearly_the_same_on_both(name):
+    assert_same(name, 50, LATER_TOLERANCE)

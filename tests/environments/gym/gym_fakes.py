@@ -1,0 +1,87 @@
+"""A small Gymnasium environment that misbehaves when asked to; importing this registers it as ``Fake/Draw-v0``.
+
+Nothing is imported here that a worker's interpreter might not have.
+"""
+
+import os
+import sys
+import time
+import typing
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+ID = "tests.environments.gym.gym_fakes:Fake/Draw-v0"
+
+
+class DrawEnvironment(gymnasium.Env):
+    """Draws a number and a length of 3 to 8 steps; ``info["success"]`` is true from step 3 on if the number is low.
+
+    Observations are the number, the clock and the last action. ``misbehaviour`` happens at the given step, in
+    episodes with an odd length if ``only_odd``.
+    """
+
+    metadata: dict[str, typing.Any] = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012  as Gymnasium's
+
+    def __init__(self, misbehaviour="", at_step=2, *, only_odd=False, endless=False, picture=False, render_mode=None):
+        self.misbehaviour, self.at_step, self.only_odd = misbehaviour, at_step, only_odd
+        self.endless, self.picture = endless, picture
+        self.render_mode = render_mode
+        self.action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+        numbers = spaces.Box(-np.inf, np.inf, (4,), np.float64)
+        image = spaces.Box(0, 255, (4, 5, 3), np.uint8)
+        self.observation_space = (
+            spaces.Dict({"numbers": numbers, "eye": spaces.Dict({"front": image})}) if picture else numbers
+        )
+        self.broken = False
+        self.unseeded = np.random.default_rng()
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        generator = self.unseeded if self.misbehaviour == "unseeded" else self.np_random
+        self.number, self.length, self.clock = generator.random(), int(generator.integers(3, 9)), 0
+        if self.misbehaviour == "bad_reset" or self.broken:
+            raise OSError("no floor")
+        return self._observe(np.zeros(2)), {}
+
+    def step(self, action):
+        self.clock += 1
+        misbehaviour = self.misbehaviour
+        if self.clock != self.at_step or (self.only_odd and self.length % 2 == 0):
+            misbehaviour = ""
+        if misbehaviour == "raise":
+            self.broken = True
+            raise OSError("the floor gave way")
+        if misbehaviour == "die":
+            sys.stderr.write("the roof came down\n")
+            sys.stderr.flush()
+            os._exit(3)
+        if misbehaviour == "hang":
+            time.sleep(60)
+        if misbehaviour == "print":
+            sys.stdout.write("ARN1 hello\n")
+            sys.stdout.flush()
+        observation: typing.Any = self._observe(action)
+        if misbehaviour == "nan_observation":
+            observation = observation * np.nan
+        if misbehaviour == "other_shape":
+            observation = observation[:2]
+        reward = {"nan_reward": np.nan, "no_reward": None}.get(misbehaviour, self.number + float(action.sum()))
+        solved = self.number < 0.5 and self.clock == 3
+        over = self.clock >= self.length and not self.endless
+        return observation, reward, over, False, {"success": solved, "clock": self.clock, "note": "hello", "half": 0.5}
+
+    def render(self):
+        return np.full((48, 64, 3), min(255, 40 * self.clock), np.uint8)
+
+    def _observe(self, action):
+        numbers = np.array([self.number, self.clock, *action])
+        if not self.picture:
+            return numbers
+        return {"numbers": numbers, "eye": {"front": np.full((4, 5, 3), self.clock, np.uint8)}}
+
+
+gymnasium.register("Fake/Draw-v0", entry_point=f"{__name__}:DrawEnvironment", max_episode_steps=20)
+gymnasium.register("Fake/Limitless-v0", entry_point=f"{__name__}:DrawEnvironment")
+gymnasium.register("Fake/Missing-v0", entry_point="no_such_package.no_module:Environment", max_episode_steps=5)

@@ -1,0 +1,85 @@
+"""Building environments made elsewhere and running episodes in them."""
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments.gym.environment import GymEnvironment
+from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.interfaces.observer import Observer
+from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.policy.random_action import RandomActionPolicy
+from tests.environments.gym.gym_fakes import ID
+from tests.fakes import Notebook
+
+IN_WORKERS: Mapping[str, Any] = {
+    "python": sys.executable,
+    "environment_variables": {"PYTHONPATH": str(Path(__file__).parents[3])},
+    "step_timeout_s": 20.0,
+}
+"""Options that run an environment in worker processes of this same interpreter."""
+
+
+def build(name: str = f"gym:{ID}", *, num_envs: int = 1, **options: Any) -> GymEnvironment:
+    """Check and build an environment, the fake one by default."""
+    builder = ENVIRONMENTS.get(name)
+    config = builder.config_class(**options)
+    builder.check(config)
+    return builder.build(config, num_envs=num_envs, device=torch.device("cpu"), num_threads=1)
+
+
+class Trace(Observer):
+    """Keeps what every finished episode observed and earned, by its index."""
+
+    def __init__(self) -> None:
+        self.steps: dict[int, list[tuple[bytes, float]]] = {}
+        self._underway: dict[int, list[tuple[bytes, float]]] = {}
+
+    def on_episode_start(self, environment, starts, observation) -> None:
+        for start in starts:
+            self._underway[start.env_id] = [(observation["policy"]["obs"][start.env_id].numpy().tobytes(), 0.0)]
+
+    def on_step(self, environment, transition) -> None:
+        for row in torch.nonzero(transition.running).flatten().tolist():
+            observed = transition.step.observation["policy"]["obs"][row].numpy().tobytes()
+            self._underway[row].append((observed, float(transition.step.reward[row])))
+
+    def on_episode_end(self, environment, record) -> None:
+        self.steps[record.episode.episode_index] = self._underway.pop(record.env_id)
+
+
+def run(
+    name: str = f"gym:{ID}",
+    *,
+    num_envs: int = 1,
+    num_episodes: int = 6,
+    policy: PolicyBase | None = None,
+    observer: Observer | None = None,
+    **options: Any,
+) -> dict[int, Any]:
+    """Run episodes and return their records by index."""
+    environment = build(name, num_envs=num_envs, **options)
+    notebook = Notebook()
+    episodes = [Episode(job="gym", episode_index=index, seed=3) for index in range(num_episodes)]
+    try:
+        rollout(environment, policy or RandomActionPolicy(), episodes, [notebook, *([observer] if observer else [])])
+    finally:
+        environment.close()
+    return {record.episode.episode_index: record for record in notebook.records}
+
+
+def read_from(data: bytes) -> Callable[[int], bytes]:
+    """Return what hands out bytes as `frames.decode` asks for them."""
+    position = 0
+
+    def read_exactly(size: int) -> bytes:
+        nonlocal position
+        position += size
+        return data[position - size : position]
+
+    return read_exactly

@@ -1,0 +1,222 @@
+"""Environments made elsewhere behave as the contract of `Environment` says."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.interfaces.environment import VIEWPORT
+from isaaclab_arena.interfaces.episode import Episode, Outcome
+from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.policy.random_action import RandomActionPolicy
+from isaaclab_arena.recording.video import VideoRecorder
+from isaaclab_arena.recording.video_options import VideoOptions
+from tests.environments.gym.gym_fakes import ID
+from tests.environments.gym.gym_running import IN_WORKERS, Trace, build, run
+
+PLACES = pytest.mark.parametrize("place", [{}, IN_WORKERS], ids=["here", "in_workers"])
+
+
+def started(environment, *seeds: int):
+    rows = torch.arange(len(seeds))
+    return environment.reset(rows, [{"gym.seed": seed} for seed in seeds])
+
+
+@pytest.mark.parametrize("name", [f"gym:{ID}", "gym:CartPole-v1", "gym:Reacher-v5", "gym:Ant-v5"])
+def test_an_episode_is_the_same_bits_whatever_number_of_rows_there_is(name):
+    traces = {num_envs: Trace() for num_envs in (1, 4)}
+    for num_envs, trace in traces.items():
+        run(name, num_envs=num_envs, observer=trace)
+    assert len(traces[1].steps) == 6
+    assert traces[1].steps == traces[4].steps
+
+
+def test_workers_give_the_same_bits_as_this_process():
+    traces = [Trace(), Trace()]
+    here = run(num_envs=2, observer=traces[0], success_key="success")
+    there = run(num_envs=3, observer=traces[1], success_key="success", **IN_WORKERS)
+    assert traces[0].steps == traces[1].steps
+    assert {index: record.outcome for index, record in here.items()} == {
+        index: record.outcome for index, record in there.items()
+    }
+
+
+def test_a_row_that_has_finished_rests_until_it_is_reset():
+    environment = build("gym:CartPole-v1", num_envs=2)
+    started(environment, 1, 2)
+    push = torch.tensor([[1.0], [0.0]])
+    step = environment.step(push)
+    for number in range(200):
+        if bool(step.terminated[0]):
+            break
+        step = environment.step(push if number % 2 else torch.tensor([[1.0], [1.0]]))
+    terminal = step.observation["policy"]["obs"][0].clone()
+    step = environment.step(push)
+    assert torch.equal(step.observation["policy"]["obs"][0], terminal)
+    assert step.reward.tolist() == [0.0, 1.0]
+    assert not step.terminated[0]
+    observation = environment.reset(torch.tensor([0]), [{"gym.seed": 1}])
+    assert not torch.equal(observation["policy"]["obs"][0], terminal)
+
+
+def test_success_ends_an_episode_at_its_first_step():
+    records = run(num_episodes=12, success_key="success")
+    outcomes = {record.outcome for record in records.values()}
+    assert outcomes == {Outcome.SUCCESS, Outcome.FAILURE}
+    assert {record.length for record in records.values() if record.success} == {3}
+
+
+def test_success_may_count_at_the_last_step_only():
+    records = run(num_episodes=12, success_key="success", end_on_success=False)
+    assert {record.length for record in records.values() if record.success} <= {3}
+    assert sum(bool(record.success) for record in records.values()) < 6
+    assert max(record.length for record in records.values()) > 3
+
+
+def test_success_may_be_a_return():
+    records = run("gym:CartPole-v1", num_episodes=12, success_reward_threshold=20)
+    assert {record.success for record in records.values()} == {True, False}
+    for record in records.values():
+        assert record.success == (record.episode_return >= 20)
+
+
+def test_success_that_nobody_measures_is_none():
+    records = run()
+    assert {record.success for record in records.values()} == {None}
+    assert {record.outcome for record in records.values()} == {None}
+
+
+def test_a_success_key_that_does_not_exist_is_told_with_those_that_do():
+    with pytest.raises(ArenaError, match="no 'succes'; did you mean 'success'"):
+        run(success_key="succes")
+
+
+def test_a_success_that_is_neither_true_nor_false_is_refused():
+    with pytest.raises(ArenaError, match=r"info\['half'\] is 0.5, neither true nor false"):
+        run(success_key="half")
+
+
+@PLACES
+@pytest.mark.parametrize(
+    ("misbehaviour", "error"),
+    [
+        ("raise", "OSError: the floor gave way"),
+        ("nan_observation", "observation 'obs' holds NaN or infinity"),
+        ("nan_reward", "the reward is nan"),
+        ("no_reward", "ValueError: the reward is None, not a number"),
+        ("other_shape", "ValueError: observation 'obs' has shape (2,), its space says (4,)"),
+    ],
+)
+def test_a_misbehaving_environment_is_an_error_of_its_episode_alone(place, misbehaviour, error):
+    wanted = {"misbehaviour": misbehaviour, "only_odd": True}
+    records = run(num_envs=3, num_episodes=8, make_kwargs=wanted, success_key="success", **place)
+    sound = run(num_envs=3, num_episodes=8, success_key="success")
+    assert sorted(records) == list(range(8))
+    errors = {index for index, record in records.items() if record.outcome is Outcome.ERROR}
+    assert 0 < len(errors) < 8
+    assert {records[index].error for index in errors} == {error}
+    assert {records[index].success for index in errors} == {None}
+    for index in set(records) - errors:
+        assert records[index].length == sound[index].length
+        assert records[index].episode_return == sound[index].episode_return
+
+
+@pytest.mark.parametrize(
+    ("misbehaviour", "error"),
+    [("die", "the worker died with exit code 3"), ("hang", "the worker did not answer within 1 s")],
+)
+def test_a_worker_that_is_lost_is_an_error_of_its_episode_alone(misbehaviour, error):
+    wanted = {"misbehaviour": misbehaviour, "only_odd": True}
+    records = run(num_envs=3, num_episodes=6, make_kwargs=wanted, **{**IN_WORKERS, "step_timeout_s": 1.0})
+    assert sorted(records) == list(range(6))
+    errors = [record.error for record in records.values() if record.outcome is Outcome.ERROR]
+    assert 0 < len(errors) < 6
+    assert set(errors) == {error}
+
+
+def test_what_an_environment_prints_does_not_get_between_the_frames():
+    records = run(num_envs=2, make_kwargs={"misbehaviour": "print"}, **IN_WORKERS)
+    assert {record.outcome for record in records.values()} == {None}
+
+
+def test_an_episode_without_end_is_truncated():
+    records = run(make_kwargs={"endless": True}, max_episode_length=11)
+    assert {record.length for record in records.values()} == {11}
+    assert {record.outcome for record in records.values()} == {Outcome.TIMEOUT}
+
+
+@PLACES
+def test_pictures_are_camera_observations(place):
+    environment = build(make_kwargs={"picture": True}, num_envs=2, **place)
+    started(environment, 1, 2)
+    step = environment.step(torch.zeros(2, 2))
+    environment.close()
+    picture = step.observation["camera_obs"]["eye.front"]
+    assert picture.dtype == torch.uint8
+    assert picture.shape == (2, 4, 5, 3)
+    assert picture.unique().tolist() == [1]
+    assert list(step.observation["policy"]) == ["numbers"]
+    spec = environment.observation_spec["camera_obs"]
+    assert isinstance(spec, Mapping)
+    assert spec["eye.front"] == ArraySpec(shape=(4, 5, 3), dtype=torch.uint8)
+
+
+@PLACES
+def test_what_an_environment_renders_can_be_filmed_to_its_last_step(place):
+    wanted = {"picture": True, "render_mode": "rgb_array", "misbehaviour": "raise", "at_step": 2}
+    environment = build(make_kwargs=wanted, num_envs=2, **place)
+    assert environment.filmable == ("eye.front", VIEWPORT)
+    started(environment, 1, 2)
+    environment.step(torch.zeros(2, 2))
+    filmed = environment.film([1], environment.filmable)
+    assert filmed[VIEWPORT].shape == (1, 48, 64, 3)
+    assert np.unique(filmed[VIEWPORT]).tolist() == [40]
+    assert np.unique(filmed["eye.front"]).tolist() == [1]
+    assert environment.step(torch.zeros(2, 2)).diverged.all()
+    assert np.array_equal(environment.film([1], [VIEWPORT])[VIEWPORT], filmed[VIEWPORT])
+    assert environment.render_s > 0
+    environment.close()
+
+
+def test_a_camera_that_is_not_there_cannot_be_filmed():
+    with pytest.raises(KeyError, match=r"no cameras viewport.*make_kwargs: {render_mode: rgb_array}"):
+        build().film([0], [VIEWPORT])
+
+
+def test_why_there_are_no_videos_is_told_with_what_would_make_them(tmp_path, caplog):
+    recorder = VideoRecorder(tmp_path, "draw", VideoOptions(viewport=True))
+    rollout(build(), RandomActionPolicy(), [Episode(job="draw", episode_index=0, seed=1)], [recorder])
+    assert "job 'draw' has no videos" in caplog.text
+    assert "make_kwargs: {render_mode: rgb_array} in its arena_env_args" in caplog.text
+
+
+def test_numbers_out_of_info_become_metrics():
+    records = run(metric_keys=("clock", "absent"))
+    for record in records.values():
+        assert record.metrics["clock"] == record.length
+        assert np.isnan(record.metrics["absent"])
+
+
+def test_the_step_time_is_what_the_environment_says():
+    assert build("gym:Ant-v5").control_dt == pytest.approx(0.05)
+    assert build().control_dt == pytest.approx(1 / 20)
+    assert build(control_dt=0.1).control_dt == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("bits", "low", "high"), [(32, 2**31, 2**32), (63, 2**61, 2**63)])
+def test_seeds_have_as_many_bits_as_asked_for(bits, low, high):
+    environment = build(seed_bits=bits)
+    generator = np.random.default_rng(0)
+    seeds = [environment.draw_conditions(generator)["gym.seed"] for _ in range(100)]
+    assert low < max(seeds) < high
+    assert len(set(seeds)) == 100
+
+
+def test_provenance_names_the_versions_of_the_interpreter_that_simulates():
+    environment = build(**IN_WORKERS)
+    environment.close()
+    assert environment.provenance()["environment"] == f"gym:{ID}"
+    assert environment.provenance()["numpy"] == np.__version__

@@ -1,0 +1,151 @@
+"""Workers answer in time or are stopped, need little, and leave nothing behind."""
+
+import ast
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from isaaclab_arena.distributed.process import process_is_running, process_start_ticks
+from isaaclab_arena.environments.gym.worker import frames
+from isaaclab_arena.environments.gym.worker_process import SCRIPT_FOLDER, RequestError, WorkerError, WorkerProcess
+from tests.environments.gym.gym_fakes import ID
+from tests.environments.gym.gym_running import IN_WORKERS, read_from
+
+ROOT = Path(__file__).parents[3]
+
+
+def ready(**make_kwargs) -> WorkerProcess:
+    """Return a worker whose fake environment has been reset."""
+    worker = WorkerProcess(sys.executable, IN_WORKERS["environment_variables"])
+    made = {"source": "gym", "name": ID, "make_kwargs": make_kwargs, "max_episode_length": None, "info_keys": []}
+    worker.ask({"request": "make", **made}, timeout_s=60)
+    worker.ask({"request": "reset", "seed": 1}, timeout_s=60)
+    return worker
+
+
+def step(worker: WorkerProcess, timeout_s: float = 60.0):
+    return worker.ask({"request": "step"}, timeout_s, {"action": np.zeros(2, np.float32)})
+
+
+def test_a_worker_that_dies_is_told_with_what_it_last_wrote():
+    worker = ready(misbehaviour="die", at_step=1)
+    with pytest.raises(WorkerError, match=r"(?s)died with exit code 3.*the roof came down"):
+        step(worker)
+
+
+def test_a_worker_that_is_killed_is_told_with_the_signal():
+    worker = ready()
+    os.kill(worker.pid, signal.SIGKILL)
+    with pytest.raises(WorkerError, match="died by signal 9"):
+        step(worker)
+
+
+def test_a_worker_that_falls_silent_is_stopped():
+    worker = ready(misbehaviour="hang", at_step=1)
+    began_s = time.monotonic()
+    with pytest.raises(WorkerError, match=r"did not answer within 0\.5 s"):
+        step(worker, timeout_s=0.5)
+    assert time.monotonic() - began_s < 10
+    assert not process_is_running(worker.pid, None)
+
+
+def test_what_an_environment_raises_comes_with_its_traceback_and_the_worker_lives():
+    worker = ready(misbehaviour="raise", at_step=1)
+    with pytest.raises(RequestError, match="OSError: the floor gave way") as caught:
+        step(worker)
+    assert "gym_fakes.py" in caught.value.traceback
+    message, observation = step(worker)
+    worker.close()
+    assert message["terminated"] is False
+    assert observation["obs"][1] == 2
+
+
+def test_closing_twice_leaves_no_process():
+    worker = ready()
+    worker.close()
+    worker.close()
+    assert not process_is_running(worker.pid, None)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere it notices once it is idle")
+def test_a_worker_leaves_at_once_if_the_program_died_while_it_started():
+    worker = subprocess.Popen([sys.executable, str(SCRIPT_FOLDER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert worker.stdin is not None
+    # A request that would take a while still waits in the pipe when the program dies.
+    worker.stdin.write(frames.encode({"request": "make"}, {}))
+    worker.stdin.close()
+    assert worker.wait(timeout=60) == 1
+    assert worker.stdout is not None
+    assert worker.stdout.read() == b""
+
+
+def test_a_worker_does_not_outlive_the_program_even_in_a_long_step():
+    script = (
+        "import numpy as np, sys, time\n"
+        "from tests.environments.gym.test_worker_process import ready\n"
+        "worker = ready(misbehaviour='hang', at_step=1)\n"
+        "worker.send({'request': 'step'}, {'action': np.zeros(2, np.float32)})\n"
+        "print(worker.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    program = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, cwd=ROOT, text=True)
+    assert program.stdout is not None
+    pid = int(program.stdout.readline())
+    started = process_start_ticks(pid)
+    assert started is not None
+    program.kill()
+    program.wait()
+    program.stdout.close()
+    deadline_s = time.monotonic() + 10
+    while process_is_running(pid, started) and time.monotonic() < deadline_s:
+        select.select([], [], [], 0.05)
+    assert not process_is_running(pid, started)
+
+
+def test_what_runs_in_other_interpreters_needs_only_numpy_and_gymnasium():
+    allowed = {*sys.stdlib_module_names, "numpy", "gymnasium"}
+    for path in SCRIPT_FOLDER.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(), feature_version=(3, 9))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+            assert {name.partition(".")[0] for name in names} <= allowed, path.name
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i8", "f4", ">f8", "?"])
+def test_a_frame_brings_arrays_as_they_were(dtype):
+    sent = (np.arange(12).reshape(3, 4) % 7).astype(dtype)
+    message, arrays = frames.decode(read_from(frames.encode({"a": [1, None]}, {"x": sent, "empty": sent[:0]})))
+    assert message == {"a": [1, None]}
+    assert np.array_equal(arrays["x"], sent)
+    assert arrays["x"].dtype == np.dtype(dtype).newbyteorder("<")
+    assert arrays["empty"].shape == (0, 4)
+
+
+def test_only_numbers_travel():
+    with pytest.raises(frames.FrameError, match="only numbers travel"):
+        frames.encode({}, {"x": np.array([None])})
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [(["|O", [1]], "claims to be"), (["<f4", [-1]], "claims to be"), (["<f8", [1 << 20, 1 << 20]], "are allowed")],
+)
+def test_a_frame_that_lies_is_refused(layout, message):
+    honest = frames.encode({}, {"x": np.zeros(1, np.float32)})
+    header = honest[8:].replace(b'["x", "<f4", [1]]', f'["x", "{layout[0]}", {layout[1]}]'.encode())
+    size = header.index(b"}", header.index(b"arrays")) + 1
+    lying = honest[:4] + size.to_bytes(4, "little") + header
+    with pytest.raises(frames.FrameError, match=message):
+        frames.decode(read_from(lying))
+
+
+def test_something_else_on_the_pipe_is_refused():
+    with pytest.raises(frames.FrameError, match="where a frame should begin"):
+        frames.decode(read_from(b"Traceback (most recent call last)"))

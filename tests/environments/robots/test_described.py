@@ -1,0 +1,249 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from isaaclab_arena.environments.robots.described import described_embodiment
+from isaaclab_arena.environments.robots.lookup import find_embodiment
+from isaaclab_arena.environments.robots.menagerie import menagerie_embodiment
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation.eval_runner import main
+from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.policy.scripted import ScriptedPolicy
+from isaaclab_arena.sim.scene.scene import ASSETS
+from tests.environments.building import build, play, refusal, start
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "robots.md"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The files that docs/robots.md shows."""
+    text = DOCUMENT.read_text()
+    (tmp_path / "six_axis.xml").write_text(re.findall(r"```xml\n(.*?)```", text, re.DOTALL)[0])
+    (tmp_path / "six_axis.yaml").write_text(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[0])
+    return tmp_path
+
+
+def changed(folder: Path, **changes) -> Path:
+    """Write another description; a change ``arm__home`` replaces ``arm.home``, None leaves a key out."""
+    values = yaml.safe_load((folder / "six_axis.yaml").read_text())
+    for path, value in changes.items():
+        *parents, key = path.split("__")
+        place = values
+        for parent in parents:
+            place = place[parent]
+        if value is None:
+            del place[key]
+        else:
+            place[key] = value
+    file = folder / "changed.yaml"
+    file.write_text(yaml.safe_dump(values))
+    return file
+
+
+def problems_of(file: Path) -> dict[str | None, str]:
+    with pytest.raises(ConfigError) as caught:
+        described_embodiment(file)
+    assert {problem.file for problem in caught.value.problems} == {str(file)}
+    return {problem.key: problem.message for problem in caught.value.problems}
+
+
+@pytest.mark.parametrize(
+    ("task", "mode"), [("reach", "ee_delta"), ("lift_object", "joint_position"), ("press_button", "joint_position")]
+)
+def test_the_documented_robot_solves_tasks(folder, task, mode):
+    env = build(task, num_envs=6, embodiment=str(folder / "six_axis.yaml"), action_mode=mode)
+    ends = play(env, ScriptedPolicy(), 6)
+    assert [record.outcome for record in ends.records.values()] == [Outcome.SUCCESS] * 6
+    assert env.provenance()["embodiment"] == "six_axis"
+
+
+def test_the_documented_job_file_completes(folder, monkeypatch):
+    (job_file,) = re.findall(r"```json\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    (folder / "jobs.json").write_text(job_file)
+    monkeypatch.chdir(folder)
+    assert main(["--eval_jobs_config", "jobs.json", "--output_dir", "out"]) == 0
+    rows = json.loads((folder / "out" / "results.json").read_text())["jobs"]
+    assert [(row["status"], row["success_rate"]) for row in rows] == [("completed", 1.0)] * 2
+    assert [row["embodiment"] for row in rows] == ["six_axis"] * 2, "results call the robot by its name"
+
+
+def test_limits_come_from_the_mjcf_file(folder):
+    robot = described_embodiment(folder / "six_axis.yaml").robot
+    assert (robot.joint_low[1], robot.joint_high[1]) == (-1.9, 1.9)
+    assert robot.joint_torque_limit == (90.0,) * 6
+    assert robot.arm_actuators == robot.arm_joints
+    assert robot.finger_unit == "m"
+
+
+def test_the_base_stands_where_the_description_says(folder):
+    file = changed(folder, base__position=[0.05, 0.1, 0.0], workspace__reach=0.7)
+    env = build("reach", embodiment=str(file))
+    start(env)
+    torch.testing.assert_close(env.state()["articulation"]["robot"]["root_pose"][0, :3].tolist(), [0.05, 0.1, 0.0])
+
+
+def test_a_robot_without_a_gripper_has_no_width_in_its_action(folder):
+    file = changed(folder, gripper=None)
+    env = build("reach", num_envs=2, embodiment=str(file))
+    assert env.action_spec.shape == (6,)
+    ends = play(env, ScriptedPolicy(), 2)
+    assert [record.outcome for record in ends.records.values()] == [Outcome.SUCCESS] * 2
+
+
+def test_a_task_that_needs_fingers_refuses_a_robot_without(folder):
+    (problem,) = refusal("lift_object", embodiment=str(changed(folder, gripper=None))).problems
+    assert problem.message == "'six_axis' has no gripper, and the task needs one"
+
+
+def test_a_camera_of_the_description_is_on_the_robot(folder):
+    camera = {"name": "top_cam", "body": "forearm", "position": [0.1, 0, 0], "fovy_deg": 50.0}
+    env = build("reach", embodiment=str(changed(folder, cameras=[camera])))
+    assert {"top_cam_rgb", "wrist_cam_rgb"} <= set(env.filmable)
+
+
+def test_every_wrong_name_is_told_at_once_with_its_key(folder):
+    file = changed(
+        folder,
+        base__body="bas",
+        arm__joints=["yaw", "sholder", "elbow", "wrist_pitch", "wrist_yaw", "wrist_roll"],
+        arm__actuators=["yaw", "shoulder", "elbow", "wrist_pitch", "wrist_yaw", "gripper"],
+        gripper__actuator="grip",
+        tool__body="hnd",
+    )
+    problems = problems_of(file)
+    assert problems["base.body"] == "the MJCF file has no body called 'bas'; did you mean 'base'?"
+    assert problems["arm.joints.1"] == "the MJCF file has no joint called 'sholder'; did you mean 'shoulder'?"
+    assert problems["arm.actuators.5"] == "'gripper' is no position actuator of joint 'wrist_roll'"
+    assert {"gripper.actuator", "tool.body"} <= set(problems)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "message"),
+    [
+        (
+            {"arm__home": [0.0, 3.0, 0, 0, 0, 0]},
+            "arm.home.1",
+            "3.0 is outside the range of 'shoulder', -1.9000 to 1.9000",
+        ),
+        ({"arm__home": [0.0]}, "arm.home", "has 1 entries for 6 joints"),
+        ({"arm__joints": ["yaw", "left"], "arm__home": [0.0, 0.0]}, "arm.joints.1", "'left' is no hinge"),
+        ({"gripper__joints": ["left", "left"]}, "gripper.joints", "'left' moves as two joints at once"),
+        ({"gripper__open": [0.04]}, "gripper.open", "has 1 entries for 2 joints"),
+        ({"gripper__open_control": 0.0}, "gripper.open_control", "is the same as closed_control"),
+        ({"workspace__low": [0.6, -0.2, 0.1]}, "workspace", "x of low is 0.6, which is not below that of high, 0.52"),
+        ({"gripper__width": -1.0}, "gripper.width", "-1.0 is too small; it must be greater than 0.0"),
+        ({"arm__home": None}, "arm.home", "is missing"),
+        ({"arm__joint": ["yaw"]}, "arm.joint", "unknown key"),
+        ({"name": 3}, "name", "3 is not a text; put it in quotes"),
+    ],
+)
+def test_a_mistake_in_the_description_is_told_with_its_key(folder, changes, key, message):
+    assert problems_of(changed(folder, **changes))[key].startswith(message)
+
+
+def test_an_mjcf_file_that_is_missing_or_broken_is_named(folder):
+    assert "there is no such file" in problems_of(changed(folder, mjcf="other.xml"))["mjcf"]
+    (folder / "other.xml").write_text("<mujoco><worldbdy/></mujoco>")
+    message = problems_of(changed(folder, mjcf="other.xml"))["mjcf"]
+    assert "is refused by MuJoCo" in message
+    assert "other.xml" in message
+
+
+def test_a_description_that_is_missing_is_a_mistake_of_the_embodiment_option(tmp_path):
+    (problem,) = refusal("reach", embodiment=str(tmp_path / "none.yaml")).problems
+    assert problem.key == "embodiment"
+    assert "none.yaml: there is no such file" in problem.message
+
+
+def menagerie_checkout(folder: Path) -> Path:
+    """Make a stand-in for a checkout: our Panda under the names that Menagerie's file has."""
+    text = (ASSETS / "robots" / "panda.xml").read_text().replace("panda_", "")
+    for number in range(1, 8):
+        text = text.replace(f'<position name="joint{number}"', f'<position name="actuator{number}"')
+    text = text.replace(
+        '<position name="gripper" tendon="opening" kp="2000" kv="60" ctrlrange="0 0.04" forcerange="-70 70"/>',
+        '<general name="actuator8" tendon="opening" forcerange="-100 100" ctrlrange="0 255" biastype="affine" '
+        'gainprm="0.313725 0 0" biasprm="0 -2000 -60"/>',
+    ).replace('<camera name="wrist_cam"', '<camera name="other_cam"')
+    (folder / "franka_emika_panda").mkdir(parents=True)
+    keyframe = '<keyframe><key name="home" qpos="0 0 0 -1.57 0 1.57 -0.78 0.04 0.04"/></keyframe></mujoco>'
+    (folder / "franka_emika_panda" / "panda.xml").write_text(text.replace("</mujoco>", keyframe))
+    return folder
+
+
+def test_a_robot_of_menagerie_is_built_from_a_checkout(tmp_path, monkeypatch):
+    monkeypatch.setenv("MENAGERIE_ROOT", str(menagerie_checkout(tmp_path)))
+    env = build("lift_object", num_envs=4, embodiment="menagerie:franka_emika_panda")
+    assert env.robot.gripper_open == 255
+    assert "wrist_cam_rgb" in env.filmable
+    ends = play(env, ScriptedPolicy(), 4)
+    assert [record.outcome for record in ends.records.values()] == [Outcome.SUCCESS] * 4
+
+
+UR5E = """
+<mujoco model="ur5e">
+  <compiler angle="radian" autolimits="true"/>
+  <default>
+    <joint axis="0 1 0" range="-6.28319 6.28319" armature="0.1" damping="100"/>
+    <position kp="3000" ctrlrange="-6.2831 6.2831" forcerange="-150 150"/>
+    <geom type="sphere" size="0.03" mass="1.5" contype="0" conaffinity="1"/>
+  </default>
+  <worldbody>
+    <body name="base" quat="1 0 0 1"><geom contype="0" conaffinity="0"/>
+      <body name="shoulder_link" pos="0 0 0.163"><joint name="shoulder_pan_joint" axis="0 0 1"/><geom/>
+        <body name="upper_arm_link" pos="0 0.138 0" quat="1 0 1 0"><joint name="shoulder_lift_joint"/><geom/>
+          <body name="forearm_link" pos="0 -0.131 0.425">
+            <joint name="elbow_joint" range="-3.1415 3.1415"/><geom/>
+            <body name="wrist_1_link" pos="0 0 0.392" quat="1 0 1 0"><joint name="wrist_1_joint"/><geom/>
+              <body name="wrist_2_link" pos="0 0.127 0"><joint name="wrist_2_joint" axis="0 0 1"/><geom/>
+                <body name="wrist_3_link" pos="0 0 0.1"><joint name="wrist_3_joint"/><geom pos="0 0.07 0"/></body>
+              </body>
+            </body>
+          </body>
+        </body>
+      </body>
+    </body>
+  </worldbody>
+  <actuator>
+    <position name="shoulder_pan" joint="shoulder_pan_joint"/>
+    <position name="shoulder_lift" joint="shoulder_lift_joint"/>
+    <position name="elbow" joint="elbow_joint"/><position name="wrist_1" joint="wrist_1_joint"/>
+    <position name="wrist_2" joint="wrist_2_joint"/><position name="wrist_3" joint="wrist_3_joint"/>
+  </actuator>
+</mujoco>
+"""
+
+
+@pytest.mark.parametrize("task", ["reach", "press_button"])
+def test_an_arm_of_menagerie_without_a_gripper_solves_what_needs_none(tmp_path, monkeypatch, task):
+    monkeypatch.setenv("MENAGERIE_ROOT", str(tmp_path))
+    (tmp_path / "universal_robots_ur5e").mkdir()
+    (tmp_path / "universal_robots_ur5e" / "ur5e.xml").write_text(UR5E)
+    env = build(task, num_envs=4, embodiment="menagerie:universal_robots_ur5e")
+    ends = play(env, ScriptedPolicy(), 4)
+    assert [record.outcome for record in ends.records.values()] == [Outcome.SUCCESS] * 4
+
+
+def test_without_a_checkout_the_way_out_is_told(tmp_path, monkeypatch):
+    monkeypatch.delenv("MENAGERIE_ROOT", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="set MENAGERIE_ROOT to a checkout of MuJoCo Menagerie, or install"):
+        menagerie_embodiment("franka_emika_panda")
+    monkeypatch.setenv("MENAGERIE_ROOT", str(tmp_path))
+    with pytest.raises(ConfigError, match="which holds no folder 'franka_emika_panda'"):
+        menagerie_embodiment("franka_emika_panda")
+
+
+def test_an_unknown_robot_of_menagerie_is_refused_with_a_suggestion():
+    (problem,) = refusal("reach", embodiment="menagerie:franka_emika_pand").problems
+    assert problem.key == "embodiment"
+    assert "did you mean 'franka_emika_panda'?" in problem.message
+
+
+def test_a_registered_name_is_found_as_before():
+    assert find_embodiment("panda").robot.name == "panda"

@@ -1,0 +1,118 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from isaaclab_arena.environments.tasks.locomotion.humanoid import HUMANOID, JOINTS, KEYPOINTS
+from isaaclab_arena.environments.tasks.locomotion.reference_motion import (
+    COLUMNS_OF_THE_ROOT,
+    ReferenceMotion,
+    read_motion,
+)
+from isaaclab_arena.errors import ConfigError
+
+COLUMNS = ("time_s", *COLUMNS_OF_THE_ROOT, *JOINTS)
+STANDING = dict(zip(JOINTS, HUMANOID.default_joint_position, strict=True))
+
+
+def frame(time_s: float, **changed: float) -> dict[str, float]:
+    """Return a frame in which the humanoid stands, but for what is changed."""
+    root = dict(zip(COLUMNS_OF_THE_ROOT, (0.0, 0.0, 0.8167, 1.0, 0.0, 0.0, 0.0), strict=True))
+    return {"time_s": time_s, **root, **STANDING, **changed}
+
+
+def write(path: Path, frames: list[dict[str, float]], columns: tuple[str, ...] = COLUMNS) -> Path:
+    lines = [",".join(columns), *(",".join(str(each[name]) for name in columns) for each in frames)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def read(path: Path, frame_dt: float = 0.02) -> ReferenceMotion:
+    return read_motion(path, HUMANOID, KEYPOINTS, frame_dt)
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        read(path)
+    (problem,) = caught.value.problems
+    assert problem.key == "motion_file"
+    return problem.message
+
+
+def test_frames_between_those_of_the_file_are_interpolated(tmp_path):
+    path = write(tmp_path / "motion.csv", [frame(0.0, left_elbow=-0.4), frame(0.1, left_elbow=-0.9)])
+    motion = read(path)
+    assert motion.num_frames == 6
+    elbow = JOINTS.index("left_elbow")
+    assert motion.joint_position[:, elbow] == pytest.approx([-0.4, -0.5, -0.6, -0.7, -0.8, -0.9])
+    assert motion.joint_velocity[:, elbow] == pytest.approx([-5.0] * 6)
+
+
+def test_columns_may_come_in_any_order_and_a_motion_may_begin_at_any_time(tmp_path):
+    frames = [frame(3.0), frame(3.5, root_x=0.5)]
+    plain = read(write(tmp_path / "plain.csv", frames))
+    turned = read(write(tmp_path / "turned.csv", frames, COLUMNS[::-1]))
+    assert plain.num_frames == 26
+    assert (plain.root_position == turned.root_position).all()
+    assert plain.root_velocity[:, 0] == pytest.approx([1.0] * 26)
+
+
+def test_a_quaternion_and_its_negative_are_the_same_turn(tmp_path):
+    frames = [frame(0.0), frame(0.1, root_qw=-1.0)]
+    motion = read(write(tmp_path / "motion.csv", frames))
+    assert motion.root_orientation == pytest.approx(np.tile([1.0, 0.0, 0.0, 0.0], (6, 1)))
+    assert motion.root_velocity == pytest.approx(np.zeros((6, 6)))
+
+
+def test_keypoints_are_where_the_pose_has_them(tmp_path):
+    motion = read(write(tmp_path / "motion.csv", [frame(0.0), frame(0.02, root_y=0.3)]))
+    left_foot, right_foot = motion.keypoints[0, 3:]
+    assert left_foot[1] == pytest.approx(0.095)
+    assert right_foot[1] == pytest.approx(-0.095)
+    assert left_foot[2] == pytest.approx(0.0, abs=1e-3)
+    assert motion.keypoints[1] - motion.keypoints[0] == pytest.approx(np.tile([0.0, 0.3, 0.0], (len(KEYPOINTS), 1)))
+
+
+def test_a_motion_of_another_machine_is_refused_with_the_missing_joint(tmp_path):
+    columns = tuple(name.replace("left_knee", "left_kne") for name in COLUMNS)
+    frames = [{**frame(time), "left_kne": 0.5} for time in (0.0, 0.1)]
+    message = refused(write(tmp_path / "motion.csv", frames, columns))
+    assert "has no column left_knee" in message
+    assert "did you mean 'left_kne'?" in message
+
+
+def test_a_joint_beyond_its_limits_is_refused_with_its_name_and_the_time(tmp_path):
+    message = refused(write(tmp_path / "motion.csv", [frame(0.0), frame(0.1, left_knee=3.0)]))
+    assert "bends left_knee to 3.00 rad at 0.10 s" in message
+
+
+@pytest.mark.parametrize(
+    ("frames", "complaint"),
+    [
+        ([], "has 0 frames"),
+        ([frame(0.0)], "has 1 frames"),
+        ([frame(0.1), frame(0.1)], "not later than"),
+        ([frame(0.0), frame(700.0)], "lasts 700 s"),
+        ([frame(0.0), frame(0.1, root_qw=0.5)], "no unit quaternion"),
+        ([frame(0.0), frame(0.1, root_x=float("nan"))], "line 3 has a number that is not finite"),
+    ],
+)
+def test_what_is_no_motion_is_refused_with_the_reason(tmp_path, frames, complaint):
+    assert complaint in refused(write(tmp_path / "motion.csv", frames))
+
+
+def test_a_line_that_is_cut_short_is_refused_with_its_number(tmp_path):
+    path = write(tmp_path / "motion.csv", [frame(0.0), frame(0.1)])
+    path.write_text(path.read_text().rstrip()[:-60])
+    assert "line 3 is not a line of numbers" in refused(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00"])
+def test_a_file_without_a_table_is_refused(tmp_path, content):
+    path = tmp_path / "motion.csv"
+    path.write_bytes(content)
+    assert str(path) in refused(path)
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    assert "nowhere.csv': there is no such file" in refused(tmp_path / "nowhere.csv")

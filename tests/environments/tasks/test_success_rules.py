@@ -1,0 +1,360 @@
+"""When tasks are solved and lost, in the numbers that their descriptions state, just within and just beyond each.
+
+The numbers are written here and not imported: a rule that changes has to be changed in two places.
+"""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from isaaclab_arena.environments.objects import CUBE
+from isaaclab_arena.environments.robots.panda import PANDA
+from isaaclab_arena.environments.tasks.articulated.close_drawer import CloseDrawer
+from isaaclab_arena.environments.tasks.articulated.open_drawer import OpenDrawer
+from isaaclab_arena.environments.tasks.articulated.open_microwave import OpenMicrowave
+from isaaclab_arena.environments.tasks.articulated.press_button import PressButton
+from isaaclab_arena.environments.tasks.manipulation.lift_object import LiftObject
+from isaaclab_arena.environments.tasks.manipulation.pick_and_place import PickAndPlace
+from isaaclab_arena.environments.tasks.manipulation.pick_by_colour import PickByColour
+from isaaclab_arena.environments.tasks.manipulation.push_cube import PushCube
+from isaaclab_arena.environments.tasks.manipulation.push_to_goal import PushToGoal
+from isaaclab_arena.environments.tasks.manipulation.reach import Reach
+from isaaclab_arena.environments.tasks.manipulation.sort_two import SortTwo
+from isaaclab_arena.environments.tasks.manipulation.stack import Stack
+from tests.environments.stated_world import StatedWorld, begin, first_success, judged
+
+ROBOT, WORKSPACE = PANDA.robot, PANDA.workspace
+TCP = "robot/tcp"
+FAR = (0.3, 0.0, 0.5)
+LITTLE = 1e-6
+LEANING_17_DEGREES = (math.cos(math.radians(8.5)), math.sin(math.radians(8.5)), 0.0, 0.0)
+LEANING_19_DEGREES = (math.cos(math.radians(9.5)), 0.0, math.sin(math.radians(9.5)), 0.0)
+
+
+def fingers_on(thing: str, left: Any = True, right: Any = True) -> dict[str, Any]:
+    return {f"left_finger_touches_{thing}": left, f"right_finger_touches_{thing}": right}
+
+
+def held_at(*heights: float, **touching: Any) -> StatedWorld:
+    """Return a world of an object at some heights, 9 cm below the tool centre point, by default in both fingers."""
+    return StatedWorld(
+        len(heights),
+        places={
+            "object/body": [(0.5, 0.0, height) for height in heights],
+            TCP: [(0.5, 0.0, height + 0.09) for height in heights],
+        },
+        touching=touching or fingers_on("object"),
+    )
+
+
+def test_an_object_is_lifted_when_it_is_held_a_tenth_of_a_metre_above_where_a_5_cm_cube_rests_for_ten_steps():
+    world = held_at(0.125 + LITTLE, 0.125 - LITTLE, 0.5)
+    assert first_success(LiftObject(ROBOT, CUBE, WORKSPACE), world) == [10, None, 10]
+
+
+def test_an_object_is_held_by_both_fingers_and_within_a_tenth_of_a_metre_of_the_tool_centre_point():
+    world = held_at(0.2, 0.2, 0.2, 0.2, **fingers_on("object", [1, 0, 1, 1], [0, 1, 1, 1]))
+    world.places[TCP] = [(0.5, 0.0, 0.2), (0.5, 0.0, 0.2), (0.5, 0.1 - LITTLE, 0.2), (0.5, 0.1 + LITTLE, 0.2)]
+    assert first_success(LiftObject(ROBOT, CUBE, WORKSPACE), world) == [None, None, 10, None]
+
+
+def test_a_break_starts_the_half_second_again():
+    task, world = LiftObject(ROBOT, CUBE, WORKSPACE), held_at(0.2)
+    begin(task, world)
+    assert not judged(task, world, steps=9).success
+    world.sensors["left_finger_touches_object"] = False
+    assert not judged(task, world).success
+    world.sensors["left_finger_touches_object"] = True
+    assert not judged(task, world, steps=9).success
+    assert judged(task, world).success
+
+
+def test_the_reward_of_lifting_is_03_for_being_near_02_for_holding_05_for_height_and_1_for_success():
+    world = held_at(0.075, 0.025, 0.075, 0.2, 0.2, **fingers_on("object", [0, 1, 1, 1, 1]))
+    world.places[TCP] = [(0.5, 0.1, 0.075), (0.5, 0.05, 0.025), (0.5, 0.0, 0.075), (0.5, 0.0, 0.2), (0.5, 0.05, 0.2)]
+    task = LiftObject(ROBOT, CUBE, WORKSPACE)
+    expected = torch.tensor([0.15, 0.24 + 0.2, 0.3 + 0.2 + 0.25, 1.0, 0.24 + 0.2 + 0.5], dtype=torch.float64)
+    begin(task, world)
+    torch.testing.assert_close(judged(task, world).reward, expected)
+    expected[3:] += 1
+    torch.testing.assert_close(judged(task, world, steps=9).reward, expected)
+
+
+def test_an_object_is_lost_beyond_every_edge_of_the_table():
+    """The table top reaches from -0.22 to 1.02 m ahead and 0.6 m to both sides; 2 cm below it a thing has fallen."""
+    inside = [(-0.22, 0, 0.1), (1.02, 0, 0.1), (0.5, -0.6, 0.1), (0.5, 0.6, 0.1), (0.5, 0, -0.02)]
+    outward = [(-LITTLE, 0, 0), (LITTLE, 0, 0), (0, -LITTLE, 0), (0, LITTLE, 0), (0, 0, -LITTLE)]
+    for sign, lost in ((-1, False), (1, True)):
+        places = [tuple(a + sign * b for a, b in zip(*pair, strict=True)) for pair in zip(inside, outward, strict=True)]
+        world, task = StatedWorld(5, places={"object/body": places, TCP: FAR}), LiftObject(ROBOT, CUBE, WORKSPACE)
+        begin(task, world)
+        assert judged(task, world).lost.tolist() == [lost] * 5
+
+
+def colours(*, red: Any, blue: Any, tcp: Any = FAR, rows: int = 1, **more: Any) -> StatedWorld:
+    return StatedWorld(rows, places={"red/body": red, "blue/body": blue, TCP: tcp}, **more)
+
+
+@pytest.mark.parametrize("wanted", ["red", "blue"])
+def test_the_cube_of_the_named_colour_counts_and_the_other_one_may_not_be_lifted_by_5_cm(wanted):
+    other = {"red": "blue", "blue": "red"}[wanted]
+    low = [(0.5, 0.1, 0.025), (0.5, 0.1, 0.075 - LITTLE), (0.5, 0.1, 0.075 + LITTLE), (0.5, 0.1, 0.025)]
+    high = [(0.5, 0.0, 0.125 + LITTLE)] * 3 + [(0.5, 0.0, 0.125 - LITTLE)]
+    world = colours(**{wanted: high, other: low}, tcp=(0.5, 0.0, 0.1), rows=4, touching=fingers_on(wanted))
+    task = PickByColour(ROBOT, WORKSPACE)
+    assert first_success(task, world, [{"goal.colour": wanted}] * 4) == [10, 10, None, None]
+    assert judged(task, world).lost.tolist() == [False, False, True, False]
+
+
+def tower(
+    *, beside: Any = (0.0,), above: Any = (0.05,), tcp: Any = FAR, blue: Any = (0.5, 0.2, 0.025), **more: Any
+) -> StatedWorld:
+    """Return a world of a red cube over a blue one that touches it."""
+    rows = max(len(beside), len(above), len(tcp) if isinstance(tcp, list) else 1, more.pop("rows", 1))
+    beside, above = list(beside) * (rows // len(beside)), list(above) * (rows // len(above))
+    red = [(blue[0], blue[1] + side, blue[2] + up) for side, up in zip(beside, above, strict=True)]
+    touching = {"red_touches_blue": True, **more.pop("touching", {})}
+    return colours(red=red, blue=blue, tcp=tcp, rows=rows, touching=touching, **more)
+
+
+@pytest.mark.parametrize(
+    ("world", "solved"),
+    [
+        pytest.param(tower(beside=(0.02 - LITTLE, 0.02 + LITTLE)), [10, None], id="2 cm beside"),
+        pytest.param(
+            tower(above=(0.056 - LITTLE, 0.056 + LITTLE, 0.044 + LITTLE, 0.044 - LITTLE)),
+            [10, None, 10, None],
+            id="6 mm too high or low",
+        ),
+        pytest.param(tower(touching={"red_touches_blue": [1, 0]}, rows=2), [10, None], id="touching"),
+        pytest.param(
+            tower(orientations={"blue/body": [LEANING_17_DEGREES, LEANING_19_DEGREES]}, rows=2),
+            [10, None],
+            id="leaning",
+        ),
+        pytest.param(
+            tower(tcp=[(0.5, 0.2, 0.125 + LITTLE), (0.5, 0.2, 0.125 - LITTLE)]), [10, None], id="a hand 5 cm away"
+        ),
+        pytest.param(
+            tower(
+                touching={**fingers_on("red", [0, 1, 0, 0], [0, 0, 0, 0]), **fingers_on("blue", 0, [0, 0, 1, 0])},
+                rows=4,
+            ),
+            [10, None, None, 10],
+            id="let go",
+        ),
+        pytest.param(
+            tower(speeds={"red/free": [0.05 - LITTLE, 0.05 + LITTLE, 0, 0], "blue/free": [0, 0, 0.049, 0.051]}, rows=4),
+            [10, None, 10, None],
+            id="at rest",
+        ),
+    ],
+)
+def test_a_tower_stands_for_ten_steps(world, solved):
+    assert first_success(Stack(ROBOT, WORKSPACE), world) == solved
+
+
+def in_bin(*offsets: tuple[float, float, float], **more: Any) -> StatedWorld:
+    """Return a world of an object at offsets, in its frame, from a bin that is turned by 0.4 rad."""
+    c, s = math.cos(0.4), math.sin(0.4)
+    orientations = {"bin/body": (math.cos(0.2), 0.0, 0.0, math.sin(0.2)), **more.pop("orientations", {})}
+    return StatedWorld(
+        len(offsets),
+        places={
+            "bin/body": (0.5, 0.25, 0.0),
+            "object/body": [(0.5 + c * x - s * y, 0.25 + s * x + c * y, z) for x, y, z in offsets],
+            TCP: more.pop("tcp", FAR),
+        },
+        orientations=orientations,
+        touching={"object_touches_bin": True, **more.pop("touching", {})},
+        **more,
+    )
+
+
+# The bin is 18 cm wide inside; on its floor of 8 mm a cube's centre is at 33 mm, and 2 cm above that it lies no more.
+WALLS = [(0.09, 0, 0.03), (-0.09, 0, 0.03), (0, 0.09, 0.03), (0, -0.09, 0.03), (0, 0, 0.053), (0, 0, 0.0)]
+OUTWARD = [(1, 0, 0), (-1, 0, 0), (0, 1, 0), (0, -1, 0), (0, 0, 1), (0, 0, -1)]
+
+
+@pytest.mark.parametrize(("by", "solved"), [(-LITTLE, 5), (LITTLE, None)], ids=["within", "beyond"])
+def test_an_object_lies_in_the_bin_within_every_face_for_five_steps(by, solved):
+    places = [tuple(a + by * b for a, b in zip(*pair, strict=True)) for pair in zip(WALLS, OUTWARD, strict=True)]
+    assert first_success(PickAndPlace(ROBOT, CUBE, WORKSPACE), in_bin(*places)) == [solved] * 6
+
+
+IN = (0.0, 0.0, 0.033)
+
+
+@pytest.mark.parametrize(
+    ("world", "solved"),
+    [
+        pytest.param(in_bin(IN, IN, speeds={"object/free": [0.05 - LITTLE, 0.05 + LITTLE]}), [5, None], id="at rest"),
+        pytest.param(in_bin(IN, IN, touching={"object_touches_bin": [1, 0]}), [5, None], id="touching the bin"),
+        pytest.param(
+            in_bin(IN, IN, IN, touching=fingers_on("object", [0, 1, 0], [0, 0, 1])), [5, None, None], id="let go"
+        ),
+        pytest.param(
+            in_bin(IN, IN, tcp=[(0.5, 0.25, 0.093 + LITTLE), (0.5, 0.25, 0.093 - LITTLE)]),
+            [5, None],
+            id="a hand 6 cm away",
+        ),
+        pytest.param(
+            in_bin(IN, IN, orientations={"bin/body": [LEANING_17_DEGREES, LEANING_19_DEGREES]}), [5, None], id="upright"
+        ),
+    ],
+)
+def test_an_object_is_placed_when_it_rests_in_the_upright_bin_and_is_let_go(world, solved):
+    assert first_success(PickAndPlace(ROBOT, CUBE, WORKSPACE), world) == solved
+
+
+def test_two_cubes_are_sorted_when_red_lies_in_the_left_bin_and_blue_in_the_right_one():
+    left, right = (0.5, 0.28, 0.033), (0.5, -0.28, 0.033)
+    world = colours(red=[left, right, left, left], blue=[right, left, right, (0.5, 0, 0.025)], rows=4)
+    world.places |= {"left_bin/body": (0.5, 0.28, 0.0), "right_bin/body": (0.5, -0.28, 0.0)}
+    world.sensors |= {"right_finger_touches_blue": [0, 0, 1, 0]}
+    task = SortTwo(ROBOT, WORKSPACE)
+    assert first_success(task, world) == [5, None, None, None]
+    judgement = judged(task, world)
+    assert judgement.reward[0].item() == pytest.approx(2.0)
+    assert judgement.metrics["progress"].tolist() == [1.0, 0.0, 0.5, 0.5]
+    assert judgement.metrics["progress.red_in_left_bin"].tolist() == [1.0, 0.0, 1.0, 1.0]
+
+
+def pushed(*offsets: tuple[float, float, float], **more: Any) -> StatedWorld:
+    """Return a world of a cube at offsets from where it would stand in the middle of the disc."""
+    places = [(0.5 + x, 0.1 + y, 0.025 + z) for x, y, z in offsets]
+    return StatedWorld(len(offsets), places={"object/body": places, "goal/body": (0.5, 0.1, 0.0), TCP: FAR}, **more)
+
+
+@pytest.mark.parametrize(
+    ("world", "solved"),
+    [
+        pytest.param(pushed((0.03 - LITTLE, 0, 0), (0, -0.03 - LITTLE, 0)), [5, None], id="3 cm from the middle"),
+        pytest.param(pushed((0, 0, 0.01 - LITTLE), (0, 0, 0.01 + LITTLE)), [5, None], id="1 cm high"),
+        pytest.param(
+            pushed((0, 0, 0), (0, 0, 0), speeds={"object/free": [0.03 - LITTLE, 0.03 + LITTLE]}),
+            [5, None],
+            id="at rest",
+        ),
+        pytest.param(
+            pushed((0, 0, 0), (0, 0, 0), orientations={"object/body": [LEANING_17_DEGREES, LEANING_19_DEGREES]}),
+            [5, None],
+            id="upright",
+        ),
+    ],
+)
+def test_an_object_is_pushed_when_it_stands_at_rest_on_the_disc_for_five_steps(world, solved):
+    assert first_success(PushToGoal(ROBOT, CUBE, WORKSPACE), world) == solved
+
+
+def test_an_object_that_is_to_be_pushed_is_lost_when_it_is_lifted_by_3_cm_or_falls_over():
+    world = pushed((0, 0, 0.03 - LITTLE), (0, 0, 0.03 + LITTLE), (0, 0, 0), (0, 0, 0))
+    world.orientations["object/body"] = [(1, 0, 0, 0), (1, 0, 0, 0), LEANING_17_DEGREES, LEANING_19_DEGREES]
+    task = PushToGoal(ROBOT, CUBE, WORKSPACE)
+    begin(task, world)
+    assert judged(task, world).lost.tolist() == [False, True, False, True]
+
+
+def test_the_reward_of_pushing_is_03_for_a_hand_that_is_near_07_for_the_goal_and_1_for_success():
+    world = pushed((0.1, 0, 0), (0, 0, 0))
+    world.places[TCP] = [(0.6, 0.2, 0.025), (0.5, 0.05, 0.025)]
+    task = PushToGoal(ROBOT, CUBE, WORKSPACE)
+    begin(task, world)
+    assert judged(task, world).reward.tolist() == pytest.approx([0.5, 0.24 + 0.7])
+    assert judged(task, world, steps=4).reward.tolist() == pytest.approx([0.5, 1.94])
+
+
+def test_a_cube_that_may_be_shoved_is_on_the_disc_within_4_cm_for_five_steps_however_it_moves():
+    world = pushed((0.04 - LITTLE, 0, 0.05), (0, 0.04 + LITTLE, 0), speeds={"object/free": 1.0})
+    world.places["object/body"][0] = (0.54 - LITTLE, 0.1, 0.2)
+    world.orientations["robot/hand"] = (0, 1, 0, 0)
+    assert first_success(PushCube(ROBOT, WORKSPACE), world) == [5, None]
+
+
+def test_the_reward_of_shoving_is_1_on_the_disc_less_what_strains_the_arm_and_1_for_success():
+    world, task = pushed((0, 0, 0), (0, 0, 0), (0, 0, 0)), PushCube(ROBOT, WORKSPACE)
+    world.orientations["robot/hand"] = [(0, 1, 0, 0), (0, 1, 0, 0), (1, 0, 0, 0)]
+    world.ctrl[1, 0] = 0.1
+    begin(task, world)
+    assert judged(task, world).reward.tolist() == pytest.approx([1.0, 0.95, 0.9 + 0.1 / 101])
+    assert judged(task, world, steps=4).reward.tolist() == pytest.approx([2.0, 1.95, 1.9 + 0.1 / 101])
+
+
+def test_a_tool_is_at_its_target_within_2_cm_for_five_steps():
+    tools = [(0.5, 0, 0.3), (0.52 - LITTLE, 0, 0.3), (0.5, 0, 0.32 + LITTLE), (0.5, 0, 0.4)]
+    world, task = StatedWorld(4, places={"target/body": (0.5, 0, 0.3), TCP: tools}), Reach(ROBOT, WORKSPACE)
+    assert first_success(task, world) == [5, 5, None, None]
+    assert judged(task, world).reward.tolist() == pytest.approx([2.0, 1 + 1 / 1.04, 1 / 1.04, 0.5], abs=1e-5)
+
+
+def test_a_button_is_pressed_when_the_hand_holds_it_13_5_mm_down_for_four_steps():
+    world = StatedWorld(
+        3,
+        places={TCP: FAR, "button/top": (0.5, 0, 0)},
+        joints={"button/press": [0.0135 + LITTLE, 0.0135 - LITTLE, 0.015]},
+        touching={"hand_touches_button": [1, 1, 0]},
+    )
+    assert first_success(PressButton(ROBOT, WORKSPACE), world) == [4, None, None]
+
+
+def opened(joint: str, handle: str, way: list[list[float]], **touching: Any) -> tuple[StatedWorld, torch.Tensor]:
+    """Return a world of one joint, and where it is from step to step. Shape: (num_steps, rows)."""
+    steps = torch.tensor(way, dtype=torch.float64).T
+    world = StatedWorld(len(way), places={TCP: FAR, handle: (0.5, 0, 0.2)}, joints={joint: steps[0].tolist()})
+    world.sensors = touching
+    return world, steps
+
+
+def successes(task: Any, world: StatedWorld, steps: torch.Tensor, joint: str) -> list[int]:
+    """Move the joint, and return in how many steps each row was solved."""
+    begin(task, world)
+    counts = torch.zeros(world.num_envs, dtype=torch.int64)
+    for positions in steps[1:]:
+        world.joints[joint] = positions.tolist()
+        counts += judged(task, world).success
+    return counts.tolist()
+
+
+@pytest.mark.parametrize("finger", ["left", "right"])
+def test_a_drawer_is_open_by_15_cm_for_three_steps_with_10_cm_of_it_pulled_by_a_finger(finger):
+    way = [
+        [0.0, 0.05, 0.1, 0.15 + LITTLE, 0.15 + LITTLE, 0.15 + LITTLE],
+        [0.0, 0.05, 0.1, 0.15 - LITTLE, 0.15 - LITTLE, 0.15 - LITTLE],
+        [0.06 - LITTLE, 0.11 - LITTLE, 0.16 - LITTLE, 0.16 - LITTLE, 0.16 - LITTLE, 0.16 - LITTLE],
+        [0.06 + LITTLE, 0.11, 0.15, 0.15 + 2 * LITTLE, 0.15 + 2 * LITTLE, 0.15 + 2 * LITTLE],
+        [0.0, 0.051, 0.1, 0.15, 0.15, 0.15],
+        [0.0, 0.05, 0.1, 0.16, 0.16, 0.16],
+    ]
+    world, steps = opened("cabinet/slide", "cabinet/handle", way, **{f"{finger}_finger_touches_handle": True})
+    # The third row was open by 6 cm from the start and the fourth is pulled by less than 10; steps over 5 cm are jumps.
+    assert successes(OpenDrawer(ROBOT), world, steps, "cabinet/slide") == [1, 0, 2, 0, 0, 1]
+    world.sensors = {}
+    assert successes(OpenDrawer(ROBOT), world, steps, "cabinet/slide") == [0] * 6
+
+
+def test_a_drawer_is_shut_to_1_cm_for_five_steps_with_half_its_way_pushed_by_the_hand():
+    way = [
+        [0.16, 0.12, 0.08, 0.04, *[0.01 - LITTLE] * 5],
+        [0.16, 0.12, 0.08, 0.04, *[0.01 + LITTLE] * 5],
+        [0.16, 0.12, 0.08 - LITTLE, *[0.0] * 6],
+        [0.16, 0.12, 0.08 + LITTLE, *[0.0] * 6],
+        [0.16, 0.109, 0.079, *[0.0] * 6],
+    ]
+    world, steps = opened("cabinet/slide", "cabinet/handle", way, hand_touches_drawer=True)
+    # The last 8 cm of the third and the fourth row are one jump: what was pushed is half of the way, or not quite. In
+    # the last row what would make it half is faster than 5 cm a step.
+    assert successes(CloseDrawer(ROBOT, WORKSPACE), world, steps, "cabinet/slide") == [1, 0, 2, 0, 0]
+
+
+def test_a_door_is_open_by_1_rad_for_three_steps_with_06_rad_of_it_pulled_by_a_finger():
+    way = [
+        [0.0, 0.14, 0.28, 0.42, 0.56, 0.7, *[1.0 + LITTLE] * 3],
+        [0.0, 0.14, 0.28, 0.42, 0.56, 0.7, *[1.0 - LITTLE] * 3],
+        [0.0, 0.14, 0.28, 0.42, 0.56, 0.6 + LITTLE, *[1.2] * 3],
+        [0.0, 0.14, 0.28, 0.42, 0.56, 0.6 - LITTLE, *[1.2] * 3],
+        [0.0, 0.151, 0.28, 0.42, 0.56, 0.7, *[1.2] * 3],
+    ]
+    world, steps = opened("microwave/hinge", "microwave/handle", way, left_finger_touches_handle=True)
+    assert successes(OpenMicrowave(ROBOT, WORKSPACE), world, steps, "microwave/hinge") == [1, 0, 1, 0, 0]

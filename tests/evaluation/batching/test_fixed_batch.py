@@ -1,0 +1,221 @@
+"""A policy that is always asked on a batch of one size gives the same bits for any number of environments."""
+
+import pytest
+import torch
+
+from isaaclab_arena.errors import ConfigError, PolicyError
+from isaaclab_arena.evaluation.batching.fixed_batch import (
+    FixedBatchPolicy,
+    WideView,
+    check_policy_batch,
+    on_fixed_batch,
+    padded,
+)
+from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
+from isaaclab_arena.sim.privileged import Simulated
+from tests.environments.building import build
+from tests.fakes import CoinConfig, CoinEnvironment, Notebook, ShrugCfg, ShrugPolicy
+from tests.fakes_environment import ActionLog, ScriptedEnvironment, episodes
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+NUM_EPISODES = 24
+
+
+class MlpPolicy(PolicyBase[None]):
+    """A small network with random weights, whose last digits change with the size of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(3)
+        self.network = torch.nn.Sequential(
+            torch.nn.Linear(4, 256),
+            torch.nn.Tanh(),
+            torch.nn.Linear(256, 256),
+            torch.nn.Tanh(),
+            torch.nn.Linear(256, 3),
+        )
+        for parameter in self.network.parameters():
+            torch.nn.init.normal_(parameter, std=0.3, generator=generator)
+
+    def get_action(self, env, observation):
+        seen = observation["policy"]
+        return self.network(torch.cat([seen["position"], seen["clock"].float()], dim=-1))
+
+
+class ConvolutionPolicy(PolicyBase[None]):
+    """Looks at pictures, and remembers for each row what it saw last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(4)
+        self.network = torch.nn.Sequential(
+            torch.nn.Conv2d(6, 16, 3), torch.nn.ReLU(), torch.nn.Conv2d(16, 32, 3), torch.nn.ReLU(),
+            torch.nn.Flatten(), torch.nn.Linear(512, 3), torch.nn.Tanh(),
+        )  # fmt: skip
+        for parameter in self.network.parameters():
+            torch.nn.init.normal_(parameter, std=0.1, generator=generator)
+        self.memory: torch.Tensor | None = None
+
+    def get_action(self, env, observation):
+        picture = observation["camera_obs"]["front"].permute(0, 3, 1, 2).float() / 255.0
+        noise = observation["policy"]["position"][:, :, None, None].expand(-1, -1, 8, 8)
+        if self.memory is None:
+            self.memory = torch.zeros(env.num_envs, 3)
+        action = self.network(torch.cat([picture, noise], dim=1)) + 0.5 * self.memory
+        self.memory = action.clone()
+        return action
+
+    def reset(self, env_ids=None):
+        if self.memory is not None:
+            self.memory[slice(None) if env_ids is None else env_ids] = 0.0
+
+
+def actions(policy: PolicyBase, num_envs: int) -> dict[int, torch.Tensor]:
+    log = ActionLog()
+    environment = ScriptedEnvironment(num_envs, endings=("timeout",), cameras=True)
+    rollout(environment, policy, episodes(NUM_EPISODES), [log])
+    assert sorted(log.actions) == list(range(NUM_EPISODES))
+    return log.actions
+
+
+@pytest.mark.parametrize("policy_class", [MlpPolicy, ConvolutionPolicy])
+@pytest.mark.parametrize("policy_batch", [16, 64])
+def test_a_networks_actions_are_the_same_bits_for_any_number_of_environments(policy_class, policy_batch):
+    alone = actions(FixedBatchPolicy(policy_class(), policy_batch), num_envs=1)
+    assert len({tuple(action[0].tolist()) for action in alone.values()}) == NUM_EPISODES
+    for num_envs in (4, 5, 16):
+        together = actions(FixedBatchPolicy(policy_class(), policy_batch), num_envs)
+        assert all(torch.equal(together[index], alone[index]) for index in range(NUM_EPISODES))
+
+
+def test_the_policy_sees_one_environment_of_the_fixed_size():
+    class Curious(ShrugPolicy):
+        def get_action(self, env, observation):
+            environments.add(env)
+            shapes = {term.shape for term in observation["policy"].values()}
+            assert shapes == {(8, 1)}
+            assert float(observation["policy"]["clock"][3:].sum()) == 0.0
+            return torch.zeros(env.unwrapped.action_space.shape)
+
+    environments = set()
+    notebook = Notebook()
+    rollout(CoinEnvironment(CoinConfig(), 3), FixedBatchPolicy(Curious(), 8), episodes(9), [notebook])
+    assert len(notebook.records) == 9
+    assert [environment.num_envs for environment in environments] == [8]
+    assert {transition.action.shape for transition in notebook.transitions} == {(3, 2)}
+
+
+def test_rows_behind_the_real_ones_never_start_and_never_finish():
+    class Brief(ShrugPolicy):
+        def finished(self):
+            return torch.full((8,), self.num_calls % 4 == 0)
+
+    policy, notebook = Brief(), Notebook()
+    rollout(CoinEnvironment(CoinConfig(success_rate=0.0), 3), FixedBatchPolicy(policy, 8), episodes(6), [notebook])
+    assert {record.termination for record in notebook.records} == {"policy_finished"}
+    assert {start.env_id for start in policy.starts} == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        ("wrong_shape", r"returned shape \(8, 1\), the environment takes \(8, 2\)"),
+        ("list", "must return a torch.Tensor, or a numpy array of real numbers, got list"),
+        ("nan", "NaN or infinity in row 0"),
+    ],
+)
+def test_a_bad_answer_is_the_policys_error_as_without_padding(action, message):
+    policy = FixedBatchPolicy(ShrugPolicy(ShrugCfg(action=action)), 8)
+    with pytest.raises(PolicyError, match=message):
+        rollout(CoinEnvironment(CoinConfig(), 3), policy, episodes(3), [])
+
+
+def test_nan_behind_the_real_rows_is_nobodys_concern():
+    class NanBehind(ShrugPolicy):
+        def get_action(self, env, observation):
+            action = super().get_action(env, observation)
+            action[3:] = torch.nan
+            return action
+
+    result = rollout(CoinEnvironment(CoinConfig(), 3), FixedBatchPolicy(NanBehind(), 8), episodes(3), [])
+    assert result.finished_episodes == 3
+
+
+def test_what_the_policy_says_of_itself_is_passed_on():
+    class Long(ShrugPolicy):
+        @property
+        def is_remote(self):
+            return True
+
+        def has_length(self):
+            return True
+
+        def length(self):
+            return 7
+
+        def num_episodes(self):
+            return 5
+
+        def can_play(self, episode_index):
+            return episode_index < 5
+
+        def set_task_description(self, task_description):
+            return f"gently {task_description}"
+
+    inner = Long()
+    policy = FixedBatchPolicy(inner, 8)
+    assert (policy.has_length(), policy.length(), policy.num_episodes(), policy.is_remote) == (True, 7, 5, True)
+    assert (policy.can_play(4), policy.can_play(5)) == (True, False)
+    assert policy.set_task_description("push") == "gently push"
+    policy.close()
+    assert inner.closed
+
+
+def test_a_policy_may_look_at_the_environment_but_not_act_on_it():
+    real = CoinEnvironment(CoinConfig(), 3)
+    view = WideView(real, 8)
+    assert view.num_draws == 0
+    assert view.state()["rigid_object"]["coin"]["root_pose"].shape == (8, 7)
+    assert view.action_space.shape == (8, 2)
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        _ = view.no_such_thing
+    with pytest.raises(PolicyError, match="must not step"):
+        view.step(torch.zeros(8, 2))
+    with pytest.raises(PolicyError, match="must not reset"):
+        view.reset(torch.tensor([0]), [{}])
+
+
+def test_a_view_of_a_simulation_shows_the_simulation():
+    real = build("reach", num_envs=2)
+    assert isinstance(WideView(real, 8), Simulated)
+    assert not isinstance(WideView(CoinEnvironment(CoinConfig(), 2), 8), Simulated)
+    real.close()
+
+
+def test_padding_gives_every_tensor_one_layout_and_memory_of_its_own():
+    pictures = torch.arange(24, dtype=torch.uint8).reshape(1, 2, 3, 4).permute(0, 3, 1, 2)
+    tree = {"policy": {"a": torch.ones(2, 3)}, "camera_obs": {"front": pictures.expand(2, -1, -1, -1)}, "note": "x"}
+    for num_rows in (2, 5):
+        wide = padded(tree, num_rows)
+        assert wide["note"] == "x"
+        assert wide["camera_obs"]["front"].is_contiguous()
+        assert torch.equal(wide["camera_obs"]["front"][:2], tree["camera_obs"]["front"])
+        assert not wide["policy"]["a"][2:].any()
+        wide["policy"]["a"].fill_(7.0)
+    assert torch.equal(tree["policy"]["a"], torch.ones(2, 3))
+
+
+def test_only_a_policy_whose_rows_may_influence_each_other_is_asked_on_a_fixed_batch():
+    shrug, zero = ShrugPolicy(), ZeroActionPolicy()
+    assert isinstance(on_fixed_batch(shrug, 8), FixedBatchPolicy)
+    assert on_fixed_batch(shrug, None) is shrug
+    assert on_fixed_batch(zero, 8) is zero
+
+
+def test_a_batch_smaller_than_the_job_is_refused():
+    check_policy_batch(64, num_envs=64)
+    with pytest.raises(ConfigError, match=r"16 rows do not fit into --policy_batch 8, .*; give --policy_batch 16 or"):
+        check_policy_batch(8, num_envs=16)

@@ -1,0 +1,191 @@
+"""A policy is asked about made-up observations, and is afterwards as it was before."""
+
+import random
+
+import numpy as np
+import torch
+
+from isaaclab_arena.evaluation.batching.policy_probe import made_up, probe_rows
+from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.policy.policy_base import PolicyBase
+from tests.fakes import CoinConfig, CoinEnvironment, ShrugPolicy
+
+CPU = torch.device("cpu")
+
+
+class Echo(PolicyBase[None]):
+    """Does what it sees, by row."""
+
+    reproducible = True
+
+    def get_action(self, env, observation):
+        return observation["policy"]["clock"] * torch.ones(env.num_envs, 2)
+
+
+def passes(policy: PolicyBase, num_rows: int = 4, num_envs: int = 4) -> bool:
+    result = probe_rows(policy, CoinEnvironment(CoinConfig(), num_envs), num_rows=num_rows)
+    assert result.error is None
+    return result.passes
+
+
+def test_a_policy_whose_rows_stand_alone_passes():
+    assert passes(Echo())
+
+
+def test_a_policy_whose_rows_know_their_place_does_not():
+    class Placed(Echo):
+        def get_action(self, env, observation):
+            return super().get_action(env, observation) + torch.arange(env.num_envs)[:, None] * 1e-6
+
+    assert not passes(Placed())
+
+
+def test_a_policy_that_looks_at_all_rows_together_does_not():
+    class Average(Echo):
+        def get_action(self, env, observation):
+            action = super().get_action(env, observation)
+            return action - action.mean(dim=0)
+
+    assert not passes(Average())
+
+
+def test_noise_from_an_episodes_own_stream_passes_and_that_of_a_generator_for_all_does_not():
+    class Noisy(Echo):
+        def start_episodes(self, env, starts):
+            self.generators = {start.env_id: start.episode.policy_generator() for start in starts}
+
+        def get_action(self, env, observation):
+            noise = [self.generators[row].standard_normal() for row in range(env.num_envs)]
+            return super().get_action(env, observation) + torch.tensor(noise)[:, None]
+
+    class Global(Echo):
+        def get_action(self, env, observation):
+            return super().get_action(env, observation) + torch.rand(env.num_envs, 1)
+
+    assert passes(Noisy())
+    assert not passes(Global())
+
+
+def test_what_a_policy_remembers_of_a_row_may_move_with_it_but_not_stay_behind():
+    class Adding(Echo):
+        def reset(self, env_ids=None):
+            if env_ids is None:
+                self.sums = None
+            elif self.sums is not None and self.forgets:
+                self.sums[env_ids] = 0.0
+
+        def get_action(self, env, observation):
+            seen = super().get_action(env, observation)
+            self.sums = seen if self.sums is None else self.sums + seen * self.scale(env)
+            return self.sums
+
+        sums, forgets = None, True
+
+        def scale(self, env):
+            return torch.ones(env.num_envs, 1)
+
+    class Lopsided(Adding):
+        def scale(self, env):
+            return 1.0 + torch.arange(env.num_envs)[:, None]
+
+    assert passes(Adding())
+    assert not passes(Lopsided())
+
+
+def test_only_the_rows_that_are_asked_for_together_are_moved():
+    """A model that is asked for a few rows at a time is not asked for all rows of the environment."""
+    started = []
+
+    class Listed(Echo):
+        def start_episodes(self, env, starts):
+            started.append([start.env_id for start in starts])
+            assert env.num_envs == 50
+
+    assert passes(Listed(), num_rows=4, num_envs=50)
+    assert started == [[0, 1, 2, 3]] * 3
+
+
+def test_a_policy_and_the_process_are_as_before():
+    class Careless(ShrugPolicy):
+        reproducible = True
+        was_reset = False
+
+        def reset(self, env_ids=None):
+            self.was_reset = env_ids is None
+
+        def get_action(self, env, observation):
+            self.was_reset = False
+            torch.manual_seed(5)
+            np.random.rand(700)
+            random.random()
+            observation["policy"]["clock"].fill_(0.0)
+            return torch.zeros(env.num_envs, 2)
+
+    before = torch.random.get_rng_state(), str(np.random.get_state()), random.getstate()
+    policy = Careless()
+    assert passes(policy)
+    assert policy.was_reset
+    assert torch.equal(torch.random.get_rng_state(), before[0])
+    assert str(np.random.get_state()) == before[1]
+    assert random.getstate() == before[2]
+
+
+def test_a_policy_that_can_share_its_network_is_not_asked_itself():
+    class Sharing(Echo):
+        num_calls = 0
+
+        def with_own_memory(self):
+            return Sharing()
+
+        def get_action(self, env, observation):
+            self.num_calls += 1
+            return super().get_action(env, observation)
+
+    policy = Sharing()
+    assert passes(policy)
+    assert policy.num_calls == 0
+
+
+def test_a_policy_that_is_at_a_loss_is_said_to_be():
+    class Picky(Echo):
+        def get_action(self, env, observation):
+            raise ValueError("no such clock\nsays the clockmaker")
+
+    result = probe_rows(Picky(), CoinEnvironment(CoinConfig(), 4), num_rows=4)
+    assert (result.passes, result.error) == (False, "ValueError: no such clock")
+
+
+def test_a_single_row_is_not_asked_for():
+    policy = ShrugPolicy()
+    assert passes(policy, num_rows=1, num_envs=1)
+    assert policy.num_calls == 0
+
+
+def test_made_up_observations_are_of_the_types_and_within_the_bounds_that_are_announced():
+    spec = {
+        "policy": {
+            "free": ArraySpec(shape=(500,)),
+            "bounded": ArraySpec(shape=(2,), low=(-1.0, 5.0), high=(1.0, 6.0), dtype=torch.float64),
+            "above": ArraySpec(shape=(100,), low=(0.0,) * 100),
+            "flag": ArraySpec(shape=(20,), dtype=torch.bool),
+            "count": ArraySpec(shape=(), dtype=torch.int64),
+        },
+        "camera_obs": {"front": ArraySpec(shape=(16, 16, 3), dtype=torch.uint8)},
+    }
+    made = made_up(spec, 60, np.random.default_rng(1), CPU)
+    policy = made["policy"]
+    magnitudes = policy["free"].abs().mean(dim=1)
+    assert policy["free"].dtype == torch.float32
+    assert magnitudes.min() < 0.1
+    assert 1.0 < magnitudes.max() < 10.0
+    assert policy["bounded"].dtype == torch.float64
+    assert (policy["bounded"][:, 0].abs() <= 1.0).all()
+    assert ((policy["bounded"][:, 1] >= 5.0) & (policy["bounded"][:, 1] <= 6.0)).all()
+    assert (policy["above"] >= 0.0).all()
+    assert policy["flag"].dtype == torch.bool
+    assert 0.3 < policy["flag"].float().mean() < 0.7
+    assert policy["count"].shape == (60,)
+    assert made["camera_obs"]["front"].shape == (60, 16, 16, 3)
+    assert made["camera_obs"]["front"].max() > 250
+    again = made_up(spec, 60, np.random.default_rng(1), CPU)
+    assert torch.equal(again["policy"]["free"], policy["free"])

@@ -1,0 +1,355 @@
+import asyncio
+import json
+import random
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.episode_ranges import split_evenly
+from isaaclab_arena.errors import ArenaError, PolicyError
+from isaaclab_arena.evaluation.job.job_runner import JobRunner
+from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.storage.run.commits import read_commits
+from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible, StartUp
+from tests.evaluation.jobs import coin_job as job
+from tests.evaluation.jobs import settings
+from tests.fakes import CoinBuilder, CoinConfig, Notebook, ShrugPolicy
+
+
+def committed(output_directory: Path, name: str = "coins") -> list[dict]:
+    lines = (output_directory / name / "episode_results_rank0.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_a_completed_job_reports_its_time_and_steps(tmp_path):
+    report = JobRunner(settings(tmp_path)).run(job())
+    assert report.status is ReportedStatus.COMPLETED
+    assert report.num_episodes == 10
+    assert report.env_steps == sum(row["episode_length"] for row in committed(tmp_path))
+    parts = report.build_s + report.simulate_s + report.policy_s + report.render_s + report.record_s + report.idle_s
+    assert parts == pytest.approx(report.wall_s, abs=0.01)
+
+
+def start_up_of(report: JobReport) -> StartUp:
+    assert report.start_up is not None
+    return report.start_up
+
+
+def test_a_job_reports_how_it_began_and_imports_belong_to_the_first(tmp_path):
+    runner = JobRunner(settings(tmp_path, import_s=2.5))
+    reports = [runner.run(job(name)) for name in ("first", "second")]
+    assert [start_up_of(report).import_s for report in reports] == [2.5, 0.0]
+    for report in reports:
+        start_up = start_up_of(report)
+        parts = {name: seconds for name, seconds in vars(start_up).items() if name != "import_s"}
+        assert None not in parts.values()
+        assert 0 < sum(parts.values()) <= report.wall_s
+
+
+def test_a_job_that_cannot_be_built_reports_that_it_never_began(tmp_path):
+    start_up = start_up_of(JobRunner(settings(tmp_path)).run(job(environment=CoinConfig(fail_to_build=True))))
+    assert start_up == StartUp()
+
+
+def test_a_job_that_takes_too_long_fails_and_keeps_what_has_finished_and_the_next_one_runs(tmp_path):
+    runner = JobRunner(settings(tmp_path))
+    report = runner.run(job("long", num_episodes=1_000_000, timeout_s=1.5))
+    assert report.status is ReportedStatus.FAILED
+    assert report.error == "JobTimeoutError: job 'long' took longer than 1.5 s, its timeout_s"
+    assert 0 < len(committed(tmp_path, "long")) < 1_000_000
+    assert runner.run(job("short", timeout_s=100.0)).status is ReportedStatus.COMPLETED
+
+
+class Dawdling(ShrugPolicy):
+    def get_action(self, env, observation):
+        time.sleep(0.02)
+        return super().get_action(env, observation)
+
+
+def test_an_episode_that_takes_too_long_is_an_error_of_its_own(tmp_path):
+    with_limit = job(policy_class=Dawdling, num_episodes=3, episode_timeout_s=0.001, num_envs=2)
+    assert JobRunner(settings(tmp_path)).run(with_limit).status is ReportedStatus.COMPLETED
+    rows = committed(tmp_path)
+    assert [(row["outcome"], row["termination"], row["episode_length"]) for row in rows] == [
+        ("error", "episode_timeout", 1)
+    ] * 3
+
+
+def test_an_error_gives_way_to_the_same_episode_of_a_later_start(tmp_path):
+    for attempt, limit_s in ((1, 0.001), (2, None)):
+        again = job(policy_class=Dawdling, num_episodes=3, episode_timeout_s=limit_s, num_envs=3)
+        JobRunner(settings(tmp_path, attempt=attempt)).run(again)
+    log = read_commits(tmp_path / "coins", "coins")
+    assert [(row.attempt, row.outcome == Outcome.ERROR) for row in log.rows] == [(2, False)] * 3
+    assert (log.retried_episodes, log.unequal_episodes) == ((0, 1, 2), ())
+
+
+def test_a_policy_is_asked_on_the_batch_of_the_rank_unless_its_rows_are_independent(tmp_path):
+    sizes = []
+
+    class Curious(ShrugPolicy):
+        def get_action(self, env, observation):
+            sizes.append(env.num_envs)
+            return super().get_action(env, observation)
+
+    class Independent(Curious):
+        batch_invariant = True
+
+    runner = JobRunner(settings(tmp_path, policy_batch=16))
+    assert runner.run(job("network", policy_class=Curious)).status is ReportedStatus.COMPLETED
+    assert set(sizes) == {16}
+    sizes.clear()
+    assert runner.run(job("table", policy_class=Independent)).status is ReportedStatus.COMPLETED
+    assert set(sizes) == {4}
+
+
+def test_a_job_is_watched_while_it_steps_and_leaves_no_trace_of_it(tmp_path):
+    seen = []
+
+    class Looking(ShrugPolicy):
+        def get_action(self, env, observation):
+            seen.append((tmp_path / "logs" / "rank0.watchdog.txt").read_text())
+            return super().get_action(env, observation)
+
+    JobRunner(settings(tmp_path, step_timeout_s=500.0)).run(job("lift", policy_class=Looking))
+    assert set(seen) == {"job 'lift' has made no control step for 500 s:\n"}
+    assert list((tmp_path / "logs").iterdir()) == []
+
+
+def test_only_a_policy_that_says_so_is_reproducible_bit_for_bit(tmp_path):
+    """Nobody can see from outside whether a policy carries something from one episode or job to the next."""
+
+    class Careful(ShrugPolicy):
+        reproducible = True
+
+    runner = JobRunner(settings(tmp_path))
+    assert runner.run(job("shrug")).reproducible is Reproducible.PLAN
+    assert runner.run(job("careful", policy_class=Careful)).reproducible is Reproducible.BITWISE
+
+
+def test_a_job_that_cannot_be_built_promises_nothing(tmp_path):
+    class Unbuildable(ShrugPolicy):
+        def check_environment(self, env):
+            raise PolicyError("not this one")
+
+    report = JobRunner(settings(tmp_path)).run(job(policy_class=Unbuildable))
+    assert (report.status, report.reproducible) == (ReportedStatus.FAILED, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"raise_at": 25}, "ValueError: I would rather not"),
+        ({"action": "nan"}, "PolicyError: get_action returned NaN or infinity in row 0"),
+        ({"action": "wrong_shape"}, "PolicyError: get_action returned shape"),
+        ({"environment": CoinConfig(fail_to_build=True)}, "RuntimeError: the mint is closed"),
+    ],
+)
+def test_a_job_that_fails_is_reported_with_its_traceback_and_the_next_one_runs(tmp_path, changes, error):
+    runner = JobRunner(settings(tmp_path))
+    report = runner.run(job("bad", **changes))
+    assert report.status is ReportedStatus.FAILED
+    assert report.error is not None
+    assert report.error.startswith(error)
+    assert report.traceback_file == "bad/traceback_rank0.txt"
+    assert "Traceback (most recent call last)" in (tmp_path / report.traceback_file).read_text()
+    assert runner.run(job("good")).status is ReportedStatus.COMPLETED
+
+
+def test_what_finished_before_a_failure_stays_committed(tmp_path):
+    report = JobRunner(settings(tmp_path)).run(job(raise_at=25))
+    assert len(committed(tmp_path)) > 0
+    assert report.env_steps == 24 * 4
+
+
+class MuteError(Exception):
+    """An exception that cannot even say what is wrong."""
+
+    def __str__(self):
+        raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("raised", "error"),
+    [
+        (SystemExit(), "SystemExit"),
+        (KeyboardInterrupt("no"), "KeyboardInterrupt: no"),
+        (asyncio.CancelledError("cancelled"), "CancelledError: cancelled"),
+        (GeneratorExit("over"), "GeneratorExit: over"),
+        (MuteError(), "MuteError: it cannot say why"),
+        (ValueError("bad \udcff"), "ValueError: bad \\udcff"),
+        (ValueError("first\nsecond"), "ValueError: first"),
+    ],
+)
+def test_whatever_a_policy_raises_fails_its_job_only(tmp_path, raised, error):
+    class Quitter(ShrugPolicy):
+        def get_action(self, env, observation):
+            raise raised
+
+    runner = JobRunner(settings(tmp_path))
+    report = runner.run(job("bad", policy_class=Quitter))
+    assert report.status is ReportedStatus.FAILED
+    assert report.error == error
+    assert runner.run(job("good")).status is ReportedStatus.COMPLETED
+
+
+def test_equal_environments_and_policies_in_consecutive_jobs_are_built_once(tmp_path):
+    builder, runner = CoinBuilder(), JobRunner(settings(tmp_path))
+    runner.run(job("first", builder))
+    runner.run(job("second", builder, seed=1))
+    assert len(builder.built) == 1
+    assert not builder.built[0].closed
+    runner.close()
+    assert builder.built[0].closed
+
+
+@pytest.mark.parametrize("changes", [{"num_envs": 2}, {"environment": CoinConfig(success_step=5)}])
+def test_another_environment_takes_the_place_of_the_one_before(tmp_path, changes):
+    builder, runner = CoinBuilder(), JobRunner(settings(tmp_path))
+    runner.run(job("first", builder))
+    runner.run(job("second", builder, **changes))
+    assert [environment.closed for environment in builder.built] == [True, False]
+
+
+def test_nothing_is_reused_after_a_failure(tmp_path):
+    builder, runner = CoinBuilder(), JobRunner(settings(tmp_path))
+    runner.run(job("first", builder, raise_at=5))
+    runner.run(job("second", builder, raise_at=5))
+    assert len(builder.built) == 2
+
+
+@pytest.mark.parametrize("raised", [RuntimeError("never"), SystemExit(3)])
+def test_a_policy_that_fails_to_close_is_not_held_against_the_next_job(tmp_path, raised):
+    class Clinging(ShrugPolicy):
+        def close(self):
+            raise raised
+
+    runner = JobRunner(settings(tmp_path))
+    runner.run(job("first", policy_class=Clinging))
+    assert runner.run(job("second")).status is ReportedStatus.COMPLETED
+
+
+def test_results_do_not_depend_on_the_job_before(tmp_path):
+    class Gambler(ShrugPolicy):
+        """Draws from torch's global generator, as policies from elsewhere do."""
+
+        drawn: list[float] = []  # noqa: RUF012  shared by the instances on purpose
+
+        def get_action(self, env, observation):
+            action = torch.rand(env.num_envs, 2)
+            self.drawn.append(float(action[0, 0]))
+            return action
+
+    runner = JobRunner(settings(tmp_path))
+    runner.run(job("first", policy_class=Gambler, num_steps=3))
+    runner.run(job("second", policy_class=Gambler, num_steps=3))
+    assert Gambler.drawn[:3] == Gambler.drawn[3:]
+
+
+@pytest.mark.parametrize("seed", [5, 2**32 + 5, 2**63 - 1])
+def test_a_job_begins_with_torchs_numpys_and_pythons_generators_at_its_seed(tmp_path, seed):
+    drawn = []
+
+    class Gambler(ShrugPolicy):
+        def get_action(self, env, observation):
+            if not drawn:
+                drawn.extend((torch.rand(1).item(), np.random.random(), random.random()))
+            return super().get_action(env, observation)
+
+    torch.rand(1), np.random.random(), random.random()
+    JobRunner(settings(tmp_path)).run(job(policy_class=Gambler, num_episodes=1, seed=seed))
+    by_torch = torch.rand(1, generator=torch.Generator().manual_seed(seed)).item()
+    assert drawn == [by_torch, np.random.RandomState(seed % 2**32).random(), random.Random(seed).random()]
+
+
+def test_rebuilds_share_the_episodes_out_and_build_everything_again(tmp_path):
+    builder = CoinBuilder()
+    report = JobRunner(settings(tmp_path)).run(job(builder=builder, num_episodes=10, num_rebuilds=3))
+    assert len(builder.built) == 3
+    assert report.num_episodes == 10
+    assert sorted(row["episode_index"] for row in committed(tmp_path)) == list(range(10))
+
+
+@pytest.mark.parametrize(("number", "parts", "sizes"), [(10, 3, [4, 3, 3]), (3, 3, [1, 1, 1]), (5, 1, [5])])
+def test_episodes_are_split_evenly(number, parts, sizes):
+    ranges = split_evenly(number, parts)
+    assert [len(part) for part in ranges] == sizes
+    assert [index for part in ranges for index in part] == list(range(number))
+
+
+def test_more_rebuilds_than_episodes_are_refused():
+    with pytest.raises(ArenaError, match="cannot split 2 episodes over 3 rebuilds"):
+        split_evenly(2, 3)
+
+
+def test_a_job_limited_by_steps_says_how_many_episodes_were_cut(tmp_path):
+    report = JobRunner(settings(tmp_path)).run(job(num_steps=55))
+    assert report.num_episodes is None
+    assert report.cut_episodes == 4
+    assert report.env_steps == 55 * 4
+
+
+def test_a_job_without_a_length_takes_the_policys(tmp_path):
+    class Short(ShrugPolicy):
+        def num_episodes(self):
+            return 3
+
+    class Timed(ShrugPolicy):
+        def has_length(self):
+            return True
+
+        def length(self):
+            return 30
+
+    runner = JobRunner(settings(tmp_path))
+    assert runner.run(job("three", policy_class=Short, num_episodes=None)).num_episodes == 3
+    assert runner.run(job("thirty", policy_class=Timed, num_episodes=None)).env_steps == 30 * 4
+    report = runner.run(job("endless", num_episodes=None))
+    assert report.error is not None
+    assert "neither num_episodes nor num_steps" in report.error
+
+
+def test_a_policy_with_nothing_left_to_play_is_asked_before_the_first_episode(tmp_path):
+    class FourOnly(ShrugPolicy):
+        def can_play(self, episode_index):
+            return episode_index < 4
+
+    runner = JobRunner(settings(tmp_path))
+    report = runner.run(job("five", policy_class=FourOnly, num_episodes=5))
+    assert report.error is not None
+    assert report.error.endswith("has nothing to play in episode 4")
+    assert report.env_steps == 0
+    assert runner.run(job("steps", policy_class=FourOnly, num_steps=10_000)).status is ReportedStatus.COMPLETED
+    assert len(committed(tmp_path, "steps")) == 4
+
+
+def test_an_interrupted_job_says_so_and_keeps_what_finished(tmp_path):
+    notebook = Notebook()
+    runner = JobRunner(settings(tmp_path), stop_requested=lambda: len(notebook.records) >= 3)
+    report = runner.run(job(num_envs=1), [notebook])
+    assert report.status is ReportedStatus.INTERRUPTED
+    assert len(committed(tmp_path)) == 3
+
+
+def test_an_episode_that_diverges_is_an_error_and_the_job_completes(tmp_path):
+    report = JobRunner(settings(tmp_path)).run(job(environment=CoinConfig(diverge_every=2), num_episodes=20))
+    outcomes = [row["outcome"] for row in committed(tmp_path)]
+    assert report.status is ReportedStatus.COMPLETED
+    assert "error" in outcomes
+    assert len(outcomes) == 20
+
+
+def test_a_placement_seed_changes_the_conditions_and_nothing_else(tmp_path):
+    runner = JobRunner(settings(tmp_path))
+    runner.run(job("plain", seed=3))
+    runner.run(job("placed", seed=3, placement_seed=4))
+    runner.run(job("other", seed=4))
+    conditions = {name: _conditions(tmp_path, name) for name in ("plain", "placed", "other")}
+    assert conditions["placed"] == conditions["other"] != conditions["plain"]
+
+
+def _conditions(output_directory: Path, name: str) -> dict[int, dict]:
+    return {row["episode_index"]: row["variations"] for row in committed(output_directory, name)}

@@ -1,0 +1,131 @@
+"""On a GPU episodes are played, judged and recorded as they are on the CPU, by every policy that needs no server."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.evaluation.batching.fixed_batch import on_fixed_batch
+from isaaclab_arena.evaluation.rollout.rollout import RolloutLimits, rollout
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.policy import rsl_rl
+from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.policy.random_action import RandomActionPolicy
+from isaaclab_arena.policy.replay import ReplayPolicy, ReplayPolicyCfg
+from isaaclab_arena.policy.rsl_rl import RslRlPolicy, RslRlPolicyCfg
+from isaaclab_arena.policy.scripted import ScriptedPolicy
+from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
+from isaaclab_arena.recording.episode_arrays import RecordedObservations
+from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordingOptions
+from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_episode
+from tests.environments.building import ALL_ENVIRONMENTS, CPU, FLOOR_ENVIRONMENTS, build, build_on_the_floor, episode
+from tests.pretend_backend import simulate_there
+from tests.pretend_gpu import GPU, PretendGpu
+
+MODELS = Path(__file__).parents[3] / "models"
+NUM_ENVS, NUM_EPISODES, EPISODE_STEPS = 2, 3, 3
+
+Recording = Mapping[int, Mapping[str, np.ndarray]]
+
+
+@pytest.fixture(autouse=True)
+def _physics_on_the_gpu(gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate_there(monkeypatch)
+
+
+def recorded(folder: Path, name: str, policy: PolicyBase, device: torch.device, **options: Any) -> Recording:
+    """Play short episodes, more than there are rows, and return what was recorded."""
+    builds = build if name in ALL_ENVIRONMENTS else build_on_the_floor
+    backend = {"backend": "mujoco" if device == CPU else "warp"}
+    env = builds(name, num_envs=NUM_ENVS, device=device, **{**backend, **options})
+    env.max_episode_length = EPISODE_STEPS
+    job = RecordedJob(name=f"{name}-{device.type}", rank=0, world_size=1, attempt=1)
+    recorder = EpisodeRecorder(folder, job, RecordingOptions(observations=RecordedObservations.ALL))
+    policy.check_environment(env)
+    done = rollout(env, policy, [episode(index) for index in range(NUM_EPISODES)], [recorder])
+    assert done.finished_episodes == NUM_EPISODES
+    recorder.consolidate()
+    recorder.close()
+    dataset = folder / f"dataset_{job.name}.hdf5"
+    return {index: read_episode(dataset, index).arrays for index in list_episodes(dataset)}
+
+
+def assert_the_same(played: Recording, expected: Recording) -> None:
+    assert played.keys() == expected.keys() == set(range(NUM_EPISODES))
+    for index, arrays in expected.items():
+        assert played[index].keys() == arrays.keys()
+        for path, array in arrays.items():
+            np.testing.assert_array_equal(played[index][path], array, err_msg=path)
+
+
+def assert_alike(folder: Path, name: str, make: Callable[[], PolicyBase], **options: Any) -> None:
+    assert_the_same(*(recorded(folder, name, make(), device, **options) for device in (GPU, CPU)))
+
+
+@pytest.mark.parametrize("name", ALL_ENVIRONMENTS)
+def test_the_expert_of_every_task_does_on_a_gpu_what_it_does_on_the_cpu(tmp_path, name):
+    assert_alike(tmp_path, name, ScriptedPolicy)
+
+
+@pytest.mark.parametrize("name", ["reach", "push_cube"])
+def test_so_it_does_with_an_arm_of_fewer_joints(tmp_path, name):
+    assert_alike(tmp_path, name, ScriptedPolicy, embodiment="so101", action_mode="ee_delta")
+
+
+@pytest.mark.parametrize("name", FLOOR_ENVIRONMENTS)
+def test_random_actions_move_machines_there_as_they_do_here(tmp_path, name):
+    assert_alike(tmp_path, name, RandomActionPolicy)
+
+
+@pytest.mark.parametrize("name", ["cartpole", "reach"])
+def test_doing_nothing_is_the_same_everywhere(tmp_path, name):
+    assert_alike(tmp_path, name, ZeroActionPolicy)
+
+
+def test_pictures_are_recorded_from_there(tmp_path):
+    assert_alike(tmp_path, "reach", ScriptedPolicy, backend="mujoco", enable_cameras=True, camera_size=16)
+
+
+@pytest.mark.parametrize("kept_on", [GPU, CPU])
+def test_what_was_recorded_on_the_cpu_is_played_again_on_a_gpu(tmp_path, kept_on):
+    expected = recorded(tmp_path, "reach", ScriptedPolicy(), CPU)
+    again = ReplayPolicy(
+        ReplayPolicyCfg(replay_file_path=str(tmp_path / "dataset_reach-cpu.hdf5"), device=str(kept_on))
+    )
+    assert_the_same(recorded(tmp_path, "reach", again, GPU), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "network_on", "stochastic"),
+    [("cartpole", GPU, True), ("cartpole", CPU, True), ("velocity_go1", GPU, False), ("velocity_go1", CPU, False)],
+)
+def test_a_trained_network_acts_there_as_it_does_here(tmp_path, monkeypatch, name, network_on, stochastic):
+    def policy(device: torch.device) -> PolicyBase:
+        monkeypatch.setattr(rsl_rl, "policy_device", lambda _: device)
+        return RslRlPolicy(RslRlPolicyCfg(checkpoint_path=str(MODELS / name), stochastic=stochastic))
+
+    expected = recorded(tmp_path, name, policy(CPU), CPU)
+    assert_the_same(recorded(tmp_path, name, policy(network_on), GPU), expected)
+
+
+def test_a_policy_on_a_batch_of_one_size_is_asked_there_too(tmp_path):
+    assert_alike(tmp_path, "reach", lambda: on_fixed_batch(TurningPolicy(), 4))
+
+
+def test_episodes_are_cut_there_as_they_are_here(tmp_path):
+    env = build_on_the_floor("cartpole", num_envs=NUM_ENVS, device=GPU, backend="warp")
+    done = rollout(
+        env, TurningPolicy(), [episode(index) for index in range(4)], [], limits=RolloutLimits(max_steps=3, max_rows=1)
+    )
+    assert done.cut_episodes == 1
+
+
+class TurningPolicy(PolicyBase[None]):
+    """Acts on what it sees."""
+
+    def get_action(self, env: Environment, observation: Any) -> torch.Tensor:
+        seen = torch.cat([value.reshape(env.num_envs, -1) for value in observation["policy"].values()], dim=1)
+        return torch.tanh(seen[:, : env.action_spec.shape[0]])

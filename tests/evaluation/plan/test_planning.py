@@ -1,0 +1,68 @@
+import dataclasses
+from typing import Any
+
+import torch
+
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.evaluation.options import RunOptions
+from isaaclab_arena.evaluation.plan.planning import RunRequest, plan_differences, plan_run
+from isaaclab_arena.storage.run.run_plan import RunPlan, read_run_plan, write_run_plan
+from tests.evaluation.jobs import coin_job
+from tests.fakes import CoinConfig
+
+CONTEXT = DistributedContext.from_environment(device="cpu", visible_gpus=0)
+
+
+def plan_of(*jobs, **options: Any) -> RunPlan:
+    request = RunRequest(
+        jobs=jobs or (coin_job("a"), coin_job("b", index=1)),
+        config_hash="abc",
+        source_file="jobs.json",
+        command_line=(),
+        options=RunOptions(**options),
+    )
+    return plan_run(request, CONTEXT, [str(torch.device("cpu"))], run_id="run")
+
+
+def told(before: RunPlan, now: RunPlan) -> list[str]:
+    return [str(problem) for problem in plan_differences(before, now)]
+
+
+def test_a_plan_that_was_written_and_read_again_does_not_differ(tmp_path):
+    plan = plan_of()
+    write_run_plan(tmp_path, plan)
+    assert told(read_run_plan(tmp_path), plan_of()) == []
+
+
+def test_every_changed_key_of_a_job_is_named_with_both_values():
+    changed = coin_job("a", environment=CoinConfig(success_step=7), seed=4, num_episodes=20)
+    environment, *others = told(plan_of(coin_job("a")), plan_of(changed))
+    assert environment.startswith("job 'a': environment_args: was {")
+    assert others == [
+        "job 'a': num_episodes: was 10 when the run began, now 20",
+        "job 'a': seed: was 0 when the run began, now 4",
+    ]
+
+
+def test_new_missing_and_renamed_jobs_are_named():
+    assert told(plan_of(coin_job("a")), plan_of(coin_job("b"))) == ["job 'b': is new", "job 'a': is missing now"]
+
+
+def test_options_that_decide_what_is_recorded_are_compared():
+    assert told(plan_of(), plan_of(compression="gzip")) == ['--compression: was "none" when the run began, now "gzip"']
+
+
+def test_num_envs_matters_unless_the_run_is_deterministic():
+    few, many = coin_job("a", num_envs=2), coin_job("a", num_envs=8)
+    assert told(plan_of(few), plan_of(many)) == ["job 'a': num_envs: was 2 when the run began, now 8"]
+    assert told(plan_of(few, deterministic=True), plan_of(many, deterministic=True)) == []
+
+
+def test_how_long_jobs_may_take_never_matters():
+    assert told(plan_of(coin_job("a")), plan_of(coin_job("a", timeout_s=5.0))) == []
+
+
+def test_other_saved_conditions_under_the_same_name_are_another_run():
+    one = dataclasses.replace(coin_job("a", conditions="set.json"), saved_conditions=({"coin.x": 0.5},))
+    other = dataclasses.replace(one, saved_conditions=({"coin.x": 0.6},))
+    assert "saved conditions" in told(plan_of(one), plan_of(other))[0]

@@ -1,0 +1,208 @@
+"""Tests of checking jobs against the environments and policies that exist."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
+from isaaclab_arena.registry import Registry
+from tests.fakes import CoinBuilder, CoinConfig, ShrugPolicy
+
+SHRUG = f"{ShrugPolicy.__module__}.ShrugPolicy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkCfg(PolicyCfg):
+    checkpoint: str
+    num_envs: int = 1
+    policy_device: str = "cuda"
+    policy_device_id: int | None = None
+
+
+class NetworkPolicy(PolicyBase[NetworkCfg]):
+    config_class = NetworkCfg
+
+    def get_action(self, env, observation) -> torch.Tensor:
+        return torch.zeros(env.num_envs, 2)
+
+
+class PlainPolicy(PolicyBase[None]):
+    def get_action(self, env, observation) -> torch.Tensor:
+        return torch.zeros(env.num_envs, 2)
+
+
+class SelfReadingPolicy(PlainPolicy):
+    @classmethod
+    def from_dict(cls, config_dict):
+        return cls()
+
+
+class RecordedPolicy(PlainPolicy):
+    def num_episodes(self) -> int | None:
+        return 4
+
+
+class UnfinishedPolicy(PolicyBase[None]):
+    pass
+
+
+class BiasedCoinBuilder(CoinBuilder):
+    """Refuses options, the way a registered environment does."""
+
+    def check(self, config: CoinConfig) -> None:
+        if not 0 <= config.success_rate <= 1:
+            raise ConfigError(Problem("a rate lies between 0 and 1", key="success_rate"))
+
+
+@pytest.fixture
+def environments() -> Registry:
+    registry = Registry("environment", {}, "isaaclab_arena.no_such_group")
+    registry.register("coin", BiasedCoinBuilder())
+    return registry
+
+
+def path_of(policy_class: type[PolicyBase]) -> str:
+    return f"{policy_class.__module__}.{policy_class.__name__}"
+
+
+def job(**changes: Any) -> JobConfig:
+    return JobConfig(
+        **{"index": 0, "name": "a", "environment": "coin", "policy_type": SHRUG, "num_episodes": 1} | changes
+    )
+
+
+def test_a_good_job_gets_its_builder_and_classes(environments):
+    config = job(environment_args={"success_rate": 1, "success_step": 5}, policy_config_dict={"action": "nan"})
+
+    [resolved] = resolve_jobs([config], environments=environments)
+
+    assert resolved.config is config
+    assert resolved.builder is environments.get("coin")
+    assert resolved.environment_config == CoinConfig(success_rate=1.0, success_step=5)
+    assert resolved.policy_class is ShrugPolicy
+    assert resolved.policy_options == {"action": "nan"}
+    assert resolved.environment_option("success_step") == "5"
+    assert resolved.environment_option("object") is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "message"),
+    [
+        ({"environment": "cion"}, "arena_env_args.environment", "no environment called 'cion'; did you mean 'coin'?"),
+        ({"environment": "a/b.yaml"}, "arena_env_args.environment", "is a graph specification"),
+        ({"environment_args": {"sucess_rate": 1}}, "arena_env_args.sucess_rate", "did you mean 'success_rate'?"),
+        ({"environment_args": {"num_env": 1}}, "arena_env_args.num_env", "did you mean 'num_envs'?"),
+        ({"environment_args": {"success_step": "5"}}, "arena_env_args.success_step", '"5" is not a whole number'),
+        ({"environment_args": {"success_rate": 2}}, "arena_env_args.success_rate", "between 0 and 1"),
+        ({"policy_type": "zero_acton"}, "policy_type", "no policy called 'zero_acton'; did you mean 'zero_action'?"),
+        ({"policy_type": "no.such.Policy"}, "policy_type", "cannot import 'no.such'"),
+        ({"policy_type": "tests.fakes.ShrgPolicy"}, "policy_type", "did you mean 'ShrugPolicy'?"),
+        ({"policy_type": "os.system"}, "policy_type", "'os.system' is no policy"),
+        ({"policy_type": "tests.fakes.CoinConfig"}, "policy_type", "must be a class derived from PolicyBase"),
+        ({"policy_type": path_of(UnfinishedPolicy)}, "policy_type", "does not define get_action"),
+        ({"policy_config_dict": {"acton": "nan"}}, "policy_config_dict.acton", "did you mean 'action'?"),
+        ({"policy_config_dict": {"raise_at": True}}, "policy_config_dict.raise_at", "true is not a whole number"),
+        ({"policy_type": path_of(NetworkPolicy)}, "policy_config_dict.checkpoint", "is missing"),
+        (
+            {"policy_type": path_of(PlainPolicy), "policy_config_dict": {"a": 1}},
+            "policy_config_dict.a",
+            "takes no options",
+        ),
+        ({"num_episodes": None}, "num_episodes", "has no length of its own, so give num_episodes or num_steps"),
+        ({"enable_cameras": True}, "arena_env_args.enable_cameras", "environment 'coin' has no cameras"),
+        ({"variations": {"light": {"enabled": True}}}, "variations", "has no variations"),
+    ],
+)
+def test_a_job_that_cannot_run_is_refused_with_file_job_and_key(environments, changes, key, message):
+    with pytest.raises(ConfigError) as refused:
+        resolve_jobs([job(**changes)], file="jobs.json", environments=environments)
+    [problem] = refused.value.problems
+    assert (problem.file, problem.job, problem.key) == ("jobs.json", "a", key)
+    assert message in problem.message
+
+
+def test_every_problem_of_every_job_is_told_at_once(environments):
+    jobs = [
+        job(environment="cion", policy_type="zero_acton"),
+        job(name="good"),
+        job(name="b", environment_args={"x": 1, "y": 2}, policy_config_dict={"z": 3}),
+    ]
+    with pytest.raises(ConfigError) as refused:
+        resolve_jobs(jobs, environments=environments)
+    assert [(problem.job, problem.key) for problem in refused.value.problems] == [
+        ("a", "arena_env_args.environment"),
+        ("a", "policy_type"),
+        ("b", "arena_env_args.x"),
+        ("b", "arena_env_args.y"),
+        ("b", "policy_config_dict.z"),
+    ]
+
+
+def test_a_mistake_that_two_jobs_share_is_told_for_both(environments):
+    with pytest.raises(ConfigError) as refused:
+        resolve_jobs([job(environment="cion"), job(name="b", environment="cion")], environments=environments)
+    assert [problem.job for problem in refused.value.problems] == ["a", "b"]
+
+
+def test_the_number_of_rows_and_the_command_line_reach_policies_that_have_such_options(environments):
+    network = job(policy_type=path_of(NetworkPolicy), policy_config_dict={"checkpoint": "a.pt"}, num_envs=4)
+    overrides = {"policy_device": "cpu", "policy_device_id": None}
+
+    resolved = resolve_jobs([network, job(name="b", num_envs=4)], overrides=overrides, environments=environments)
+
+    assert resolved[0].policy_options == {"checkpoint": "a.pt", "num_envs": 4, "policy_device": "cpu"}
+    assert resolved[1].policy_options == {}
+
+
+def test_two_jobs_that_differ_in_rows_do_not_share_policy_options(environments):
+    jobs = [
+        job(name=str(rows), policy_type=path_of(NetworkPolicy), policy_config_dict={"checkpoint": "a"}, num_envs=rows)
+        for rows in (1, 2)
+    ]
+    assert [found.policy_options["num_envs"] for found in resolve_jobs(jobs, environments=environments)] == [1, 2]
+
+
+def test_a_policy_with_rows_of_its_own_gets_those_of_the_batch_it_is_always_asked_on(environments):
+    network = job(policy_type=path_of(NetworkPolicy), policy_config_dict={"checkpoint": "a.pt"}, num_envs=4)
+
+    [resolved] = resolve_jobs([network], environments=environments, policy_batch=64)
+
+    assert resolved.policy_options["num_envs"] == 64
+
+
+def test_more_rows_than_the_batch_are_refused_unless_the_policy_needs_no_batch(environments):
+    network = job(policy_type=path_of(NetworkPolicy), policy_config_dict={"checkpoint": "a.pt"}, num_envs=65)
+    zero = job(name="zero", policy_type="zero_action", num_envs=65)
+    with pytest.raises(ConfigError) as refused:
+        resolve_jobs([network, zero], environments=environments, policy_batch=64)
+
+    [problem] = refused.value.problems
+    assert (problem.job, problem.key) == (network.name, "arena_env_args.num_envs")
+    assert "65 rows do not fit into --policy_batch 64" in problem.message
+
+
+def test_a_policy_that_reads_its_dict_itself_may_take_anything(environments):
+    config = job(policy_type=path_of(SelfReadingPolicy), policy_config_dict={"anything": 1})
+
+    assert resolve_jobs([config], environments=environments)[0].policy_options == {"anything": 1}
+
+
+def test_a_policy_with_a_length_of_its_own_needs_none(environments):
+    config = job(policy_type=path_of(RecordedPolicy), num_episodes=None)
+
+    assert resolve_jobs([config], environments=environments)[0].policy_class is RecordedPolicy
+
+
+def test_ten_thousand_jobs_are_checked_in_seconds(environments):
+    jobs = [job(name=str(position), environment_args={"success_step": position % 100}) for position in range(10_000)]
+
+    started = time.monotonic()
+    resolve_jobs(jobs, environments=environments)
+
+    assert time.monotonic() - started < 2.0

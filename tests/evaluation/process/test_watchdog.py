@@ -1,0 +1,108 @@
+"""A step that hangs ends the process, also in native code that holds the interpreter; a slow one does not."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from isaaclab_arena.errors import StorageError
+from isaaclab_arena.evaluation.process.watchdog import Watchdog, allowed_silence_s
+
+ROOT = Path(__file__).parents[3]
+HANGING = """
+import ctypes, sys, time
+from pathlib import Path
+from isaaclab_arena.evaluation.process.watchdog import Watchdog
+from isaaclab_arena.logs import set_up_console_logging
+
+def hold_the_interpreter():
+    ctypes.PyDLL(None).sleep(60)
+
+def let_it_go():
+    time.sleep(60)
+
+set_up_console_logging(0)
+watchdog = Watchdog(Path(sys.argv[1]))
+with watchdog.watch("lift", silence_s=0.5):
+    for _ in range(3):
+        watchdog.step_finished()
+        time.sleep(0.2)
+    {"holds": hold_the_interpreter, "lets_go": let_it_go}[sys.argv[2]]()
+"""
+GOING_ON = """
+import sys, time
+from pathlib import Path
+from isaaclab_arena.evaluation.process.watchdog import Watchdog
+
+watchdog = Watchdog(Path(sys.argv[1]))
+with watchdog.watch("lift", silence_s=1.0):
+    for _ in range(15):
+        time.sleep(0.2)
+        watchdog.step_finished()
+time.sleep(2.5)
+"""
+
+
+@pytest.mark.parametrize(("how", "place"), [("holds", "hold_the_interpreter"), ("lets_go", "let_it_go")])
+def test_a_step_that_hangs_ends_the_process_and_leaves_word_of_where(tmp_path, how, place):
+    path = tmp_path / "logs" / "rank0.watchdog.txt"
+    began_s = time.monotonic()
+    finished = subprocess.run(
+        [sys.executable, "-c", HANGING, path, how], capture_output=True, text=True, timeout=50, check=False, cwd=ROOT
+    )
+    assert finished.returncode == 1
+    assert time.monotonic() - began_s < 40
+    last_words = path.read_text()
+    assert last_words.startswith("job 'lift' has made no control step for 0.5 s:\n")
+    assert f"in {place}" in last_words
+    announced = "job 'lift' has made no control step for 0.5 s; process" in finished.stderr
+    assert announced == (how == "lets_go")
+
+
+def test_steps_that_go_on_are_not_interrupted_and_leave_nothing_behind(tmp_path):
+    path = tmp_path / "watchdog.txt"
+    finished = subprocess.run(
+        [sys.executable, "-c", GOING_ON, path], capture_output=True, text=True, timeout=50, check=False, cwd=ROOT
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert not path.exists()
+
+
+def test_a_job_that_fails_leaves_nothing_behind_and_is_not_waited_for(tmp_path):
+    path = tmp_path / "watchdog.txt"
+    with pytest.raises(ValueError, match="no more"), Watchdog(path).watch("lift", silence_s=9.0):
+        raise ValueError("no more")
+    assert not path.exists()
+
+
+def test_the_last_words_of_an_earlier_process_are_kept(tmp_path):
+    path = tmp_path / "watchdog.txt"
+    path.write_text("job 'reach' has made no control step for 9 s:\n...\n")
+    with Watchdog(path).watch("lift", silence_s=9.0):
+        assert path.read_text().endswith("...\njob 'lift' has made no control step for 9 s:\n")
+    assert path.read_text().endswith("...\n")
+
+
+def test_nothing_is_watched_where_any_silence_is_allowed(tmp_path):
+    path = tmp_path / "watchdog.txt"
+    watchdog = Watchdog(path)
+    with watchdog.watch("lift", silence_s=0.0):
+        watchdog.step_finished()
+        assert not path.exists()
+
+
+def test_last_words_that_cannot_be_written_are_a_storage_error(tmp_path):
+    (tmp_path / "logs").write_text("no folder")
+    watched = Watchdog(tmp_path / "logs" / "watchdog.txt").watch("lift", silence_s=9.0)
+    with pytest.raises(StorageError, match=r"cannot write .*watchdog\.txt"), watched:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("step_timeout_s", "episode_timeout_s", "expected_s"),
+    [(1800.0, None, 1800.0), (0.0, None, 0.0), (1800.0, 10.0, 70.0), (1800.0, 7200.0, 7260.0), (0.0, 10.0, 0.0)],
+)
+def test_how_long_silence_may_last(step_timeout_s, episode_timeout_s, expected_s):
+    assert allowed_silence_s(step_timeout_s, episode_timeout_s) == expected_s

@@ -1,0 +1,79 @@
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from isaaclab_arena.environments.tasks.manipulation.reach import REACH
+from isaaclab_arena.evaluation.provenance.source_files import (
+    is_installed,
+    modules_of_class,
+    modules_of_object,
+    source_files,
+)
+from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
+from tests.fakes import CoinBuilder, ShrugPolicy
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch) -> Iterator[Path]:
+    folder = tmp_path / "package_of_a_stranger"
+    (folder / "deep").mkdir(parents=True)
+    for name in ("__init__", "deep/__init__", "deep/weights", "lazy", "relative", "nobody"):
+        (folder / f"{name}.py").touch()
+    (folder / "policy.py").write_text(
+        "import json, torch\n"
+        "from . import relative\n"
+        "from package_of_a_stranger.deep.weights import *\n"
+        "import beside_it\n"
+        "def late():\n    from package_of_a_stranger import lazy\n"
+        "class Base: ...\nclass Policy(Base): ...\n"
+    )
+    (tmp_path / "beside_it.py").write_text("import package_of_a_stranger.policy\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield folder
+    for name in [name for name in sys.modules if name.startswith(("package_of_a_stranger", "beside_it"))]:
+        del sys.modules[name]
+
+
+def test_a_class_is_its_module_and_all_that_this_imports_from_beside_it(package):
+    policy = importlib.import_module("package_of_a_stranger.policy").Policy
+    found = source_files(modules_of_class(policy))
+    assert list(found) == [
+        "beside_it",
+        "package_of_a_stranger",
+        "package_of_a_stranger.deep",
+        "package_of_a_stranger.deep.weights",
+        "package_of_a_stranger.lazy",
+        "package_of_a_stranger.policy",
+        "package_of_a_stranger.relative",
+    ]
+    assert found["package_of_a_stranger.lazy"] == package / "lazy.py"
+
+
+def test_what_an_import_cannot_be_read_from_counts_by_itself(package):
+    module = importlib.import_module("package_of_a_stranger.policy")
+    (package / "policy.py").write_text("this is no Python (")
+    assert list(source_files(modules_of_class(module.Policy))) == ["package_of_a_stranger.policy"]
+
+
+def test_classes_of_this_package_have_no_source_of_their_own():
+    assert modules_of_class(ZeroActionPolicy) == []
+    assert modules_of_object(REACH) == []
+    assert modules_of_class(ShrugPolicy) == ["tests.fakes"]
+
+
+def test_an_object_is_its_class_and_the_functions_that_it_is_made_of():
+    def make_task():
+        return None
+
+    builder = CoinBuilder()
+    builder.make_task = make_task  # pyright: ignore[reportAttributeAccessIssue]  as builders have it
+    assert modules_of_object(builder) == ["tests.fakes", __name__]
+
+
+def test_installed_packages_are_told_from_ones_own_files():
+    assert is_installed(torch.__name__)
+    assert not is_installed("tests.fakes")

@@ -1,0 +1,257 @@
+"""Rows divided into groups: the same episodes, while the policy acts for one group and another is simulated."""
+
+import threading
+import time
+
+import pytest
+import torch
+
+from isaaclab_arena.errors import PolicyLostError
+from isaaclab_arena.evaluation.rollout.env_group import RolloutLimits, RowGroup
+from isaaclab_arena.evaluation.rollout.rollout import rollout_in_groups, row_shares
+from isaaclab_arena.evaluation.rollout.stopwatch import Phase, Stopwatch
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.interfaces.observer import Observer
+from tests.evaluation.rollout.test_rollout import episodes, toss
+from tests.fakes import CoinConfig, CoinEnvironment, Notebook, ShrugPolicy
+from tests.fakes_environment import PushPolicy, ScriptedEnvironment
+from tests.fakes_environment import episodes as push_episodes
+
+SOON_S = 20.0
+"""Longer than anything here takes, and short enough for a test that would otherwise hang."""
+
+
+def coin_groups(*sizes: int, config: CoinConfig | None = None, policies=None) -> list[RowGroup]:
+    policies = policies or [ShrugPolicy() for _ in sizes]
+    return [
+        RowGroup(
+            environment=CoinEnvironment(config or CoinConfig(), size), policy=policy, first_row=sum(sizes[:number])
+        )
+        for number, (size, policy) in enumerate(zip(sizes, policies, strict=True))
+    ]
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (4, 3), (16, 16), (2, 2, 2)])
+def test_every_planned_episode_runs_exactly_once_in_whichever_group(sizes):
+    notebook = Notebook()
+    result = rollout_in_groups(coin_groups(*sizes), episodes(50), [notebook])
+    assert sorted(record.episode.episode_index for record in notebook.records) == list(range(50))
+    assert sum(bool(record.success) for record in notebook.records) == sum(toss(index) for index in range(50))
+    assert (result.finished_episodes, result.cut_episodes) == (50, 0)
+    assert result.env_steps == sum(record.length for record in notebook.records)
+
+
+def test_rows_are_counted_through_the_groups():
+    notebook = Notebook()
+    rollout_in_groups(coin_groups(3, 2), episodes(20), [notebook])
+    assert {(record.first_row, record.job_row) for record in notebook.records} == {
+        (0, 0), (0, 1), (0, 2), (3, 3), (3, 4)
+    }  # fmt: skip
+
+
+class Trajectories(Observer):
+    """Keeps what each episode saw and did."""
+
+    def __init__(self) -> None:
+        self.steps: dict[int, list[torch.Tensor]] = {}
+        self._episodes: dict[tuple[Environment, int], int] = {}
+
+    def on_episode_start(self, environment, starts, observation) -> None:
+        for start in starts:
+            self._episodes[environment, start.env_id] = start.episode.episode_index
+
+    def on_step(self, environment, transition) -> None:
+        for row in torch.nonzero(transition.running).flatten().tolist():
+            seen = transition.observation["policy"]["position"][row]
+            together = torch.cat([seen, transition.action[row], transition.step.reward[row, None]])
+            self.steps.setdefault(self._episodes[environment, row], []).append(together)
+
+
+def trajectories(*sizes: int) -> dict[int, torch.Tensor]:
+    observer = Trajectories()
+    groups = [RowGroup(environment=ScriptedEnvironment(size), policy=PushPolicy()) for size in sizes]
+    rollout_in_groups(groups, push_episodes(30), [observer])
+    return {index: torch.stack(steps) for index, steps in observer.steps.items()}
+
+
+def test_an_episode_is_the_same_in_whichever_group_it_runs():
+    alone, divided = trajectories(6), trajectories(3, 3)
+    assert alone.keys() == divided.keys()
+    for index, steps in alone.items():
+        assert torch.equal(steps.nan_to_num(), divided[index].nan_to_num())
+
+
+class Meeting:
+    """Where the simulation of one group and the policy of the other wait for each other."""
+
+    def __init__(self) -> None:
+        self.simulating = threading.Semaphore(0)
+        self.acted = threading.Semaphore(0)
+        self.num_meetings = 0
+
+
+class MeetsThePolicy(CoinEnvironment):
+    """Its steps are over only when the policy has acted for another group meanwhile."""
+
+    def __init__(self, meeting: Meeting) -> None:
+        super().__init__(CoinConfig(success_rate=0.0, failure_step=5), 1)
+        self.meeting = meeting
+
+    def step(self, action):
+        self.meeting.simulating.release()
+        assert self.meeting.acted.acquire(timeout=SOON_S), "the policy did not act while this was simulated"
+        return super().step(action)
+
+
+class MeetsTheSimulation(ShrugPolicy):
+    """Acts only while another group is simulated."""
+
+    def __init__(self, meeting: Meeting) -> None:
+        super().__init__()
+        self.meeting = meeting
+
+    def get_action(self, env, observation):
+        assert self.meeting.simulating.acquire(timeout=SOON_S), "nothing was simulated while the policy acted"
+        self.meeting.acted.release()
+        self.meeting.num_meetings += 1
+        return super().get_action(env, observation)
+
+
+def test_the_policy_acts_for_one_group_while_another_is_simulated():
+    meeting = Meeting()
+    groups = [
+        RowGroup(environment=MeetsThePolicy(meeting), policy=ShrugPolicy()),
+        RowGroup(
+            environment=CoinEnvironment(CoinConfig(success_rate=0.0, failure_step=5), 1),
+            policy=MeetsTheSimulation(meeting),
+            first_row=1,
+        ),
+    ]
+    result = rollout_in_groups(groups, episodes(2), [])
+    assert result.finished_episodes == 2
+    assert meeting.num_meetings == 5
+
+
+class Threads(Observer):
+    """Notes in which threads it is called."""
+
+    def __init__(self) -> None:
+        self.called_in: set[int] = set()
+
+    def on_episode_start(self, environment, starts, observation) -> None:
+        self.called_in.add(threading.get_ident())
+
+    def on_step(self, environment, transition) -> None:
+        self.called_in.add(threading.get_ident())
+
+    def on_episode_end(self, environment, record) -> None:
+        self.called_in.add(threading.get_ident())
+
+
+class NotesThreads(ShrugPolicy):
+    def __init__(self) -> None:
+        super().__init__()
+        self.called_in: set[int] = set()
+
+    def get_action(self, env, observation):
+        self.called_in.add(threading.get_ident())
+        return super().get_action(env, observation)
+
+
+def test_policies_and_observers_are_called_in_the_thread_of_the_caller_only():
+    observer, policies = Threads(), [NotesThreads(), NotesThreads()]
+    rollout_in_groups(coin_groups(2, 2, policies=policies), episodes(9), [observer])
+    here = {threading.get_ident()}
+    assert observer.called_in == policies[0].called_in == policies[1].called_in == here
+
+
+class Explodes(CoinEnvironment):
+    def step(self, action):
+        raise RuntimeError("the table fell over")
+
+
+class Slow(CoinEnvironment):
+    is_stepping = False
+
+    def step(self, action):
+        self.is_stepping = True
+        time.sleep(0.2)
+        self.is_stepping = False
+        return super().step(action)
+
+
+def test_what_a_step_raises_ends_the_rollout_when_no_other_step_is_under_way():
+    slow = Slow(CoinConfig(), 2)
+    groups = [
+        RowGroup(environment=Explodes(CoinConfig(), 2), policy=ShrugPolicy()),
+        RowGroup(environment=slow, policy=ShrugPolicy(), first_row=2),
+    ]
+    with pytest.raises(RuntimeError, match="the table fell over"):
+        rollout_in_groups(groups, episodes(9), [])
+    assert not slow.is_stepping
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("simulation")]
+
+
+class Lost(ShrugPolicy):
+    def get_action(self, env, observation):
+        if self.num_calls == 7:
+            raise PolicyLostError("nobody answers")
+        return super().get_action(env, observation)
+
+
+def test_episodes_of_all_groups_are_errors_when_the_policy_of_one_is_lost():
+    notebook = Notebook()
+    with pytest.raises(PolicyLostError):
+        rollout_in_groups(coin_groups(1, 1, policies=[ShrugPolicy(), Lost()]), episodes(5), [notebook])
+    assert [(record.outcome, record.termination) for record in notebook.records] == [(Outcome.ERROR, "policy_lost")] * 2
+    # The step that the first group was making is nobody's any more.
+    assert [record.length for record in notebook.records] == [7, 7]
+
+
+def test_steps_under_way_at_a_stop_request_are_finished_and_observed():
+    asked = iter([False] * 7 + [True])
+    notebook = Notebook()
+    result = rollout_in_groups(coin_groups(1, 1), episodes(5), [notebook], stop_requested=lambda: next(asked))
+    assert result.interrupted
+    assert len(notebook.transitions) == result.env_steps == 7
+    assert result.cut_episodes == 2
+
+
+def test_every_group_may_make_the_steps_that_a_job_is_limited_to():
+    notebook = Notebook()
+    result = rollout_in_groups(coin_groups(2, 2), episodes(200), [notebook], limits=RolloutLimits(max_steps=30))
+    assert len(notebook.transitions) == 2 * 30
+    assert result.env_steps == 4 * 30
+    num_started = sum(line.startswith("start") for line in notebook.lines)
+    assert num_started == result.finished_episodes + result.cut_episodes
+
+
+def test_rows_that_may_be_used_are_shared_among_the_groups():
+    notebook = Notebook()
+    rollout_in_groups(coin_groups(4, 4), episodes(20), [notebook], limits=RolloutLimits(max_rows=3))
+    assert {record.job_row for record in notebook.records} == {0, 1, 4}
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "num_groups", "shares"), [(8, 2, [4, 4]), (7, 2, [4, 3]), (1, 2, [1, 0]), (5, 1, [5])]
+)
+def test_rows_are_divided_as_equally_as_can_be(num_rows, num_groups, shares):
+    assert row_shares(num_rows, num_groups) == shares
+
+
+def test_only_the_time_that_is_waited_for_a_simulation_is_counted():
+    class Thoughtful(ShrugPolicy):
+        def get_action(self, env, observation):
+            time.sleep(0.05)
+            return super().get_action(env, observation)
+
+    class Busy(CoinEnvironment):
+        def step(self, action):
+            time.sleep(0.04)
+            return super().step(action)
+
+    config, stopwatch = CoinConfig(success_rate=0.0, failure_step=6), Stopwatch()
+    groups = [RowGroup(environment=Busy(config, 1), policy=Thoughtful()) for _ in range(2)]
+    rollout_in_groups(groups, episodes(2), [], stopwatch=stopwatch)
+    assert sum(stopwatch.seconds(phase) for phase in Phase) <= stopwatch.elapsed_s()

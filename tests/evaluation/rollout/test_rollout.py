@@ -1,0 +1,350 @@
+from itertools import count
+
+import pytest
+import torch
+
+from isaaclab_arena.errors import ArenaError, PolicyError, PolicyLostError
+from isaaclab_arena.evaluation.rollout.rollout import RolloutLimits, rollout
+from isaaclab_arena.evaluation.rollout.stopwatch import Phase, Stopwatch
+from isaaclab_arena.interfaces.episode import Episode, Outcome
+from isaaclab_arena.policy.policy_base import PolicyBase
+from tests.fakes import CoinConfig, CoinEnvironment, Notebook, ShrugCfg, ShrugPolicy
+
+
+def episodes(number: int, seed: int = 0) -> list[Episode]:
+    return [Episode(job="coins", episode_index=index, seed=seed) for index in range(number)]
+
+
+def toss(index: int, seed: int = 0, rate: float = 0.5) -> bool:
+    return Episode(job="coins", episode_index=index, seed=seed).conditions_generator().random() < rate
+
+
+def run(num_envs: int, number: int, config: CoinConfig | None = None, **options):
+    notebook, policy = Notebook(), ShrugPolicy()
+    environment = CoinEnvironment(config or CoinConfig(), num_envs)
+    result = rollout(environment, policy, episodes(number), [notebook], **options)
+    return result, notebook, policy
+
+
+@pytest.mark.parametrize("num_envs", [1, 4, 16, 64])
+def test_every_planned_episode_runs_exactly_once(num_envs):
+    result, notebook, _ = run(num_envs, 50)
+    assert sorted(record.episode.episode_index for record in notebook.records) == list(range(50))
+    assert result.finished_episodes == 50
+    assert result.cut_episodes == 0
+
+
+def test_the_rate_is_that_of_the_planned_episodes_and_not_of_the_first_to_finish():
+    """Successes end at step 10 and failures at 100: stopping at the first 50 finishers of 64 rows would read 90 %."""
+    _, notebook, _ = run(64, 50)
+    successes = sum(bool(record.success) for record in notebook.records)
+    assert successes == sum(toss(index) for index in range(50))
+    assert 15 <= successes <= 35
+
+
+def test_more_rows_than_episodes_leaves_the_rest_idle():
+    result, _, _ = run(64, 3)
+    assert result.finished_episodes == 3
+
+
+@pytest.mark.parametrize("num_envs", [1, 4, 16])
+def test_what_an_episode_is_does_not_depend_on_the_batch(num_envs):
+    _, notebook, _ = run(num_envs, 30)
+    by_index = sorted(notebook.records, key=lambda record: record.episode.episode_index)
+    conditions = [record.conditions for record in by_index]
+    alone = CoinEnvironment(CoinConfig(), 1)
+    assert conditions == [alone.draw_conditions(episode.conditions_generator()) for episode in episodes(30)]
+    assert [record.length for record in by_index] == [10 if record.success else 100 for record in by_index]
+
+
+def test_a_row_that_finishes_takes_the_next_episode_at_once():
+    _, notebook, _ = run(2, 6)
+    ends = [line.split()[-1] for line in notebook.lines if line.startswith("end")]
+    for position, line in enumerate(notebook.lines[2:-2], start=2):
+        if line.startswith("end"):
+            assert notebook.lines[position + 1].startswith(("start", "end"))
+    assert len(ends) == 6
+
+
+def test_length_and_return_are_those_of_the_episode():
+    _, notebook, _ = run(4, 20)
+    for record in notebook.records:
+        assert record.episode_return == record.length
+        assert record.metrics["clock"] == record.length
+
+
+def test_a_time_out_is_an_outcome_of_its_own():
+    _, notebook, _ = run(4, 20)
+    outcomes = {(record.success, record.outcome, record.termination) for record in notebook.records}
+    assert outcomes == {(True, Outcome.SUCCESS, "terminated"), (False, Outcome.TIMEOUT, "time_limit")}
+
+
+def test_diverged_physics_is_an_error_and_never_a_success_and_the_others_go_on():
+    _, notebook, _ = run(4, 40, CoinConfig(diverge_every=3))
+    errors = [record for record in notebook.records if record.outcome is Outcome.ERROR]
+    assert errors
+    assert len(notebook.records) == 40
+    assert all(record.success is None and record.length == 3 and record.error for record in errors)
+
+
+def test_success_that_is_not_measured_stays_unmeasured():
+    _, notebook, _ = run(4, 10, CoinConfig(measures_success=False))
+    assert {record.success for record in notebook.records} == {None}
+    assert {record.outcome for record in notebook.records} == {Outcome.TIMEOUT}
+
+
+def test_a_step_limit_cuts_the_episodes_under_way_and_counts_them():
+    endless = (Episode(job="coins", episode_index=index, seed=0) for index in count())
+    notebook = Notebook()
+    result = rollout(
+        CoinEnvironment(CoinConfig(), 4), ShrugPolicy(), endless, [notebook], limits=RolloutLimits(max_steps=150)
+    )
+    assert len(notebook.transitions) == 150
+    assert result.cut_episodes == 4
+    assert result.finished_episodes == len(notebook.records)
+
+
+def test_no_episode_is_started_on_the_last_step():
+    result, notebook, _ = run(1, 5, CoinConfig(success_rate=1.0), limits=RolloutLimits(max_steps=10))
+    assert result.finished_episodes == 1
+    assert result.cut_episodes == 0
+    assert notebook.lines == ["start 0 in 0", "end 0 in 0"]
+
+
+def test_rows_beyond_the_most_that_are_to_be_used_rest():
+    result, notebook, _ = run(8, 12, limits=RolloutLimits(max_rows=3))
+    assert result.finished_episodes == 12
+    assert {record.env_id for record in notebook.records} == {0, 1, 2}
+    assert max(int(transition.running.sum()) for transition in notebook.transitions) == 3
+
+
+class TenthsOfASecond(Stopwatch):
+    """Says that a tenth of a second passes whenever it is looked at, which the loop does once for each step."""
+
+    tenths = 0
+
+    def elapsed_s(self) -> float:
+        self.tenths += 1
+        return self.tenths / 10
+
+
+def test_an_episode_that_takes_too_long_is_an_error_and_its_row_takes_the_next_one():
+    limits = RolloutLimits(episode_timeout_s=2.5)
+    result, notebook, _ = run(4, 20, limits=limits, stopwatch=TenthsOfASecond())
+    assert result.finished_episodes == 20
+    late = [record for record in notebook.records if record.termination == "episode_timeout"]
+    in_time = [record for record in notebook.records if record not in late]
+    assert {(record.outcome, record.success) for record in late} == {(Outcome.ERROR, None)}
+    assert {record.error for record in late} == {"the episode took longer than 2.5 s, its episode_timeout_s"}
+    assert all(15 <= record.length <= 25 for record in late)
+    assert {(record.success, record.length) for record in in_time} == {(True, 10)}
+    assert sorted(record.episode.episode_index for record in in_time) == [i for i in range(20) if toss(i)]
+
+
+def test_an_episode_that_ends_in_the_step_that_takes_too_long_has_ended():
+    limits, config = RolloutLimits(episode_timeout_s=0.95), CoinConfig(success_rate=1.0)
+    _, notebook, _ = run(1, 1, config, limits=limits, stopwatch=TenthsOfASecond())
+    assert [record.outcome for record in notebook.records] == [Outcome.SUCCESS]
+
+
+def test_a_row_that_ran_out_of_time_and_takes_no_other_episode_is_ignored():
+    limits, config = RolloutLimits(episode_timeout_s=2.5), CoinConfig(success_rate=0.5)
+    environment, notebook = CoinEnvironment(config, 2), Notebook()
+    planned = [Episode(job="coins", episode_index=index, seed=0) for index in (0, 1, 2)]
+    rollout(environment, ShrugPolicy(), planned, [notebook], limits=limits, stopwatch=TenthsOfASecond())
+    assert sorted(record.episode.episode_index for record in notebook.records) == [0, 1, 2]
+    for transition in notebook.transitions:
+        assert bool(transition.running.any())
+
+
+def test_what_is_raised_between_two_steps_ends_the_rollout():
+    def too_late() -> bool:
+        raise ArenaError("the job is out of time")
+
+    with pytest.raises(ArenaError, match="out of time"):
+        run(2, 10, stop_requested=too_late)
+
+
+class Lost(ShrugPolicy):
+    """Its server dies at the 15th question, when in two rows one episode is in its 15th step, the other in its 5th."""
+
+    def get_action(self, env, observation):
+        if self.num_calls == 14:
+            raise PolicyLostError("nobody answers")
+        return super().get_action(env, observation)
+
+
+def test_episodes_under_way_when_their_policy_is_lost_are_errors_of_the_length_they_had():
+    config, notebook = CoinConfig(success_rate=0.5), Notebook()
+    heads, tails = ([index for index in range(20) if toss(index) is wanted] for wanted in (True, False))
+    planned = [Episode(job="coins", episode_index=index, seed=0) for index in (heads[0], tails[0], heads[1])]
+    with pytest.raises(PolicyLostError, match="nobody answers"):
+        rollout(CoinEnvironment(config, 2), Lost(), planned, [notebook])
+    ended = [(record.outcome, record.success, record.length, record.termination) for record in notebook.records]
+    assert ended == [
+        (Outcome.SUCCESS, True, 10, "terminated"),
+        (Outcome.ERROR, None, 4, "policy_lost"),
+        (Outcome.ERROR, None, 14, "policy_lost"),
+    ]
+    assert [record.error for record in notebook.records[1:]] == ["the policy was lost: nobody answers"] * 2
+    assert [record.metrics["clock"] for record in notebook.records] == [10, 4, 14]
+
+
+def test_an_episode_that_has_not_made_a_step_when_its_policy_is_lost_was_not_tried():
+    config, notebook = CoinConfig(success_rate=1.0, success_step=14), Notebook()
+    with pytest.raises(PolicyLostError):
+        rollout(CoinEnvironment(config, 2), Lost(), episodes(4), [notebook])
+    assert [record.outcome for record in notebook.records] == [Outcome.SUCCESS] * 2
+
+
+def test_a_stop_request_ends_the_rollout_between_steps():
+    asked = iter([False] * 5 + [True])
+    result, notebook, _ = run(2, 10, stop_requested=lambda: next(asked))
+    assert result.interrupted
+    assert len(notebook.transitions) == 5
+    assert result.cut_episodes == 2
+
+
+def test_the_policy_is_told_of_each_episode_before_it_acts_in_it():
+    _, _, policy = run(4, 12)
+    assert [start.episode.episode_index for start in policy.starts] == list(range(12))
+    assert {start.language_instruction for start in policy.starts} == {"call the coin"}
+
+
+def test_the_jobs_instruction_takes_the_place_of_the_tasks():
+    _, _, policy = run(1, 1, language_instruction="guess")
+    assert policy.task_description == "guess"
+    assert {start.language_instruction for start in policy.starts} == {"guess"}
+
+
+def test_a_policy_that_has_finished_ends_its_episode():
+    class Brief(ShrugPolicy):
+        def finished(self):
+            return torch.tensor([self.num_calls % 4 == 0])
+
+    notebook = Notebook()
+    rollout(CoinEnvironment(CoinConfig(success_rate=0.0), 1), Brief(), episodes(2), [notebook])
+    assert [(record.length, record.termination) for record in notebook.records] == [(4, "policy_finished")] * 2
+    assert {record.outcome for record in notebook.records} == {Outcome.FAILURE}
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        ("nan", "NaN or infinity in row 0"),
+        ("wrong_shape", r"shape \(3, 1\), the environment takes \(3, 2\)"),
+        ("list", "must return a torch.Tensor, or a numpy array of real numbers, got list"),
+    ],
+)
+def test_a_bad_action_is_the_policys_error(action, message):
+    policy = ShrugPolicy(ShrugCfg(action=action))
+    with pytest.raises(PolicyError, match=message):
+        rollout(CoinEnvironment(CoinConfig(), 3), policy, episodes(3), [])
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (torch.tensor([True]), r"finished returned shape \(1,\), it must be \(3,\)"),
+        (torch.zeros(3), "finished must return None or a bool tensor, got torch.float32"),
+        ([True, False, False], "finished must return None or a bool tensor, got list"),
+    ],
+)
+def test_a_bad_answer_to_finished_is_the_policys_error(answer, message):
+    class Confused(ShrugPolicy):
+        def finished(self):
+            return answer
+
+    with pytest.raises(PolicyError, match=message):
+        rollout(CoinEnvironment(CoinConfig(), 3), Confused(), episodes(3), [])
+
+
+def test_an_instruction_that_is_no_text_is_the_policys_error():
+    class Numeric(ShrugPolicy):
+        def set_task_description(self, task_description):  # pyright: ignore[reportIncompatibleMethodOverride]  on purpose
+            return 7
+
+    with pytest.raises(PolicyError, match="set_task_description must return text or None, got int"):
+        rollout(CoinEnvironment(CoinConfig(), 1), Numeric(), episodes(1), [])
+
+
+def test_complex_actions_are_refused():
+    class Imaginary(ShrugPolicy):
+        def get_action(self, env, observation):
+            return torch.zeros(1, 2, dtype=torch.complex64)
+
+    with pytest.raises(PolicyError, match="actions are real numbers"):
+        rollout(CoinEnvironment(CoinConfig(), 1), Imaginary(), episodes(1), [])
+
+
+def test_what_a_policy_does_to_its_observation_stays_with_it():
+    class Vandal(ShrugPolicy):
+        def get_action(self, env, observation):
+            observation["policy"]["clock"] += 1000
+            observation["policy"].pop("heads")
+            return super().get_action(env, observation)
+
+    notebook = Notebook()
+    rollout(CoinEnvironment(CoinConfig(success_rate=1.0), 1), Vandal(), episodes(1), [notebook])
+    seen = [transition.observation["policy"] for transition in notebook.transitions]
+    assert [int(terms["clock"]) for terms in seen] == list(range(10))
+    assert all("heads" in terms for terms in seen)
+
+
+def test_nan_in_a_row_that_does_not_run_is_ignored():
+    class NanBeyondTheFirst(ShrugPolicy):
+        def get_action(self, env, observation):
+            action = super().get_action(env, observation)
+            action[1:] = float("nan")
+            return action
+
+    result = rollout(CoinEnvironment(CoinConfig(), 3), NanBeyondTheFirst(), episodes(1), [])
+    assert result.finished_episodes == 1
+
+
+def test_an_action_is_copied_so_that_a_policy_may_reuse_its_buffer():
+    class Reuses(ShrugPolicy):
+        buffer = torch.zeros(1, 2)
+
+        def get_action(self, env, observation):
+            self.num_calls += 1
+            return self.buffer.fill_(self.num_calls)
+
+    notebook = Notebook()
+    rollout(CoinEnvironment(CoinConfig(success_rate=1.0), 1), Reuses(), episodes(1), [notebook])
+    assert [int(transition.action[0, 0]) for transition in notebook.transitions] == list(range(1, 11))
+
+
+def test_an_environment_that_never_ends_an_episode_is_an_error_and_not_a_hang():
+    environment = CoinEnvironment(CoinConfig(success_rate=0.0), 2)
+    environment.max_episode_length = 20
+    with pytest.raises(ArenaError, match="row 0 made 20 steps, its max_episode_length, and was not truncated"):
+        rollout(environment, ShrugPolicy(), episodes(2), [])
+
+
+def test_time_is_counted_where_it_goes():
+    stopwatch = Stopwatch()
+    run(4, 10, stopwatch=stopwatch)
+    assert stopwatch.seconds(Phase.SIMULATE) > 0
+    assert stopwatch.seconds(Phase.POLICY) > 0
+    assert 0 <= stopwatch.idle_s() <= stopwatch.elapsed_s()
+
+
+def test_a_policy_written_for_arena_runs_unchanged():
+    """Only `get_action` and `reset` are overridden, and spaces are read through ``env.unwrapped``."""
+
+    class ArenaStyle(PolicyBase):
+        def __init__(self, config=None):
+            super().__init__(config)
+            self.resets = []
+
+        def get_action(self, env, observation):
+            return torch.zeros(env.action_space.shape, device=torch.device(env.unwrapped.device))
+
+        def reset(self, env_ids=None):
+            self.resets.append(env_ids.tolist() if env_ids is not None else None)
+
+    policy = ArenaStyle.from_dict({})
+    rollout(CoinEnvironment(CoinConfig(), 2), policy, episodes(3), [])
+    assert policy.resets[0] == [0, 1]
+    assert len(policy.resets) == 2

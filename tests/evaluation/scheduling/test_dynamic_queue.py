@@ -1,0 +1,479 @@
+"""Ranks that claim their work, in one process: each has a queue and a status file, and they share a clock."""
+
+import dataclasses
+import json
+import threading
+from collections import Counter
+from itertools import islice
+
+import pytest
+
+from isaaclab_arena.distributed.rank_status import RankState, RankStatus, write_rank_status
+from isaaclab_arena.distributed.rendezvous import RankWatch
+from isaaclab_arena.evaluation.job.job_runner import JobRunner
+from isaaclab_arena.evaluation.scheduling.claimed_episodes import ClaimedEpisodes, SharedRun
+from isaaclab_arena.evaluation.scheduling.claims import ClaimFolder
+from isaaclab_arena.evaluation.scheduling.divided_jobs import divided_jobs
+from isaaclab_arena.evaluation.scheduling.dynamic_queue import DynamicQueue
+from isaaclab_arena.evaluation.scheduling.leases import Leases
+from isaaclab_arena.evaluation.scheduling.work_board import WorkBoard
+from isaaclab_arena.interfaces.observer import Observer
+from isaaclab_arena.storage.run.attempts import JobWork
+from isaaclab_arena.storage.run.commits import read_commits
+from isaaclab_arena.storage.run.job_reports import ReportedStatus
+from tests.evaluation.jobs import coin_job, settings
+from tests.fakes import CoinConfig, Notebook, ShrugPolicy
+from tests.results.evidence import attempt
+
+LEASE_S = 30.0
+SHORT = CoinConfig(success_step=2, failure_step=4)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class World:
+    """What the ranks of a run share: its folder, the jobs, the time."""
+
+    def __init__(self, directory, jobs, *, world_size: int = 2, split_jobs: bool = False, work=None) -> None:
+        (directory / "logs").mkdir()
+        self.directory = directory
+        self.jobs = jobs
+        self.clock = Clock()
+        self.beating = set(range(world_size))
+        self.beats = Counter()
+        work = tuple(JobWork(job=job.config.name) for job in jobs) if work is None else work
+        self.run = SharedRun(
+            output_directory=directory,
+            attempt=attempt(1, world_size=world_size, jobs=work),
+            split_jobs=split_jobs,
+            lease_s=LEASE_S,
+        )
+        for rank in range(world_size):
+            self.beat(rank)
+
+    @property
+    def run_id(self) -> str:
+        return self.run.attempt.run_id
+
+    def beat(self, rank: int, **changes) -> None:
+        self.beats[rank] += 1
+        status = RankStatus.of_this_process(rank=rank, run_id=self.run_id)
+        status = dataclasses.replace(status, state=RankState.RUNNING, beat=self.beats[rank])
+        write_rank_status(self.directory, dataclasses.replace(status, **changes))
+
+    def pass_time(self, seconds: float = 1.0) -> None:
+        self.clock.now_s += seconds
+        for rank in self.beating:
+            self.beat(rank)
+
+    def die(self, rank: int) -> None:
+        self.beating.discard(rank)
+        self.beat(rank, start_ticks=1)
+
+    def fall_silent(self, rank: int) -> None:
+        self.beating.discard(rank)
+
+    def queue(self, rank: int, **options) -> DynamicQueue:
+        options.setdefault("pause", self.pass_time)
+        return DynamicQueue(self.board(rank), self.run, clock=self.clock, **options)
+
+    def board(self, rank: int) -> WorkBoard:
+        watch = RankWatch(self.directory, world_size=self.run.attempt.world_size, run_id=self.run_id, clock=self.clock)
+        return WorkBoard(
+            divided_jobs(self.jobs, self.run.attempt, split_jobs=self.run.split_jobs),
+            ClaimFolder(self.directory / "claims", rank=rank, run_id=self.run_id),
+            Leases(watch, lease_s=LEASE_S, clock=self.clock),
+            rank=rank,
+            lease_s=LEASE_S,
+            clock=self.clock,
+        )
+
+    def runner(self, rank: int) -> JobRunner:
+        return JobRunner(settings(self.directory, rank=rank, world_size=self.run.attempt.world_size))
+
+    def committed_by(self, name: str) -> dict[int, list[int]]:
+        """Return which ranks committed each episode, from every line that was written."""
+        committed: dict[int, list[int]] = {}
+        for path in sorted((self.directory / name).glob("episode_results_rank*.jsonl")):
+            for line in path.read_text().splitlines():
+                row = json.loads(line)
+                committed.setdefault(row["episode_index"], []).append(row["rank"])
+        return committed
+
+
+def jobs_of(*lengths: int, **config):
+    return tuple(
+        coin_job(f"job{index}", index=index, num_episodes=length, environment=SHORT, **config)
+        for index, length in enumerate(lengths)
+    )
+
+
+def claimed(assigned) -> ClaimedEpisodes:
+    """Return the episodes of a job that a rank must have got."""
+    assert assigned is not None
+    assert isinstance(assigned.supply, ClaimedEpisodes)
+    return assigned.supply
+
+
+def run_job(runner: JobRunner, queue: DynamicQueue, assigned, observers=()) -> ReportedStatus:
+    supply = claimed(assigned)
+    report = runner.run(assigned.job, [*observers, supply], supply=supply)
+    queue.job_ended(assigned.job, failed=report.status is ReportedStatus.FAILED)
+    return report.status
+
+
+def run_to_the_end(world: World, rank: int, observers=()) -> list[str]:
+    """Run whatever the rank can get, and return the jobs it worked on."""
+    queue, runner, names = world.queue(rank), world.runner(rank), []
+    while (assigned := queue.next_job()) is not None:
+        names.append(assigned.job.config.name)
+        run_job(runner, queue, assigned, observers)
+        world.pass_time()
+    runner.close()
+    world.beat(rank, state=RankState.FINISHED)
+    world.beating.discard(rank)
+    return names
+
+
+class Died(BaseException):
+    """Stands for the end of a process."""
+
+
+class DiesAfter(Observer):
+    """Ends the process, so to speak, after a number of episodes."""
+
+    def __init__(self, episodes: int) -> None:
+        self.left = episodes
+
+    def on_episode_end(self, environment, record) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise Died
+
+
+def test_one_rank_runs_everything_longest_job_first(tmp_path):
+    world = World(tmp_path, jobs_of(3, 12, 5), world_size=1)
+    assert run_to_the_end(world, 0) == ["job1", "job2", "job0"]
+    for name, length in (("job0", 3), ("job1", 12), ("job2", 5)):
+        assert [row.episode_index for row in read_commits(tmp_path / name, name).rows] == list(range(length))
+
+
+@pytest.mark.parametrize("split_jobs", [False, True])
+def test_ranks_that_race_run_every_episode_exactly_once(tmp_path, split_jobs):
+    world = World(tmp_path, jobs_of(30, 4, 9, 1, 17), world_size=3, split_jobs=split_jobs)
+    queues = [world.queue(rank, pause=lambda _: None) for rank in range(3)]
+    start = threading.Barrier(3)
+
+    def race(rank: int) -> None:
+        runner = world.runner(rank)
+        start.wait()
+        while (assigned := queues[rank].next_job()) is not None:
+            run_job(runner, queues[rank], assigned)
+
+    threads = [threading.Thread(target=race, args=(rank,)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    for job in world.jobs:
+        committed = world.committed_by(job.config.name)
+        assert sorted(committed) == list(range(job.config.num_episodes))
+        assert all(len(ranks) == 1 for ranks in committed.values())
+
+
+def test_only_what_is_not_finished_is_run(tmp_path):
+    work = (JobWork(job="job0", finished=((0, 3), (5, 9))), JobWork(job="job2"))
+    world = World(tmp_path, jobs_of(10, 10, 2), world_size=1, work=work)
+    assert run_to_the_end(world, 0) == ["job0", "job2"]
+    assert [row.episode_index for row in read_commits(tmp_path / "job0", "job0").rows] == [3, 4, 9]
+    assert not (tmp_path / "job1").exists()
+
+
+def test_several_ranks_share_one_job_where_jobs_are_split(tmp_path):
+    world = World(tmp_path, jobs_of(64), split_jobs=True)
+    first, second = (world.queue(rank).next_job() for rank in range(2))
+    assert first is not None
+    assert second is not None
+    assert first.job is second.job
+    takes = [assigned.supply.take(range(64)) for assigned in (first, second)]
+    shares = [[], []]
+    for turn in range(64):
+        shares[turn % 2] += islice(takes[turn % 2], 1)
+    assert [len(share) for share in shares] == [32, 32]
+    assert sorted(shares[0] + shares[1]) == list(range(64))
+
+
+def test_ranks_begin_with_different_jobs_though_they_may_share_them(tmp_path):
+    world = World(tmp_path, jobs_of(30, 20, 25), world_size=3, split_jobs=True)
+    begun = [world.queue(rank).next_job() for rank in range(3)]
+    assert {assigned.job.config.name for assigned in begun if assigned} == {"job0", "job1", "job2"}
+
+
+def test_the_first_rank_leaves_rows_for_the_others(tmp_path):
+    alone = World(tmp_path, jobs_of(64, num_envs=64), world_size=8, split_jobs=True)
+    assigned = alone.queue(0).next_job()
+    assert assigned is not None
+    assert assigned.supply.max_rows(64) == 8
+    (tmp_path / "many").mkdir()
+    many = World(tmp_path / "many", jobs_of(*[64] * 8, num_envs=64), world_size=8, split_jobs=True)
+    assigned = many.queue(0).next_job()
+    assert assigned is not None
+    assert assigned.supply.max_rows(64) == 64
+
+
+def test_a_job_that_is_not_split_uses_all_its_rows(tmp_path):
+    assigned = World(tmp_path, jobs_of(64), world_size=8).queue(0).next_job()
+    assert assigned is not None
+    assert assigned.supply.max_rows(64) == 64
+    assert assigned.num_episodes == 64
+
+
+@pytest.mark.parametrize("split_jobs", [False, True])
+def test_what_a_dead_rank_left_is_finished_by_another_and_nothing_runs_twice(tmp_path, split_jobs):
+    world = World(tmp_path, jobs_of(40), split_jobs=split_jobs)
+    dying = world.queue(1)
+    assigned = dying.next_job()
+    assert assigned is not None
+    supply = claimed(assigned)
+    world.runner(1).run(assigned.job, [DiesAfter(7), supply], supply=supply)
+    world.die(1)
+    run_to_the_end(world, 0)
+    committed = world.committed_by("job0")
+    assert sorted(committed) == list(range(40))
+    assert Counter(rank for ranks in committed.values() for rank in ranks) == {1: 7, 0: 33}
+
+
+def test_a_rank_waits_for_another_and_takes_over_when_that_one_dies(tmp_path):
+    world = World(tmp_path, jobs_of(5))
+    assert world.queue(1).next_job() is not None
+    waits = []
+
+    def pause(seconds: float) -> None:
+        waits.append(seconds)
+        world.pass_time(seconds)
+        if len(waits) == 100:
+            world.die(1)
+
+    assigned = world.queue(0, pause=pause).next_job()
+    assert assigned is not None
+    assert list(assigned.supply.take(range(5))) == [0, 1, 2, 3, 4]
+    assert len(waits) == 100, "as long as it beats its lease holds"
+    assert max(waits) <= 1.0
+
+
+def test_a_rank_leaves_when_the_others_have_finished(tmp_path):
+    world = World(tmp_path, jobs_of(5))
+    other = world.queue(1)
+    assigned = other.next_job()
+    assert assigned is not None
+    paused = []
+
+    def pause(seconds: float) -> None:
+        paused.append(seconds)
+        world.pass_time(seconds)
+        run_job(world.runner(1), other, assigned)
+
+    assert world.queue(0, pause=pause).next_job() is None
+    assert len(paused) == 1
+
+
+def test_a_request_to_stop_ends_the_wait(tmp_path):
+    world = World(tmp_path, jobs_of(5))
+    assert world.queue(1).next_job() is not None
+    paused = []
+    queue = world.queue(0, pause=paused.append, stop_requested=lambda: len(paused) == 3)
+    assert queue.next_job() is None
+    assert len(paused) == 3
+
+
+def test_an_interrupted_rank_says_of_nothing_that_it_is_done(tmp_path):
+    world = World(tmp_path, jobs_of(5))
+    stopping = []
+    interrupted = world.queue(1, stop_requested=lambda: bool(stopping))
+    assigned = interrupted.next_job()
+    assert assigned is not None
+    assert list(islice(assigned.supply.take(range(5)), 2)) == [0, 1]
+    stopping.append(True)
+    interrupted.job_ended(assigned.job, failed=False)
+    world.beat(1, state=RankState.INTERRUPTED)
+    run_to_the_end(world, 0)
+    assert sorted(world.committed_by("job0")) == [0, 1, 2, 3, 4]
+
+
+def test_a_stopped_rank_loses_its_lease_and_drops_the_rest_when_it_wakes_up(tmp_path, caplog):
+    world = World(tmp_path, jobs_of(12, num_envs=1))
+    stopped = world.queue(1)
+    assigned = stopped.next_job()
+    assert assigned is not None
+    supply = claimed(assigned)
+    taking = supply.take(range(12))
+    assert list(islice(taking, 3)) == [0, 1, 2]
+    assert supply.still_holds(2)
+    world.fall_silent(1)
+    world.pass_time(1.0)
+    run_to_the_end(world, 0)
+    assert world.clock.now_s >= LEASE_S
+    assert not supply.still_holds(2)
+    assert list(taking) == []
+    assert caplog.text.count("others took over a part of job 'job0', and it leaves that to them") == 1
+    stopped.job_ended(assigned.job, failed=False)
+    assert stopped.next_job() is None
+
+
+def test_a_rank_that_is_stopped_for_less_than_a_lease_keeps_its_work(tmp_path):
+    world = World(tmp_path, jobs_of(3))
+    supply = claimed(world.queue(1).next_job())
+    world.fall_silent(1)
+    waits = []
+
+    def pause(seconds: float) -> None:
+        waits.append(seconds)
+        world.pass_time(seconds)
+
+    other = world.queue(0, pause=pause, stop_requested=lambda: world.clock.now_s >= LEASE_S - 1.0)
+    assert other.next_job() is None
+    assert supply.still_holds(0)
+    assert list(supply.take(range(3))) == [0, 1, 2]
+
+
+def test_a_job_that_failed_is_not_tried_by_others(tmp_path):
+    world = World(tmp_path, (*jobs_of(20), coin_job("bad", index=1, num_episodes=40, raise_at=6)), split_jobs=True)
+    first = world.queue(0)
+    assigned = first.next_job()
+    assert assigned is not None
+    assert assigned.job.config.name == "bad"
+    assert run_job(world.runner(0), first, assigned) is ReportedStatus.FAILED
+    world.pass_time()
+    assert run_to_the_end(world, 1) == ["job0"]
+    assert first.next_job() is None
+
+
+def test_a_failed_job_is_not_waited_for(tmp_path):
+    world = World(tmp_path, jobs_of(20), split_jobs=True)
+    failing, working = world.queue(0), world.queue(1)
+    bad, good = failing.next_job(), working.next_job()
+    assert bad is not None
+    assert good is not None
+    failing.job_ended(bad.job, failed=True)
+    assert failing.next_job() is None
+
+
+def test_a_job_limited_by_steps_is_claimed_as_a_whole_and_taken_over_as_a_whole(tmp_path):
+    world = World(tmp_path, (coin_job("steps", num_steps=20, environment=SHORT),), split_jobs=True)
+    dying = world.queue(1).next_job()
+    assert dying is not None
+    assert dying.num_episodes is None
+    assert world.queue(0, stop_requested=lambda: world.clock.now_s > 3.0).next_job() is None
+    supply = claimed(dying)
+    world.runner(1).run(dying.job, [DiesAfter(3), supply], supply=supply)
+    world.die(1)
+    assert run_to_the_end(world, 0) == ["steps"]
+    undisturbed = JobRunner(settings(tmp_path / "undisturbed")).run(world.jobs[0])
+    rows = read_commits(tmp_path / "undisturbed" / "steps", "steps").rows
+    assert undisturbed.status is ReportedStatus.COMPLETED
+    log = read_commits(tmp_path / "steps", "steps")
+    assert [(row.episode_index, row.episode_length) for row in log.rows] == [
+        (row.episode_index, row.episode_length) for row in rows
+    ]
+    assert log.unequal_episodes == ()
+
+
+class Storyteller(ShrugPolicy):
+    """Knows itself how many episodes it plays."""
+
+    def num_episodes(self) -> int:
+        return 6
+
+
+@pytest.mark.parametrize("finished_before", [(), ((0, 2),)])
+def test_a_job_of_which_only_the_policy_knows_the_length_is_taken_over_where_it_stopped(tmp_path, finished_before):
+    job = coin_job("story", policy_class=Storyteller, num_steps=None, num_envs=1, environment=SHORT)
+    world = World(tmp_path, (job,), split_jobs=True, work=(JobWork(job="story", finished=finished_before),))
+    assigned = world.queue(1).next_job()
+    supply = claimed(assigned)
+    world.runner(1).run(job, [DiesAfter(2), supply], supply=supply)
+    world.die(1)
+    assert run_to_the_end(world, 0) == ["story"]
+    first = finished_before[0][1] if finished_before else 0
+    assert world.committed_by("story") == {index: [1 if index < first + 2 else 0] for index in range(first, 6)}
+
+
+def test_a_job_that_owes_only_its_report_is_taken_by_one_rank(tmp_path):
+    world = World(tmp_path, jobs_of(5), split_jobs=True, work=(JobWork(job="job0", finished=((0, 5),)),))
+    queue = world.queue(0)
+    assigned = queue.next_job()
+    assert assigned is not None
+    assert assigned.num_episodes == 0
+    assert run_job(world.runner(0), queue, assigned) is ReportedStatus.COMPLETED
+    assert world.queue(1).next_job() is None
+
+
+def test_rebuilds_take_their_own_episodes_and_pieces_may_lie_across_their_borders(tmp_path):
+    world = World(tmp_path, jobs_of(11, num_rebuilds=3))
+    notebook = Notebook()
+    queue = world.queue(0)
+    assigned = queue.next_job()
+    assert assigned is not None
+    assert run_job(world.runner(0), queue, assigned, [notebook]) is ReportedStatus.COMPLETED
+    assert sorted(record.episode.episode_index for record in notebook.records) == list(range(11))
+    assert world.queue(1).next_job() is None
+
+
+class TakesTime(Observer):
+    """Lets time pass with every episode, more of it in some jobs."""
+
+    def __init__(self, clock: Clock, seconds: dict[str, float]) -> None:
+        self.clock = clock
+        self.seconds = seconds
+
+    def on_episode_end(self, environment, record) -> None:
+        self.clock.now_s += self.seconds[record.episode.job]
+
+
+def test_what_was_measured_decides_what_comes_next(tmp_path):
+    """By the number of episodes ``quick1`` would come before ``slow1``."""
+    lengths = {"slow0": 35, "quick0": 30, "slow1": 10, "quick1": 20}
+    kinds = {"slow": CoinConfig(success_step=2, failure_step=2), "quick": CoinConfig(success_step=1, failure_step=1)}
+    jobs = tuple(
+        coin_job(name, index=index, num_episodes=length, environment=kinds[name[:-1]])
+        for index, (name, length) in enumerate(lengths.items())
+    )
+    world = World(tmp_path, jobs, world_size=1)
+    takes_time = TakesTime(world.clock, {name: 1.0 if name.startswith("slow") else 0.1 for name in lengths})
+    assert run_to_the_end(world, 0, observers=[takes_time]) == ["slow0", "quick0", "slow1", "quick1"]
+
+
+def test_a_claim_that_its_maker_never_wrote_lapses_after_a_lease(tmp_path):
+    world = World(tmp_path, jobs_of(2))
+    world.queue(1)
+    (tmp_path / "claims" / "j000000_p00000.g1").touch()
+    assigned = world.queue(0).next_job()
+    assert assigned is not None
+    assert world.clock.now_s >= LEASE_S
+    assert list(assigned.supply.take(range(2))) == [0, 1]
+
+
+def test_thousands_of_jobs_are_claimed_without_looking_at_all_of_them_each_time(tmp_path):
+    """Listing the claims or ordering the jobs for every single job would take minutes."""
+    world = World(tmp_path, tuple(coin_job(f"job{index}", index=index) for index in range(1000)), world_size=1)
+    queue = world.queue(0)
+    listed = []
+    claims = queue._board._claims
+    look = claims.news
+    claims.news = lambda: listed.append(1) or look()
+    claimed = set()
+    for _ in range(1000):
+        assigned = queue.next_job()
+        assert assigned is not None
+        claimed.add(assigned.job.config.name)
+        queue.job_ended(assigned.job, failed=False)
+        world.clock.now_s += 0.01
+    assert len(claimed) == 1000
+    assert queue.next_job() is None
+    assert len(listed) <= 12

@@ -1,0 +1,116 @@
+import dataclasses
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.evaluation.provenance.provenance import package_content
+from isaaclab_arena.evaluation.startup import contents as contents_module
+from isaaclab_arena.evaluation.startup.contents import contents_of_jobs
+from isaaclab_arena.sim.scene.scene import ASSETS
+from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, changes
+from tests.evaluation.jobs import coin_job
+
+CARTPOLE = Path("models/cartpole")
+
+
+def contents(environment: str, policy_type: str = "zero_action", **options: Any) -> Contents:
+    config = JobConfig(
+        index=0,
+        name="a",
+        environment=environment,
+        environment_args=options.pop("environment_args", {}),
+        policy_type=policy_type,
+        policy_config_dict=options,
+        num_envs=1,
+        num_episodes=1,
+    )
+    return contents_of_jobs(resolve_jobs([config]))["a"]
+
+
+def test_a_job_of_this_package_alone_has_no_content_beside_it():
+    assert contents("cartpole") == Contents()
+
+
+def test_a_checkpoint_is_the_file_that_is_meant_and_the_configuration_beside_it():
+    found = contents("cartpole", "rsl_rl", checkpoint_path=str(CARTPOLE))
+    assert found.checkpoint is not None
+    assert Path(found.checkpoint).parent == CARTPOLE
+    assert sorted(name.partition(" ")[0] for name in found.policy) == ["agent_cfg_path", "checkpoint_path"]
+
+
+def test_a_file_that_many_jobs_share_is_read_once(monkeypatch, tmp_path):
+    (tmp_path / "w.bin").write_bytes(b"weights")
+    read: list[Path] = []
+    real = contents_module.content_hash
+    monkeypatch.setattr(contents_module, "content_hash", lambda path: (read.append(path), real(path))[1])
+    jobs = [
+        dataclasses.replace(
+            coin_job(str(index), index=index), policy_options={"weights_path": str(tmp_path / "w.bin"), "n": index}
+        )
+        for index in range(20)
+    ]
+    found = contents_of_jobs(jobs)
+    assert len({each.policy["weights_path w.bin"] for each in found.values()}) == 1
+    assert read.count(tmp_path / "w.bin") == 1
+
+
+def test_secrets_are_not_hashed_into_the_output_of_a_run(tmp_path):
+    (tmp_path / "token").write_text("secret")
+    job = dataclasses.replace(coin_job("a"), policy_options={"remote_api_token_file": str(tmp_path / "token")})
+    assert not any("token" in name for name in contents_of_jobs([job])["a"].policy)
+
+
+def test_saved_conditions_are_known_by_content():
+    one, other = (dataclasses.replace(coin_job("a"), saved_conditions=({"coin.x": value},)) for value in (0.5, 0.6))
+    of_one, of_other = (contents_of_jobs([job])["a"].environment[SAVED_CONDITIONS] for job in (one, other))
+    assert of_one != of_other
+    assert len(of_one) == 64
+
+
+def test_an_environment_of_an_installed_package_is_known_by_its_version_and_files():
+    found = package_content("yaml")
+    assert found is not None
+    assert found.startswith("PyYAML ")
+    assert ", files " in found
+    assert package_content("no_such_package_anywhere") is None
+
+
+def test_a_gymnasium_environment_of_ones_own_is_known_by_its_source():
+    found = contents("gym:tests.environments.gym.gym_fakes:Fake/Draw-v0").environment
+    assert "module tests.environments.gym.gym_fakes" in found
+
+
+def test_in_another_interpreter_it_is_known_by_its_file():
+    found = contents(
+        "gym:tests.environments.gym.gym_fakes:Fake/Draw-v0",
+        environment_args={"python": sys.executable, "environment_variables": {"PYTHONPATH": str(Path.cwd())}},
+    ).environment
+    assert len(found["module tests.environments.gym.gym_fakes"]) == 64
+
+
+def test_a_robot_of_ones_own_is_its_description_and_every_file_of_its_model(tmp_path):
+    document = (Path(__file__).parents[3] / "docs" / "robots.md").read_text()
+    model = re.findall(r"```xml\n(.*?)```", document, re.DOTALL)[0]
+    described = re.findall(r"```yaml\n(.*?)```", document, re.DOTALL)[0]
+    (tmp_path / "six_axis.yaml").write_text(described)
+    (tmp_path / "six_axis.xml").write_text(
+        model.replace("<worldbody>", '<include file="parts/more.xml"/><worldbody>', 1)
+    )
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "more.xml").write_text("<mujoco><size nuserdata='1'/></mujoco>")
+    options = {"embodiment": str(tmp_path / "six_axis.yaml"), "action_mode": "joint_position"}
+    before = contents("reach", environment_args=options).environment
+    assert list(before) == ["robot six_axis.yaml", "robot parts/more.xml", "robot six_axis.xml"]
+    (tmp_path / "parts" / "more.xml").write_text("<mujoco><size nuserdata='2'/></mujoco>")
+    now = contents("reach", environment_args=options).environment
+    assert [name for name, _ in changes(before, now)] == ["robot parts/more.xml"]
+
+
+def test_a_motion_of_ones_own_counts(tmp_path):
+    motion = tmp_path / "motion.csv"
+    motion.write_bytes((ASSETS / "motions" / "squat_and_wave.csv").read_bytes())
+    found = contents("track_motion", environment_args={"motion_file": str(motion)})
+    assert list(found.environment) == ["motion_file motion.csv"]

@@ -1,0 +1,54 @@
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation.startup.output_directory import clear_unbegun, holds_no_run
+from isaaclab_arena.evaluation.startup.start_up import agree_on_contents, agree_on_versions
+from isaaclab_arena.storage.contents import Contents
+from tests.distributed.threads import ranks_in_threads
+
+
+def agree(*versions: dict[str, str]) -> None:
+    with ThreadPoolExecutor() as threads:
+        for verdict in threads.map(agree_on_versions, ranks_in_threads(len(versions)), versions):
+            assert verdict is None
+
+
+def test_ranks_with_the_same_packages_agree():
+    agree({"mujoco": "4.0.0", "torch": "2.13.0"}, {"torch": "2.13.0", "mujoco": "4.0.0"})
+
+
+@pytest.mark.parametrize("other", [{"mujoco": "4.0.1"}, {}])
+def test_a_rank_with_another_version_is_named(other):
+    with pytest.raises(ConfigError, match=r"different versions of mujoco \(rank 0: 4\.0\.0, rank 1: "):
+        agree({"mujoco": "4.0.0"}, other)
+
+
+def agree_on(*contents: dict[str, Contents]) -> None:
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(agree_on_contents, ranks_in_threads(len(contents)), contents))
+
+
+def test_machines_with_the_same_files_agree_and_ranks_that_did_not_look_are_not_asked():
+    held = {"lift": Contents(policy={"checkpoint_path model_300.pt": "1" * 64}, checkpoint="here/model_300.pt")}
+    elsewhere = {"lift": Contents(policy={"checkpoint_path model_300.pt": "1" * 64}, checkpoint="there/model_300.pt")}
+    agree_on(held, {}, elsewhere)
+    agree_on({}, {})
+
+
+def test_a_machine_with_another_checkpoint_is_named_with_what_differs():
+    held = {"lift": Contents(policy={"checkpoint_path model_300.pt": "1" * 64})}
+    other = {"lift": Contents(policy={"checkpoint_path model_300.pt": "2" * 64})}
+    with pytest.raises(ConfigError) as refused:
+        agree_on(held, {}, other)
+    (problem,) = map(str, refused.value.problems)
+    assert problem.startswith("rank 2 is on a machine with other files than rank 0: job 'lift': checkpoint_path")
+    assert "was 111111111111, is now 222222222222 here" in problem
+
+
+def test_a_folder_in_which_ranks_only_looked_for_each_other_is_empty(tmp_path):
+    (tmp_path / ".seen_by_all.4711.tmp").touch()
+    assert holds_no_run(tmp_path)
+    clear_unbegun(tmp_path)
+    assert list(tmp_path.iterdir()) == []

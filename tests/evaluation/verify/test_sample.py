@@ -1,0 +1,29 @@
+from isaaclab_arena.evaluation.verify.sample import another_num_envs, draw_sample
+
+FINISHED = {"long": list(range(1000)), "short": [4, 7], "none": [], "other": list(range(5, 50))}
+
+
+def test_a_sample_is_spread_over_the_jobs():
+    sample = draw_sample(FINISHED, 8, seed=0)
+    assert {job: len(episodes) for job, episodes in sample.items()} == {"long": 3, "short": 2, "other": 3}
+    assert all(set(episodes) <= set(FINISHED[job]) for job, episodes in sample.items())
+    assert all(list(episodes) == sorted(set(episodes)) for episodes in sample.values())
+
+
+def test_no_more_is_drawn_than_there_is():
+    assert draw_sample({"a": [1, 2], "b": []}, 100, seed=0) == {"a": (1, 2)}
+    assert draw_sample(FINISHED, 0, seed=0) == {}
+    assert draw_sample({}, 3, seed=0) == {}
+
+
+def test_fewer_episodes_than_jobs_come_from_jobs_drawn_at_random():
+    jobs = {f"job{number}": list(range(9)) for number in range(20)}
+    first, second = (draw_sample(jobs, 5, seed=seed) for seed in (1, 2))
+    assert len(first) == len(second) == 5
+    assert first.keys() != second.keys()
+    assert draw_sample(jobs, 5, seed=1) == first
+
+
+def test_another_number_of_rows_fits_the_fixed_batch():
+    assert [another_num_envs(rows) for rows in (1, 2, 64)] == [3, 1, 1]
+    assert another_num_envs(1, largest=2) == 2

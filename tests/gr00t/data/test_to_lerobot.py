@@ -1,0 +1,273 @@
+"""From a run to a dataset and back."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from isaaclab_arena.errors import ConfigError, StorageError
+from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_episode
+from isaaclab_arena_gr00t.data.files.layout import DatasetVersion
+from isaaclab_arena_gr00t.data.from_lerobot import write_recordings
+from isaaclab_arena_gr00t.data.stored_dataset import open_dataset
+from isaaclab_arena_gr00t.data.to_lerobot import LeRobotOptions, write_lerobot_dataset
+from tests.gr00t.data.recordings import HEIGHT, PANDA_YAML, WIDTH, picture_series, record, record_run, recorded_episode
+
+ORDER = [("lift", 0, 5), ("lift", 1, 4), ("lift", 2, 7), ("push", 0, 3), ("push", 1, 6)]
+VERSIONS = pytest.mark.parametrize("version", [*DatasetVersion])
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    return record_run(tmp_path_factory.mktemp("run"))
+
+
+def converted(run_folder, tmp_path, **options):
+    target = tmp_path / "dataset"
+    write_lerobot_dataset(run_folder, target, LeRobotOptions(**options))
+    return target
+
+
+def brought_back(dataset, tmp_path):
+    return {
+        index: read_episode(recording, index)
+        for recording in write_recordings(dataset, tmp_path / "back")
+        for index in list_episodes(recording)
+    }
+
+
+@VERSIONS
+@pytest.mark.parametrize("with_yaml", [False, True])
+def test_a_lossless_dataset_gives_back_what_was_recorded(run_folder, tmp_path, version, with_yaml):
+    yaml = PANDA_YAML if with_yaml else None
+    dataset = converted(run_folder, tmp_path, version=version, lossless=True, policy_config_yaml_path=yaml)
+    back = brought_back(dataset, tmp_path)
+    assert sorted(str(path.relative_to(tmp_path / "back")) for path in (tmp_path / "back").rglob("*.*")) == [
+        "lift/dataset_lift.hdf5",
+        "push/dataset_push.hdf5",
+    ]
+    for number, (job, index, length) in enumerate(ORDER):
+        found, source = back[number], recorded_episode(index, length, job)
+        expected = {
+            name: array
+            for name, array in source.arrays.items()
+            if name not in {"obs/cube_pos", "camera_obs/wrist_cam_depth"}
+        }
+        assert found.arrays.keys() == expected.keys()
+        for name, array in expected.items():
+            assert found.arrays[name].dtype == array.dtype
+            assert np.array_equal(found.arrays[name], array), name
+        assert found.env_args == {"env_name": job}
+        assert {**source.attributes, "episode_index": number}.items() <= found.attributes.items()
+
+
+@VERSIONS
+def test_lossy_pictures_are_close_and_everything_else_is_equal(run_folder, tmp_path, version):
+    back = brought_back(converted(run_folder, tmp_path, version=version), tmp_path)
+    for number, (job, index, length) in enumerate(ORDER):
+        found, source = back[number], recorded_episode(index, length, job)
+        for name, array in found.arrays.items():
+            if name.startswith("camera_obs/"):
+                assert array.shape == (length, HEIGHT, WIDTH, 3)
+                assert np.abs(array.astype(int) - source.arrays[name]).mean() < 4
+            else:
+                assert np.array_equal(array, source.arrays[name]), name
+
+
+@VERSIONS
+def test_the_last_control_step_is_kept(run_folder, tmp_path, version):
+    dataset = open_dataset(converted(run_folder, tmp_path, version=version, videos=False))
+    assert [episode.num_steps for episode in dataset.episodes.values()] == [5, 4, 7, 3, 6]
+    columns = dataset.columns(2, ["action", "next.done", "index", "timestamp", "episode_index"])
+    assert np.array_equal(columns["action"][-1], recorded_episode(2, 7, "lift").arrays["actions"][-1])
+    assert columns["next.done"][:, 0].tolist() == [False] * 6 + [True]
+    assert columns["index"][:, 0].tolist() == [*range(9, 16)]
+    assert np.array_equal(columns["timestamp"][:, 0], (np.arange(7) / 20).astype(np.float32))
+
+
+@VERSIONS
+def test_there_is_one_task_per_instruction(run_folder, tmp_path, version):
+    dataset = open_dataset(converted(run_folder, tmp_path, version=version, videos=False))
+    assert [episode.task for episode in dataset.episodes.values()] == ["lift the cube"] * 3 + ["push the cube"] * 2
+    names = ["task_index", "annotation.human.task_description"]
+    for number, task in enumerate([0, 0, 0, 1, 1]):
+        for values in dataset.columns(number, names).values():
+            assert set(values[:, 0].tolist()) == {task}
+
+
+@VERSIONS
+def test_statistics_are_exact_over_all_episodes(run_folder, tmp_path, version):
+    dataset = converted(run_folder, tmp_path, version=version)
+    statistics = json.loads((dataset / "meta/stats.json").read_text())
+    actions = np.concatenate([recorded_episode(index, length, job).arrays["actions"] for job, index, length in ORDER])
+    exact = actions.astype(np.float64)
+    found = statistics["action"]
+    for name, values in {
+        "min": exact.min(0),
+        "max": exact.max(0),
+        "mean": exact.mean(0),
+        "std": exact.std(0),
+        "q01": np.quantile(exact, 0.01, axis=0),
+        "q99": np.quantile(exact, 0.99, axis=0),
+    }.items():
+        assert found[name] == pytest.approx(values.tolist(), rel=1e-12), name
+    assert found["count"] == [25]
+    frames = [recorded_episode(index, length, job).arrays["camera_obs/wrist_cam_rgb"] for job, index, length in ORDER]
+    red = np.concatenate([each[..., 0].reshape(-1) for each in frames]) / 255
+    seen = statistics["observation.images.wrist_cam_rgb"]
+    assert seen["mean"][0] == [[pytest.approx(red.mean(), rel=1e-12)]]
+    assert seen["std"][0] == [[pytest.approx(red.std(), rel=1e-12)]]
+    assert seen["count"] == [25]
+
+
+def test_version_2_1_is_what_gr00t_reads(run_folder, tmp_path):
+    """The files, columns and keys that NVIDIA's episode loader opens, in the form in which it uses them."""
+    dataset = converted(run_folder, tmp_path, policy_config_yaml_path=PANDA_YAML)
+    meta = dataset / "meta"
+    info = json.loads((meta / "info.json").read_text())
+    episodes = [json.loads(line) for line in (meta / "episodes.jsonl").read_text().splitlines()]
+    tasks = {
+        line["task_index"]: line["task"] for line in map(json.loads, (meta / "tasks.jsonl").read_text().splitlines())
+    }
+    modality = json.loads((meta / "modality.json").read_text())
+    assert info["codebase_version"] == "v2.1"
+    assert info["robot_type"] == "panda"
+    assert (info["fps"], info["total_episodes"], info["total_frames"], info["total_videos"]) == (20, 5, 25, 10)
+    assert episodes[3] == {"episode_index": 3, "tasks": ["push the cube"], "length": 3}
+    assert modality["state"] == {"arm": {"start": 0, "end": 7}, "gripper": {"start": 7, "end": 9}}
+    assert modality["action"] == {"arm": {"start": 0, "end": 7}, "gripper": {"start": 7, "end": 8}}
+    assert modality["video"]["wrist"] == {"original_key": "observation.images.wrist"}
+    table = pd.read_parquet(dataset / info["data_path"].format(episode_chunk=0, episode_index=3))
+    source = recorded_episode(0, 3, "push").arrays
+    assert isinstance(table["observation.state"].iloc[0], np.ndarray)
+    assert np.array_equal(np.stack(table["observation.state"].to_list())[:, 7:9], source["obs/gripper_pos"])
+    assert {tasks[number] for number in table["annotation.human.task_description"]} == {"push the cube"}
+    assert "human.task_description" in modality["annotation"]
+    for key in ("head", "wrist"):
+        feature = modality["video"][key]["original_key"]
+        assert info["features"][feature]["shape"] == [HEIGHT, WIDTH, 3]
+        assert (dataset / info["video_path"].format(episode_chunk=0, video_key=feature, episode_index=3)).is_file()
+    statistics = json.loads((meta / "stats.json").read_text())
+    for name, feature in info["features"].items():
+        if "float" in feature["dtype"]:
+            assert {"mean", "std", "min", "max", "q01", "q99"} <= statistics[name].keys()
+
+
+def test_version_3_0_says_where_every_episode_is(run_folder, tmp_path):
+    dataset = converted(run_folder, tmp_path, version=DatasetVersion.V30)
+    rows = pd.read_parquet(dataset / "meta/episodes/chunk-000/file-000.parquet")
+    assert rows["dataset_from_index"].tolist() == [0, 5, 9, 16, 19]
+    assert rows["dataset_to_index"].tolist() == [5, 9, 16, 19, 25]
+    video = "videos/observation.images.wrist_cam_rgb"
+    assert rows[f"{video}/from_timestamp"].tolist() == pytest.approx([0, 0.25, 0.45, 0.8, 0.95])
+    assert rows["stats/action/count"].map(list).tolist() == [[5], [4], [7], [3], [6]]
+    tasks = pd.read_parquet(dataset / "meta/tasks.parquet")
+    assert tasks["task_index"].to_dict() == {"lift the cube": 0, "push the cube": 1}
+    assert len(list(dataset.glob("videos/*/*/*.mp4"))) == 2
+
+
+def test_files_of_version_3_0_are_begun_anew_when_they_are_large(run_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("isaaclab_arena_gr00t.data.files.layout.VIDEO_FILE_MB", 0)
+    monkeypatch.setattr("isaaclab_arena_gr00t.data.files.layout.DATA_FILE_MB", 0)
+    monkeypatch.setattr("isaaclab_arena_gr00t.data.files.layout.CHUNKS_SIZE", 2)
+    dataset = converted(run_folder, tmp_path, version=DatasetVersion.V30, lossless=True)
+    assert len(list(dataset.glob("data/*/*.parquet"))) == 5
+    assert (dataset / "data/chunk-002/file-000.parquet").is_file()
+    back = brought_back(dataset, tmp_path)
+    for number, (job, index, length) in enumerate(ORDER):
+        found = back[number].arrays
+        source = recorded_episode(index, length, job).arrays
+        assert np.array_equal(found["camera_obs/wrist_cam_rgb"], source["camera_obs/wrist_cam_rgb"])
+        assert np.array_equal(found["actions"], source["actions"])
+
+
+def test_a_model_is_not_shown_what_no_robot_sees_unless_asked_for(run_folder, tmp_path):
+    plain = open_dataset(converted(run_folder, tmp_path, videos=False))
+    assert plain.features["observation.state"]["shape"] == [9]
+    assert "observation.environment_state" not in plain.features
+    asked = open_dataset(converted(run_folder, tmp_path / "asked", videos=False, environment_state=True))
+    assert asked.features["observation.environment_state"]["names"] == ["cube_pos_0", "cube_pos_1", "cube_pos_2"]
+    back = brought_back(asked.root, tmp_path)
+    assert np.array_equal(back[4].arrays["obs/cube_pos"], recorded_episode(1, 6, "push").arrays["obs/cube_pos"])
+
+
+def test_only_successes_leaves_out_the_others(run_folder, tmp_path):
+    dataset = open_dataset(converted(run_folder, tmp_path, videos=False, only_successes=True))
+    assert [episode.num_steps for episode in dataset.episodes.values()] == [5, 7, 3]
+
+
+def test_pictures_of_odd_size_come_back_in_their_own(tmp_path):
+    pictures = picture_series(0, 4, height=31, width=45)
+    recording = record(tmp_path / "job", "lift", [4], **{"camera_obs/wrist_cam_rgb": pictures})
+    dataset = converted(recording, tmp_path)
+    feature = open_dataset(dataset).features["observation.images.wrist_cam_rgb"]
+    assert feature["shape"] == [32, 46, 3]
+    assert brought_back(dataset, tmp_path)[0].arrays["camera_obs/wrist_cam_rgb"].shape == pictures.shape
+
+
+def test_an_interrupted_conversion_is_no_dataset(run_folder, tmp_path):
+    def stop(done, due):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_lerobot_dataset(run_folder, tmp_path / "dataset", LeRobotOptions(videos=False), stop)
+    with pytest.raises(StorageError, match="its conversion has not come to its end"):
+        open_dataset(tmp_path / "dataset")
+
+
+def test_a_folder_that_holds_something_is_left_alone(run_folder, tmp_path):
+    (tmp_path / "dataset").mkdir()
+    (tmp_path / "dataset" / "mine.txt").write_text("keep")
+    with pytest.raises(ConfigError, match=r"--output_dir: .* is not empty"):
+        converted(run_folder, tmp_path)
+    assert [path.name for path in (tmp_path / "dataset").iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize(
+    ("more", "options", "message"),
+    [
+        ({"attributes": {"language_instruction": None}}, {}, "no instruction; give one with --language_instruction"),
+        ({"attributes": {"control_dt": 0.015}}, {}, r"66.6667 control steps per second.*give --fps"),
+        ({"attributes": {"control_dt": None}}, {}, "does not say how long a control step is; give --fps"),
+        ({"attributes": {"success": False}}, {"only_successes": True}, "none of its 1 episodes succeeded"),
+        ({}, {"state_names": ["robot_joint_pso"]}, "no observation 'robot_joint_pso'; did you mean 'robot_joint_pos'"),
+        (
+            {"camera_obs/wrist_cam_rgb": None},
+            {"policy_config_yaml_path": PANDA_YAML},
+            "no pictures of 'wrist_cam_rgb'.*--record_observations all",
+        ),
+        ({"obs/gripper_pos": None}, {"policy_config_yaml_path": PANDA_YAML}, "no observation 'gripper_pos'"),
+        (
+            {"obs/robot_joint_pos": np.ones((4, 6), np.float32)},
+            {"policy_config_yaml_path": PANDA_YAML},
+            "lists 9 joints, the environment has 8",
+        ),
+    ],
+)
+def test_a_recording_that_does_not_fit_is_refused_before_anything_is_written(tmp_path, more, options, message):
+    recording = record(tmp_path / "job", "lift", [4], **more)
+    with pytest.raises(ConfigError, match=message):
+        converted(recording, tmp_path, **options)
+    assert not (tmp_path / "dataset").exists()
+
+
+def test_episodes_that_differ_in_shape_are_refused_by_name(tmp_path):
+    record(tmp_path / "run/a", "a", [3])
+    record(tmp_path / "run/b", "b", [3], actions=np.ones((3, 6), np.float32))
+    with pytest.raises(ConfigError, match=r"dataset_b\.hdf5: demo_0: 'actions' has shape \(3, 6\); \(3, 8\) is due"):
+        converted(tmp_path / "run", tmp_path)
+
+
+def test_episodes_of_different_rates_are_refused_by_name(tmp_path):
+    record(tmp_path / "run/a", "a", [3])
+    record(tmp_path / "run/b", "b", [3], attributes={"control_dt": 0.02})
+    with pytest.raises(ConfigError, match=r"dataset_a.*0\.05 s, .*dataset_b.* of 0\.02 s"):
+        converted(tmp_path / "run", tmp_path)
+
+
+def test_values_that_are_no_numbers_are_refused_by_name(tmp_path):
+    rewards = np.array([0, np.nan, 1], np.float32)
+    with pytest.raises(StorageError, match=r"demo_0: 'next\.reward' holds values that are no finite numbers"):
+        converted(record(tmp_path / "job", "lift", [3], rewards=rewards), tmp_path, videos=False)

@@ -1,0 +1,422 @@
+"""A closed loop: which rows are asked for when, what the model is told, and what comes of its answers."""
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.errors import ConfigError, PolicyError
+from isaaclab_arena.evaluation.batching.fixed_batch import on_fixed_batch
+from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.interfaces.environment import Observation
+from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
+from isaaclab_arena_gr00t.modality import Modality
+from tests.fakes import Notebook
+from tests.fakes_environment import ActionLog, episodes
+from tests.gr00t.fakes import (
+    ACTION,
+    GROUPS,
+    HORIZON,
+    MODALITIES,
+    CountingPolicy,
+    FakeModality,
+    LimbEnvironment,
+    LimbPolicy,
+    write_policy_yaml,
+)
+
+CHUNK = 4
+
+
+def made(
+    folder: Path, policy_class: type[LimbPolicy] = LimbPolicy, yaml: Any = None, groups: Any = GROUPS, **args: Any
+) -> Any:
+    path = write_policy_yaml(folder, groups, **(yaml or {}))
+    return policy_class(ClosedloopPolicyArgs(policy_config_yaml_path=path, **args))
+
+
+def started(env: LimbEnvironment, policy: PolicyBase, rows: list[int], *, first: int = 0) -> Observation:
+    """Start episodes in rows, numbered from ``first``."""
+    begun = [(row, episode) for row, episode in zip(rows, episodes(first + len(rows))[first:], strict=True)]
+    conditions = [env.draw_conditions(episode.conditions_generator()) for _, episode in begun]
+    starts = [
+        EpisodeStart(env_id=row, episode=episode, conditions=each, language_instruction=env.instruction(each))
+        for (row, episode), each in zip(begun, conditions, strict=True)
+    ]
+    observation = env.reset(torch.tensor(rows), conditions)
+    policy.start_episodes(env, starts)
+    return observation
+
+
+def played(
+    folder: Path,
+    num_envs: int,
+    *,
+    number: int = 12,
+    batch: int | None = None,
+    policy_class: type[LimbPolicy] = LimbPolicy,
+    **args: Any,
+) -> ActionLog:
+    """Play episodes and return their actions."""
+    log, policy = ActionLog(), made(folder, policy_class, **args)
+    rollout(LimbEnvironment(num_envs), on_fixed_batch(policy, batch), episodes(number), [log])
+    return log
+
+
+def test_actions_are_the_models_in_the_order_of_the_simulation(tmp_path):
+    env, policy = LimbEnvironment(2), made(tmp_path, CountingPolicy)
+    observation = started(env, policy, [0, 1])
+    for query, step in ((0, 0), (0, 1), (0, 2), (0, 3), (1, 0)):
+        action = policy.get_action(env, observation)
+        assert action.tolist() == [[100.0 * query + 10 * step + joint for joint in range(len(ACTION))]] * 2
+
+
+def test_the_model_is_told_what_the_environment_shows_in_groups_and_pictures_of_its_own(tmp_path):
+    env, policy = LimbEnvironment(3), made(tmp_path)
+    observation = started(env, policy, [0, 1, 2])
+    policy.get_action(env, observation)
+    [query] = policy.queries
+    hip, knee, elbow, wrist = observation["policy"]["robot_joint_pos"].T
+    left, right = observation["policy"]["fingers"].T
+    for group, joints in (("arm", (wrist, elbow)), ("leg", (knee, hip)), ("hand", (right, left))):
+        told = query.observation["state"][group]
+        assert told.dtype == np.float32
+        np.testing.assert_array_equal(told, torch.stack(joints, dim=1)[:, None].numpy())
+    for key, camera in (("ego", "front"), ("aside", "side")):
+        told = query.observation["video"][key]
+        assert (told.shape, told.dtype) == ((3, 1, 4, 4, 3), np.uint8)
+        # 6 x 8 pixels fit into 4 x 4 as 3 x 4, and these pictures are of one grey each.
+        np.testing.assert_array_equal(told[:, 0, 0], observation["camera_obs"][camera][:, 0, :4].numpy())
+
+
+def test_only_rows_that_need_a_chunk_are_asked_for(tmp_path):
+    env, policy = LimbEnvironment(4), made(tmp_path)
+    observation = started(env, policy, [0, 1, 3])
+    asked = []
+    for step in range(9):
+        if step == 2:
+            observation = started(env, policy, [1], first=7)
+        policy.get_action(env, observation)
+        asked.append([query.num_rows for query in policy.queries])
+        policy.queries.clear()
+    assert asked == [[3], [], [1], [], [2], [], [1], [], [2]]
+    assert (policy.count.rows_needed, policy.count.rows_of_all) == (9, 5 * 4)
+
+
+def test_a_row_that_begins_another_episode_drops_its_chunk_and_the_others_keep_theirs(tmp_path):
+    env, policy = LimbEnvironment(2), made(tmp_path, CountingPolicy)
+    observation = started(env, policy, [0, 1])
+    policy.get_action(env, observation)
+    observation = started(env, policy, [1], first=5)
+    assert policy.get_action(env, observation)[:, 0].tolist() == [10.0, 100.0]
+
+
+def test_asking_row_by_row_saves_what_asking_for_all_would_cost_and_no_more_is_asked_than_is_needed(tmp_path):
+    env, policy, notebook = LimbEnvironment(4), made(tmp_path), Notebook()
+    rollout(env, policy, episodes(20), [notebook])
+    needed = sum(math.ceil(record.length / CHUNK) for record in notebook.records)
+    count = policy.count
+    assert count.rows_asked == count.rows_needed == needed
+    assert needed < 0.6 * count.rows_of_all
+
+
+def test_a_row_whose_episode_has_ended_is_not_asked_for_any_more(tmp_path):
+    env, policy = LimbEnvironment(2), made(tmp_path)
+    observation = started(env, policy, [0, 1])
+    policy.get_action(env, observation)
+    policy.end_episodes(env, [0])
+    action = [policy.get_action(env, observation) for _ in range(CHUNK)][-1]
+    assert [query.num_rows for query in policy.queries] == [2, 1]
+    assert not action[0].any()
+    assert action[1].any()
+
+
+def test_every_row_is_told_what_its_own_episode_asks_for(tmp_path):
+    env, policy = LimbEnvironment(3), made(tmp_path)
+    observation = started(env, policy, [0, 1, 2])
+    policy.get_action(env, observation)
+    expected = [env.instruction(env.draw_conditions(each.conditions_generator())) for each in episodes(3)]
+    assert len(set(expected)) > 1
+    assert policy.queries[0].words == expected
+
+
+def test_the_job_has_the_first_word_then_the_episode_then_the_yaml_file(tmp_path):
+    silent = {"language_instruction": "stand still"}
+    policy = made(tmp_path, yaml=silent)
+    rollout(LimbEnvironment(2), policy, episodes(2), [], language_instruction="wave")
+    assert {word for query in policy.queries for word in query.words} == {"wave"}
+    env, policy = LimbEnvironment(2), made(tmp_path, yaml=silent)
+    env.task_description = ""
+    rollout(env, policy, episodes(2), [])
+    assert {word for query in policy.queries for word in query.words} == {"stand still"}
+    assert policy.set_task_description(None) == "stand still"
+    assert policy.set_task_description("jump") == "jump"
+
+
+def test_a_row_that_nobody_told_anything_is_an_error(tmp_path):
+    env, policy = LimbEnvironment(1), made(tmp_path)
+    with pytest.raises(PolicyError, match="row 0 has no instruction; give language_instruction in the job or in"):
+        policy.get_action(env, env._observe())
+
+
+def test_every_query_of_an_episode_has_a_seed_of_its_own_and_no_other_episode_changes_it(tmp_path):
+    def seeds(num_envs: int, rows: list[int]) -> list[list[int]]:
+        """Return the seeds of three queries of episode 0, which runs in the first of the rows."""
+        env, policy = LimbEnvironment(num_envs), made(tmp_path)
+        observation = started(env, policy, rows)
+        for step in range(3 * CHUNK):
+            if step % 5 == 4 and len(rows) > 1:
+                observation = started(env, policy, rows[1:], first=10 + step)
+            policy.get_action(env, observation)
+        # Episode 0 asks in steps 0, 4 and 8; other queries are for others.
+        return [query.noise_seeds for query in policy.queries]
+
+    alone = [row_seeds[0] for row_seeds in seeds(1, [0])]
+    among = seeds(5, [2, 3, 4])
+    assert len(set(alone)) == 3
+    assert all(0 <= seed < 2**63 for seed in alone)
+    drawn = [seed for row_seeds in among for seed in row_seeds]
+    assert [seed for seed in drawn if seed in alone] == alone
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_the_seeds_of_an_episodes_queries_are_those_of_its_policy_stream(tmp_path):
+    """In order, whatever row it runs in: stream 1 of the episode, 63 bits each."""
+    env, policy = LimbEnvironment(4), made(tmp_path)
+    observation = started(env, policy, [2, 0])
+    for _ in range(2 * CHUNK):
+        policy.get_action(env, observation)
+    streams = [np.random.default_rng(np.random.SeedSequence(7, spawn_key=(1, index))) for index in (1, 0)]
+    expected = [[int(stream.integers(2**63)) for stream in streams] for _ in range(2)]
+    assert [query.noise_seeds for query in policy.queries] == expected
+
+
+def test_with_queries_of_one_size_an_episode_is_the_same_bits_whoever_shares_them(tmp_path):
+    alone = played(tmp_path, 1, rows_per_query=4).actions
+    for num_envs in (3, 7):
+        together = played(tmp_path, num_envs, rows_per_query=4).actions
+        assert all(torch.equal(together[index], alone[index]) for index in alone)
+
+
+def test_without_it_an_episode_is_close_to_the_same(tmp_path):
+    alone, together = played(tmp_path, 1).actions, played(tmp_path, 7).actions
+    assert all(torch.allclose(together[index], alone[index], rtol=1e-4, atol=1e-4) for index in alone)
+
+
+def test_more_rows_than_a_query_has_are_asked_for_in_several_and_fewer_are_filled_up(tmp_path):
+    env, policy = LimbEnvironment(5), made(tmp_path, rows_per_query=3)
+    observation = started(env, policy, [0, 1, 2, 3, 4])
+    policy.get_action(env, observation)
+    assert [query.num_rows for query in policy.queries] == [3, 3]
+    assert (policy.count.rows_needed, policy.count.rows_asked) == (5, 6)
+    last = policy.queries[1]
+    assert last.noise_seeds[2] == 0
+    np.testing.assert_array_equal(last.observation["state"]["arm"][2], last.observation["state"]["arm"][0])
+
+
+@pytest.fixture
+def deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(mode=True)
+    yield
+    torch.use_deterministic_algorithms(mode=False)
+
+
+def test_a_deterministic_run_asks_on_its_fixed_batch_and_gives_the_same_bits_for_any_number_of_rows(
+    tmp_path, deterministic
+):
+    alone = played(tmp_path, 1, batch=8).actions
+    together = played(tmp_path, 5, batch=8).actions
+    assert all(torch.equal(together[index], alone[index]) for index in alone)
+    policy = made(tmp_path)
+    rollout(LimbEnvironment(3), on_fixed_batch(policy, 8), episodes(4), [])
+    assert {query.num_rows for query in policy.queries} == {8}
+
+
+def test_temporal_ensembling_asks_in_every_step_and_begins_anew_with_every_episode(tmp_path):
+    env, policy = LimbEnvironment(2), made(tmp_path, CountingPolicy, temporal_ensemble_coeff=0.0)
+    observation = started(env, policy, [0, 1])
+    first, second = policy.get_action(env, observation), policy.get_action(env, observation)
+    assert first[0].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+    # The mean of step 1 of query 0 and of step 0 of query 1.
+    assert second[0].tolist() == [55.0, 56.0, 57.0, 58.0, 59.0]
+    observation = started(env, policy, [0], first=3)
+    assert policy.get_action(env, observation)[:, 0].tolist() == pytest.approx([200.0, (20.0 + 110.0 + 200.0) / 3])
+    assert [query.num_rows for query in policy.queries] == [2, 2, 2]
+
+
+def test_a_loop_that_starts_no_episodes_by_name_plays_in_all_rows(tmp_path):
+    env, policy = LimbEnvironment(2), made(tmp_path, CountingPolicy)
+    policy.set_task_description("move")
+    policy.reset()
+    env.reset(torch.tensor([0, 1]), [env.draw_conditions(each.conditions_generator()) for each in episodes(2)])
+    policy.get_action(env, env._observe())
+    policy.reset(torch.tensor([1]))
+    assert policy.get_action(env, env._observe())[:, 0].tolist() == [10.0, 100.0]
+    again = made(tmp_path, CountingPolicy)
+    again.set_task_description("move")
+    again.get_action(env, env._observe())
+    assert again.queries[0].noise_seeds == policy.queries[0].noise_seeds
+    assert len(set(again.queries[0].noise_seeds)) == 2
+
+
+def test_the_next_job_finds_nothing_of_the_last_one(tmp_path):
+    env, policy = LimbEnvironment(3), made(tmp_path, CountingPolicy)
+    started(env, policy, [0, 1, 2])
+    policy.get_action(env, env._observe())
+    policy.reset()
+    other = LimbEnvironment(2)
+    observation = started(other, policy, [0])
+    assert policy.get_action(other, observation)[:, 0].tolist() == [100.0, 0.0]
+
+
+class RememberingPolicy(LimbPolicy):
+    """Has a model that looks back: at pictures of 5 steps ago, and at the state of the last three steps."""
+
+    modalities: Mapping[str, Modality] = {
+        **MODALITIES,
+        "video": FakeModality(delta_indices=[-5, 0], modality_keys=["ego", "aside"]),
+        "state": FakeModality(delta_indices=[-2, -1, 0], modality_keys=["arm", "leg", "hand"]),
+    }
+
+    def answer(self, observation: dict[str, Any], noise_seeds: list[int]) -> dict[str, np.ndarray]:
+        """Answer with all that a row is shown, row by row, so that no last digit can depend on the batch."""
+        shown = [*observation["video"].values(), *observation["state"].values()]
+        rows = [np.concatenate([values[row].flatten() for values in shown]) for row in range(len(noise_seeds))]
+        numbers = [math.sin(sum((place % 7 - 3) * float(value) for place, value in enumerate(row))) for row in rows]
+        chunk = np.array(numbers, np.float32)[:, None, None].repeat(HORIZON, axis=1)
+        return {group: chunk.repeat(len(joints), axis=2) for group, joints in GROUPS["action"].items()}
+
+
+def test_a_model_that_looks_back_is_shown_each_rows_own_steps_and_before_the_first_the_first(tmp_path):
+    env, policy = LimbEnvironment(3), made(tmp_path, RememberingPolicy)
+    # What each row's episode has shown so far, as a queue would hold it.
+    seen: list[list[Observation]] = [[], [], []]
+
+    def begin(rows: list[int], first: int) -> Observation:
+        for row in rows:
+            seen[row].clear()
+        return started(env, policy, rows, first=first)
+
+    observation, num_asked = begin([0, 1, 2], 0), 0
+    for step in range(14):
+        # Rows 1 and 2 begin anew while row 0 goes on, row 2 in the middle of its chunk.
+        if step in (6, 9):
+            observation = begin([1] if step == 6 else [2], step)
+        asked = (policy._source.needs_chunk() if policy._source else torch.ones(3)).nonzero().flatten().tolist()
+        for row in range(3):
+            seen[row].append(observation)
+        action = policy.get_action(env, observation)
+        if asked:
+            told = policy.queries[-1].observation
+            num_asked += len(asked)
+            for place, row in enumerate(asked):
+                steps = [seen[row][max(0, len(seen[row]) - 1 + back)] for back in (-5, 0)]
+                shown = np.stack([each["camera_obs"]["front"][row, 0, :4].numpy() for each in steps])
+                np.testing.assert_array_equal(told["video"]["ego"][place][:, 0], shown)
+                steps = [seen[row][max(0, len(seen[row]) - 1 + back)] for back in (-2, -1, 0)]
+                shown = np.stack([each["policy"]["robot_joint_pos"][row, [3, 2]].numpy() for each in steps])
+                np.testing.assert_array_equal(told["state"]["arm"][place], shown)
+        observation = env.step(action).observation
+    assert num_asked == 4 + 4 + 5
+
+
+def test_what_a_model_that_looks_back_does_depends_on_no_other_episode(tmp_path):
+    alone = played(tmp_path, 1, policy_class=RememberingPolicy, rows_per_query=4).actions
+    assert len({float(action) for actions in alone.values() for action in actions[:, 0]}) > 12
+    for num_envs, batch in ((3, None), (7, None), (3, 8)):
+        together = played(tmp_path, num_envs, policy_class=RememberingPolicy, batch=batch, rows_per_query=4).actions
+        assert all(torch.equal(together[index], alone[index]) for index in alone)
+
+
+def test_the_next_job_of_a_model_that_looks_back_finds_nothing_of_the_last_one(tmp_path):
+    policy = made(tmp_path, RememberingPolicy)
+    logs = [ActionLog(), ActionLog()]
+    for log in logs:
+        policy.reset()
+        rollout(LimbEnvironment(2), policy, episodes(3), [log])
+    assert all(torch.equal(logs[0].actions[index], logs[1].actions[index]) for index in range(3))
+
+
+def test_a_model_with_several_names_for_its_instruction_gets_the_words_under_each(tmp_path):
+    env, policy = LimbEnvironment(1), made(tmp_path)
+    keys = ["annotation.human.task_description", "annotation.human.task_description_2"]
+    policy.modalities = {**MODALITIES, "language": FakeModality(delta_indices=[0], modality_keys=keys)}
+    observation = started(env, policy, [0])
+    policy.get_action(env, observation)
+    told = policy.queries[0].observation["language"]
+    assert list(told) == keys
+    assert (
+        told[keys[0]]
+        == told[keys[1]]
+        == [[env.instruction(env.draw_conditions(episodes(1)[0].conditions_generator()))]]
+    )
+
+
+class WrongPolicy(LimbPolicy):
+    """Spoils its answers."""
+
+    spoil: str = ""
+
+    def answer(self, observation: dict[str, Any], noise_seeds: list[int]) -> dict[str, np.ndarray]:
+        answer = super().answer(observation, noise_seeds)
+        if self.spoil == "key":
+            del answer["arm"]
+        if self.spoil == "short":
+            answer["arm"] = answer["arm"][:, :3]
+        if self.spoil == "rows":
+            answer["arm"] = answer["arm"][:-1]
+        if self.spoil == "nan":
+            answer["arm"][0, 0, 0] = np.nan
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        ("key", "the model's answer has no action 'arm', it has leg, hand"),
+        ("short", r"'arm' has shape \(2, 3, 2\); 2 rows, at least 4 steps and 2 numbers are due"),
+        ("rows", r"'arm' has shape \(1, 6, 2\); 2 rows"),
+        ("nan", "NaN or infinity in row 0"),
+    ],
+)
+def test_an_answer_that_does_not_fit_is_refused(tmp_path, spoil, message):
+    policy = made(tmp_path, WrongPolicy)
+    policy.spoil = spoil
+    with pytest.raises(PolicyError, match=message):
+        rollout(LimbEnvironment(2), policy, episodes(2), [])
+
+
+def test_an_environment_that_does_not_fit_is_refused_before_the_first_step(tmp_path):
+    policy = made(tmp_path)
+    policy.check_environment(LimbEnvironment(2))
+    assert policy.queries == []
+    with pytest.raises(ConfigError, match=r"policy.yaml: pov_cam_name_sim: the environment has no camera 'side'"):
+        policy.check_environment(LimbEnvironment(2, cameras=("front",)))
+
+
+class TacitPolicy(LimbPolicy):
+    """Does not say which sizes it takes, as NVIDIA's; a wrong one fails in the network."""
+
+    sizes = None
+
+    def answer(self, observation: dict[str, Any], noise_seeds: list[int]) -> dict[str, np.ndarray]:
+        assert observation["state"]["hand"].shape[2] == 2, "hand has the wrong size"
+        return super().answer(observation, noise_seeds)
+
+
+def test_a_model_that_tells_no_sizes_is_tried_out_before_the_first_step(tmp_path):
+    policy = made(tmp_path, TacitPolicy)
+    policy.check_environment(LimbEnvironment(2))
+    assert [query.num_rows for query in policy.queries] == [1]
+    groups = {**GROUPS, "state": {**GROUPS["state"], "hand": ["right_finger"]}}
+    policy = made(tmp_path, TacitPolicy, groups=groups)
+    with pytest.raises(
+        ConfigError, match="does not take what this environment gives: AssertionError: hand has the wro"
+    ):
+        policy.check_environment(LimbEnvironment(2))

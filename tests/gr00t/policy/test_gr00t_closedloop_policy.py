@@ -1,0 +1,409 @@
+"""The policy whose model is in this process: its device, its checkpoint, and what is refused before simulation."""
+
+import importlib
+import sys
+import tomllib
+from enum import Enum
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation import policy_runner
+from isaaclab_arena.evaluation.plan.job import Job
+from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyArgs
+from isaaclab_arena_gr00t.policy import gr00t_closedloop_policy
+from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopPolicy, policy_device
+from tests.fakes_environment import ActionLog, episodes
+from tests.gr00t.fakes import DIMENSIONS, HORIZON, MODALITIES, LimbEnvironment, write_policy_yaml
+from tests.gr00t.panda_checkpoint import POLICY, write_panda_yaml
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Set how many GPUs this process seems to have, and LOCAL_RANK."""
+
+    def arrange(gpus: int, local_rank: str | None) -> None:
+        monkeypatch.setattr("isaaclab_arena.distributed.devices.devices.visible_gpu_count", lambda: gpus)
+        monkeypatch.delenv("LOCAL_RANK", raising=False)
+        if local_rank is not None:
+            monkeypatch.setenv("LOCAL_RANK", local_rank)
+
+    return arrange
+
+
+EVERYTHING = {"policy_device_id": 3, "policy_device": "cuda:1", "yaml": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("local_rank", "gpus", "given", "expected"),
+    [
+        # LOCAL_RANK comes before everything.
+        ("2", 4, EVERYTHING, "cuda:2"),
+        ("2", 4, {"policy_device": "cuda:0", "yaml": "cpu"}, "cuda:2"),
+        ("2", 4, {"yaml": "cpu"}, "cuda:2"),
+        ("2", 4, {"policy_device": "cpu", "yaml": "cuda"}, "cpu"),
+        ("7", 4, {"policy_device": "cpu"}, "cpu"),
+        ("2", 4, {}, "cuda:2"),
+        ("0", 4, EVERYTHING, "cuda:0"),
+        ("2", 1, EVERYTHING, "cuda:0"),
+        ("2", 0, EVERYTHING, "cpu"),
+        ("2", 2, EVERYTHING, "LOCAL_RANK is 2 but only 2 GPUs are visible"),
+        ("two", 4, EVERYTHING, "LOCAL_RANK='two' is not a whole number"),
+        # Then the id, the device of the job, that of the YAML file, and what there is.
+        (None, 4, EVERYTHING, "cuda:3"),
+        (None, 4, {"policy_device_id": 0, "policy_device": "cpu"}, "cuda:0"),
+        (None, 4, {"policy_device_id": 1, "yaml": "cpu"}, "cuda:1"),
+        (None, 4, {"policy_device": "cuda:1", "yaml": "cpu"}, "cuda:1"),
+        (None, 4, {"policy_device": "cpu", "yaml": "cuda:1"}, "cpu"),
+        (None, 4, {"yaml": "cuda:2"}, "cuda:2"),
+        (None, 4, {"yaml": "cuda"}, "cuda:0"),
+        (None, 4, {}, "cuda:0"),
+        (None, 0, {}, "cpu"),
+        (None, 0, {"yaml": "cpu"}, "cpu"),
+        # A GPU that there is not.
+        (
+            None,
+            2,
+            {"policy_device_id": 2},
+            "policy_device_id: 'cuda:2' does not exist; this process can use cpu and",
+        ),
+        (None, 0, {"policy_device_id": 0}, "policy_device_id: 'cuda:0' does not exist; no CUDA device is visible"),
+        (None, 0, {"policy_device": "cuda"}, "policy_device: 'cuda' does not exist; no CUDA device is visible"),
+        (None, 0, {"yaml": "cuda:1"}, "policy_device: 'cuda:1' does not exist"),
+        (None, 2, {"yaml": "cuda:2"}, "policy_device: 'cuda:2' does not exist; this process can use cpu and cuda:0 to"),
+        (None, 2, {"policy_device": "cuda:2"}, "policy_device: 'cuda:2' does not exist; this process can use cpu and"),
+        (None, 2, {"policy_device_id": -1}, "policy_device_id: -1 is no GPU index; indices count from 0"),
+        ("2", 2, {}, "LOCAL_RANK is 2 but only 2 GPUs are visible"),
+        (None, 2, {"policy_device": "gpu"}, "'gpu' is no device; use cpu, cuda or cuda:<index>"),
+    ],
+)
+def test_the_device_of_the_model_is_the_first_that_is_given(machine, local_rank, gpus, given, expected):
+    machine(gpus, local_rank)
+    options = {key: value for key, value in given.items() if key != "yaml"}
+    args = Gr00tClosedloopPolicyArgs(policy_config_yaml_path="p.yaml", **options)
+    if expected.startswith(("cpu", "cuda:")):
+        assert policy_device(args, given.get("yaml")) == torch.device(expected)
+    else:
+        with pytest.raises(ConfigError) as refused:
+            policy_device(args, given.get("yaml"))
+        assert expected in str(refused.value)
+
+
+def job(yaml: str, **changes: Any) -> JobConfig:
+    given: dict[str, Any] = {"index": 0, "name": "a", "environment": "reach", "policy_type": POLICY, "num_episodes": 1}
+    return JobConfig(**{**given, "policy_config_dict": {"policy_config_yaml_path": yaml}, **changes})
+
+
+def refusals(*jobs: JobConfig) -> list[Problem]:
+    with pytest.raises(ConfigError) as refused:
+        resolve_jobs(jobs, file="jobs.json")
+    return list(refused.value.problems)
+
+
+def checkpoint(folder: Path, *names: str) -> None:
+    folder.mkdir()
+    for name in names:
+        # Weights without a tensor: the size of the header, and the header.
+        (folder / name).write_bytes(b"\x02" + bytes(7) + b"{}" if name.endswith(".safetensors") else b"{}")
+
+
+@pytest.mark.parametrize("model_path", ["a/b/c", "jobs/checkpoint"])
+def test_a_path_that_can_be_no_name_on_the_hub_is_refused_where_there_is_nothing(tmp_path, monkeypatch, model_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "jobs").mkdir()
+    path = write_panda_yaml(tmp_path / "p.yaml", model_path=model_path)
+    [problem] = refusals(job(path))
+    assert (problem.file, problem.job) == ("jobs.json", "a")
+    assert problem.key == "policy_config_dict.policy_config_yaml_path"
+    assert problem.message.startswith(f"{path}: model_path: '{model_path}' does not exist, neither beside this file")
+
+
+def test_the_jobs_model_comes_before_the_yaml_files(tmp_path):
+    checkpoint(tmp_path / "mine", "config.json", "model.safetensors")
+    yaml = write_panda_yaml(tmp_path / "p.yaml", model_path="not/here/either")
+    args = Gr00tClosedloopPolicyArgs(policy_config_yaml_path=yaml, model_path=str(tmp_path / "mine"))
+    assert Gr00tClosedloopPolicy.settings_of(args).model_path == args.model_path
+    assert resolve_jobs(
+        [job(yaml, policy_config_dict={"policy_config_yaml_path": yaml, "model_path": args.model_path})]
+    )
+
+
+def test_a_name_on_the_hub_is_left_to_the_model_package(tmp_path):
+    assert resolve_jobs([job(write_panda_yaml(tmp_path / "p.yaml", model_path="nvidia/GR00T-N1.6-3B"))])
+
+
+def test_options_that_make_no_sense_are_refused_by_name(tmp_path):
+    checkpoint(tmp_path / "checkpoint", "config.json", "model.safetensors")
+    path = write_panda_yaml(tmp_path / "p.yaml")
+    options = {"policy_config_yaml_path": path, "rows_per_query": 0, "temporal_ensemble_coeff": -1.0}
+    found = refusals(job(path, policy_config_dict=options), job(path, name="b", policy_config_dict={}))
+    assert [(problem.job, problem.key) for problem in found] == [
+        ("a", "policy_config_dict.rows_per_query"),
+        ("a", "policy_config_dict.temporal_ensemble_coeff"),
+        ("b", "policy_config_dict.policy_config_yaml_path"),
+    ]
+    [problem] = refusals(job(str(tmp_path / "no.yaml")))
+    assert "no.yaml: there is no such file" in problem.message
+
+
+def test_the_command_line_may_name_the_device(tmp_path, machine):
+    machine(2, None)
+    checkpoint(tmp_path / "checkpoint", "config.json", "model.safetensors")
+    config = job(write_panda_yaml(tmp_path / "p.yaml"))
+    [resolved] = resolve_jobs([config], overrides={"policy_device_id": 1, "policy_device": None})
+    assert resolved.policy_options["policy_device_id"] == 1
+    with pytest.raises(ConfigError, match="policy_device: 'cuda:2' does not exist"):
+        resolve_jobs([config], overrides={"policy_device": "cuda:2"})
+
+
+class Placed(Gr00tClosedloopPolicy):
+    """Says where its model would be, and has none: it stands still."""
+
+    places: ClassVar[list[str]] = []
+
+    def load_policy(self) -> Any:
+        self.places.append(str(self.device))
+
+    def check_environment(self, env: Environment) -> None: ...
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        return torch.zeros(env.num_envs, *env.action_spec.shape)
+
+
+def test_rows_of_another_group_ask_the_model_that_is_loaded_already(tmp_path):
+    class Loads(Placed):
+        def load_policy(self) -> Any:
+            self.places.append(str(self.device))
+            return object()
+
+    Placed.places.clear()
+    yaml = write_panda_yaml(tmp_path / "p.yaml", model_path="owner/name", policy_device="cpu")
+    policy = Loads(Gr00tClosedloopPolicyArgs(policy_config_yaml_path=yaml))
+    other = policy.with_own_memory()
+    assert isinstance(other, Loads)
+    assert Placed.places == ["cpu"]
+    policy.close()
+    assert other.policy is not None
+
+
+class FakeModel:
+    """Stands for the model package's policy, and counts how often it was to be compiled."""
+
+    def __init__(self, **_: Any) -> None:
+        self.num_compiled = 0
+
+    def compile(self) -> None:
+        self.num_compiled += 1
+
+
+class FakeModelWithoutCompiler:
+    """Stands for NVIDIA's, which has no such method."""
+
+    def __init__(self, **_: Any) -> None: ...
+
+
+def with_model(model: type, folder: Path, monkeypatch, **options: Any) -> Gr00tClosedloopPolicy:
+    monkeypatch.setattr("gr00t.policy.gr00t_policy.Gr00tPolicy", model)
+    if not (folder / "checkpoint").exists():
+        checkpoint(folder / "checkpoint", "config.json", "model.safetensors")
+    yaml = write_panda_yaml(folder / "p.yaml", policy_device="cpu")
+    return Gr00tClosedloopPolicy(Gr00tClosedloopPolicyArgs(policy_config_yaml_path=yaml, **options))
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_the_model_is_compiled_once_if_the_job_asks_for_it(tmp_path, monkeypatch, asked):
+    policy = with_model(FakeModel, tmp_path, monkeypatch, compile_model=asked)
+    sharing = policy.with_own_memory()
+    assert sharing is not None
+    assert sharing.policy.num_compiled == asked
+
+
+def test_a_compiled_model_is_asked_for_as_many_rows_each_time(tmp_path, monkeypatch):
+    policy = with_model(FakeModel, tmp_path, monkeypatch, compile_model=True)
+    policy.device = torch.device("cuda:0")
+    assert policy.rows_per_query(24) == 24
+    assert with_model(FakeModel, tmp_path, monkeypatch, compile_model=True, rows_per_query=8).rows_per_query(24) == 8
+
+
+def test_a_model_package_that_cannot_be_compiled_is_named(tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match=r"compile_model: the installed package gr00t offers no compile\(\)"):
+        with_model(FakeModelWithoutCompiler, tmp_path, monkeypatch, compile_model=True)
+
+
+PLACED = f"{__name__}.{Placed.__qualname__}"
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        (["--policy_device_id", "1"], "cuda:1"),
+        (["--policy_device", "cuda:1"], "cuda:1"),
+        (["--policy_device_id", "2", "--policy_device", "cpu"], "cuda:2"),
+        (["--policy_device", "cpu"], "cpu"),
+        ([], "cuda:3"),
+    ],
+)
+def test_the_device_can_be_typed_for_one_policy(tmp_path, machine, typed, expected):
+    machine(4, None)
+    Placed.places.clear()
+    yaml = write_panda_yaml(tmp_path / "p.yaml", model_path="owner/name", policy_device="cuda:3")
+    arguments = ["--policy_type", PLACED, "--num_steps", "1", "--device", "cpu", "--output_dir", str(tmp_path / "out")]
+    assert policy_runner.main([*arguments, *typed, "reach", "--policy_config_yaml_path", yaml]) == 0
+    assert Placed.places == [expected]
+
+
+@pytest.mark.parametrize(
+    ("local_rank", "expected"), [(None, ["cuda:3", "cuda:1", "cuda:2", "cpu"]), ("1", [*["cuda:1"] * 3, "cpu"])]
+)
+def test_each_job_can_name_its_device_unless_a_launcher_has_given_the_rank_one(tmp_path, machine, local_rank, expected):
+    machine(4, local_rank)
+    yaml = write_panda_yaml(tmp_path / "p.yaml", model_path="owner/name", policy_device="cuda:3")
+    options: list[dict[str, Any]] = [{}, {"policy_device_id": 1}, {"policy_device": "cuda:2"}, {"policy_device": "cpu"}]
+    jobs = [
+        job(yaml, name=f"j{index}", policy_type=PLACED, policy_config_dict={"policy_config_yaml_path": yaml, **each})
+        for index, each in enumerate(options)
+    ]
+    Placed.places.clear()
+    for each in resolve_jobs(jobs):
+        each.build_policy()
+    assert Placed.places == expected
+
+
+def test_a_policy_behind_a_server_may_be_given_the_servers_device(tmp_path, machine):
+    machine(0, None)
+    yaml = write_panda_yaml(tmp_path / "p.yaml")
+    served = "isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy.Gr00tRemoteClosedloopPolicy"
+    options = {"policy_config_yaml_path": yaml, "policy_device": "cuda"}
+    assert resolve_jobs([job(yaml, policy_type=served, policy_config_dict=options)])
+
+
+def keys_of(tmp_path: Path, policy_type: str, *changes: dict[str, Any]) -> list[str]:
+    path = write_panda_yaml(tmp_path / "p.yaml", model_path="owner/name")
+    jobs = [job(path, name=f"j{index}", policy_type=policy_type, **each) for index, each in enumerate(changes)]
+    resolved: tuple[Job, ...] = resolve_jobs(jobs)
+    return [each.policy_key for each in resolved]
+
+
+def test_jobs_that_differ_in_their_number_of_rows_share_the_model(tmp_path):
+    few, many, other = keys_of(
+        tmp_path,
+        POLICY,
+        {"num_envs": 2},
+        {"num_envs": 8},
+        {"policy_config_dict": {"policy_config_yaml_path": str(tmp_path / "p.yaml"), "rows_per_query": 2}},
+    )
+    assert few == many
+    assert few != other
+
+
+class OfOneSize(Gr00tClosedloopPolicy):
+    """Needs to know the number of rows beforehand."""
+
+    serves_any_num_envs = False
+
+
+def test_other_policies_are_built_anew_for_another_number_of_rows(tmp_path):
+    few, many = keys_of(tmp_path, f"{__name__}.{OfOneSize.__qualname__}", {"num_envs": 2}, {"num_envs": 8})
+    assert few != many
+
+
+def test_without_a_model_package_it_is_said_how_to_get_one(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gr00t.data.embodiment_tags", None)
+    with pytest.raises(ConfigError, match=r"gr00t cannot be imported .*pip install -e submodules/Isaac-GR00T"):
+        gr00t_closedloop_policy.embodiment_tag("GR1")
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("gr1", "GR1"),
+        (" New_Embodiment ", "NEW_EMBODIMENT"),
+        # What GR00T N1.7 calls the same robots.
+        ("libero_sim", "LIBERO_PANDA"),
+        ("Unitree_G1_full_body_with_waist_height_nav_cmd", "UNITREE_G1"),
+        ("sim_behavior_r1_pro", "BEHAVIOR_R1_PRO"),
+        ("SIMPLER_ENV_GOOGLE", "OXE_GOOGLE"),
+    ],
+)
+def test_a_robot_is_known_by_what_any_release_calls_it(written, name):
+    assert gr00t_closedloop_policy.embodiment_tag(written).name == name
+
+
+class LaterTag(Enum):
+    """The tags of GR00T N1.7's package."""
+
+    LIBERO_PANDA = "libero_sim"
+    SIMPLER_ENV_WIDOWX = "simpler_env_widowx"
+    NEW_EMBODIMENT = "new_embodiment"
+
+
+@pytest.mark.parametrize(
+    ("written", "tag"),
+    [
+        ("libero_panda", LaterTag.LIBERO_PANDA),
+        ("libero_sim", LaterTag.LIBERO_PANDA),
+        ("OXE_WIDOWX", LaterTag.SIMPLER_ENV_WIDOWX),
+        ("new_embodiment", LaterTag.NEW_EMBODIMENT),
+    ],
+)
+def test_a_robot_is_known_to_a_later_package_by_what_the_earlier_one_called_it(monkeypatch, written, tag):
+    monkeypatch.setattr("gr00t.data.embodiment_tags.EmbodimentTag", LaterTag)
+    assert gr00t_closedloop_policy.embodiment_tag(written) is tag
+
+
+def test_a_checkpoint_that_looks_back_acts_alike_for_any_number_of_rows(tmp_path):
+    save_limb_checkpoint(tmp_path / "checkpoint", video_steps=[-3, 0], state_steps=[-1, 0])
+    yaml_path = write_policy_yaml(tmp_path, model_path="checkpoint", policy_device="cpu")
+    policy = Gr00tClosedloopPolicy(Gr00tClosedloopPolicyArgs(policy_config_yaml_path=yaml_path))
+    logs = [ActionLog(), ActionLog()]
+    for log, num_envs in zip(logs, (1, 3), strict=True):
+        policy.reset()
+        environment = LimbEnvironment(num_envs)
+        policy.check_environment(environment)
+        rollout(environment, policy, episodes(4), [log])
+    policy.close()
+    assert policy.reproducible
+    # The last digits may depend on the place in a batch, on some processors.
+    alone, together = (log.actions for log in logs)
+    assert all(torch.allclose(alone[index], together[index], atol=1e-4) for index in range(4))
+    assert alone[0].abs().max() > 0.01
+
+
+def save_limb_checkpoint(folder: Path, *, video_steps: list[int], state_steps: list[int]) -> None:
+    """Write a checkpoint with random weights for `LimbEnvironment`."""
+    from gr00t.data.statistics import compute_statistics  # noqa: PLC0415  transformers takes seconds to load
+    from gr00t.data.types import ModalityConfig  # noqa: PLC0415
+    from gr00t.model.building import build_small_model  # noqa: PLC0415
+    from gr00t.model.checkpoint import save_checkpoint  # noqa: PLC0415
+
+    steps = {"video": video_steps, "state": state_steps, "action": list(range(HORIZON)), "language": [0]}
+    modalities = {
+        name: ModalityConfig(delta_indices=steps[name], modality_keys=list(each.modality_keys))
+        for name, each in MODALITIES.items()
+    }
+    limits = {
+        name: {key: compute_statistics(np.array([[-1.0] * size, [1.0] * size])) for key, size in sizes.items()}
+        for name, sizes in DIMENSIONS.items()
+    }
+    sizes = {"hidden_size": 32, "num_layers": 1, "num_attention_heads": 2}
+    save_checkpoint(folder, *build_small_model({"new_embodiment": (modalities, limits)}, sizes=sizes))
+
+
+@pytest.mark.parametrize("name", ["gr00t_closedloop", "gr00t_remote_closedloop", "openpi_remote"])
+def test_the_policies_are_known_by_name(name):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    module, _, attribute = project["entry-points"]["isaaclab_arena.policies"][name].partition(":")
+    policy = getattr(importlib.import_module(module), attribute)
+    assert issubclass(policy, PolicyBase)
+    assert policy.name == name

@@ -1,0 +1,252 @@
+"""The policy behind an openpi server; a small server stands for openpi's, and sends what it sends."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+from websockets.sync.server import ServerConnection, serve
+
+from isaaclab_arena.errors import ConfigError, PolicyError
+from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicy
+from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
+from isaaclab_arena_gr00t.remote.wire.openpi_wire import pack, unpack
+from tests.gr00t.fakes import LimbEnvironment
+
+LENGTH = 6
+
+
+class Pi:
+    """Answers with actions that say which request they are for, and remembers the requests."""
+
+    def __init__(self) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
+        self.columns = 5
+        self.hold_s = 0.0
+        self.fail_at = -1
+
+    def infer(self, request: dict[str, Any]) -> Any:
+        time.sleep(self.hold_s)
+        self.requests.append(request)
+        if len(self.requests) == self.fail_at:
+            raise ValueError("the images are too dark")
+        steps = np.arange(LENGTH)[:, None] + 10 * len(self.requests)
+        return {
+            "actions": (steps + np.arange(self.columns) / 10).astype(np.float64),
+            "server_timing": {"infer_ms": 1.0},
+        }
+
+
+def conversation(pi: Pi) -> Callable[[ServerConnection], None]:
+    """Return what openpi's server does with a connection: metadata first, then an answer for each observation."""
+
+    def talk(connection: ServerConnection) -> None:
+        pi.keys.append(connection.request.headers.get("Authorization") if connection.request else None)
+        connection.send(pack({"policy": "pi"}))
+        while True:
+            try:
+                connection.send(pack(pi.infer(unpack(connection.recv(decode=False)))))
+            except ConnectionClosed:
+                return
+            except ValueError as error:
+                connection.send(f"Traceback (most recent call last):\n  ...\nValueError: {error}\n")
+                connection.close(1011, "Internal server error. Traceback included in previous frame.")
+                return
+
+    return talk
+
+
+@contextmanager
+def talking(talk: Callable[[ServerConnection], None], port: int = 0) -> Iterator[int]:
+    with serve(talk, "127.0.0.1", port, compression=None) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.socket.getsockname()[1]
+        server.shutdown()
+        thread.join()
+
+
+def policy_at(port: int, **options) -> OpenpiRemotePolicy:
+    return OpenpiRemotePolicy.from_dict(
+        {
+            "images": {"observation/image": "front"},
+            "states": {"observation/state": ["robot_joint_pos", "fingers"]},
+            "image_size": (12, 12),
+            "action_chunk_length": 4,
+            "remote_host": "127.0.0.1",
+            "remote_port": port,
+            "timeout_s": 5.0,
+            "wait_for_server_s": 3.0,
+            **options,
+        }
+    )
+
+
+def episodes(count: int) -> list[Episode]:
+    return [Episode(job="limb", episode_index=index, seed=7) for index in range(count)]
+
+
+def test_the_server_is_shown_what_the_options_name_and_its_chunks_are_played():
+    pi, environment = Pi(), LimbEnvironment(2)
+    with talking(conversation(pi)) as port:
+        policy = policy_at(port)
+        policy.check_environment(environment)
+        rollout(environment, policy, episodes(2), [])
+        policy.close()
+        policy.close()
+    first = pi.requests[0]
+    assert set(first) == {"observation/image", "observation/state", "prompt"}
+    assert first["observation/image"].shape == (12, 12, 3)
+    assert first["observation/image"].dtype == np.uint8
+    assert first["observation/state"].shape == (6,)
+    assert first["observation/state"].dtype == np.float32
+    assert {request["prompt"] for request in pi.requests} <= {"move to red", "move to green", "move to blue"}
+    # Two rows, two requests, four steps of each chunk.
+    played = torch.stack(environment.actions)[:4]
+    assert torch.allclose(played[:, 0, 0], torch.tensor([10.0, 11, 12, 13]))
+    assert torch.allclose(played[:, 1, 4], torch.tensor([20.4, 21.4, 22.4, 23.4]))
+    assert pi.keys == [None]
+
+
+def test_columns_of_the_answer_can_be_chosen_and_the_key_is_shown(tmp_path):
+    pi, environment = Pi(), LimbEnvironment(1)
+    pi.columns = 8
+    key = tmp_path / "key"
+    key.write_text("secret\n")
+    with talking(conversation(pi)) as port:
+        policy = policy_at(port, action_columns=(7, 6, 5, 4, 0), remote_api_token_file=str(key))
+        rollout(environment, policy, episodes(1), [])
+        policy.close()
+    assert torch.allclose(environment.actions[0][0], torch.tensor([10.7, 10.6, 10.5, 10.4, 10.0]))
+    assert pi.keys == ["Api-Key secret"]
+
+
+def test_it_says_that_its_network_runs_elsewhere():
+    with talking(conversation(Pi())) as port:
+        policy = policy_at(port)
+        assert policy.is_remote
+        assert not policy.reproducible
+        policy.close()
+
+
+def test_the_error_of_a_server_is_told_by_its_last_line():
+    pi = Pi()
+    pi.fail_at = 2
+    with talking(conversation(pi)) as port:
+        policy = policy_at(port)
+        with pytest.raises(PolicyError, match=r"failed: ValueError: the images are too dark$"):
+            rollout(LimbEnvironment(2), policy, episodes(2), [])
+        policy.close()
+
+
+def test_a_server_that_came_back_is_asked_again():
+    pi, environment = Pi(), LimbEnvironment(1)
+    with talking(conversation(pi)) as port:
+        policy = policy_at(port)
+        rollout(environment, policy, episodes(1), [])
+    with talking(conversation(pi), port):
+        rollout(environment, policy, episodes(1), [])
+        policy.close()
+    assert len(pi.keys) == 2
+
+
+def test_a_server_that_stays_away_fails_the_rollout_in_time():
+    with talking(conversation(Pi())) as port:
+        policy = policy_at(port, wait_for_server_s=0.5)
+    started = time.monotonic()
+    with pytest.raises(ServerUnreachableError, match=rf"ws://127.0.0.1:{port}, after waiting 0.5 s"):
+        rollout(LimbEnvironment(1), policy, episodes(1), [])
+    assert time.monotonic() - started < 4
+    with pytest.raises(ServerUnreachableError):
+        policy_at(port, wait_for_server_s=0.2)
+
+
+def test_a_policy_that_takes_too_long_is_an_error_that_says_so():
+    pi = Pi()
+    pi.hold_s = 0.6
+    with talking(conversation(pi)) as port:
+        policy = policy_at(port, timeout_s=0.2)
+        with pytest.raises(ServerUnreachableError, match=r"did not answer within 0.2 s, twice"):
+            rollout(LimbEnvironment(1), policy, episodes(1), [])
+        policy.close()
+
+
+@pytest.mark.parametrize(
+    ("sent", "says"),
+    [(b"garbage", "sent something else"), (pack([1]), "no openpi policy server"), ("Traceback\nOops: x", "Oops: x")],
+)
+def test_a_server_of_another_kind_is_refused(sent, says):
+    def talk(connection: ServerConnection) -> None:
+        connection.send(sent)
+
+    with talking(talk) as port, pytest.raises(PolicyError, match=says):
+        policy_at(port)
+
+
+def test_a_server_that_wants_a_key_is_told_to_the_user():
+    def refuse(connection: ServerConnection, request: Request) -> Response:
+        del request
+        return connection.respond(HTTPStatus.UNAUTHORIZED, "no key\n")
+
+    with serve(conversation(Pi()), "127.0.0.1", 0, process_request=refuse) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        with pytest.raises(ConfigError, match=r"remote_api_token_file: must name a file .* wants a key; .*401"):
+            policy_at(server.socket.getsockname()[1])
+        server.shutdown()
+        thread.join()
+
+
+def test_actions_that_do_not_fit_are_named():
+    for columns, options, says in (
+        (7, {}, "has 7 numbers, the environment's 5"),
+        (5, {"action_columns": (0, 1, 2, 3, 9)}, "no column 9"),
+        (5, {"action_chunk_length": 9}, "at least 9 steps"),
+    ):
+        pi = Pi()
+        pi.columns = columns
+        with talking(conversation(pi)) as port:
+            policy = policy_at(port, **options)
+            with pytest.raises(PolicyError, match=says):
+                rollout(LimbEnvironment(1), policy, episodes(1), [])
+            policy.close()
+
+
+def test_an_environment_that_lacks_something_is_refused_before_the_first_step():
+    with talking(conversation(Pi())) as port:
+        policy = policy_at(
+            port, images={"a": "frnt"}, states={"b": ["robot_joint_pos", "gripper"]}, action_columns=(1, 2)
+        )
+        with pytest.raises(ConfigError) as caught:
+            policy.check_environment(LimbEnvironment(1))
+        policy.close()
+    assert [problem.key for problem in caught.value.problems] == ["images.a", "states.b", "action_columns"]
+    assert "did you mean 'front'" in caught.value.problems[0].message
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"timeout_s": 0.0}, "timeout_s"),
+        ({"remote_port": 0}, "remote_port"),
+        ({"remote_api_token": "secret"}, "remote_api_token"),
+        ({"action_chunk_length": 0}, "action_chunk_length"),
+        ({"image_size": (0, 4)}, "image_size"),
+        ({"action_columns": ()}, "action_columns"),
+        ({"images": {}, "states": {}}, "images"),
+    ],
+)
+def test_an_option_that_cannot_be_is_named(options, key):
+    with pytest.raises(ConfigError) as caught:
+        policy_at(8000, **options)
+    assert [problem.key for problem in caught.value.problems] == [key]

@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+
+from isaaclab_arena.sim.backend import StartState
+from isaaclab_arena.sim.model_names import model_names
+from isaaclab_arena.sim.scene.scene import compose_scene
+from isaaclab_arena.sim.start_states import start_blocks, write_starts
+from tests.sim.arm_and_cube import PARTS, start_of
+
+
+@pytest.fixture(scope="module")
+def model():
+    return compose_scene("scenes/table.xml", PARTS)
+
+
+def fields(model, num_rows: int, dtype) -> dict[str, np.ndarray]:
+    shapes = {"qpos": (model.nq,), "qvel": (model.nv,), "ctrl": (model.nu,), "mocap_pos": (model.nmocap, 3)}
+    return {name: np.full((num_rows, *shape), 0.5, dtype) for name, shape in shapes.items()}
+
+
+def write_one_by_one(starts, names, into, rows) -> None:
+    """Write start states number by number, as slowly and plainly as can be."""
+    for row, start in zip(rows, starts, strict=True):
+        for joint, position in start.joint_positions.items():
+            into["qpos"][row, names.joint_qpos[joint]] = position
+        for joint, velocity in start.joint_velocities.items():
+            into["qvel"][row, names.joint_dof[joint]] = velocity
+        for actuator, control in start.controls.items():
+            into["ctrl"][row, names.actuators[actuator]] = control
+        for body, position in start.mocap_positions.items():
+            into["mocap_pos"][row, names.mocap_bodies[body]] = position
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_worlds_together_get_the_bits_that_they_get_one_by_one(model, dtype):
+    names = model_names(model)
+    starts = [
+        start_of(1),
+        StartState(),
+        start_of(3),
+        StartState(joint_velocities={"object/free": (0.1, 0.2, 0.3, 0.4, 0.5, 1 / 3)}),
+        StartState(joint_positions={"object/free": (0.1, 0.2, 0.3, 1, 0, 0, 0)}),
+        StartState(joint_positions={"robot/panda_joint2": (1 / 3,), "robot/panda_joint1": (1 / 7,)}),
+    ]
+    rows = np.array([7, 0, 2, 3, 5, 4])
+    written, expected = fields(model, 8, dtype), fields(model, 8, dtype)
+    write_starts(starts, names, written, rows)
+    write_one_by_one(starts, names, expected, rows)
+    for name, values in expected.items():
+        assert np.array_equal(written[name], values), name
+        assert (written[name][[1, 6]] == 0.5).all(), "rows of other worlds stay as they are"
+
+
+def test_worlds_that_name_the_same_things_make_one_block():
+    places = {"hinge": slice(7, 8), "free": slice(0, 7)}
+    pose = (0.1, 0.2, 0.3, 1.0, 0.0, 0.0, 0.0)
+    named = [{"hinge": (float(world),), "free": pose} for world in range(5)] + [{"hinge": (9.0,)}, {}]
+    both, hinge = start_blocks(named, places)
+    assert both.worlds.tolist() == [0, 1, 2, 3, 4]
+    assert both.entries.tolist() == [7, 0, 1, 2, 3, 4, 5, 6]
+    assert both.values[3].tolist() == [3.0, *pose]
+    assert (hinge.worlds.tolist(), hinge.values.tolist()) == ([5], [[9.0]])
+
+
+def test_another_number_of_values_than_a_joint_has_is_refused_by_name():
+    # Together they are as many numbers as they should be.
+    named = [{"first": (1.0, 2.0), "second": (3.0,)}]
+    with pytest.raises(ValueError, match="'first' is given another number of values than the 1 that it has"):
+        list(start_blocks(named, {"first": slice(0, 1), "second": slice(1, 3)}))
+
+
+def test_starts_and_worlds_have_to_be_as_many(model):
+    with pytest.raises(ValueError, match="1 start states for 2 worlds"):
+        write_starts([StartState()], model_names(model), fields(model, 2, np.float64), np.arange(2))

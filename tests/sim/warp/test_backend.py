@@ -1,0 +1,242 @@
+"""MuJoCo-Warp on the CPU, held to MuJoCo. The kernels are the ones that a GPU runs, compiled for the CPU."""
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.errors import EnvironmentBuildError
+from isaaclab_arena.sim.backend import Backend, StartState
+from isaaclab_arena.sim.model_changes import painted, resized, shifted_body, slippery
+from isaaclab_arena.sim.mujoco.backend import MujocoBackend
+from isaaclab_arena.sim.scene.scene import compose_scene
+from isaaclab_arena.sim.warp import backend as warp_backend
+from isaaclab_arena.sim.warp.backend import WarpBackend
+from isaaclab_arena.sim.warp.buffers import BufferSizes, probed_sizes
+from tests.sim.arm_and_cube import PARTS, start_of
+
+CPU = torch.device("cpu")
+SUBSTEPS = 5
+
+# Single precision leaves 1e-7 of a number; contacts multiply it, and let it die away again when things come to rest.
+POSITION_TOLERANCE, VELOCITY_TOLERANCE = 1e-4, 5e-3
+
+
+@pytest.fixture(scope="module")
+def model():
+    return compose_scene("scenes/table.xml", PARTS)
+
+
+def begin(backend: Backend) -> Backend:
+    backend.reset(torch.arange(backend.num_envs), [start_of(row) for row in range(backend.num_envs)])
+    return backend
+
+
+def on_warp(model, num_envs: int, **options) -> WarpBackend:
+    backend = WarpBackend(model, num_envs=num_envs, device=CPU, **options)
+    begin(backend)
+    return backend
+
+
+@pytest.fixture(scope="module")
+def shared(model) -> WarpBackend:
+    return on_warp(model, 3)
+
+
+@pytest.fixture
+def backend(shared) -> WarpBackend:
+    begin(shared)
+    return shared
+
+
+def drive(backend: Backend, num_steps: int = 10, rows: torch.Tensor | None = None) -> None:
+    rows = torch.arange(backend.num_envs) if rows is None else rows
+    for step in range(num_steps):
+        backend.ctrl[:, 0] = (0.1 * np.sin(step) + 0.01 * torch.arange(backend.num_envs)).to(backend.ctrl.dtype)
+        backend.step(rows, SUBSTEPS)
+
+
+def assert_close(warp: Backend, reference: Backend) -> None:
+    for name in ("qpos", "xpos", "xquat", "site_xpos"):
+        np.testing.assert_allclose(getattr(warp, name), getattr(reference, name), atol=POSITION_TOLERANCE, err_msg=name)
+    np.testing.assert_allclose(warp.qvel, reference.qvel, atol=VELOCITY_TOLERANCE)
+
+
+def everything(backend: Backend) -> dict[str, torch.Tensor]:
+    return dict(backend.snapshot())
+
+
+@pytest.mark.parametrize("num_steps", [0, 1, 50])
+def test_it_agrees_with_mujoco(model, backend, num_steps):
+    reference = begin(MujocoBackend(model, num_envs=3))
+    for each in (backend, reference):
+        drive(each, num_steps)
+    assert_close(backend, reference)
+
+
+def test_it_names_the_same_things_at_the_same_places(model, backend):
+    assert backend.names == MujocoBackend(model, num_envs=1).names
+    assert backend.model_digest() == MujocoBackend(model, num_envs=1).model_digest()
+    assert backend.engine().startswith("mujoco_warp 4")
+
+
+def test_neighbours_do_not_change_a_bit(model, backend):
+    few = on_warp(model, 2)
+    for each in (backend, few):
+        drive(each)
+    assert torch.equal(backend.qpos[:2], few.qpos)
+    assert torch.equal(backend.qvel[:2], few.qvel)
+
+
+def test_rows_that_are_not_stepped_stay_as_they_are(backend):
+    drive(backend, 3)
+    before = everything(backend)
+    drive(backend, 3, rows=torch.tensor([1]))
+    after = everything(backend)
+    for name in before.keys() - {"ctrl"}:
+        assert torch.equal(before[name][[0, 2]], after[name][[0, 2]]), name
+    assert not torch.equal(before["qpos"][1], after["qpos"][1])
+
+
+def test_a_reset_touches_only_its_rows_and_forgets_everything_of_them(model, backend):
+    drive(backend)
+    before = everything(backend)
+    backend.reset(torch.tensor([1]), [start_of(1)])
+    after, fresh = everything(backend), everything(on_warp(model, 3))
+    for name in before:
+        assert torch.equal(before[name][[0, 2]], after[name][[0, 2]]), name
+        assert torch.equal(fresh[name][1], after[name][1]), name
+
+
+@pytest.mark.parametrize("value", [float("nan"), 1e12])
+def test_a_row_that_breaks_down_is_reported_and_disturbs_no_other(model, backend, value):
+    undisturbed = on_warp(model, 3)
+    backend.qvel[1, 0] = value
+    for each in (backend, undisturbed):
+        each.step(torch.arange(3), SUBSTEPS)
+    assert backend.diverged.tolist() == [False, True, False]
+    assert torch.isfinite(backend.qpos).all()
+    assert torch.equal(backend.qpos[[0, 2]], undisturbed.qpos[[0, 2]])
+    backend.reset(torch.tensor([1]), [start_of(1)])
+    assert not backend.diverged.any()
+
+
+def test_a_stored_state_goes_on_with_the_same_bits(backend):
+    drive(backend, 5)
+    stored = backend.integration_state(1)
+    drive(backend, 5)
+    expected = backend.qpos[1].clone()
+    begin(backend)
+    drive(backend, 5)
+    backend.set_integration_state(1, stored)
+    drive(backend, 5)
+    assert torch.equal(backend.qpos[1], expected)
+
+
+def test_a_stored_state_can_be_taken_up_by_mujoco(model, backend):
+    drive(backend, 5)
+    reference = begin(MujocoBackend(model, num_envs=3))
+    for row in range(3):
+        reference.set_integration_state(row, backend.integration_state(row))
+    for each in (backend, reference):
+        drive(each, 5)
+    assert_close(backend, reference)
+
+
+def test_a_snapshot_is_gone_on_from_with_the_same_bits(backend):
+    drive(backend, 5)
+    kept = backend.snapshot()
+    drive(backend, 5)
+    expected = everything(backend)
+    begin(backend)
+    backend.restore_snapshot(kept)
+    drive(backend, 5)
+    for name, value in everything(backend).items():
+        assert torch.equal(value, expected[name]), name
+
+
+def test_jacobians_agree(model, backend):
+    reference = begin(MujocoBackend(model, num_envs=3))
+    for each in (backend, reference):
+        drive(each, 3)
+    site = next(iter(backend.names.sites))
+    body = "robot/panda_hand" if "robot/panda_hand" in backend.names.bodies else list(backend.names.bodies)[-3]
+    np.testing.assert_allclose(backend.jacobian(body, site), reference.jacobian(body, site), atol=POSITION_TOLERANCE)
+
+
+def test_where_contacts_do_not_fit_the_step_is_made_again_with_more_room(model, backend):
+    narrow = on_warp(model, 3, sizes=BufferSizes(contacts=1, constraints=2))
+    views = narrow.qpos, narrow.sensordata
+    for each in (backend, narrow):
+        drive(each)
+    assert narrow.sizes.contacts > 1
+    assert narrow.sizes.constraints > 2
+    assert torch.equal(narrow.qpos, backend.qpos)
+    assert torch.equal(views[0], narrow.qpos), "whoever holds a view goes on with it"
+
+
+def test_contacts_that_cannot_fit_are_an_error_and_never_silent(model, monkeypatch):
+    monkeypatch.setattr(warp_backend, "sizes_for", lambda used, before, *, num_envs: before)
+    with pytest.raises(EnvironmentBuildError, match=r"do not fit, not even 1 contacts .*; use the backend"):
+        drive(on_warp(model, 3, sizes=BufferSizes(contacts=1, constraints=2)))
+
+
+def test_room_is_measured_with_some_on_top(model):
+    sizes = probed_sizes(model)
+    assert sizes.contacts >= 8
+    assert sizes == probed_sizes(model)
+
+
+def test_worlds_can_have_values_of_their_own(model):
+    table = model.body(1).name
+    changes = [
+        [
+            *resized(model, "object/body", mass=mass, scale=scale),
+            *slippery(model, "object/body", friction),
+            *painted(model, "object/body", (friction, 0.0, 0.0)),
+            *shifted_body(model, table, (0.0, 0.0, scale - 1.0)),
+        ]
+        for mass, scale, friction in ((0.1, 1.0, 1.0), (0.5, 1.2, 0.3), (0.2, 0.8, 0.6))
+    ]
+    reference, warp = MujocoBackend(model, num_envs=3), on_warp(model, 3)
+    for each in (warp, reference):
+        each.vary(torch.arange(3), changes)
+        begin(each)
+        drive(each, 20)
+    assert_close(warp, reference)
+    for name in ("body_mass", "geom_size", "geom_friction", "geom_rgba", "geom_priority", "body_subtreemass"):
+        np.testing.assert_allclose(warp.model_field(name), reference.model_field(name), rtol=1e-6, err_msg=name)
+    warp.vary(torch.tensor([1]), [[]])
+    np.testing.assert_allclose(warp.model_field("body_mass")[1], model.body_mass, rtol=1e-6)
+
+
+def test_worlds_that_want_different_values_of_what_they_share_are_refused(model):
+    warp = on_warp(model, 2)
+    with pytest.raises(EnvironmentBuildError, match="one 'geom_priority' for all worlds"):
+        warp.vary(
+            torch.arange(2), [slippery(model, "object/body", 0.3), resized(model, "object/body", mass=1.0, scale=1)]
+        )
+
+
+def test_a_renderer_is_shown_the_world_as_it_is(model, backend):
+    drive(backend, 3)
+    shown_model, data = backend.visible_world(2)
+    assert shown_model is model
+    np.testing.assert_allclose(data.xpos, backend.xpos[2], atol=POSITION_TOLERANCE)
+
+
+def test_a_scene_that_warp_cannot_simulate_is_an_error_with_a_way_out(model, monkeypatch):
+    def refuse(*_) -> None:
+        raise NotImplementedError("no such integrator")
+
+    monkeypatch.setattr(warp_backend.mujoco_warp, "put_model", refuse)
+    with pytest.raises(EnvironmentBuildError, match="no such integrator; use backend 'mujoco'"):
+        on_warp(model, 1)
+
+
+def test_a_reset_makes_room_too(model, backend):
+    narrow = WarpBackend(model, num_envs=3, device=CPU, sizes=BufferSizes(contacts=1, constraints=2))
+    touching = [StartState(joint_positions={"object/free": (0.5, 0.0, 0.02, 1, 0, 0, 0)})] * 3
+    for each in (narrow, backend):
+        each.reset(torch.arange(3), touching)
+    assert narrow.sizes.contacts > 1
+    assert torch.equal(narrow.sensordata, backend.sensordata)

@@ -1,0 +1,71 @@
+"""MuJoCo-Warp on a GPU, held to itself and to MuJoCo. Written where there was none; `make gpu-check` runs it."""
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.sim.mujoco.backend import MujocoBackend
+from isaaclab_arena.sim.scene.scene import compose_scene
+from isaaclab_arena.sim.warp.backend import WarpBackend
+from isaaclab_arena.sim.warp.batch_cameras import BatchCameras
+from isaaclab_arena.sim.warp.cameras import Camera, RayTracers
+from tests.sim.arm_and_cube import PARTS
+from tests.sim.warp.test_backend import assert_close, begin, drive
+from tests.sim.warp.test_batch_cameras import CLOSE, SAME_PIXELS
+
+pytestmark = pytest.mark.gpu
+GPU = torch.device("cuda:0")
+NUM_ENVS = 64
+
+
+@pytest.fixture(scope="module")
+def model():
+    return compose_scene("scenes/table.xml", PARTS)
+
+
+class _OnHost:
+    """A backend's tensors as they are on the CPU."""
+
+    def __init__(self, backend: WarpBackend) -> None:
+        for name in ("qpos", "qvel", "xpos", "xquat", "site_xpos"):
+            setattr(self, name, getattr(backend, name).cpu())
+
+
+def driven(model, **options) -> WarpBackend:
+    backend = WarpBackend(model, num_envs=NUM_ENVS, device=GPU, **options)
+    begin(backend)
+    drive(backend, 20)
+    return backend
+
+
+def test_it_agrees_with_mujoco_with_and_without_a_graph(model):
+    reference = begin(MujocoBackend(model, num_envs=NUM_ENVS))
+    drive(reference, 20)
+    # The first step of a kind is launched, those after it are replayed.
+    assert_close(_OnHost(driven(model)), reference)  # type: ignore[arg-type]
+
+
+def test_with_determinism_the_same_run_gives_the_same_bits(model):
+    first, second = (driven(model, deterministic=True) for _ in range(2))
+    assert torch.equal(first.qpos, second.qpos)
+    assert torch.equal(first.qvel, second.qvel)
+
+
+def test_pictures_are_those_of_the_cpu_and_stay_on_the_gpu(model):
+    backend = driven(model)
+    cameras = [Camera(name=model.camera(index).name, width=64, height=48) for index in range(model.ncam)]
+    together = BatchCameras(backend, cameras).render()
+    alone = RayTracers(model, cameras).render([3], backend.visible_world)[3]
+    for camera in cameras:
+        assert together[camera.name].device == GPU
+        shown = together[camera.name][3].cpu().numpy().astype(int)
+        assert (np.abs(shown - alone[camera.name].rgb) <= CLOSE).all(axis=-1).mean() > SAME_PIXELS
+
+
+def test_a_backend_leaves_other_gpus_alone(model):
+    if torch.cuda.device_count() == 1:
+        pytest.skip("needs two GPUs")
+    torch.cuda.set_device(1)
+    before = torch.cuda.mem_get_info(0)[0]
+    WarpBackend(model, num_envs=NUM_ENVS, device=torch.device("cuda:1"))
+    assert torch.cuda.mem_get_info(0)[0] == before

@@ -1,0 +1,92 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from isaaclab_arena.errors import EnvironmentBuildError
+from isaaclab_arena.sim.warp.kernel_times import KernelTimes
+from isaaclab_arena.sim.warp.kernels import check_same_gpu, one_compiler_at_a_time, stderr_without, warp_device
+
+GPU = torch.device("cuda:1")
+
+
+def test_the_cpu_is_the_cpu():
+    assert warp_device(torch.device("cpu")).is_cpu
+
+
+def test_torch_and_warp_have_to_mean_the_same_gpu():
+    check_same_gpu(GPU, "00000000:3b:00", "00000000:3B:00")
+    with pytest.raises(
+        EnvironmentBuildError, match="torch's cuda:1 is the GPU at PCI 00000000:3B:00, and Warp's the one"
+    ):
+        check_same_gpu(GPU, "00000000:3B:00", "00000000:18:00")
+
+
+def test_who_compiles_may_ask_to_compile_once_more():
+    with one_compiler_at_a_time(), one_compiler_at_a_time():
+        pass
+    with one_compiler_at_a_time():
+        pass
+
+
+def test_one_line_of_native_code_is_left_out_and_no_other(capfd):
+    with stderr_without(b"no driver"):
+        os.write(2, b"before\nWarning: there is no driver here\nafter\n")
+    os.write(2, b"later\n")
+    assert capfd.readouterr().err == "before\nafter\nlater\n"
+
+
+def test_what_native_code_says_before_it_raises_is_shown(capfd):
+    def fail() -> None:
+        with stderr_without(b"no driver"):
+            os.write(2, b"this is why\n")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert capfd.readouterr().err == "this is why\n"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a driver")
+def test_starting_warp_without_a_gpu_says_nothing():
+    code = "import torch; from isaaclab_arena.sim.warp.kernels import warp_device; warp_device(torch.device('cpu'))"
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (finished.stdout, finished.stderr) == ("", "")
+
+
+def times_of(cache: Path, *names: str) -> list[KernelTimes]:
+    """Return what processes that need the same kernel at the same time spend on it, whoever compiles first."""
+    folder = cache.parent / "-".join(names)
+    folder.mkdir()
+    command = [sys.executable, "-m", "tests.sim.warp.compiling", str(folder)]
+    environ = {**os.environ, "WARP_CACHE_PATH": str(cache)}
+    processes = [
+        subprocess.Popen([*command, name, str(len(names))], env=environ, stdout=subprocess.PIPE, text=True)
+        for name in names
+    ]
+    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    times = [KernelTimes(**json.loads(output.splitlines()[-1])) for output in outputs]
+    return sorted(times, key=lambda each: each.compile_s, reverse=True)
+
+
+@pytest.mark.slow
+def test_of_two_processes_one_compiles_while_the_other_waits_and_the_next_run_finds_what_it_needs(tmp_path):
+    compiler, waiter = times_of(tmp_path / "cache", "one", "other")
+    assert compiler.compile_s > 0
+    assert compiler.wait_s == compiler.load_s == 0
+    assert waiter.compile_s == 0
+    assert waiter.load_s > 0
+    assert waiter.wait_s > 0
+    (later,) = times_of(tmp_path / "cache", "later")
+    assert later.compile_s == later.wait_s == 0
+    assert 0 < later.load_s < compiler.compile_s
+
+
+@pytest.mark.gpu
+def test_torch_and_warp_mean_the_same_gpu_here():
+    for index in range(torch.cuda.device_count()):
+        assert warp_device(torch.device("cuda", index)).ordinal == index

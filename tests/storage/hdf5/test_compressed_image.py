@@ -1,0 +1,12 @@
+import pytest
+
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.storage.hdf5 import compressed_image
+from isaaclab_arena.storage.recorded_episode import Compression
+
+
+def test_zstd_without_its_package_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(compressed_image.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"isaaclab-arena-mujoco\[zstd\]"):
+        compressed_image.check_compression(Compression.ZSTD)
+    compressed_image.check_compression(Compression.GZIP)

@@ -1,0 +1,59 @@
+"""What a recording declares is held against what its file has room for."""
+
+import h5py
+import numpy as np
+import pytest
+
+from isaaclab_arena.errors import StorageError
+from isaaclab_arena.storage.hdf5.episodes import read_actions, read_episode
+from isaaclab_arena.storage.hdf5.reading_budget import MIN_MEMBER_BYTES, ReadingBudget, check_array
+from tests.outsiders import hostile_recordings as hostile
+
+REFUSED = {
+    hostile.huge: "declares 8,000,000,000,000 bytes, of which 0 are stored",
+    hostile.huge_in_chunks: "declares 80,000,000,000 bytes, of which 0 are stored",
+    hostile.huge_and_compressed: "declares 80,000,000,000 bytes",
+    hostile.never_written: "declares 240 bytes, of which 0 are stored",
+    hostile.giant_chunk: "declares 3,200,000,000 bytes",
+    hostile.bomb: "declares 4,294,967,296 bytes",
+    hostile.chunk_that_swells: "holds a chunk that unpacks into more than a chunk",
+    hostile.null: "has no shape and holds nothing",
+    hostile.of_type("g"): "only numbers are read, of up to 8 bytes",
+    hostile.scalar: r"has shape \(\), not \(num_samples, action_dim\)",
+}
+
+
+@pytest.mark.parametrize(("create", "words"), REFUSED.items(), ids=REFUSED.values())
+def test_an_array_that_declares_more_than_is_stored_is_refused_by_what_it_declares(tmp_path, create, words):
+    path = tmp_path / "e000000.h5"
+    with h5py.File(path, "w") as file:
+        create(file.create_group("data/demo_0"), "actions")
+    with pytest.raises(StorageError, match=words):
+        read_actions(path, 0)
+
+
+def test_black_pictures_are_read_however_well_they_compress(tmp_path):
+    path = tmp_path / "e000000.h5"
+    with h5py.File(path, "w") as file:
+        pictures = np.zeros((200, 64, 64, 3), np.uint8)
+        file.create_group("data/demo_0").create_dataset(
+            "black", data=pictures, compression="gzip", chunks=pictures.shape
+        )
+    assert read_episode(path, 0).arrays["black"].shape == (200, 64, 64, 3)
+
+
+def test_no_more_members_are_looked_at_than_a_file_has_room_for():
+    budget = ReadingBudget(10 * MIN_MEMBER_BYTES)
+    budget.spend_members(10, "here")
+    with pytest.raises(StorageError, match="here declares more than its file has room for: its groups hold each other"):
+        budget.spend_members(1, "here")
+
+
+def test_an_array_is_paid_for_once_and_not_for_every_name(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        dataset = file.create_dataset("a", data=np.zeros(100, np.float32)).id
+        assert check_array(dataset, "a") == (400, False)
+        budget = ReadingBudget(401)
+        budget.spend_array(dataset, "a")
+        with pytest.raises(StorageError, match="arrays share what they hold"):
+            budget.spend_array(dataset, "b")

@@ -1,0 +1,153 @@
+"""Folders of runs as a crash may leave them: parts with and without commit lines, datasets, reports."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
+from isaaclab_arena.storage.hdf5 import episodes as hdf5
+from isaaclab_arena.storage.hdf5.consolidation import consolidate
+from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE, episode_file_name, job_directory
+from isaaclab_arena.storage.recorded_episode import checksum
+from isaaclab_arena.storage.recorded_line import attributes_of
+from isaaclab_arena.storage.recovery.recovery import Recovery, recover_run
+from isaaclab_arena.storage.run.attempts import Attempt, JobWork, write_attempt
+from isaaclab_arena.storage.run.commits import CommitContext, CommitRow, CommitWriter, commit_row, read_commits
+from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, write_job_report
+from isaaclab_arena.storage.run.run_plan import Machine, PlannedJob, RunPlan
+from tests.storage.recordings import recorded
+
+CONFIG_HASH = "right"
+
+
+def planned(name: str = "lift", *, num_episodes: int | None = 4, **changes) -> PlannedJob:
+    values = {"index": 0, "name": name, "environment": "lift", "policy_type": "scripted", "seed": 3, "num_envs": 2}
+    return PlannedJob(**{**values, "rank": 0, "num_episodes": num_episodes, **changes})
+
+
+def plan(*jobs: PlannedJob) -> RunPlan:
+    return RunPlan(
+        run_id="run",
+        created_at="",
+        config_hash=CONFIG_HASH,
+        source_file=None,
+        command_line=(),
+        world_size=1,
+        versions={},
+        git_revision=None,
+        machine=Machine(host="", cpu="", cores=1, platform=""),
+        devices=("cpu",),
+        jobs=jobs or (planned(),),
+    )
+
+
+def recover(output: Path, *jobs: PlannedJob, retry_errors: bool = False, attempt: int = 2) -> Recovery:
+    return recover_run(output, plan(*jobs), retry_errors=retry_errors, attempt=attempt)
+
+
+def begin_attempt(output: Path, number: int, recovery: Recovery, *, retry_errors: bool = False) -> None:
+    """Write the attempt that is to run what a recovery has left to do."""
+    attempt = Attempt(
+        number=number,
+        run_id="run",
+        started_at="",
+        command_line=(),
+        assignment="round_robin",
+        world_size=1,
+        devices=("cpu",),
+        versions={},
+        git_revision=None,
+        machine=Machine(host="", cpu="", cores=1, platform=""),
+        jobs=tuple(JobWork(job=job.name, finished=job.finished) for job in recovery.jobs if job.to_run),
+        retry_errors=retry_errors,
+    )
+    write_attempt(output, attempt)
+
+
+class JobOnDisk:
+    """Writes what ranks write into the folder of one job."""
+
+    def __init__(self, output: Path, name: str = "lift", *, dataset: str | None = None) -> None:
+        self.name = name
+        self.directory = job_directory(output, name)
+        self.dataset = self.directory / (dataset or f"dataset_{name}.hdf5")
+
+    def part(self, index: int) -> Path:
+        return self.directory / "episodes" / episode_file_name(index)
+
+    def row(self, index: int, *, length: int = 5, outcome: Outcome = Outcome.SUCCESS, **changes) -> CommitRow:
+        """Return the line of an episode whose arrays are those of `write_part`."""
+        record = EpisodeRecord(
+            episode=Episode(job=self.name, episode_index=index, seed=3),
+            env_id=0,
+            outcome=outcome,
+            success=None if outcome is Outcome.ERROR else outcome is Outcome.SUCCESS,
+            length=length,
+            episode_return=1.5,
+            termination="terminated",
+            conditions={},
+            language_instruction="lift",
+        )
+        context = CommitContext(
+            rank=0,
+            episode_in_env=0,
+            timestamp="",
+            wall_s=0.5,
+            dataset_file=self.dataset.name,
+            episode_file=f"episodes/{episode_file_name(index)}",
+            checksum=checksum(recorded(index, length=length).arrays),
+        )
+        return dataclasses.replace(commit_row(record, context), **changes)
+
+    def write_part(self, row: CommitRow, *, config_hash: str = CONFIG_HASH, **attributes) -> Path:
+        """Write an episode's file as the recorder does, just before it commits the episode."""
+        index = row.episode_index
+        values = {
+            **attributes_of(row),
+            "provenance": json.dumps({"config_hash": config_hash}),
+            COMMIT_ATTRIBUTE: json_line(row),
+            **attributes,
+        }
+        path = self.part(index)
+        hdf5.write_episode(path, dataclasses.replace(recorded(index, length=row.episode_length), attributes=values))
+        return path
+
+    def commit(self, *rows: CommitRow, rank: int = 0) -> Path:
+        writer = CommitWriter(self.directory, rank)
+        for row in rows:
+            writer.write(row)
+        writer.close()
+        return writer.path
+
+    def finish(self, *indices: int, **changes) -> list[CommitRow]:
+        """Record and commit episodes."""
+        rows = [self.row(index, **changes) for index in indices]
+        for row in rows:
+            self.write_part(row)
+        self.commit(*rows)
+        return rows
+
+    def consolidate(self) -> None:
+        folder = self.directory / "episodes"
+        consolidate(sorted(folder.glob("*.h5")), self.dataset)
+        folder.rmdir()
+
+    def report(self, status: ReportedStatus = ReportedStatus.COMPLETED, **changes) -> Path:
+        values = {"job": self.name, "rank": 0, "device": "cpu", "started_at": "", "ended_at": "", "wall_s": 1.0}
+        return write_job_report(self.directory, JobReport(**{**values, "status": status, **changes}))
+
+    def committed(self) -> dict[int, CommitRow]:
+        return {row.episode_index: row for row in read_commits(self.directory, self.name).rows}
+
+    def recorded(self) -> dict[str, list[int]]:
+        """Return the intact episodes of each dataset and part, by file name."""
+        found = {}
+        for path in sorted([*self.directory.glob("*.hdf5"), *self.directory.glob("episodes/*")]):
+            found[path.name] = hdf5.list_episodes(path)
+            hdf5.verify_episodes(path, found[path.name])
+        return found
+
+    def set_aside(self) -> set[str]:
+        folder = self.directory / "set_aside"
+        return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}

@@ -1,0 +1,93 @@
+"""On a GPU training learns what it learns on the CPU, to the last weight, as both are computed by the CPU here."""
+
+import pytest
+import torch
+
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.training.checkpoints.checkpoints import packed, unpacked
+from isaaclab_arena.training.learner.agent import learned_state
+from isaaclab_arena.training.learner.learner import Iteration, Learner
+from isaaclab_arena.training.learner.synchrony import named_digests
+from isaaclab_arena.training.settings.documents import (
+    default_document,
+    merged,
+    overrides_document,
+    read_training,
+    task_document,
+)
+from tests.pretend_backend import simulate_there
+from tests.pretend_gpu import GPU, PretendGpu
+from tests.training.learner.test_learner import GRPO, RECURRENT
+from tests.training.learning import SMALL
+
+TASKS = ("cartpole", "reach", "track_motion")
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+
+@pytest.fixture(autouse=True)
+def _physics_on_the_gpu(gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate_there(monkeypatch)
+    autocast = torch.amp.autocast
+    # rsl_rl asks for mixed precision, which is off, and torch knows none on the pretended device.
+    monkeypatch.setattr(torch.amp, "autocast", lambda device_type, **options: autocast("cpu", **options))
+
+
+def learner(*words: str, task: str = "cartpole", backend: str = "warp") -> Learner:
+    """Return a learner whose rows and networks are on the GPU, or both on the CPU with the backend ``mujoco``."""
+    base = merged(default_document(), task_document(task), {**SMALL, "environment": task})
+    words = (f"env.backend={backend}", "num_envs=4", "agent.num_steps_per_env=4", *words)
+    config = read_training(merged(base, overrides_document(words, base)), task=task, source="test")
+    context = DistributedContext() if backend == "mujoco" else DistributedContext(device=GPU)
+    return Learner(config, context, num_threads=1)
+
+
+def digests(trained: Learner) -> dict[str, int]:
+    return named_digests(learned_state(trained.algorithm))
+
+
+def assert_learned_the_same(told: Iteration, expected: Iteration) -> None:
+    assert told.losses == expected.losses
+    assert told.action_std == expected.action_std
+    assert str(told.episodes) == str(expected.episodes)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_is_learned_on_a_gpu_as_on_the_cpu(task):
+    here, there = learner(task=task, backend="mujoco"), learner(task=task)
+    assert there.environment.get_observations().device == GPU
+    torch.manual_seed(0)
+    expected = here.iterate()
+    torch.manual_seed(0)
+    assert_learned_the_same(there.iterate(), expected)
+    assert digests(there) == digests(here)
+
+
+@pytest.mark.parametrize("words", [(), GRPO, RECURRENT], ids=["ppo", "grpo", "recurrent"])
+def test_training_on_a_gpu_is_taken_up_again_as_if_nothing_had_happened(words):
+    first, again = learner(*words), learner(*words)
+    first.iterate()
+    learned = unpacked(packed({**first.algorithm.save(), "iter": first.iterations}))
+    assert again.load(learned, unpacked(packed(first.rank_state())))
+    state = torch.get_rng_state()
+    expected = first.iterate()
+    torch.set_rng_state(state)
+    assert_learned_the_same(again.iterate(), expected)
+    assert digests(again) == digests(first)
+
+
+def test_rows_begin_in_the_middle_there_too():
+    there = learner("agent.init_at_random_ep_len=true")
+    there.iterate()
+    assert there.environment.episode_length_buf.device == GPU
+
+
+@pytest.mark.parametrize("num_mini_batches", [1, 4])
+def test_grpo_reads_its_losses_back_once_an_iteration_however_many_mini_batches_it_learns_from(gpu, num_mini_batches):
+    there = learner(*GRPO, "agent.algorithm.kl_coef=0.1", f"agent.algorithm.num_mini_batches={num_mini_batches}")
+    there._collect()
+    gpu.waits.clear()
+    there.algorithm.update()
+    # Numbers that go to the GPU, such as the normaliser's count of samples, wait for nothing that was computed there.
+    reads = [wait.what for wait in gpu.waits if not wait.what.endswith("to the GPU")]
+    assert reads == ["tolist"], "the CPU waits where the losses are told, and nowhere else"

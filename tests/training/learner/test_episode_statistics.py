@@ -1,0 +1,86 @@
+import math
+
+import pytest
+import torch
+
+from isaaclab_arena.interfaces.environment import Step
+from isaaclab_arena.training.learner.episode_statistics import EpisodeCounter
+
+NOBODY = torch.zeros(3, dtype=torch.bool)
+
+
+def mask(*rows: int) -> torch.Tensor:
+    marked = NOBODY.clone()
+    marked[list(rows)] = True
+    return marked
+
+
+def step(
+    reward: float = 1.0,
+    *,
+    terminated: torch.Tensor = NOBODY,
+    success: torch.Tensor | None = NOBODY,
+    diverged: torch.Tensor = NOBODY,
+    metric: float = 0.0,
+) -> Step:
+    return Step(
+        observation={},
+        reward=torch.full((3,), reward),
+        terminated=terminated,
+        truncated=NOBODY,
+        success=success,
+        diverged=diverged,
+        metrics={"distance_m": torch.full((3,), metric)},
+    )
+
+
+@pytest.fixture
+def counter() -> EpisodeCounter:
+    return EpisodeCounter(num_envs=3, metrics=("distance_m",), device=torch.device("cpu"))
+
+
+def test_an_episode_counts_with_the_whole_of_its_rewards_and_steps(counter):
+    counter.add(step(1.0), NOBODY, NOBODY)
+    counter.add(step(2.0, terminated=mask(0), success=mask(0), metric=0.5), mask(0), NOBODY)
+    counter.add(step(4.0, terminated=mask(0, 1)), mask(0, 1), NOBODY)
+    told = counter.take()
+    assert told.num_episodes == 3
+    assert told.mean_return == pytest.approx((3 + 4 + 7) / 3)
+    assert told.mean_length == pytest.approx((2 + 1 + 3) / 3)
+    assert told.success_rate == pytest.approx(1 / 3)
+    assert told.lost_rate == pytest.approx(2 / 3)
+    assert told.metrics == {"distance_m": pytest.approx(0.5 / 3)}
+
+
+def test_what_was_taken_does_not_count_again(counter):
+    counter.add(step(terminated=mask(0)), mask(0), NOBODY)
+    assert counter.take().num_episodes == 1
+    none = counter.take()
+    assert none.num_episodes == 0
+    assert math.isnan(none.mean_return)
+
+
+def test_a_row_that_was_stopped_in_the_middle_begins_from_nothing_and_counts_for_nothing(counter):
+    counter.add(step(5.0), NOBODY, mask(2))
+    counter.add(step(1.0, terminated=mask(2)), mask(2), NOBODY)
+    told = counter.take()
+    assert (told.num_episodes, told.mean_return, told.mean_length) == (1, 1.0, 1.0)
+
+
+def test_success_that_is_not_measured_is_no_failure(counter):
+    counter.add(step(terminated=mask(0), success=None), mask(0), NOBODY)
+    assert math.isnan(counter.take().success_rate)
+
+
+def test_a_row_that_broke_down_is_lost_and_its_numbers_spoil_nothing(counter):
+    counter.add(step(math.nan, diverged=mask(1), metric=math.nan), mask(1), NOBODY)
+    told = counter.take()
+    assert (told.lost_rate, told.mean_return, told.success_rate) == (1.0, 0.0, 0.0)
+    counter.add(step(terminated=mask(0), diverged=mask(1), metric=2.0), mask(0, 1), NOBODY)
+    assert counter.take().metrics["distance_m"] == 2.0
+
+
+def test_a_row_that_broke_down_has_not_succeeded_whatever_its_task_says(counter):
+    counter.add(step(success=mask(0, 1), diverged=mask(0), terminated=mask(1)), mask(0, 1), NOBODY)
+    told = counter.take()
+    assert (told.num_episodes, told.success_rate, told.lost_rate) == (2, 0.5, 0.5)

@@ -1,0 +1,143 @@
+import math
+
+import pytest
+import torch
+
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.training.checkpoints.checkpoints import packed, unpacked
+from isaaclab_arena.training.learner.agent import learned_state
+from isaaclab_arena.training.learner.learner import DivergedError, Learner
+from isaaclab_arena.training.learner.synchrony import named_digests
+from tests.training.learning import small_learner
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+GRPO = ("agent.algorithm.class_name=GRPO", "agent.algorithm.group_size=4")
+RECURRENT = (
+    *(
+        f"agent.{role}.{word}"
+        for role in ("actor", "critic")
+        for word in ("class_name=RNNModel", "hidden_dims=[16]", "rnn_type=lstm", "rnn_hidden_dim=8", "rnn_num_layers=1")
+    ),
+    "agent.actor.distribution_cfg.class_name=GaussianDistribution",
+)
+
+
+def digests(learner: Learner) -> dict[str, int]:
+    return named_digests(learned_state(learner.algorithm))
+
+
+def saved(learner: Learner) -> tuple[dict, dict]:
+    learned = {**learner.algorithm.save(), "iter": learner.iterations}
+    return unpacked(packed(learned)), unpacked(packed(learner.rank_state()))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [(), GRPO, RECURRENT, ("agent.algorithm.schedule=linear",)],
+    ids=["ppo", "grpo", "recurrent", "linear"],
+)
+def test_training_that_is_taken_up_again_gives_the_bits_of_an_undisturbed_one(words):
+    words = (*words, "agent.max_iterations=10")
+    undisturbed = small_learner(*words)
+    told = [undisturbed.iterate() for _ in range(6)]
+    interrupted = small_learner(*words)
+    for _ in range(3):
+        interrupted.iterate()
+    learned, state = saved(interrupted)
+    torch.randn(17)
+    resumed = small_learner(*words)
+    assert resumed.load(learned, state)
+    told_later = [resumed.iterate() for _ in range(3)]
+    assert digests(resumed) == digests(undisturbed)
+    assert [each.episodes for each in told_later] == [each.episodes for each in told[3:]] or words == GRPO
+
+
+def test_curiosity_is_an_option_of_rsl_rl_that_works():
+    words = ("{weight: 1.0, num_outputs: 4, predictor_hidden_dims: [8], target_hidden_dims: [8]}",)
+    learner = small_learner(f"agent.algorithm.rnd_cfg={words[0]}", "agent.obs_groups.rnd_state=[policy]")
+    assert "rnd" in learner.iterate().losses
+
+
+def test_without_its_state_a_rank_goes_on_with_new_episodes():
+    first = small_learner()
+    first.iterate()
+    learned, _ = saved(first)
+    second = small_learner()
+    assert not second.load(learned, None)
+    assert second.iterations == 1
+    assert digests(second) == digests(first)
+    second.iterate()
+
+
+@pytest.mark.parametrize("words", [(), RECURRENT], ids=["ppo", "recurrent"])
+def test_another_number_of_rows_goes_on_with_new_episodes(words):
+    first = small_learner(*words)
+    first.iterate()
+    learned, state = saved(first)
+    second = small_learner("num_envs=16", *words)
+    assert not second.load(learned, state)
+    assert second.iterate().env_steps == 16 * 16
+
+
+def test_another_learning_rate_holds_from_where_training_goes_on():
+    words = ("agent.algorithm.schedule=fixed", "agent.algorithm.learning_rate=0.001")
+    first = small_learner(*words)
+    first.iterate()
+    learned, state = saved(first)
+    config = {"agent": {"algorithm": {"learning_rate": 0.001}}}
+    learned["infos"] = {"isaaclab_arena": {"config": config}}
+    second = small_learner(*words[:1], "agent.algorithm.learning_rate=0.0001")
+    second.load(learned, state)
+    assert second.iterate().learning_rate == 0.0001
+
+
+@pytest.mark.parametrize("word", ["agent.actor.hidden_dims=[8]", "agent.algorithm.class_name=GRPO"])
+def test_a_checkpoint_of_other_networks_is_refused_in_a_sentence(word):
+    first = small_learner()
+    first.iterate()
+    learned, state = saved(first)
+    with pytest.raises(ConfigError, match="the checkpoint is of another algorithm or other networks"):
+        small_learner(word).load(learned, state)
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_one_does_not():
+    found = []
+    for words in ((), (), ("agent.seed=43",)):
+        learner = small_learner(*words)
+        learner.iterate()
+        found.append(digests(learner))
+    assert found[0] == found[1]
+    assert found[0] != found[2]
+
+
+def test_ppo_learns_to_balance_a_pole():
+    learner = small_learner("num_envs=32", "agent.algorithm.learning_rate=3e-3")
+    lengths = [learner.iterate().episodes.mean_length for _ in range(20)]
+    first = next(length for length in lengths if not math.isnan(length))
+    assert max(lengths[-3:]) > 2 * first
+
+
+def test_grpo_learns_to_balance_a_pole():
+    words = ("num_envs=32", "agent.num_steps_per_env=64", "agent.algorithm.learning_rate=3e-3")
+    learner = small_learner(*GRPO, *words, "agent.algorithm.kl_coef=0.001")
+    falls = []
+    for _ in range(20):
+        learner.iterate()
+        falls.append(int(learner.algorithm.storage.dones.sum()))
+    assert sum(falls[-3:]) < sum(falls[:3]) / 2
+
+
+def test_the_learning_rate_falls_over_iterations_whatever_the_number_of_ranks():
+    learner = small_learner("agent.algorithm.schedule=linear", "agent.max_iterations=4", "agent.learning_rate=0.001")
+    rates = [learner.iterate().learning_rate for _ in range(4)]
+    assert rates == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4])
+
+
+def test_numbers_that_are_none_end_training_with_a_way_out():
+    learner = small_learner()
+    learner.iterate()
+    with torch.no_grad():
+        next(learner.algorithm.actor.parameters()).fill_(torch.nan)
+    with pytest.raises(DivergedError, match=r"iteration 1: .* --resume and a smaller agent.learning_rate"):
+        learner.iterate()
