@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
-.PHONY: help install eval test test-slow test-gpu gpu-check mutants check format bench clean
+.PHONY: help install eval test test-slow test-gpu gpu-check mutants check format floors bench clean
 
 install: $(INSTALLED)
 	@echo "Installed in $(VENV). Next: make eval, which runs nine jobs in twenty seconds and shows their table;"
@@ -19,6 +19,7 @@ help:
 	@echo "make test-gpu   run the tests that need a CUDA device"
 	@echo "make gpu-check  check and measure what needs a GPU, or say that there is none"
 	@echo "make mutants    put small faults into a copy of the code, and say which of them the tests notice; half an hour"
+	@echo "make floors     write the floors of the house into the documents, from the import contracts"
 	@echo "make check      ruff, pyright and import-linter"
 	@echo "make bench      throughput, recording, ranks, training, occupancy, merging, memory, GR00T, pipeline; about an hour"
 
@@ -51,6 +52,9 @@ gpu-check: $(INSTALLED)
 # OPTIONS="--area storage", "--file grpo", "--processes 4" or "--sample 20" try fewer, or more at a time.
 mutants: $(INSTALLED)
 	$(BIN)/python -m tests.mutants $(OPTIONS)
+
+floors: $(INSTALLED)
+	$(BIN)/python -m tests.documentation.floors
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .

@@ -1,0 +1,87 @@
+"""The floors of the house as text, written from the import contracts in pyproject.toml into the documents.
+
+`python -m tests.documentation.floors` writes them; a test holds that the documents have what it would write.
+"""
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = {"README.md": ("isaaclab_arena",), "docs/architecture.md": None}
+_BLOCK = re.compile(r"(<!-- floors -->\n).*?(<!-- end of floors -->)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Room:
+    """A room, or a file that stands on a floor by itself.
+
+    Attributes:
+        floor: Counted from the ground, 0.
+        name: Without the package that holds it.
+        purpose: First sentence of its docstring.
+    """
+
+    floor: int
+    name: str
+    purpose: str
+
+
+def floors_of_package(package: str) -> list[Room]:
+    """Return the rooms of a package from the top floor down, as its import contract orders them."""
+    layers = _contracts()[package]
+    return [
+        Room(floor=len(layers) - 1 - depth, name=name, purpose=_purpose(package, name))
+        for depth, layer in enumerate(layers)
+        for name in re.split(r"\s*[|:]\s*", layer)
+    ]
+
+
+def floors_text(packages: tuple[str, ...] | None) -> str:
+    """Return what stands between the marks of a document, for some packages or, with None, for all."""
+    chosen = packages or tuple(_contracts())
+    return "\n".join(line for package in chosen for line in _lines(package, with_title=packages is None))
+
+
+def with_floors(text: str, packages: tuple[str, ...] | None) -> str:
+    """Return a document with its floors as they are now."""
+    return _BLOCK.sub(lambda block: f"{block[1]}{floors_text(packages)}\n{block[2]}", text)
+
+
+def _lines(package: str, *, with_title: bool) -> Iterator[str]:
+    rooms = floors_of_package(package)
+    width = max(len(room.name) for room in rooms)
+    if with_title:
+        yield f"`{package}`:\n"
+    yield "```text"
+    floor = None
+    for room in rooms:
+        number = "" if room.floor == floor else str(room.floor)
+        yield f"{number:>2}  {room.name:<{width}}  {room.purpose}"
+        floor = room.floor
+    yield "```"
+    if with_title:
+        yield ""
+
+
+def _contracts() -> dict[str, list[str]]:
+    """Return the layers of every package that has a contract of its own, the whole house first."""
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    contracts = [contract for contract in tools["importlinter"]["contracts"] if contract["type"] == "layers"]
+    return {contract["containers"][0]: contract["layers"] for contract in contracts}
+
+
+def _purpose(package: str, name: str) -> str:
+    place = ROOT / Path(*package.split("."), name)
+    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    docstring = ast.get_docstring(ast.parse(file.read_text())) or ""
+    return docstring.split("\n\n")[0].replace("\n", " ").rstrip(".")
+
+
+if __name__ == "__main__":
+    for document, packages in DOCUMENTS.items():
+        path = ROOT / document
+        path.write_text(with_floors(path.read_text(), packages))
