@@ -36,7 +36,7 @@ ALL_ENVIRONMENTS = (
 CPU = torch.device("cpu")
 
 FLOOR_ENVIRONMENTS = ("cartpole", "velocity_go1", "walk_humanoid", "track_motion")
-"""Those of machines that are not arms on a table."""
+"""Those of robots that are not arms on a table."""
 
 IN_SOME_ACTION_MODE = (*((name, "joint_position") for name in ALL_ENVIRONMENTS), ("lift_object", "ee_delta"))
 """Every environment once, and the other action mode once, for tests that play whole episodes."""
@@ -54,7 +54,7 @@ def build(
 def build_on_the_floor(
     name: str, *, num_envs: int = 1, num_threads: int = 1, device: torch.device = CPU, **options: Any
 ) -> FloorEnvironment:
-    """Build a registered environment of a machine."""
+    """Build a registered environment of a robot."""
     builder = ENVIRONMENTS.get(name)
     config = builder.config_class(**options)
     return builder.build(config, num_envs=num_envs, device=device, num_threads=num_threads)

@@ -19,10 +19,10 @@ _INTEGRATION_STATE = "integration_state"
 
 
 class ArenaEnvironment(Environment):
-    """A batch of rows of one task. A subclass says what actions do, `_controls`, and may add to how episodes start.
+    """A batch of one task. A subclass says what actions do, `_controls`, and may add to how episodes start.
 
-    What it remembers of its rows are ordinary tensors without gradients, in whatever mode it is called: tensors made in
-    torch's inference mode could not be changed outside of it.
+    It remembers its env slots in ordinary tensors without gradients, in whatever mode it is called: tensors made in
+    torch's inference mode cannot be changed outside of it.
 
     Args:
         backend: The simulation; its model holds the task's parts and what moves.
@@ -88,7 +88,7 @@ class ArenaEnvironment(Environment):
         return self.task.instruction_for(conditions)
 
     def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
-        """Start new episodes in the named rows. Shape of ``env_ids``: (n,)."""
+        """Start new episodes in the named env slots. Shape of ``env_ids``: (n,)."""
         return self.restore(env_ids, conditions, [{}] * len(conditions))
 
     @torch.inference_mode(mode=False)
@@ -112,7 +112,7 @@ class ArenaEnvironment(Environment):
     @torch.inference_mode(mode=False)
     @torch.no_grad()
     def step(self, action: torch.Tensor) -> Step:
-        """Advance every running row by one control step. Shape of ``action``: (num_envs, action_dim)."""
+        """Advance every running env slot by one control step. Shape of ``action``: (num_envs, action_dim)."""
         running = self._running
         moved = running.nonzero()[:, 0]
         controls = self._controls(action.to(self.backend.device), running)
@@ -152,11 +152,11 @@ class ArenaEnvironment(Environment):
         return self._state.tree(parts)
 
     def episode_state(self, env_id: int) -> Mapping[str, np.ndarray]:
-        """Return the row's whole integration state, from which `Backend.set_integration_state` continues."""
+        """Return the env slot's whole integration state, from which `Backend.set_integration_state` continues."""
         return {_INTEGRATION_STATE: self.backend.integration_state(env_id)}
 
     def snapshot(self) -> Mapping[str, torch.Tensor] | None:
-        """Return what the future of all rows depends on; None with cameras, whose last pictures are not kept."""
+        """Return what the future of all env slots depends on; None with cameras, whose last pictures are not kept."""
         if self._cameras.enabled:
             return None
         kept = {name: tensor.clone() for name, tensor in self._memory().items()}
@@ -165,7 +165,7 @@ class ArenaEnvironment(Environment):
     @torch.inference_mode(mode=False)
     @torch.no_grad()
     def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor]) -> Observation:
-        """Put every row where it was; see `Environment.restore_snapshot`."""
+        """Put every env slot where it was; see `Environment.restore_snapshot`."""
         prefix = "backend."
         self.backend.restore_snapshot(
             {name.removeprefix(prefix): tensor for name, tensor in snapshot.items() if name.startswith(prefix)}
@@ -175,7 +175,7 @@ class ArenaEnvironment(Environment):
         return self._observation(torch.arange(self.num_envs, device=self.backend.device))
 
     def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """Return what cameras see of some rows now; see `Environment.film`."""
+        """Return what cameras see of some env slots now; see `Environment.film`."""
         return self._cameras.film(env_ids, cameras)
 
     @property
@@ -208,21 +208,21 @@ class ArenaEnvironment(Environment):
 
         Args:
             action: Shape: (num_envs, action_dim).
-            running: Rows that make the step; nothing may change for the others. Shape: (num_envs,), bool.
+            running: Env slots that make the step; nothing may change for the others. Shape: (num_envs,), bool.
 
         Returns:
             Shape: (num_envs, nu).
         """
 
     def _begin(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
-        """Get rows ready for new episodes before the backend resets them; nothing by default. Shape: (n,), int64."""
+        """Get env slots ready for new episodes before the backend resets them. Shape: (n,), int64."""
 
     def _start_state(self, conditions: Conditions) -> StartState:
-        """Return what one row starts from; by default what the task says."""
+        """Return what one env slot starts from; by default what the task says."""
         return self.task.start_state(conditions)
 
     def _observation(self, moved: torch.Tensor) -> Observation:
-        """Return what policies observe; ``moved`` are the rows that began or made a step. Shape: (n,), int64."""
+        """Return what policies observe; ``moved`` are the env slots that began or made a step. Shape: (n,), int64."""
         observation: Observation = {"policy": read_terms(self._terms, self.backend, self.device, self._origin())}
         if self._cameras.enabled:
             observation["camera_obs"] = self._cameras.observe(moved.tolist())

@@ -143,16 +143,16 @@ class TableEnvironmentBuilder:
         return catalogue(scene)
 
     def sample(self, config: Any) -> TableEnvironment:
-        """Return one row on the CPU; see `SampleBuilder`.
+        """Return a batch of one on the CPU; see `SampleBuilder`.
 
         Raises:
             EnvironmentBuildError: If the scene does not compile.
         """
         options = _camera_options(config)
         blind = replace(config, enable_cameras=False) if options.enable_cameras else config
-        row = self.build(on_the_cpu(blind), num_envs=1, device=torch.device("cpu"), num_threads=1)
-        row.announce_pictures(options)
-        return row
+        sample = self.build(on_the_cpu(blind), num_envs=1, device=torch.device("cpu"), num_threads=1)
+        sample.announce_pictures(options)
+        return sample
 
     def build(
         self,

@@ -137,7 +137,7 @@ class EnvironmentCameras:
         return spec
 
     def observe(self, env_ids: Sequence[int]) -> dict[str, torch.Tensor]:
-        """Render the named rows; return the pictures of all rows, those of the others being their last ones.
+        """Render the named env slots; return the pictures of all env slots, those of the others being their last ones.
 
         Shape of each: (num_envs, height, width, channels).
         """
@@ -146,10 +146,10 @@ class EnvironmentCameras:
         return {name: studio.pictures[name].to(self._device, copy=True) for name in self.spec()}
 
     def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return what cameras see of the named rows as they are now, whether or not policies see it.
+        """Return what cameras see of the named env slots as they are now, whether or not policies see it.
 
         Args:
-            env_ids: The rows.
+            env_ids: The env slots.
             cameras: Names out of ``filmable``.
 
         Returns:
@@ -198,7 +198,7 @@ class EnvironmentCameras:
 
 
 class _Studio(ABC):
-    """One renderer, and the last picture of every row.
+    """One renderer, and the last picture of every env slot.
 
     Attributes:
         pictures: Observation to the last pictures. Shape of each: (num_envs, height, width, channels).
@@ -226,7 +226,7 @@ class _Studio(ABC):
         shape = (backend.num_envs, height, width)
         self.pictures: dict[str, torch.Tensor] = {}
         for name in names:
-            # NumPy's zeros take no memory until they are written, and of many rows a few may be filmed.
+            # NumPy's zeros take no memory until they are written, and of many env slots a few may be filmed.
             colours = torch.from_numpy(np.zeros((*shape, 3), np.uint8))
             self.pictures[_rgb_term(name)] = colours.to(device)
             if depth:
@@ -237,14 +237,14 @@ class _Studio(ABC):
         self.render_s = 0.0
 
     def render(self, env_ids: Sequence[int]) -> None:
-        """Take new pictures of the named rows; a row whose physics broke down keeps its last ones."""
+        """Take new pictures of the named env slots; an env slot whose physics broke down keeps its last ones."""
         begin = time.perf_counter()
         self._render(env_ids)
         self.render_s += time.perf_counter() - begin
 
     @abstractmethod
     def _render(self, env_ids: Sequence[int]) -> None:
-        """Take new pictures of rows."""
+        """Take new pictures of env slots."""
 
 
 class _ThreadStudio(_Studio):
@@ -297,14 +297,14 @@ class _BatchStudio(_Studio):
         self.render_s = time.perf_counter() - begin
 
     def _render(self, env_ids: Sequence[int]) -> None:
-        rows = torch.tensor(list(env_ids), device=self._backend.device)
-        rows = rows[~self._backend.diverged[rows]]
-        if not len(rows):
+        slots = torch.tensor(list(env_ids), device=self._backend.device)
+        slots = slots[~self._backend.diverged[slots]]
+        if not len(slots):
             return
-        for camera, pictures in self._batch.render(rows).items():
+        for camera, pictures in self._batch.render(slots).items():
             name, _, kind = camera.partition(":")
             kept = self.pictures[_term(name, kind) if kind else _rgb_term(name)]
-            kept[rows.to(kept.device)] = pictures.to(kept.device)
+            kept[slots.to(kept.device)] = pictures.to(kept.device)
 
 
 def _term(camera: str, kind: str) -> str:

@@ -1,4 +1,4 @@
-"""How a registered environment of a machine on a floor is built."""
+"""How a registered environment of a robot on a floor is built."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -55,11 +55,11 @@ class FloorEnvironmentBuilder:
             success=described_success(task),
             episode_length=round(task.time_limit_s / task.control_dt),
             episode_s=task.time_limit_s,
-            embodiments=(task.machine.name,),
+            embodiments=(task.robot.name,),
         )
 
     def sample(self, config: Any) -> FloorEnvironment:
-        """Return one row on the CPU; see `SampleBuilder`.
+        """Return a batch of one on the CPU; see `SampleBuilder`.
 
         Raises:
             EnvironmentBuildError: If the scene does not compile.
@@ -102,10 +102,10 @@ class FloorEnvironmentBuilder:
 
 
 def _compile(task: FloorTask) -> mujoco.MjModel:
-    machine = task.machine
+    robot = task.robot
     try:
-        robot = ScenePart(prefix="robot", asset=machine.asset)
-        return compose_scene(FLOOR, (robot, *task.parts), task.contact_sensors, (machine.viewport,))
+        part = ScenePart(prefix="robot", asset=robot.asset)
+        return compose_scene(FLOOR, (part, *task.parts), task.contact_sensors, (robot.viewport,))
     except ValueError as error:
         raise EnvironmentBuildError(f"the scene of '{task.name}' does not compile: {error}") from error
 

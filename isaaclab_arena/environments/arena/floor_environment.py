@@ -1,4 +1,4 @@
-"""An environment in which a machine stands or moves on a floor."""
+"""An environment in which a robot stands or moves on a floor."""
 
 from collections.abc import Mapping
 
@@ -7,29 +7,29 @@ import torch
 from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
 from isaaclab_arena.environments.arena.cameras import EnvironmentCameras
 from isaaclab_arena.environments.arena.state import StateReader
+from isaaclab_arena.environments.mdp.floor_actions import FloorActions
 from isaaclab_arena.environments.mdp.floor_task import FloorTask
-from isaaclab_arena.environments.mdp.legged_actions import MachineActions
 from isaaclab_arena.environments.mdp.task import ArticulatedAsset
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.sim.backend import Backend, StartState
 
 
 class FloorEnvironment(ArenaEnvironment):
-    """A batch of rows of one task of a machine, in its default posture at the start unless the task says otherwise.
+    """A batch of env slots of one task of a robot, in its default posture at the start unless the task says otherwise.
 
     Args:
-        backend: The simulation; its model holds the machine.
-        task: What is to be done, by which machine.
+        backend: The simulation; its model holds the robot.
+        task: What is to be done, by which robot.
         cameras: What is rendered.
         device: Where observations live and actions are expected, whatever device the physics runs on.
     """
 
     def __init__(self, *, backend: Backend, task: FloorTask, cameras: EnvironmentCameras, device: torch.device) -> None:
-        machine = task.machine
+        robot = task.robot
         self._task = task
-        self.machine = machine
-        self._actions = MachineActions(machine, backend)
-        moved = ArticulatedAsset(root_body=machine.root_body, joints=machine.joints, free_joint=machine.free_joint)
+        self.robot = robot
+        self._actions = FloorActions(robot, backend)
+        moved = ArticulatedAsset(root_body=robot.root_body, joints=robot.joints, free_joint=robot.free_joint)
         super().__init__(
             backend=backend,
             task=task,
@@ -42,19 +42,19 @@ class FloorEnvironment(ArenaEnvironment):
         )
 
     def provenance(self) -> Mapping[str, str]:
-        """Return the model's hash, the engine and the machine."""
-        return {**super().provenance(), "embodiment": self.machine.name}
+        """Return the model's hash, the engine and the robot."""
+        return {**super().provenance(), "embodiment": self.robot.name}
 
     def _controls(self, action: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
         del running
         return self._actions.controls(self.backend, action, self._task.centre())
 
     def _start_state(self, conditions: Conditions) -> StartState:
-        machine, task = self.machine, self.task.start_state(conditions)
-        default = zip(machine.joints, machine.default_joint_position, strict=True)
+        robot, task = self.robot, self.task.start_state(conditions)
+        default = zip(robot.joints, robot.default_joint_position, strict=True)
         return StartState(
             joint_positions={**{joint: (value,) for joint, value in default}, **task.joint_positions},
             joint_velocities=task.joint_velocities,
-            controls={**dict(zip(machine.actuators, machine.default_control, strict=True)), **task.controls},
+            controls={**dict(zip(robot.actuators, robot.default_control, strict=True)), **task.controls},
             mocap_positions=task.mocap_positions,
         )

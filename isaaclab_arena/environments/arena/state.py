@@ -14,7 +14,7 @@ _Read: TypeAlias = Callable[[np.ndarray], dict[str, np.ndarray]]
 
 
 class StateReader:
-    """Reads positions and velocities of machines and loose things.
+    """Reads positions and velocities of robots and loose things.
 
     ``articulation/<name>/{joint_position,joint_velocity,root_pose,root_velocity}`` and
     ``rigid_object/<name>/{root_pose,root_velocity}``. Shapes: (n, ...), in the backend's precision.

@@ -24,7 +24,7 @@ START_NOISE_RAD = 0.02
 
 
 class TableEnvironment(ArenaEnvironment):
-    """A batch of rows of one task on the table.
+    """A batch of env slots of one task on the table.
 
     Args:
         backend: The simulation; its model holds the task's parts and the robot.
@@ -78,7 +78,7 @@ class TableEnvironment(ArenaEnvironment):
         return conditions if self._varied is None else self._varied.vary(conditions, episode)
 
     def snapshot(self) -> Mapping[str, torch.Tensor] | None:
-        """Return what the future of all rows depends on; None where worlds vary, as their models are not kept."""
+        """Return what the future of all env slots depends on; None where worlds vary, as their models are not kept."""
         return super().snapshot() if self._varied is None else None
 
     def provenance(self) -> Mapping[str, str]:

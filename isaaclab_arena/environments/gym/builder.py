@@ -13,11 +13,11 @@ import torch
 from isaaclab_arena.distributed.devices.devices import draw_on
 from isaaclab_arena.environments.gym.env_slots import (
     SOURCES,
-    LocalRows,
-    Rows,
-    RowSource,
+    EnvSlots,
+    LocalSlots,
+    SlotSource,
     WorkerOptions,
-    WorkerRows,
+    WorkerSlots,
     find_in_worker,
 )
 from isaaclab_arena.environments.gym.environment import GymEnvironment, GymTraits
@@ -45,7 +45,7 @@ class GymConfig:
         control_dt: Time between two control steps [s], where the environment does not say.
         seed_bits: Seeds are below two to this power; many environments take no more than 32 bits.
         seeded: Whether an environment that starts differently from the same seed is refused.
-        python: Interpreter in which the environment runs, a worker process per row; this process by default.
+        python: Interpreter in which the environment runs, a worker process per env slot; this process by default.
         environment_variables: What the workers have beside this process's variables.
         start_timeout_s: How long a worker may take to make or reset its environment [s].
         step_timeout_s: How long a worker may take for a step [s].
@@ -142,12 +142,12 @@ class GymBuilder:
         del num_threads
         # Before anything is imported that draws: workers, and what it is in this process, read it when they begin.
         draw_on(torch.device(device))
-        rows = self._rows(config, num_envs)
+        slots = self._slots(config, num_envs)
         try:
-            self._check_seeding(config, rows)
-            return GymEnvironment(rows, num_envs, self._traits(config, rows.description), torch.device(device))
+            self._check_seeding(config, slots)
+            return GymEnvironment(slots, num_envs, self._traits(config, slots.description), torch.device(device))
         except ArenaError:
-            rows.close()
+            slots.close()
             raise
 
     def _unfindable(self, config: GymConfig) -> list[Problem]:
@@ -178,18 +178,18 @@ class GymBuilder:
             return self.install_hint
         return f"for {config.python}: {self.worker_install_hint or self.install_hint}"
 
-    def _rows(self, config: GymConfig, num_envs: int) -> Rows:
+    def _slots(self, config: GymConfig, num_envs: int) -> EnvSlots:
         source = self._source(config)
         if config.python is not None:
-            return WorkerRows(source, num_envs, _worker_options(config))
+            return WorkerSlots(source, num_envs, _worker_options(config))
         try:
-            return LocalRows(source, num_envs)
+            return LocalSlots(source, num_envs)
         except Exception as error:
             raise EnvironmentBuildError(f"'{self.name}' cannot be made: {type(error).__name__}: {error}") from error
 
-    def _source(self, config: GymConfig) -> RowSource:
+    def _source(self, config: GymConfig) -> SlotSource:
         success_keys = () if config.success_key is None else (config.success_key,)
-        return RowSource(
+        return SlotSource(
             kind=self.kind,
             name=self.name,
             make_kwargs=config.make_kwargs,
@@ -218,11 +218,11 @@ class GymBuilder:
             metric_keys=config.metric_keys,
         )
 
-    def _check_seeding(self, config: GymConfig, rows: Rows) -> None:
+    def _check_seeding(self, config: GymConfig, slots: EnvSlots) -> None:
         """Refuse an environment that does not start as its seed says: its episodes could never be repeated."""
         if not config.seeded:
             return
-        first, again = (rows.reset({0: 2**config.seed_bits - 1})[0] for _ in range(2))
+        first, again = (slots.reset({0: 2**config.seed_bits - 1})[0] for _ in range(2))
         if not all(np.array_equal(first[name], again[name], equal_nan=True) for name in first):
             raise EnvironmentBuildError(
                 f"'{self.name}' starts differently from the same seed, so its episodes cannot be repeated; "

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from isaaclab_arena.environments.gym.worker import meta_world, registered
-from isaaclab_arena.environments.gym.worker.env_slot import Row, RowStep
+from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot, SlotStep
 from isaaclab_arena.environments.gym.worker_process import RequestError, WorkerError, WorkerProcess
 from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, first_line
 
@@ -23,7 +23,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowSource:
+class SlotSource:
     """How a single environment is made.
 
     Attributes:
@@ -42,7 +42,7 @@ class RowSource:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowFailure:
+class SlotFailure:
     """A single environment could not make its step.
 
     Attributes:
@@ -52,13 +52,13 @@ class RowFailure:
     reason: str
 
 
-class Rows(ABC):
-    """Single environments, told apart by their row in the batch.
+class EnvSlots(ABC):
+    """Single environments, each in an env slot of the batch.
 
-    A row that failed is made anew when it is next reset.
+    An env slot that failed is made anew when it is next reset.
 
     Attributes:
-        description: What each of them looks like; see `Row.description`.
+        description: What each of them looks like; see `EnvSlot.description`.
     """
 
     description: Mapping[str, Any]
@@ -68,20 +68,20 @@ class Rows(ABC):
         """Start episodes and return their first observations.
 
         Args:
-            seeds: Row to the seed of its episode.
+            seeds: Env slot to the seed of its episode.
         """
 
     @abstractmethod
-    def step(self, actions: Mapping[int, np.ndarray]) -> dict[int, RowStep | RowFailure]:
-        """Make one step in the named rows.
+    def step(self, actions: Mapping[int, np.ndarray]) -> dict[int, SlotStep | SlotFailure]:
+        """Make one step in the named env slots.
 
         Args:
-            actions: Row to its action. Shape: (action_dim,), float32.
+            actions: Env slot to its action. Shape: (action_dim,), float32.
         """
 
     @abstractmethod
     def render(self, index: int) -> np.ndarray:
-        """Return what a row renders of itself, where the description says that it does.
+        """Return what an env slot renders of itself, where the description says that it does.
 
         Returns:
             Shape: (height, width, 3), uint8.
@@ -101,7 +101,7 @@ class Rows(ABC):
         """Close all of them. May be called more than once."""
 
 
-class LocalRows(Rows):
+class LocalSlots(EnvSlots):
     """Environments in this process, one after the other.
 
     Args:
@@ -109,50 +109,50 @@ class LocalRows(Rows):
         num_envs: How many.
     """
 
-    def __init__(self, source: RowSource, num_envs: int) -> None:
+    def __init__(self, source: SlotSource, num_envs: int) -> None:
         self._source = source
-        self._rows: dict[int, Row] = {}
+        self._slots: dict[int, EnvSlot] = {}
         for index in range(num_envs):
-            self._rows[index] = self._made()
-        self.description = self._rows[0].description()
+            self._slots[index] = self._made()
+        self.description = self._slots[0].description()
 
     def reset(self, seeds: Mapping[int, int]) -> dict[int, dict[str, np.ndarray]]:
-        """Start episodes; what an environment raises fails the job. See `Rows.reset`."""
+        """Start episodes; what an environment raises fails the job. See `EnvSlots.reset`."""
         for index in seeds:
-            if index not in self._rows:
-                self._rows[index] = self._made()
-        return {index: self._rows[index].reset(seed) for index, seed in seeds.items()}
+            if index not in self._slots:
+                self._slots[index] = self._made()
+        return {index: self._slots[index].reset(seed) for index, seed in seeds.items()}
 
-    def step(self, actions: Mapping[int, np.ndarray]) -> dict[int, RowStep | RowFailure]:
-        """Make one step; see `Rows.step`."""
+    def step(self, actions: Mapping[int, np.ndarray]) -> dict[int, SlotStep | SlotFailure]:
+        """Make one step; see `EnvSlots.step`."""
         return {index: self._step(index, action) for index, action in actions.items()}
 
     def render(self, index: int) -> np.ndarray:
-        """Return a picture; see `Rows.render`."""
-        return self._rows[index].render()
+        """Return a picture; see `EnvSlots.render`."""
+        return self._slots[index].render()
 
     def expert_actions(self, task: str, observations: np.ndarray) -> np.ndarray:
-        """Return actions; see `Rows.expert_actions`."""
+        """Return actions; see `EnvSlots.expert_actions`."""
         return meta_world.expert_actions(task, observations)
 
     def close(self) -> None:
         """Close all of them."""
-        while self._rows:
-            self._rows.popitem()[1].close()
+        while self._slots:
+            self._slots.popitem()[1].close()
 
-    def _step(self, index: int, action: np.ndarray) -> RowStep | RowFailure:
+    def _step(self, index: int, action: np.ndarray) -> SlotStep | SlotFailure:
         try:
-            return self._rows[index].step(action)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  one row's environment must not take the other rows down
-            _LOG.warning("'%s' failed in row %d", self._source.name, index, exc_info=True)
+            return self._slots[index].step(action)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  the other env slots go on
+            _LOG.warning("'%s' failed in env slot %d", self._source.name, index, exc_info=True)
             # Its state is unknown, so it is not closed either: that is its code too.
-            del self._rows[index]
-            return RowFailure(reason=f"{type(error).__name__}: {error}")
+            del self._slots[index]
+            return SlotFailure(reason=f"{type(error).__name__}: {error}")
 
-    def _made(self) -> Row:
+    def _made(self) -> EnvSlot:
         source = self._source
         make = SOURCES[source.kind].make
-        return Row(make(source.name, dict(source.make_kwargs), source.max_episode_length), source.info_keys)
+        return EnvSlot(make(source.name, dict(source.make_kwargs), source.max_episode_length), source.info_keys)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +172,7 @@ class WorkerOptions:
     step_timeout_s: float = 60.0
 
 
-class WorkerRows(Rows):
+class WorkerSlots(EnvSlots):
     """Environments in worker processes, which step at the same time.
 
     Args:
@@ -184,7 +184,7 @@ class WorkerRows(Rows):
         EnvironmentBuildError: If a worker cannot make its environment.
     """
 
-    def __init__(self, source: RowSource, num_envs: int, options: WorkerOptions) -> None:
+    def __init__(self, source: SlotSource, num_envs: int, options: WorkerOptions) -> None:
         self._source = source
         self._options = options
         self._workers: dict[int, WorkerProcess] = {}
@@ -195,7 +195,7 @@ class WorkerRows(Rows):
             raise
 
     def reset(self, seeds: Mapping[int, int]) -> dict[int, dict[str, np.ndarray]]:
-        """Start episodes. See `Rows.reset`.
+        """Start episodes. See `EnvSlots.reset`.
 
         Raises:
             ArenaError: If an environment raises, or its worker dies or does not answer.
@@ -212,9 +212,9 @@ class WorkerRows(Rows):
         except WorkerError as error:
             raise ArenaError(f"'{self._source.name}' failed to reset: {error}") from error
 
-    def step(self, actions: Mapping[int, np.ndarray]) -> dict[int, RowStep | RowFailure]:
-        """Make one step in all workers at once. See `Rows.step`."""
-        failures: dict[int, RowStep | RowFailure] = {}
+    def step(self, actions: Mapping[int, np.ndarray]) -> dict[int, SlotStep | SlotFailure]:
+        """Make one step in all workers at once. See `EnvSlots.step`."""
+        failures: dict[int, SlotStep | SlotFailure] = {}
         for index, action in actions.items():
             try:
                 self._workers[index].send({"request": "step"}, {"action": action})
@@ -223,7 +223,7 @@ class WorkerRows(Rows):
         return {index: failures.get(index) or self._answer(index) for index in actions}
 
     def render(self, index: int) -> np.ndarray:
-        """Return a picture; see `Rows.render`.
+        """Return a picture; see `EnvSlots.render`.
 
         Raises:
             ArenaError: If the environment raises, or its worker dies or does not answer.
@@ -234,12 +234,12 @@ class WorkerRows(Rows):
             raise ArenaError(f"'{self._source.name}' failed to render: {error}") from error
 
     def expert_actions(self, task: str, observations: np.ndarray) -> np.ndarray:
-        """Return actions, of which one worker thinks for all rows. See `Rows.expert_actions`.
+        """Return actions, of which one worker thinks for all env slots. See `EnvSlots.expert_actions`.
 
         Raises:
             ArenaError: If the expert raises, or the worker dies or does not answer.
         """
-        # It is the same whoever is asked. A worker that failed is gone until its row is reset.
+        # It is the same whoever is asked. A worker that failed is gone until its env slot is reset.
         if not self._workers:
             self._make([0])
         worker = next(iter(self._workers.values()))
@@ -258,18 +258,18 @@ class WorkerRows(Rows):
         while self._workers:
             self._workers.popitem()[1].close()
 
-    def _answer(self, index: int) -> RowStep | RowFailure:
+    def _answer(self, index: int) -> SlotStep | SlotFailure:
         try:
             message, observation = self._workers[index].receive(self._options.step_timeout_s)
         except (RequestError, WorkerError) as error:
             return self._failed(index, error)
-        return RowStep(observation=observation, **message)
+        return SlotStep(observation=observation, **message)
 
-    def _failed(self, index: int, error: RequestError | WorkerError) -> RowFailure:
+    def _failed(self, index: int, error: RequestError | WorkerError) -> SlotFailure:
         details = error.traceback if isinstance(error, RequestError) else error
-        _LOG.warning("'%s' failed in row %d: %s", self._source.name, index, details)
+        _LOG.warning("'%s' failed in env slot %d: %s", self._source.name, index, details)
         self._workers.pop(index).close()
-        return RowFailure(reason=first_line(error))
+        return SlotFailure(reason=first_line(error))
 
     def _make(self, indices: Any) -> dict[str, Any]:
         source, options = self._source, self._options
@@ -295,7 +295,7 @@ class WorkerRows(Rows):
         return description
 
 
-def find_in_worker(source: RowSource, options: WorkerOptions) -> dict[str, Any]:
+def find_in_worker(source: SlotSource, options: WorkerOptions) -> dict[str, Any]:
     """Return what `find` of the source says in another interpreter.
 
     Raises:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.gym.env_slots import RowFailure, Rows
+from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotFailure
 from isaaclab_arena.environments.gym.success import SuccessRule
-from isaaclab_arena.environments.gym.worker.env_slot import RowStep
+from isaaclab_arena.environments.gym.worker.env_slot import SlotStep
 from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation, StateTree, Step
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.specs import ArraySpec
@@ -28,7 +28,7 @@ class GymTraits:
         name: What the environment is called, for example ``gym:Ant-v5``.
         task_name: The last part of it, for example ``Ant-v5``.
         task_description: What a policy is told.
-        max_episode_length: Control steps until a row is truncated.
+        max_episode_length: Control steps until an env slot is truncated.
         control_dt: Time between two control steps [s].
         seed_bits: Seeds are below two to this power.
         reproducible: Whether an episode follows from its seed and its actions alone.
@@ -50,26 +50,26 @@ class GymTraits:
 class GymEnvironment(Environment):
     """A batch of single Gymnasium environments.
 
-    Each row is an environment of its own, which gets its episode's seed at its reset and is stepped only while its
-    episode runs; so an episode is the same whatever happens in the other rows. There is no automatic reset.
+    Each env slot is an environment of its own, which gets its episode's seed at its reset and is stepped only while its
+    episode runs; so an episode is the same whatever happens in the other env slots. There is no automatic reset.
 
     Args:
-        rows: The single environments.
+        slots: The single environments.
         num_envs: How many.
         traits: What they do not say themselves.
         device: Where observations live and actions are expected.
     """
 
-    def __init__(self, rows: Rows, num_envs: int, traits: GymTraits, device: torch.device) -> None:
+    def __init__(self, slots: EnvSlots, num_envs: int, traits: GymTraits, device: torch.device) -> None:
         self.num_envs = num_envs
         self.device = device
         self.control_dt = traits.control_dt
         self.task_description = traits.task_description
         self.max_episode_length = traits.max_episode_length
         self.reproducible = traits.reproducible
-        self.action_spec = _action_spec(rows.description)
-        self._terms = {name: term["image"] for name, term in rows.description["observation"].items()}
-        specs = {name: _term_spec(term) for name, term in rows.description["observation"].items()}
+        self.action_spec = _action_spec(slots.description)
+        self._terms = {name: term["image"] for name, term in slots.description["observation"].items()}
+        specs = {name: _term_spec(term) for name, term in slots.description["observation"].items()}
         self.observation_spec = self._grouped(specs)
         self.filmable = (
             *(
@@ -77,13 +77,13 @@ class GymEnvironment(Environment):
                 for name, spec in specs.items()
                 if self._terms[name] and spec.shape[2:] == (3,) and 0 not in spec.shape
             ),
-            *((VIEWPORT,) if rows.description["renders"] else ()),
+            *((VIEWPORT,) if slots.description["renders"] else ()),
         )
-        self.filming_hint = "" if rows.description["renders"] else RENDER_HINT
+        self.filming_hint = "" if slots.description["renders"] else RENDER_HINT
         self._render_s = 0.0
         self._pictures: dict[int, np.ndarray] = {}
         self._lost: set[int] = set()
-        self._rows = rows
+        self._slots = slots
         self._traits = traits
         self._arrays = {
             name: np.zeros((num_envs, *spec.shape), np.uint8 if self._terms[name] else np.float32)
@@ -103,33 +103,33 @@ class GymEnvironment(Environment):
         return {SEED_CONDITION: int(generator.integers(0, 2**self._traits.seed_bits, dtype=np.uint64))}
 
     def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
-        """Start new episodes in the named rows. Shape of ``env_ids``: (n,)."""
-        rows = env_ids.tolist()
-        seeds = {row: int(str(each[SEED_CONDITION])) for row, each in zip(rows, conditions, strict=True)}
-        self._lost.difference_update(rows)
-        for row, observation in self._rows.reset(seeds).items():
-            self._put(row, observation)
-        self._running[rows] = True
-        self._return[rows] = 0.0
+        """Start new episodes in the named env slots. Shape of ``env_ids``: (n,)."""
+        slots = env_ids.tolist()
+        seeds = {slot: int(str(each[SEED_CONDITION])) for slot, each in zip(slots, conditions, strict=True)}
+        self._lost.difference_update(slots)
+        for slot, observation in self._slots.reset(seeds).items():
+            self._put(slot, observation)
+        self._running[slots] = True
+        self._return[slots] = 0.0
         for values in self._metrics.values():
-            values[rows] = np.nan
+            values[slots] = np.nan
         return self._observation()
 
     def step(self, action: torch.Tensor) -> Step:
-        """Make one step in every running row. Shape of ``action``: (num_envs, action_dim)."""
+        """Make one step in every running env slot. Shape of ``action``: (num_envs, action_dim)."""
         wanted = action.to("cpu", torch.float32).numpy()
         masks = {name: np.zeros(self.num_envs, bool) for name in ("terminated", "truncated", "success", "diverged")}
         reward = np.zeros(self.num_envs, np.float32)
         errors: dict[int, str] = {}
-        answers = self._rows.step({row: wanted[row] for row in np.flatnonzero(self._running).tolist()})
-        for row, answer in answers.items():
-            problem = self._take(row, answer)
+        answers = self._slots.step({slot: wanted[slot] for slot in np.flatnonzero(self._running).tolist()})
+        for slot, answer in answers.items():
+            problem = self._take(slot, answer)
             if problem is not None:
-                errors[row] = problem
-                masks["diverged"][row] = True
-            elif isinstance(answer, RowStep):
-                reward[row] = answer.reward
-                self._judge(row, answer, masks)
+                errors[slot] = problem
+                masks["diverged"][slot] = True
+            elif isinstance(answer, SlotStep):
+                reward[slot] = answer.reward
+                self._judge(slot, answer, masks)
         self._running &= ~(masks["terminated"] | masks["truncated"] | masks["diverged"])
         tensors = {name: torch.from_numpy(mask).to(self.device) for name, mask in masks.items()}
         return Step(
@@ -157,7 +157,7 @@ class GymEnvironment(Environment):
             ImportError: If Meta-World is not installed there.
             LookupError: If it has no such expert.
         """
-        return self._rows.expert_actions(task, observations)
+        return self._slots.expert_actions(task, observations)
 
     def state(self) -> StateTree:
         """Return nothing: Gymnasium's interface shows no state."""
@@ -165,17 +165,17 @@ class GymEnvironment(Environment):
 
     def provenance(self) -> Mapping[str, str]:
         """Return the environment's name and the versions of what it runs on, which may be another interpreter's."""
-        return {"environment": self._traits.name, **self._rows.description["versions"]}
+        return {"environment": self._traits.name, **self._slots.description["versions"]}
 
     def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """Return pictures that rows observe, and for `VIEWPORT` what they render; see `Environment.film`."""
+        """Return pictures that env slots observe, and for `VIEWPORT` what they render; see `Environment.film`."""
         unknown = set(cameras) - set(self.filmable)
         if unknown:
             return super().film(env_ids, sorted(unknown))
         began_s = time.perf_counter()
         pictures = {name: self._arrays[name][list(env_ids)] for name in cameras if name != VIEWPORT}
         if VIEWPORT in cameras:
-            pictures[VIEWPORT] = np.stack([self._viewport(row) for row in env_ids])
+            pictures[VIEWPORT] = np.stack([self._viewport(slot) for slot in env_ids])
         self._render_s += time.perf_counter() - began_s
         return pictures
 
@@ -186,41 +186,41 @@ class GymEnvironment(Environment):
 
     def close(self) -> None:
         """Close the single environments."""
-        self._rows.close()
+        self._slots.close()
 
-    def _take(self, row: int, answer: RowStep | RowFailure) -> str | None:
-        """Keep what a row observed; return why it is an error, None where it is none."""
-        if isinstance(answer, RowFailure):
-            self._lost.add(row)
+    def _take(self, slot: int, answer: SlotStep | SlotFailure) -> str | None:
+        """Keep what an env slot observed; return why it is an error, None where it is none."""
+        if isinstance(answer, SlotFailure):
+            self._lost.add(slot)
             return answer.reason
-        self._put(row, answer.observation)
+        self._put(slot, answer.observation)
         if not np.isfinite(answer.reward):
             return f"the reward is {answer.reward}"
         for name, is_image in self._terms.items():
-            if not is_image and not np.isfinite(self._arrays[name][row]).all():
+            if not is_image and not np.isfinite(self._arrays[name][slot]).all():
                 return f"observation '{name}' holds NaN or infinity"
         return None
 
-    def _judge(self, row: int, answer: RowStep, masks: Mapping[str, np.ndarray]) -> None:
-        """Say how the step of a sound row went."""
-        self._return[row] += answer.reward
+    def _judge(self, slot: int, answer: SlotStep, masks: Mapping[str, np.ndarray]) -> None:
+        """Say how the step of a sound env slot went."""
+        self._return[slot] += answer.reward
         for key, values in self._metrics.items():
-            values[row] = answer.info.get(key, np.nan)
+            values[slot] = answer.info.get(key, np.nan)
         rule = self._traits.success
-        success = rule.judge(answer, float(self._return[row]), over=answer.terminated or answer.truncated)
-        masks["success"][row] = success
-        masks["terminated"][row] = answer.terminated or (success and rule.ends_episode)
-        masks["truncated"][row] = answer.truncated and not masks["terminated"][row]
+        success = rule.judge(answer, float(self._return[slot]), over=answer.terminated or answer.truncated)
+        masks["success"][slot] = success
+        masks["terminated"][slot] = answer.terminated or (success and rule.ends_episode)
+        masks["truncated"][slot] = answer.truncated and not masks["terminated"][slot]
 
-    def _viewport(self, row: int) -> np.ndarray:
-        # A row that lost its environment has nothing left to look at but what was seen last.
-        if row not in self._lost:
-            self._pictures[row] = self._rows.render(row)
-        return self._pictures[row]
+    def _viewport(self, slot: int) -> np.ndarray:
+        # An env slot that lost its environment has nothing left to look at but what was seen last.
+        if slot not in self._lost:
+            self._pictures[slot] = self._slots.render(slot)
+        return self._pictures[slot]
 
-    def _put(self, row: int, observation: Mapping[str, np.ndarray]) -> None:
+    def _put(self, slot: int, observation: Mapping[str, np.ndarray]) -> None:
         for name, values in self._arrays.items():
-            values[row] = observation[name]
+            values[slot] = observation[name]
 
     def _observation(self) -> Observation:
         tensors = {name: torch.from_numpy(values.copy()).to(self.device) for name, values in self._arrays.items()}

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from isaaclab_arena.environments.gym.worker.env_slot import RowStep
+from isaaclab_arena.environments.gym.worker.env_slot import SlotStep
 from isaaclab_arena.errors import ArenaError, did_you_mean
 
 
@@ -30,7 +30,7 @@ class SuccessRule:
         """Whether success ends an episode. A return may still fall again, so its threshold does not."""
         return self.key is not None and self.end_on_success
 
-    def judge(self, step: RowStep, episode_return: float, *, over: bool) -> bool:
+    def judge(self, step: SlotStep, episode_return: float, *, over: bool) -> bool:
         """Return whether the task is solved as of a step.
 
         Args:

@@ -46,7 +46,7 @@ class ActionMode(ABC):
         self.max_step = limit * control_dt
 
     def controls(self, backend: Backend, action: torch.Tensor) -> torch.Tensor:
-        """Return the actuator targets of all rows.
+        """Return the actuator targets of all env slots.
 
         Args:
             backend: The simulation.

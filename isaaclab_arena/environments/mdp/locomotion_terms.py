@@ -1,4 +1,4 @@
-"""Reward terms of machines that walk: pure functions of tensors, one number per row, in elementwise arithmetic only."""
+"""Reward terms of legged robots: pure functions of tensors, one number per env slot, elementwise arithmetic only."""
 
 import torch
 

@@ -19,7 +19,7 @@ class ObservationTerm:
 
     Attributes:
         spec: What it looks like.
-        read: Returns it for every row. Shape: (num_envs, *spec.shape).
+        read: Returns it for every env slot. Shape: (num_envs, *spec.shape).
         is_point: Whether it is a point in the world, which policies see from the robot's base.
     """
 

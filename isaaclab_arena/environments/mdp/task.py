@@ -48,19 +48,19 @@ class ArticulatedAsset:
 
 
 class Task(ABC):
-    """One task of one environment; it keeps counters per row, so it serves a single environment.
+    """One task of one environment; it keeps counters per env slot, so it serves a single environment.
 
     Attributes:
         name: Registered name of its environment.
         instruction: What it asks for, in the words a policy is told; see also `instruction_for`.
-        time_limit_s: When a row is truncated [s].
+        time_limit_s: When an env slot is truncated [s].
         parts: What stands in the scene besides the table and the robot.
         contact_sensors: Contacts that it wants to know of.
         rigid_objects: Name in recordings to the free joint of each loose object.
         articulations: Name in recordings to each thing with joints.
         landmarks: Role (``object``, ``bin``, ``target``, ``handle``) to a body or site, for scripted policies.
         sizes: Lengths that a scripted policy needs [m].
-        held_steps: For how many control steps in a row the goal has been met. Shape: (num_envs,), int64.
+        held_steps: For how many control consecutive steps the goal has been met. Shape: (num_envs,), int64.
     """
 
     name: str
@@ -92,11 +92,11 @@ class Task(ABC):
         """Return what is observed besides the robot."""
 
     def attach(self, backend: Backend) -> None:
-        """Make the counters for the rows of a simulation; called once, before the first episode."""
+        """Make the counters for the env slots of a simulation; called once, before the first episode."""
         self.held_steps = torch.zeros(backend.num_envs, dtype=torch.int64, device=backend.device)
 
     def remember(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
-        """Remember what judging needs of the conditions that rows were just reset to; nothing by default.
+        """Remember what judging needs of the conditions that env slots were just reset to; nothing by default.
 
         Args:
             env_ids: Shape: (n,), int64.
@@ -104,7 +104,7 @@ class Task(ABC):
         """
 
     def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
-        """Forget the past of rows that were just reset.
+        """Forget the past of env slots that were just reset.
 
         Args:
             backend: The simulation.
@@ -114,7 +114,7 @@ class Task(ABC):
         self.held_steps[env_ids] = 0
 
     def memory(self) -> Mapping[str, torch.Tensor]:
-        """Return all that it remembers of its rows, live: a snapshot keeps copies and writes them back in place.
+        """Return all that it remembers of its env slots, live: a snapshot keeps copies and writes them back in place.
 
         By default these are all tensors among its attributes.
         """
@@ -126,7 +126,7 @@ class Task(ABC):
 
         Args:
             backend: The simulation.
-            running: Rows that made the step; the others' counters stay. Shape: (num_envs,), bool.
+            running: Env slots that made the step; the others' counters stay. Shape: (num_envs,), bool.
         """
 
 

@@ -1,6 +1,6 @@
-"""Reward and success terms: pure functions of tensors, one number per row.
+"""Reward and success terms: pure functions of tensors, one number per env slot.
 
-Only elementwise arithmetic without transcendental functions, so that a row's numbers are the same in every batch.
+Only elementwise arithmetic without transcendental functions, so that an env slot's numbers are the same in every batch.
 """
 
 import torch
@@ -86,12 +86,12 @@ def progress(value: torch.Tensor, start: float, goal: float) -> torch.Tensor:
 
 
 def count_while(condition: torch.Tensor, count: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
-    """Return for how many control steps in a row a condition has held.
+    """Return for how many control consecutive steps a condition has held.
 
     Args:
         condition: Whether it holds now. Shape: (num_envs,), bool.
         count: The count one step ago. Shape: (num_envs,), int64.
-        running: Rows that made this step; the others keep their count. Shape: (num_envs,), bool.
+        running: Env slots that made this step; the others keep their count. Shape: (num_envs,), bool.
     """
     return torch.where(running, torch.where(condition, count + 1, 0), count)
 

@@ -18,7 +18,7 @@ from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.backend import Backend, StartState
-from isaaclab_arena.sim.scene.legged_robot import Machine
+from isaaclab_arena.sim.scene.floor_robot import FloorRobot
 from isaaclab_arena.sim.scene.scene import CameraPose
 
 Start = Literal["upright", "hanging"]
@@ -30,7 +30,7 @@ HELD_S = 2.0
 
 _SLIDER, _HINGE, _POLE = "robot/slider", "robot/hinge", "robot/pole"
 
-CARTPOLE_MACHINE = Machine(
+CARTPOLE_ROBOT = FloorRobot(
     name="cartpole",
     asset="robots/cartpole.xml",
     root_body="robot/rail",
@@ -64,7 +64,7 @@ class Cartpole(FloorTask):
     """
 
     name = "cartpole"
-    machine = CARTPOLE_MACHINE
+    robot = CARTPOLE_ROBOT
     control_dt = 0.02
     time_limit_s = 10.0
 

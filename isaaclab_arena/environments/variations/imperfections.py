@@ -11,11 +11,11 @@ from isaaclab_arena.interfaces.specs import ArraySpec
 
 
 class ActionNoise:
-    """Adds noise to actions, drawn from a stream of the episode's own, so that no other row can change it.
+    """Adds noise to actions, drawn from a stream of the episode's own, so that no other env slot can change it.
 
     Args:
         spec: What an action looks like; elements without bounds have a range of 1.
-        num_envs: Number of rows.
+        num_envs: Number of env slots.
     """
 
     def __init__(self, spec: ArraySpec, num_envs: int) -> None:
@@ -27,12 +27,12 @@ class ActionNoise:
         self._streams = [np.random.default_rng(0) for _ in range(num_envs)]
 
     def begin(self, env_id: int, strength: float, seed: int) -> None:
-        """Start a row's noise: its standard deviation as a share of each element's range, and its stream."""
+        """Start an env slot's noise: its standard deviation as a share of each element's range, and its stream."""
         self._strength[env_id] = strength
         self._streams[env_id] = np.random.default_rng(seed)
 
     def added(self, action: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
-        """Return the actions with noise on those of running rows.
+        """Return the actions with noise on those of running env slots.
 
         Args:
             action: Shape: (num_envs, action_dim).
@@ -49,28 +49,28 @@ class ActionNoise:
 class ObservationDelay:
     """Hands out what was observed some control steps ago; before that, the first observation of the episode.
 
-    Every row remembers for itself, so that neither the resets nor the steps of its neighbours count as its own.
+    Every env slot remembers for itself, so that neither the resets nor the steps of its neighbours count as its own.
 
     Args:
-        num_envs: Number of rows.
+        num_envs: Number of env slots.
     """
 
     def __init__(self, num_envs: int) -> None:
         self._past: list[deque[Observation]] = [deque(maxlen=1) for _ in range(num_envs)]
 
     def begin(self, env_id: int, delay: int) -> None:
-        """Start a row with a delay [control steps]; its next observation is its first."""
+        """Start an env slot with a delay [control steps]; its next observation is its first."""
         self._past[env_id] = deque(maxlen=delay + 1)
 
     def delayed(self, observation: Observation, moved: Sequence[int]) -> Observation:
         """Return what policies see now.
 
         Args:
-            observation: What is observed now, in all rows.
-            moved: Rows that began or made a step; the others are given what they were given last.
+            observation: What is observed now, in all env slots.
+            moved: Env slots that began or made a step; the others are given what they were given last.
         """
         for env_id in moved:
-            self._past[env_id].append(_row(observation, env_id))
+            self._past[env_id].append(_slot(observation, env_id))
         given = {group: {name: value.clone() for name, value in terms.items()} for group, terms in observation.items()}
         for env_id, past in enumerate(self._past):
             if past:
@@ -78,13 +78,13 @@ class ObservationDelay:
         return given
 
 
-def _row(observation: Observation, env_id: int) -> Observation:
+def _slot(observation: Observation, env_id: int) -> Observation:
     return {
         group: {name: value[env_id].clone() for name, value in terms.items()} for group, terms in observation.items()
     }
 
 
-def _put(observation: Observation, row: Observation, env_id: int) -> None:
-    for group, terms in row.items():
+def _put(observation: Observation, slot: Observation, env_id: int) -> None:
+    for group, terms in slot.items():
         for name, value in terms.items():
             observation[group][name][env_id] = value

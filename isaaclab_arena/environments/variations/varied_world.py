@@ -95,7 +95,7 @@ class VariedWorld:
         return varied
 
     def begin(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
-        """Put what varies into effect in the named rows, before the backend resets them. Shape: (n,), int64."""
+        """Put what varies into effect in the named env slots, before the backend resets them. Shape: (n,), int64."""
         self._backend.vary(env_ids, [self._changes(own) for own in conditions])
         for env_id, own in zip(env_ids.tolist(), conditions, strict=True):
             self._noise.begin(env_id, number(own.get(ACTION_NOISE, 0.0)), round(number(own.get(ACTION_NOISE_SEED, 0))))
@@ -111,7 +111,7 @@ class VariedWorld:
         return self._noise.added(action, running)
 
     def seen(self, observation: Observation, moved: Sequence[int]) -> Observation:
-        """Return what policies see of an observation; ``moved`` are the rows that began or made a step."""
+        """Return what policies see of an observation; ``moved`` are the env slots that began or made a step."""
         return self._delay.delayed(observation, moved)
 
     def _changes(self, conditions: Conditions) -> list[ModelChange]:

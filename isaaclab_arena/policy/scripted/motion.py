@@ -1,6 +1,6 @@
 """From a goal pose to an action: one damped-least-squares step, in either action mode.
 
-Legend: n rows, k arm joints. Elementwise arithmetic only; see `isaaclab_arena.sim.math.rotation`.
+Legend: n env slots, k arm joints. Elementwise arithmetic only; see `isaaclab_arena.sim.math.rotation`.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The phases of a script as tensors, so that every row can look up its own."""
+"""The phases of a script as tensors, so that every env slot can look up its own."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The scripted policy: a state machine per row over the phases of a task's plan."""
+"""The scripted policy: a state machine per env slot over the phases of a task's plan."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -49,8 +49,8 @@ class ScriptedPolicyCfg:
 class ScriptedPolicy(PolicyBase[ScriptedPolicyCfg]):
     """Follows the plan that `scripts` holds for the environment's task, and the episode's instruction where it matters.
 
-    It reads the simulation's state, draws no random numbers, and its actions in a row are a function of that row
-    alone, to the last bit.
+    It reads the simulation's state, draws no random numbers, and its actions in an env slot are a function of that
+    env slot alone, to the last bit.
     """
 
     name = "scripted"
@@ -63,7 +63,7 @@ class ScriptedPolicy(PolicyBase[ScriptedPolicyCfg]):
         self._player: _Player | None = None
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
-        """Begin the plan anew in the rows that start an episode.
+        """Begin the plan anew in the env slots that start an episode.
 
         Raises:
             PolicyError: If there is no plan for the environment.
@@ -74,7 +74,7 @@ class ScriptedPolicy(PolicyBase[ScriptedPolicyCfg]):
             player.instruct(start.env_id, start.language_instruction)
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
-        """Begin the plan anew in the named rows, or in all."""
+        """Begin the plan anew in the named env slots, or in all."""
         if self._player is not None:
             self._player.restart(slice(None) if env_ids is None else env_ids.to(self._player.backend.device))
 
@@ -95,7 +95,7 @@ class ScriptedPolicy(PolicyBase[ScriptedPolicyCfg]):
 
 
 class _Player:
-    """Plays a script in all rows of one environment."""
+    """Plays a script in all env slots of one environment."""
 
     def __init__(self, env: Environment, *, speed: float) -> None:
         if not isinstance(env, Simulated):
@@ -114,10 +114,10 @@ class _Player:
         phases = self.script.phases
         grip = (0.0, 0.0, self.script.grip_m)
         self.grip = torch.tensor(grip, dtype=self.backend.qpos.dtype, device=self.backend.device)
-        self.rows = torch.arange(env.num_envs, device=self.backend.device)
-        self.phase = torch.zeros_like(self.rows)
-        self.steps = torch.zeros_like(self.rows)
-        self.named = torch.zeros_like(self.rows)
+        self.slots = torch.arange(env.num_envs, device=self.backend.device)
+        self.phase = torch.zeros_like(self.slots)
+        self.steps = torch.zeros_like(self.slots)
+        self.named = torch.zeros_like(self.slots)
         self.roles = sorted({role for phase in phases for role in (phase.role, phase.toward, phase.carries) if role})
         self.tables = PhaseTables(phases, self.roles, self.backend, speed=speed)
         self.anchors = self._landmarks()
@@ -149,7 +149,7 @@ class _Player:
 
     def _start_again_where_dropped(self, now: torch.Tensor) -> None:
         tcp = self.motion.tool_position()
-        held = now[self.tables.carries[self.phase], self.rows] + self.grip
+        held = now[self.tables.carries[self.phase], self.slots] + self.grip
         away = norm(held - tcp) > _AT_FINGERTIPS_M
         dropped = self.tables.carrying[self.phase] & away
         self.steps = torch.where(dropped, 0, self.steps)
@@ -175,11 +175,11 @@ class _Player:
         tables = self.tables
         followed = tables.follows_place[self.phase]
         role = tables.role[self.phase]
-        place = torch.where(followed[:, None], now[role, self.rows], self.anchors[role, self.rows])
+        place = torch.where(followed[:, None], now[role, self.slots], self.anchors[role, self.slots])
         goal = place + tables.offset[self.phase]
         if not tables.any_toward:
             return goal
-        way, rest = horizontal_way(place, now[tables.toward[self.phase], self.rows])
+        way, rest = horizontal_way(place, now[tables.toward[self.phase], self.slots])
         behind = goal + way * tables.along_m[self.phase][:, None]
         pushing = tables.ahead_m[self.phase] != 0
         return torch.where(pushing[:, None], self._ahead(behind, way, rest), behind)
@@ -199,8 +199,8 @@ class _Player:
         tables = self.tables
         if not tables.any_toward:
             return
-        pushed = now[tables.role[self.phase], self.rows]
-        way, rest = horizontal_way(pushed, now[tables.toward[self.phase], self.rows])
+        pushed = now[tables.role[self.phase], self.slots]
+        way, rest = horizontal_way(pushed, now[tables.toward[self.phase], self.slots])
         ahead, _ = horizontal_way(self.motion.tool_position(), pushed)
         beside = (tables.ahead_m[self.phase] > 0) & (dot(way, ahead) < _BEHIND_COSINE) & (rest > _NEAR_M)
         self.steps = torch.where(beside, 0, self.steps)
@@ -212,9 +212,9 @@ class _Player:
             return forward.expand(self.env.num_envs, 4)
         robot, role = self.env.robot, self.tables.role[self.phase]
         if self.script.hand == "across":
-            way, _ = horizontal_way(now[role, self.rows], now[self.tables.toward[self.phase], self.rows])
+            way, _ = horizontal_way(now[role, self.slots], now[self.tables.toward[self.phase], self.slots])
             return hand_across(way, robot.hand_down, tilted=robot.rotation_weight == 1.0)
-        return hand_down(self._orientations()[role, self.rows], self.symmetry, robot.hand_down)
+        return hand_down(self._orientations()[role, self.slots], self.symmetry, robot.hand_down)
 
     def _landmarks(self) -> torch.Tensor:
         """Return where the landmarks of all roles are now. Shape: (num_roles, num_envs, 3)."""
@@ -230,7 +230,7 @@ class _Player:
         if role != NAMED:
             return read(self.env.landmarks[role])
         candidates = [read(self.env.landmarks[candidate]) for candidate in self.script.candidates]
-        return torch.stack(candidates)[self.named, self.rows]
+        return torch.stack(candidates)[self.named, self.slots]
 
     def _position(self, name: str) -> torch.Tensor:
         known_site = name in self.backend.names.sites

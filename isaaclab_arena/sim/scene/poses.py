@@ -1,32 +1,32 @@
-"""Poses of a machine, without simulating it: where its sites are, and how fast it goes from one to the next."""
+"""Poses of a robot, without simulating it: where its sites are, and how fast it goes from one to the next."""
 
 from collections.abc import Sequence
 
 import mujoco
 import numpy as np
 
-from isaaclab_arena.sim.scene.legged_robot import Machine
+from isaaclab_arena.sim.scene.floor_robot import FloorRobot
 from isaaclab_arena.sim.scene.scene import ScenePart, compose_scene
 
 
-class MachinePoses:
-    """Forward kinematics of a machine with a free root.
+class FloorRobotPoses:
+    """Forward kinematics of a robot with a free root.
 
     Legend: n poses, k joints, q positions and v degrees of freedom of the model.
 
     Args:
-        machine: The machine; it must have a free joint.
+        robot: The robot; it must have a free joint.
 
     Attributes:
         root_dofs: The root's degrees of freedom. Shape: (6,).
-        joint_dofs: The joints' degrees of freedom, in the machine's order. Shape: (k,).
+        joint_dofs: The joints' degrees of freedom, in the robot's order. Shape: (k,).
     """
 
-    def __init__(self, machine: Machine) -> None:
-        self._model = compose_scene("scenes/floor.xml", (ScenePart(prefix="robot", asset=machine.asset),))
+    def __init__(self, robot: FloorRobot) -> None:
+        self._model = compose_scene("scenes/floor.xml", (ScenePart(prefix="robot", asset=robot.asset),))
         self._data = mujoco.MjData(self._model)
-        root = self._model.joint(machine.free_joint)
-        self._joints = [self._model.joint(name) for name in machine.joints]
+        root = self._model.joint(robot.free_joint)
+        self._joints = [self._model.joint(name) for name in robot.joints]
         self._root_qpos = int(root.qposadr[0]) + np.arange(7)
         self._joint_qpos = np.array([int(joint.qposadr[0]) for joint in self._joints])
         self.root_dofs = int(root.dofadr[0]) + np.arange(6)

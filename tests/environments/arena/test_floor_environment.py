@@ -130,7 +130,7 @@ def test_an_environment_stepped_in_inference_mode_goes_on_outside_of_it(name):
     )
 
 
-def test_the_state_of_a_walking_machine_moves_with_it():
+def test_the_state_of_a_walking_robot_moves_with_it():
     env = build_on_the_floor("velocity_go1", num_envs=2)
     start(env)
     env.backend.qvel[:, :3] = torch.tensor([0.3, 0.0, 0.1]).double()
@@ -169,7 +169,7 @@ def test_it_says_what_it_asks_for_and_is_listed(name):
     assert build_on_the_floor(name).provenance()["embodiment"] in summary.embodiments
 
 
-def test_the_viewport_follows_a_machine_that_walks_away():
+def test_the_viewport_follows_a_robot_that_walks_away():
     env = build_on_the_floor("velocity_go1", viewport_width=48, viewport_height=36)
     assert env.filmable == (VIEWPORT,)
     start(env)

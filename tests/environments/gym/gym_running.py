@@ -45,9 +45,9 @@ class Trace(Observer):
             self._underway[start.env_id] = [(observation["policy"]["obs"][start.env_id].numpy().tobytes(), 0.0)]
 
     def on_step(self, environment, transition) -> None:
-        for row in torch.nonzero(transition.running).flatten().tolist():
-            observed = transition.step.observation["policy"]["obs"][row].numpy().tobytes()
-            self._underway[row].append((observed, float(transition.step.reward[row])))
+        for slot in torch.nonzero(transition.running).flatten().tolist():
+            observed = transition.step.observation["policy"]["obs"][slot].numpy().tobytes()
+            self._underway[slot].append((observed, float(transition.step.reward[slot])))
 
     def on_episode_end(self, environment, record) -> None:
         self.steps[record.episode.episode_index] = self._underway.pop(record.env_id)

@@ -21,8 +21,8 @@ PLACES = pytest.mark.parametrize("place", [{}, IN_WORKERS], ids=["here", "in_wor
 
 
 def started(environment, *seeds: int):
-    rows = torch.arange(len(seeds))
-    return environment.reset(rows, [{"gym.seed": seed} for seed in seeds])
+    slots = torch.arange(len(seeds))
+    return environment.reset(slots, [{"gym.seed": seed} for seed in seeds])
 
 
 @pytest.mark.parametrize("name", [f"gym:{ID}", "gym:CartPole-v1", "gym:Reacher-v5", "gym:Ant-v5"])

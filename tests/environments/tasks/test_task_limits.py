@@ -89,6 +89,6 @@ def test_a_task_ends_in_time_and_its_things_start_all_over_their_areas_and_nowhe
     ("name", "control_dt", "steps"),
     [("cartpole", 0.02, 500), ("velocity_go1", 0.02, 500), ("walk_humanoid", 0.02, 500), ("track_motion", 0.02, 300)],
 )
-def test_a_machine_has_its_time(name, control_dt, steps):
+def test_a_robot_has_its_time(name, control_dt, steps):
     env = build_on_the_floor(name)
     assert (env.control_dt, env.max_episode_length) == (control_dt, steps)

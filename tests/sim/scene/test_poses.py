@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from isaaclab_arena.environments.tasks.locomotion.humanoid import HUMANOID
-from isaaclab_arena.sim.scene.poses import MachinePoses
+from isaaclab_arena.sim.scene.poses import FloorRobotPoses
 
 ROOT = np.array([0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0])
 JOINTS = np.zeros(len(HUMANOID.joints))
 
 
 def test_sites_are_where_the_pose_has_them():
-    poses = MachinePoses(HUMANOID)
+    poses = FloorRobotPoses(HUMANOID)
     straight = poses.positions(ROOT, JOINTS)
     raised = JOINTS.copy()
     raised[HUMANOID.joints.index("robot/left_shoulder_roll")] = math.pi / 2
@@ -22,7 +22,7 @@ def test_sites_are_where_the_pose_has_them():
 
 
 def test_velocities_follow_from_neighbouring_poses():
-    poses = MachinePoses(HUMANOID)
+    poses = FloorRobotPoses(HUMANOID)
     turns = [0.0, 0.1, 0.2]
     roots = [np.array([0.5 * turn, 0.0, 1.0, math.cos(turn / 2), 0.0, 0.0, math.sin(turn / 2)]) for turn in turns]
     bent = [np.full_like(JOINTS, turn) for turn in turns]
@@ -32,7 +32,7 @@ def test_velocities_follow_from_neighbouring_poses():
     assert velocities[:, poses.joint_dofs] == pytest.approx(np.ones((3, len(JOINTS))))
 
 
-def test_limits_are_in_the_machine_s_order():
-    low, high = MachinePoses(HUMANOID).joint_limits()
+def test_limits_are_in_the_robot_s_order():
+    low, high = FloorRobotPoses(HUMANOID).joint_limits()
     knee = HUMANOID.joints.index("robot/right_knee")
     assert (low[knee], high[knee]) == pytest.approx((-0.05, 2.3))

@@ -32,7 +32,7 @@ if __name__ == "__main__":
 
 # Run as a folder, so its modules lie at the front of the path; they are gone from it before any environment is made.
 frames = importlib.import_module("frames")
-row_module = importlib.import_module("env_slot")
+slot_module = importlib.import_module("env_slot")
 sources = {"gym": importlib.import_module("registered"), "metaworld": importlib.import_module("meta_world")}
 sys.path.pop(0)
 
@@ -68,26 +68,26 @@ class _Worker:
     """The environment, and what may be asked of it."""
 
     def __init__(self) -> None:
-        self._row: typing.Any = None
+        self._slot: typing.Any = None
 
     def answer(self, message: dict, arrays: dict) -> tuple[dict, dict]:
         request = message["request"]
         if request == "find":
             found = sources[message["source"]].find(message["name"])
-            return {**found, "origins": {name: row_module.origin(name) for name in found["modules"]}}, {}
+            return {**found, "origins": {name: slot_module.origin(name) for name in found["modules"]}}, {}
         if request == "make":
             environment = sources[message["source"]].make(
                 message["name"], message["make_kwargs"], message["max_episode_length"]
             )
-            self._row = row_module.Row(environment, message["info_keys"])
-            return self._row.description(), {}
+            self._slot = slot_module.EnvSlot(environment, message["info_keys"])
+            return self._slot.description(), {}
         if request == "reset":
-            return {}, self._row.reset(message["seed"])
+            return {}, self._slot.reset(message["seed"])
         if request == "expert":
             return {}, {"actions": sources["metaworld"].expert_actions(message["task"], arrays["observations"])}
         if request == "render":
-            return {}, {"picture": self._row.render()}
-        step = self._row.step(arrays["action"])
+            return {}, {"picture": self._slot.render()}
+        step = self._slot.step(arrays["action"])
         return {key: value for key, value in step._asdict().items() if key != "observation"}, step.observation
 
 

@@ -14,7 +14,7 @@ from gymnasium import spaces
 _NUMBER_KINDS = frozenset("biuf")
 
 
-class RowStep(typing.NamedTuple):
+class SlotStep(typing.NamedTuple):
     """What one step of one environment gave.
 
     ``info`` holds the numbers that were asked for, as far as they are there; ``info_names`` is all there is.
@@ -28,7 +28,7 @@ class RowStep(typing.NamedTuple):
     info_names: tuple[str, ...]
 
 
-class Row:
+class EnvSlot:
     """One environment.
 
     Args:
@@ -69,11 +69,11 @@ class Row:
         observation, _ = self._environment.reset(seed=seed)
         return self._arrays(observation)
 
-    def step(self, action: np.ndarray) -> RowStep:
+    def step(self, action: np.ndarray) -> SlotStep:
         """Make one step. Shape of ``action``: (action_dim,), float32."""
         answer = self._environment.step(native_action(self._action_space, action))
         observation, reward, terminated, truncated, info = answer
-        return RowStep(
+        return SlotStep(
             observation=self._arrays(observation),
             reward=_number(reward, "the reward"),
             terminated=bool(terminated),

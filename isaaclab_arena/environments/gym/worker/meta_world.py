@@ -66,12 +66,12 @@ def expert_actions(task: str, observations: np.ndarray) -> np.ndarray:
     experts = importlib.import_module("metaworld.policies").ENV_POLICY_MAP
     if task not in experts:
         raise LookupError(f"Meta-World has no expert for '{task}'; it has some for {', '.join(sorted(experts))}")
-    # Experts keep nothing between steps, so one serves all rows.
+    # Experts keep nothing between steps, so one serves all env slots.
     expert = experts[task]()
     with warnings.catch_warnings():
         # They ask for more than the environment takes, and say so at every step.
         warnings.simplefilter("ignore")
-        actions = [expert.get_action(row) for row in observations.astype(np.float64)]
+        actions = [expert.get_action(each) for each in observations.astype(np.float64)]
     return np.clip(np.stack(actions).astype(np.float32), -1.0, 1.0)
 
 

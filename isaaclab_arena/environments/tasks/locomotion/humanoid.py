@@ -2,13 +2,13 @@
 
 import torch
 
+from isaaclab_arena.environments.mdp.floor_observations import sense_terms, vector_term
 from isaaclab_arena.environments.mdp.floor_task import FloorTask
-from isaaclab_arena.environments.mdp.legged_observations import sense_terms, vector_term
 from isaaclab_arena.environments.mdp.locomotion_terms import mean_square
 from isaaclab_arena.environments.mdp.observations import ObservationTerm
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.math.rotation import rotate
-from isaaclab_arena.sim.scene.legged_robot import Machine
+from isaaclab_arena.sim.scene.floor_robot import FloorRobot
 from isaaclab_arena.sim.scene.scene import CameraPose
 
 STANDING_HEIGHT_M = 0.812
@@ -42,7 +42,7 @@ _NAMES = tuple(f"robot/{name}" for name, _, _ in _JOINTS)
 JOINTS = tuple(name for name, _, _ in _JOINTS)
 _DEFAULT = tuple(default for _, default, _ in _JOINTS)
 
-HUMANOID = Machine(
+HUMANOID = FloorRobot(
     name="humanoid",
     asset="robots/humanoid.xml",
     root_body=PELVIS,
@@ -62,11 +62,11 @@ HUMANOID = Machine(
 class HumanoidTask(FloorTask):
     """A task of the humanoid, which keeps the action before the last, for rewards of smooth motion."""
 
-    machine = HUMANOID
+    robot = HUMANOID
     control_dt = 0.02
 
     def attach(self, backend: Backend) -> None:
-        """Make room for what is remembered of each row."""
+        """Make room for what is remembered of each env slot."""
         super().attach(backend)
         num_joints = len(HUMANOID.joints)
         self.previous_action = torch.zeros(
@@ -74,7 +74,7 @@ class HumanoidTask(FloorTask):
         )
 
     def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
-        """Forget the past of rows that were just reset. Shape: (n,), int64."""
+        """Forget the past of env slots that were just reset. Shape: (n,), int64."""
         super().begin(backend, env_ids)
         self.previous_action[env_ids] = 0
 
@@ -94,7 +94,7 @@ class HumanoidTask(FloorTask):
 
         Args:
             backend: The simulation.
-            running: Rows that made the step. Shape: (num_envs,), bool.
+            running: Env slots that made the step. Shape: (num_envs,), bool.
 
         Returns:
             Shape: (num_envs,).

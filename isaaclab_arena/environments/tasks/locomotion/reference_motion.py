@@ -1,4 +1,4 @@
-"""Reference motions: a machine's pose over time, read from a table of numbers."""
+"""Reference motions: a robot's pose over time, read from a table of numbers."""
 
 import csv
 import math
@@ -10,8 +10,8 @@ import numpy as np
 
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.plain_files import not_a_plain_file
-from isaaclab_arena.sim.scene.legged_robot import Machine
-from isaaclab_arena.sim.scene.poses import MachinePoses
+from isaaclab_arena.sim.scene.floor_robot import FloorRobot
+from isaaclab_arena.sim.scene.poses import FloorRobotPoses
 
 KEY = "motion_file"
 COLUMNS_OF_THE_ROOT = ("root_x", "root_y", "root_z", "root_qw", "root_qx", "root_qy", "root_qz")
@@ -32,9 +32,9 @@ class ReferenceMotion:
         root_position: In the world [m]. Shape: (f, 3).
         root_orientation: Unit quaternions, w x y z. Shape: (f, 4).
         root_velocity: Linear in the world [m/s], then angular in its own frame [rad/s]. Shape: (f, 6).
-        joint_position: In the machine's order [rad]. Shape: (f, k).
+        joint_position: In the robot's order [rad]. Shape: (f, k).
         joint_velocity: Likewise [rad/s]. Shape: (f, k).
-        keypoints: Where sites of the machine are [m]. Shape: (f, p, 3).
+        keypoints: Where sites of the robot are [m]. Shape: (f, p, 3).
     """
 
     root_position: np.ndarray
@@ -50,24 +50,24 @@ class ReferenceMotion:
         return len(self.root_position)
 
 
-def read_motion(path: Path, machine: Machine, keypoints: Sequence[str], frame_dt: float) -> ReferenceMotion:
+def read_motion(path: Path, robot: FloorRobot, keypoints: Sequence[str], frame_dt: float) -> ReferenceMotion:
     """Return the motion of a file.
 
     The file is a table with a line of names, separated by commas: ``time_s``, the root's place ``root_x`` to
-    ``root_z`` [m] and orientation ``root_qw`` to ``root_qz``, and every joint of the machine, in any order [rad].
+    ``root_z`` [m] and orientation ``root_qw`` to ``root_qz``, and every joint of the robot, in any order [rad].
 
     Args:
         path: The file.
-        machine: Whose motion it is.
+        robot: Whose motion it is.
         keypoints: Sites whose places are wanted.
         frame_dt: Time between two frames; frames between those of the file are interpolated [s].
 
     Raises:
-        ConfigError: If the file cannot be read or is not a motion of this machine, with ``key`` set to its option.
+        ConfigError: If the file cannot be read or is not a motion of this robot, with ``key`` set to its option.
     """
-    joints = tuple(name.rpartition("/")[2] for name in machine.joints)
+    joints = tuple(name.rpartition("/")[2] for name in robot.joints)
     table = _table(path, (_TIME, *COLUMNS_OF_THE_ROOT, *joints))
-    poses = MachinePoses(machine)
+    poses = FloorRobotPoses(robot)
     _check(table, poses, joints, path)
     table = _resampled(table, frame_dt)
     root, joint_position = table[:, 1:8], table[:, 8:]
@@ -111,7 +111,7 @@ def _numbers(path: Path, number: int, line: Sequence[str], where: Sequence[int])
     return values
 
 
-def _check(table: np.ndarray, poses: MachinePoses, joints: Sequence[str], path: Path) -> None:
+def _check(table: np.ndarray, poses: FloorRobotPoses, joints: Sequence[str], path: Path) -> None:
     if len(table) < 2:
         raise _problem(path, f"has {len(table)} frames; a motion has at least two")
     times = table[:, 0]

@@ -11,7 +11,7 @@ import torch
 from isaaclab_arena.environments.arena.cameras import ViewportOptions
 from isaaclab_arena.environments.arena.floor_builder import FloorEnvironmentBuilder
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.legged_observations import vector_term
+from isaaclab_arena.environments.mdp.floor_observations import vector_term
 from isaaclab_arena.environments.mdp.locomotion_terms import mean_square
 from isaaclab_arena.environments.mdp.observations import ObservationTerm, number_term
 from isaaclab_arena.environments.mdp.task import Judgement, draw_uniform, number, point
@@ -73,7 +73,7 @@ class TrackMotion(HumanoidTask):
         self.time_limit_s = self._last_frame * self.control_dt
 
     def attach(self, backend: Backend) -> None:
-        """Put the motion beside the simulation, and make room for where in it each row is."""
+        """Put the motion beside the simulation, and make room for where in it each env slot is."""
         super().attach(backend)
 
         def beside(values: np.ndarray) -> torch.Tensor:
@@ -118,11 +118,11 @@ class TrackMotion(HumanoidTask):
         )
 
     def remember(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
-        """Remember where in the motion rows that were just reset are. Shape: (n,), int64."""
+        """Remember where in the motion env slots that were just reset are. Shape: (n,), int64."""
         self._frame[env_ids] = self._frame.new_tensor([self._frame_at(each) for each in conditions])
 
     def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
-        """Forget the errors of rows that were just reset. Shape: (n,), int64."""
+        """Forget the errors of env slots that were just reset. Shape: (n,), int64."""
         super().begin(backend, env_ids)
         self._length[env_ids] = 0
         self._keypoint_errors[env_ids] = 0

@@ -10,14 +10,14 @@ import torch
 from isaaclab_arena.environments.arena.cameras import ViewportOptions
 from isaaclab_arena.environments.arena.floor_builder import FloorEnvironmentBuilder
 from isaaclab_arena.environments.mdp import locomotion_terms as terms
+from isaaclab_arena.environments.mdp.floor_observations import last_action_term, sense_terms, vector_term
 from isaaclab_arena.environments.mdp.floor_task import FloorTask
-from isaaclab_arena.environments.mdp.legged_observations import last_action_term, sense_terms, vector_term
 from isaaclab_arena.environments.mdp.locomotion_terms import total_square
 from isaaclab_arena.environments.mdp.observations import ObservationTerm
 from isaaclab_arena.environments.mdp.task import Judgement, draw_uniform, number, point, upright_pose
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
 from isaaclab_arena.sim.backend import Backend, StartState
-from isaaclab_arena.sim.scene.legged_robot import Machine
+from isaaclab_arena.sim.scene.floor_robot import FloorRobot
 from isaaclab_arena.sim.scene.scene import CameraPose, ContactSensor
 
 COMMAND = "command.velocity"
@@ -40,7 +40,7 @@ _SWING_HEIGHT_M = 0.07
 _FOOT_RADIUS_M = 0.022
 _TILTED = -0.5
 
-GO1 = Machine(
+GO1 = FloorRobot(
     name="go1",
     asset="robots/go1.xml",
     root_body="robot/trunk",
@@ -73,7 +73,7 @@ class VelocityGo1(FloorTask):
 
     name = "velocity_go1"
     instruction = "walk with the commanded velocity"
-    machine = GO1
+    robot = GO1
     control_dt = 0.02
     time_limit_s = 10.0
     contact_sensors = (
@@ -85,7 +85,7 @@ class VelocityGo1(FloorTask):
     )
 
     def attach(self, backend: Backend) -> None:
-        """Make room for what is remembered of each row."""
+        """Make room for what is remembered of each env slot."""
         super().attach(backend)
         like = {"dtype": backend.qpos.dtype, "device": backend.device}
         num_envs = backend.num_envs
@@ -157,13 +157,13 @@ class VelocityGo1(FloorTask):
         )
 
     def _remember_step(self, backend: Backend, running: torch.Tensor) -> None:
-        rows = running[:, None]
+        slots = running[:, None]
         velocity = terms.low_passed(self._velocity, self._planar_velocity(), self.control_dt, FILTER_S)
-        self._velocity = torch.where(rows, velocity, self._velocity)
-        self._action = torch.where(rows, self.actions.last(backend), self._action)
-        self._feet = torch.where(rows[:, None], self._feet_positions(backend), self._feet)
+        self._velocity = torch.where(slots, velocity, self._velocity)
+        self._action = torch.where(slots, self.actions.last(backend), self._action)
+        self._feet = torch.where(slots[:, None], self._feet_positions(backend), self._feet)
         self._length = self._length + running
-        errors = self._errors() * (rows & (self._length > round(SETTLING_S / self.control_dt))[:, None])
+        errors = self._errors() * (slots & (self._length > round(SETTLING_S / self.control_dt))[:, None])
         self._error_sums = self._error_sums + errors
         self._worst_errors = torch.maximum(self._worst_errors, errors)
         self._broke_bounds = self._broke_bounds | (errors[:, 0] > SPEED_BOUND_M_S) | (errors[:, 1] > TURN_BOUND_RAD_S)

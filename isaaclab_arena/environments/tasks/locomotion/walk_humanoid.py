@@ -10,7 +10,7 @@ import torch
 from isaaclab_arena.environments.arena.cameras import ViewportOptions
 from isaaclab_arena.environments.arena.floor_builder import FloorEnvironmentBuilder
 from isaaclab_arena.environments.mdp import terms
-from isaaclab_arena.environments.mdp.legged_observations import vector_term
+from isaaclab_arena.environments.mdp.floor_observations import vector_term
 from isaaclab_arena.environments.mdp.locomotion_terms import mean_square, slip
 from isaaclab_arena.environments.mdp.observations import ObservationTerm, number_term
 from isaaclab_arena.environments.mdp.task import Judgement, draw_uniform, number, point, upright_pose
@@ -63,17 +63,17 @@ class WalkHumanoid(HumanoidTask):
         self._gait_steps = round(GAIT_PERIOD_S / self.control_dt)
 
     def attach(self, backend: Backend) -> None:
-        """Make room for what is asked of each row, where it began and how long ago, and write the clock's hands."""
+        """Make the tensors for command, start and length of each episode, and the table of the gait clock."""
         super().attach(backend)
-        rows = torch.zeros(backend.num_envs, dtype=backend.qpos.dtype, device=backend.device)
-        self._speed = rows.clone()
-        self._start = rows[:, None].repeat(1, 2)
-        self._ahead = rows[:, None].repeat(1, 2)
+        zeros = torch.zeros(backend.num_envs, dtype=backend.qpos.dtype, device=backend.device)
+        self._speed = zeros.clone()
+        self._start = zeros[:, None].repeat(1, 2)
+        self._ahead = zeros[:, None].repeat(1, 2)
         self._length = torch.zeros_like(self.held_steps)
-        self._feet = rows[:, None, None].repeat(1, len(FEET), 3)
+        self._feet = zeros[:, None, None].repeat(1, len(FEET), 3)
         turns = [2 * math.pi * step / self._gait_steps for step in range(self._gait_steps)]
         hands = [(math.cos(turn), math.sin(turn)) for turn in turns]
-        self._clock = torch.tensor(hands, dtype=rows.dtype, device=rows.device)
+        self._clock = torch.tensor(hands, dtype=zeros.dtype, device=zeros.device)
 
     def draw_conditions(self, generator: np.random.Generator) -> Mapping[str, ConditionValue]:
         """Draw the asked speed, where it looks at the start, and how it stands."""
@@ -94,11 +94,11 @@ class WalkHumanoid(HumanoidTask):
         )
 
     def remember(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
-        """Remember what is asked of rows that were just reset. Shape: (n,), int64."""
+        """Remember what is asked of env slots that were just reset. Shape: (n,), int64."""
         self._speed[env_ids] = self._speed.new_tensor([number(each["command.speed"]) for each in conditions])
 
     def begin(self, backend: Backend, env_ids: torch.Tensor) -> None:
-        """Remember where rows that were just reset begin. Shape: (n,), int64."""
+        """Remember where env slots that were just reset begin. Shape: (n,), int64."""
         super().begin(backend, env_ids)
         self._length[env_ids] = 0
         self._start[env_ids] = backend.body_position(PELVIS)[env_ids, :2]

@@ -78,7 +78,7 @@ class PickByColour(Task):
         return self.cubes.observation_terms()
 
     def attach(self, backend: Backend) -> None:
-        """Make the counters, and room for which cube each row asks for."""
+        """Make the counters, and room for which cube each env slot asks for."""
         super().attach(backend)
         self._wants_blue = torch.zeros(backend.num_envs, dtype=torch.bool, device=backend.device)
 

@@ -73,7 +73,7 @@ def test_keypoints_are_where_the_pose_has_them(tmp_path):
     assert motion.keypoints[1] - motion.keypoints[0] == pytest.approx(np.tile([0.0, 0.3, 0.0], (len(KEYPOINTS), 1)))
 
 
-def test_a_motion_of_another_machine_is_refused_with_the_missing_joint(tmp_path):
+def test_a_motion_of_another_robot_is_refused_with_the_missing_joint(tmp_path):
     columns = tuple(name.replace("left_knee", "left_kne") for name in COLUMNS)
     frames = [{**frame(time), "left_kne": 0.5} for time in (0.0, 0.1)]
     message = refused(write(tmp_path / "motion.csv", frames, columns))

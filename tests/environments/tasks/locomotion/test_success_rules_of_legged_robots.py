@@ -1,6 +1,6 @@
-"""When tasks of machines are solved and lost, in the numbers that their descriptions state, written and not imported.
+"""When tasks of robots are solved and lost, in the numbers that their descriptions state, written and not imported.
 
-The machines are where a test puts them; no physics is stepped.
+The robots are where a test puts them; no physics is stepped.
 """
 
 import math
@@ -31,7 +31,7 @@ def turned_about_x(degrees: float) -> torch.Tensor:
 def walkers(speeds: list[float]) -> FloorEnvironment:
     """Return humanoids that look along x."""
     env = build_on_the_floor("walk_humanoid", num_envs=len(speeds))
-    start = {"robot.yaw": 0.0, "robot.joint_position": env.machine.default_joint_position}
+    start = {"robot.yaw": 0.0, "robot.joint_position": env.robot.default_joint_position}
     env.reset(torch.arange(len(speeds)), [{**start, "command.speed": speed} for speed in speeds])
     return env
 
@@ -60,7 +60,7 @@ def test_a_humanoid_has_fallen_below_half_a_metre_or_beyond_sixty_degrees():
 
 def robots(commands: list[tuple[float, float, float]]) -> FloorEnvironment:
     env = build_on_the_floor("velocity_go1", num_envs=len(commands))
-    start = {"robot.joint_position": env.machine.default_joint_position, "robot.yaw": 0.0}
+    start = {"robot.joint_position": env.robot.default_joint_position, "robot.yaw": 0.0}
     env.reset(torch.arange(len(commands)), [{**start, "command.velocity": command} for command in commands])
     return env
 

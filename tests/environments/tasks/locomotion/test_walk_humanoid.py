@@ -18,14 +18,14 @@ def started(num_envs: int = 1, speed: float = 0.8) -> FloorEnvironment:
         **env.draw_conditions(episode(0).conditions_generator()),
         "command.speed": speed,
         "robot.yaw": YAW,
-        "robot.joint_position": env.machine.default_joint_position,
+        "robot.joint_position": env.robot.default_joint_position,
     }
     env.reset(torch.arange(num_envs), [conditions] * num_envs)
     return env
 
 
 def carry(env: FloorEnvironment, distance_m: float, direction: float = YAW) -> None:
-    """Put the machine somewhere else, standing as it stands."""
+    """Put the robot somewhere else, standing as it stands."""
     root = env.backend.joint_position(ROOT)
     root[0, 0] = distance_m * math.cos(direction)
     root[0, 1] = distance_m * math.sin(direction)

@@ -1,4 +1,4 @@
-"""What a machine that is not an arm on a table is called, and what actions ask of it."""
+"""What a robot that is not an arm on a table is called, and what actions ask of it."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from isaaclab_arena.sim.scene.scene import CameraPose
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class FloorRobot:
     """A cart, a quadruped, a humanoid, as it stands in the scene.
 
     An action has one number per actuator. The actuator's control is ``default_control + action_scale * action``: with
@@ -17,7 +17,7 @@ class Machine:
         name: Registered name, for example ``go1``.
         asset: Its MJCF file, relative to the package's assets or absolute.
         root_body: The body that everything else hangs on.
-        free_joint: The root's free joint, None for a machine that is fixed to the floor.
+        free_joint: The root's free joint, None for a robot that is fixed to the floor.
         joints: Its other joints, in the order of observations.
         default_joint_position: Their positions in the default posture [rad or m].
         actuators: Its actuators, in the order of actions.

@@ -1,33 +1,33 @@
-"""What the actions of a machine mean to its actuators."""
+"""What the actions of a robot mean to its actuators."""
 
 import torch
 
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.backend import Backend
-from isaaclab_arena.sim.scene.legged_robot import Machine
+from isaaclab_arena.sim.scene.floor_robot import FloorRobot
 
 
-class MachineActions:
+class FloorActions:
     """Turns actions into controls and back.
 
     Args:
-        machine: Whose actions.
+        robot: Whose actions.
         backend: The simulation it stands in.
 
     Attributes:
         spec: What an action looks like.
     """
 
-    def __init__(self, machine: Machine, backend: Backend) -> None:
-        names = tuple(actuator.rpartition("/")[2] for actuator in machine.actuators)
-        bound = (machine.action_bound,) * len(names)
+    def __init__(self, robot: FloorRobot, backend: Backend) -> None:
+        names = tuple(actuator.rpartition("/")[2] for actuator in robot.actuators)
+        bound = (robot.action_bound,) * len(names)
         low = tuple(-value for value in bound)
         self.spec = ArraySpec(shape=(len(names),), low=low, high=bound, names=names)
-        self._bound = machine.action_bound
-        self._indices = backend.actuator_indices(machine.actuators)
+        self._bound = robot.action_bound
+        self._indices = backend.actuator_indices(robot.actuators)
         dtype = backend.ctrl.dtype
-        self._default = torch.tensor(machine.default_control, dtype=dtype, device=backend.device)
-        self._scale = torch.tensor(machine.action_scale, dtype=dtype, device=backend.device)
+        self._default = torch.tensor(robot.default_control, dtype=dtype, device=backend.device)
+        self._scale = torch.tensor(robot.action_scale, dtype=dtype, device=backend.device)
 
     def controls(self, backend: Backend, action: torch.Tensor, centre: torch.Tensor | None = None) -> torch.Tensor:
         """Return the controls that actions ask for.
@@ -35,7 +35,7 @@ class MachineActions:
         Args:
             backend: The simulation.
             action: Shape: (num_envs, action_dim).
-            centre: What zero actions ask for, if not the machine's default. Shape: (num_envs, action_dim).
+            centre: What zero actions ask for, if not the robot's default. Shape: (num_envs, action_dim).
 
         Returns:
             Shape: (num_envs, nu).

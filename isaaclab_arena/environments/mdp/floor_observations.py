@@ -1,34 +1,34 @@
-"""What a machine feels of itself, in its own frame, as in Isaac Lab and mjlab."""
+"""What a robot feels of itself, in its own frame, as in Isaac Lab and mjlab."""
 
 from collections.abc import Callable
 
 import torch
 
-from isaaclab_arena.environments.mdp.legged_actions import MachineActions
+from isaaclab_arena.environments.mdp.floor_actions import FloorActions
 from isaaclab_arena.environments.mdp.observations import ObservationTerm
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.math.rotation import rotate_inverse
-from isaaclab_arena.sim.scene.legged_robot import Machine
+from isaaclab_arena.sim.scene.floor_robot import FloorRobot
 
 _XYZ = ("x", "y", "z")
 
 
-class MachineSenses:
-    """Reads how a machine with a free joint moves.
+class FloorSenses:
+    """Reads how a robot with a free joint moves.
 
     Args:
-        machine: The machine.
+        robot: The robot.
         backend: The simulation that it stands in.
     """
 
-    def __init__(self, machine: Machine, backend: Backend) -> None:
+    def __init__(self, robot: FloorRobot, backend: Backend) -> None:
         self._backend = backend
-        self._machine = machine
-        self._root = machine.free_joint or machine.root_body
-        self._positions, self._dofs = backend.joint_indices(machine.joints)
+        self._robot = robot
+        self._root = robot.free_joint or robot.root_body
+        self._positions, self._dofs = backend.joint_indices(robot.joints)
         like = {"dtype": backend.qpos.dtype, "device": backend.device}
-        self._default = torch.tensor(machine.default_joint_position, **like)
+        self._default = torch.tensor(robot.default_joint_position, **like)
         self._down = torch.tensor([[0.0, 0.0, -1.0]], **like).expand(backend.num_envs, 3)
 
     def linear_velocity(self) -> torch.Tensor:
@@ -52,17 +52,17 @@ class MachineSenses:
         return self._backend.qvel[:, self._dofs]
 
     def _orientation(self) -> torch.Tensor:
-        return self._backend.body_orientation(self._machine.root_body)
+        return self._backend.body_orientation(self._robot.root_body)
 
 
-def sense_terms(machine: Machine, senses: Callable[[], MachineSenses]) -> dict[str, ObservationTerm]:
-    """Return what a machine feels of itself as observation terms.
+def sense_terms(robot: FloorRobot, senses: Callable[[], FloorSenses]) -> dict[str, ObservationTerm]:
+    """Return what a robot feels of itself as observation terms.
 
     Args:
-        machine: The machine.
+        robot: The robot.
         senses: Returns its senses, once there is a simulation.
     """
-    joints = tuple(joint.rpartition("/")[2] for joint in machine.joints)
+    joints = tuple(joint.rpartition("/")[2] for joint in robot.joints)
     return {
         "base_lin_vel": vector_term(_XYZ, "m/s", lambda _: senses().linear_velocity()),
         "base_ang_vel": vector_term(_XYZ, "rad/s", lambda _: senses().angular_velocity()),
@@ -72,14 +72,14 @@ def sense_terms(machine: Machine, senses: Callable[[], MachineSenses]) -> dict[s
     }
 
 
-def last_action_term(machine: Machine, actions: Callable[[], MachineActions]) -> ObservationTerm:
+def last_action_term(robot: FloorRobot, actions: Callable[[], FloorActions]) -> ObservationTerm:
     """Return the action of which the controls are the result, 0 before the first.
 
     Args:
-        machine: The machine.
+        robot: The robot.
         actions: Returns what actions mean, once there is a simulation.
     """
-    names = tuple(actuator.rpartition("/")[2] for actuator in machine.actuators)
+    names = tuple(actuator.rpartition("/")[2] for actuator in robot.actuators)
     return vector_term(names, "", lambda backend: actions().last(backend))
 
 
