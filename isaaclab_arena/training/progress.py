@@ -35,7 +35,7 @@ class Progress:
         self, output_directory: Path, *, is_writer: bool, after_step: int = 0, writer: ScalarWriter | None = None
     ) -> None:
         self._path = output_directory / FILE
-        self._is_writer = is_writer
+        self.is_writer = is_writer
         self._writer = writer
         if is_writer:
             _take_out_later(self._path, after_step)
@@ -48,7 +48,7 @@ class Progress:
             measures: Name to value.
             told: What the log says of them; all of them by default.
         """
-        if not (self._is_writer and measures):
+        if not (self.is_writer and measures):
             return
         if told is None:
             told = f"step {num_steps}: " + ", ".join(f"{name} {value:.4g}" for name, value in measures.items())
@@ -64,11 +64,11 @@ class Progress:
                 self._writer.add_scalar(name, value, num_steps)
 
     def has(self, num_steps: int, measure: str) -> bool:
-        """Whether a measure has been written after so many steps."""
+        """Whether a measure whose name begins so has been written after so many steps."""
         if not self._path.is_file():
             return False
         lines = self._path.read_text(encoding="utf-8").splitlines()
-        return any(line.startswith(f"{num_steps},{measure},") for line in lines)
+        return any(line.startswith(f"{num_steps},{measure}") for line in lines)
 
     def __enter__(self) -> Self:
         return self

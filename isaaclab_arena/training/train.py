@@ -151,6 +151,7 @@ def _evaluation(config: TrainingConfig, run_directory: Path, ranks: Ranks, *, de
         output_directory=run_directory,
         ranks=ranks,
         device=device,
+        torch_threads=1,
     )
 
 

@@ -1,17 +1,12 @@
 """One rank's part of a training run, from the first sample to the last checkpoint; rank 0 alone writes."""
 
 import logging
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from isaaclab_arena.distributed.collectives import gather_bytes_to_rank_zero, highest_of_ranks
+from isaaclab_arena.distributed.collectives import gather_bytes_to_rank_zero
 from isaaclab_arena.distributed.ranks import Ranks
-from isaaclab_arena.evaluation.process.interruption import Interruption, watch_for_interruption
+from isaaclab_arena.evaluation.process.interruption import watch_for_interruption
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.models.run_directory import model_path
 from isaaclab_arena.training.checkpoints.best_checkpoint import keep_best, score_of
@@ -34,9 +29,9 @@ from isaaclab_arena.training.reporting import (
 )
 from isaaclab_arena.training.settings.config import TrainingConfig
 from isaaclab_arena.training.settings.settings_files import checkpoint_infos, env_steps_of, write_settings
+from isaaclab_arena.training.training_loop import Schedule, TrainingLoop
 
 _LOG = logging.getLogger(__name__)
-_INTERRUPTED = 128
 
 
 class TrainingRun:
@@ -53,6 +48,8 @@ class TrainingRun:
         began_with: The checkpoint whose weights the learner begins with, None for none.
     """
 
+    evaluation_measure = EVALUATION_TIME
+
     def __init__(
         self,
         config: TrainingConfig,
@@ -66,7 +63,7 @@ class TrainingRun:
         began_with: FirstWeights | None = None,
     ) -> None:
         self._config = config
-        self._folder = run_directory
+        self._directory = run_directory
         self._context = ranks.context
         self._learner = learner
         self._evaluation = evaluation
@@ -100,22 +97,29 @@ class TrainingRun:
         Raises:
             ArenaError: If training cannot go on; a checkpoint of the last iteration but one may be there.
         """
-        context, learner = self._context, self._learner
-        with log_file(self._folder / "logs" / f"rank{context.rank}.log", context.rank):
+        context = self._context
+        with log_file(self._directory / "logs" / f"rank{context.rank}.log", context.rank):
             self._begin()
-            writer = None
-            if context.is_rank_zero:
-                writer = scalar_writer(self._config, self._folder, after_step=learner.iterations)
-            with (
-                Progress(
-                    self._folder, is_writer=context.is_rank_zero, after_step=learner.iterations, writer=writer
-                ) as progress,
-                watch_for_interruption() as interruption,
-            ):
-                code = self._evaluate_if_left_out(progress) or self._train(progress, interruption)
+            code = self._run_loop()
             if code == 0 and context.is_rank_zero:
                 self._finish()
             return code
+
+    def _run_loop(self) -> int:
+        agent, is_rank_zero, after_step = self._config.agent, self._context.is_rank_zero, self._learner.iterations
+        schedule = Schedule(
+            max_steps=agent.max_iterations,
+            save_every=agent.save_interval,
+            evaluate_every=self._config.evaluation.interval or None,
+        )
+        writer = scalar_writer(self._config, self._directory, after_step=after_step) if is_rank_zero else None
+        with (
+            Progress(self._directory, is_writer=is_rank_zero, after_step=after_step, writer=writer) as progress,
+            watch_for_interruption() as interruption,
+        ):
+            if after_step == 0:
+                self.save()
+            return TrainingLoop(self, schedule, evaluation=self._evaluation, progress=progress).run(interruption)
 
     def _begin(self) -> None:
         """Write down what is asked for, and take up the newest checkpoint where that is asked for."""
@@ -123,20 +127,20 @@ class TrainingRun:
         if self._began_with is not None:
             _LOG.info("%s", self._began_with)
         if self._resume:
-            iterations, learned = newest_readable(self._folder)
+            iterations, learned = newest_readable(self._directory)
             state = read_rank_state(
-                self._folder, iterations=iterations, rank=context.rank, world_size=context.world_size
+                self._directory, iterations=iterations, rank=context.rank, world_size=context.world_size
             )
             exactly = learner.load(learned, state)
             self._env_steps = env_steps_of(learned) or iterations * learner.env_steps_per_iteration
-            _LOG.info("going on from %s", model_path(self._folder, iterations))
+            _LOG.info("going on from %s", model_path(self._directory, iterations))
             if iterations >= self._config.agent.max_iterations:
                 _LOG.warning("all %d iterations are done; --max_iterations says how many in all", iterations)
             if not exactly:
                 _LOG.warning("rows, ranks or random numbers are not those of the checkpoint: new episodes begin")
         if context.is_rank_zero:
-            self._write_settings(self._folder)
-            _LOG.info("writing to %s", self._folder)
+            self._write_settings(self._directory)
+            _LOG.info("writing to %s", self._directory)
 
     def _write_settings(self, folder: Path) -> None:
         write_settings(
@@ -161,44 +165,30 @@ class TrainingRun:
         )
         return {**learner.algorithm.save(), "iter": learner.iterations, "infos": infos}
 
-    def _train(self, progress: Progress, interruption: Interruption) -> int:
-        agent, learner = self._config.agent, self._learner
-        if learner.iterations == 0:
-            self._save()
-        while learner.iterations < agent.max_iterations:
-            done = learner.iterate()
-            self._env_steps += done.env_steps
-            self._report(progress, done)
-            is_last = learner.iterations == agent.max_iterations
-            self._check_synchrony(is_last=is_last)
-            is_evaluated = self._is_evaluated_after(learner.iterations)
-            if is_last or is_evaluated or learner.iterations % agent.save_interval == 0:
-                self._save()
-            code = self._evaluate(progress) if is_evaluated else 0
-            code = highest_of_ranks(code or interruption.exit_code)
-            if code != 0 and not (is_last and not is_evaluated):
-                return self._leave(code, saved=is_evaluated)
-        return 0
+    @property
+    def num_steps(self) -> int:
+        """Iterations done."""
+        return self._learner.iterations
 
-    def _leave(self, code: int, *, saved: bool) -> int:
-        """Save before any rank leaves, because a launcher ends the others as soon as one has."""
-        if not saved:
-            self._save()
-        return highest_of_ranks(code)
+    def step(self, progress: Progress) -> None:
+        """Take samples, learn from them, and write the measures of this iteration."""
+        done = self._learner.iterate()
+        self._env_steps += done.env_steps
+        self._report(progress, done)
+        self._check_synchrony()
 
-    def _check_synchrony(self, *, is_last: bool) -> None:
-        every = self._config.distributed.check_sync_every
-        if every and self._context.is_distributed and (is_last or self._learner.iterations % every == 0):
-            check_synchrony(learned_state(self._learner.algorithm))
+    def checkpoint(self, num_steps: int) -> Path:
+        """Return the checkpoint after so many iterations."""
+        return model_path(self._directory, num_steps)
 
-    def _save(self) -> None:
+    def save(self) -> None:
         """Write a checkpoint; every rank calls it, because each of them has something to keep."""
         learner, context = self._learner, self._context
         states = gather_bytes_to_rank_zero(packed(learner.rank_state()))
         if not context.is_rank_zero:
             return
         path = write_checkpoint(
-            self._folder,
+            self._directory,
             self._learned(),
             states,
             iterations=learner.iterations,
@@ -211,52 +201,20 @@ class TrainingRun:
         """Whether there is an evaluation of a checkpoint, whose numbers would else be those of a file that is gone."""
         return self._evaluation is not None and self._evaluation.folder(iterations).is_dir()
 
-    def _is_evaluated_after(self, iterations: int) -> bool:
-        interval = self._config.evaluation.interval
-        if self._evaluation is None or iterations == 0:
-            return False
-        return iterations == self._config.agent.max_iterations or (interval > 0 and iterations % interval == 0)
-
-    def _evaluate_if_left_out(self, progress: Progress) -> int:
-        """Make the evaluation of the checkpoint that the run goes on from, if it was interrupted."""
-        iterations = self._learner.iterations
-        if self._evaluation is None or not self._is_evaluated_after(iterations):
-            return 0
-        # Before anything else, because the first evaluation writes the file that is asked for.
-        is_complete = bool(highest_of_ranks(int(self._evaluation.is_complete(iterations))))
-        if not is_complete:
-            return highest_of_ranks(self._evaluate(progress))
-        if self._context.is_rank_zero and not progress.has(iterations, EVALUATION_TIME):
-            # It was complete when the run was stopped, and nobody had taken note of it yet.
-            self._keep(self._evaluation.results(iterations), progress, evaluation_s=0.0)
-        return 0
-
-    def _evaluate(self, progress: Progress) -> int:
-        """Evaluate the newest checkpoint; return 0, or the exit code of an interruption, the same on all ranks."""
-        if self._evaluation is None:
-            return 0
-        began = time.perf_counter()
-        iterations = self._learner.iterations
-        with _as_in_every_evaluation():
-            evaluated = self._evaluation.run(model_path(self._folder, iterations), iterations)
-        interrupted = highest_of_ranks(evaluated.exit_code if evaluated.exit_code >= _INTERRUPTED else 0)
-        if interrupted == 0 and self._context.is_rank_zero:
-            self._keep(evaluated, progress, evaluation_s=time.perf_counter() - began)
-        self._pace.pause(time.perf_counter() - began)
-        return interrupted
-
-    def _keep(self, evaluated: Evaluated, progress: Progress, *, evaluation_s: float) -> None:
+    def note_evaluation(self, evaluated: Evaluated, progress: Progress, *, evaluation_s: float) -> None:
+        """Write the measures of an evaluation, and keep the checkpoint if it is the best so far; on rank 0 only."""
         iterations = self._learner.iterations
         if evaluated.exit_code != 0:
-            _LOG.warning("the evaluation did not complete; %s says why", self._folder / "evaluations")
+            _LOG.warning("the evaluation did not complete; %s says why", self._directory / "evaluations")
         progress.write(
             iterations,
             measures_of_evaluation(evaluated.jobs, evaluation_s=evaluation_s),
             told=line_of_evaluation(evaluated.jobs, iterations=iterations),
         )
         score = score_of(evaluated.jobs.values(), iterations, evaluation=evaluated.config_hash)
-        if score is not None and keep_best(self._folder, score):
+        if score is not None and keep_best(self._directory, score):
             _LOG.info("the best so far")
+        self._pace.pause(evaluation_s)
 
     def _report(self, progress: Progress, done: Iteration) -> None:
         iterations, total = self._learner.iterations, self._config.agent.max_iterations
@@ -267,22 +225,14 @@ class TrainingRun:
             told=line_of_iteration(done, iterations=iterations, total=total, left_s=left_s),
         )
 
+    def _check_synchrony(self) -> None:
+        every, iterations = self._config.distributed.check_sync_every, self._learner.iterations
+        is_last = iterations == self._config.agent.max_iterations
+        if every and self._context.is_distributed and (is_last or iterations % every == 0):
+            check_synchrony(learned_state(self._learner.algorithm))
+
     def _finish(self) -> None:
         if not self._config.checkpoints.export:
             return
-        for path in export_policy(self._learner.algorithm, self._folder):
+        for path in export_policy(self._learner.algorithm, self._directory):
             _LOG.info("wrote %s", path)
-
-
-@contextmanager
-def _as_in_every_evaluation() -> Iterator[None]:
-    """Evaluate alike on any number of ranks, and leave the random numbers of training as they were."""
-    threads = torch.get_num_threads()
-    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices=devices):
-        # The last digits of a network's output depend on how many threads share the work.
-        torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(threads)

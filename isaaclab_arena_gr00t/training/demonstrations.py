@@ -157,6 +157,11 @@ class DemonstrationSteps:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
+    @property
+    def num_demonstrations(self) -> int:
+        """Number of episodes."""
+        return len(self._demonstrations)
+
     def batch(self, numbers: Sequence[int] | np.ndarray) -> DemonstrationBatch:
         """Return some control steps.
 

@@ -37,10 +37,12 @@ class NewModel:
     Attributes:
         model: With random weights.
         processor: With the statistics of the demonstrations, or of those that the robot was first learned from.
+        embodiment_tag: The robot that is trained.
     """
 
     model: Gr00tSmall
     processor: Gr00tSmallProcessor
+    embodiment_tag: str
 
 
 def interface_of(config: Gr00tClosedloopPolicyConfig, files: JointFiles) -> ModelInterface:
@@ -121,7 +123,7 @@ def new_model(
         seed=seed,
         sizes=sizes,
     )
-    return NewModel(model=model, processor=processor)
+    return NewModel(model=model, processor=processor, embodiment_tag=config.embodiment_tag)
 
 
 def based_on(
@@ -157,7 +159,7 @@ def based_on(
         )
     except Gr00tError as error:
         raise ConfigError(Problem(str(error), key="--base_model_path")) from error
-    return NewModel(model=model, processor=processor)
+    return NewModel(model=model, processor=processor, embodiment_tag=config.embodiment_tag)
 
 
 def _modalities(interface: ModelInterface) -> dict[str, ModalityConfig]:

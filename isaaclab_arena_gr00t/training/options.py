@@ -10,6 +10,7 @@ import torch
 
 from isaaclab_arena.config.options import refuse_no_numbers
 from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.training.training_loop import Schedule
 from isaaclab_arena_gr00t.training.trainer import TrainingSettings
 
 PANDA_CONFIG = Path(__file__).parents[1] / "policy" / "config" / "panda_closedloop.yaml"
@@ -78,11 +79,13 @@ class FinetuneOptions(TrainingSettings):
             "torch": torch.__version__,
         }
 
-    def is_evaluated_after(self, num_steps: int) -> bool:
-        """Whether there is an evaluation after so many steps."""
-        if self.eval_jobs_config is None:
-            return False
-        return num_steps == self.max_steps or num_steps % (self.eval_every or self.save_every) == 0
+    def schedule(self) -> Schedule:
+        """Return after which steps the run saves, evaluates and ends."""
+        return Schedule(
+            max_steps=self.max_steps,
+            save_every=self.save_every,
+            evaluate_every=self.eval_every or self.save_every,
+        )
 
     def check(self) -> None:
         """Refuse numbers that make no sense.

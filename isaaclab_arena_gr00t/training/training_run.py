@@ -9,15 +9,15 @@ from typing import Any
 from gr00t.model.checkpoint import save_checkpoint
 
 from isaaclab_arena.config.loading import load_jobs_file
-from isaaclab_arena.distributed.collectives import highest_of_ranks
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation.process.interruption import Interruption, watch_for_interruption
+from isaaclab_arena.evaluation.process.interruption import watch_for_interruption
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.storage.recorded_steps import RecordedSteps
-from isaaclab_arena.training.checkpoints.closed_loop import ClosedLoopEvaluation
+from isaaclab_arena.training.checkpoints.closed_loop import ClosedLoopEvaluation, Evaluated
 from isaaclab_arena.training.progress import Progress, tensorboard
+from isaaclab_arena.training.training_loop import TrainingLoop
 from isaaclab_arena_gr00t.config import read_policy_config
 from isaaclab_arena_gr00t.data.sources import jobs_of
 from isaaclab_arena_gr00t.joint_files import read_joint_files
@@ -39,7 +39,6 @@ from isaaclab_arena_gr00t.training.options import FinetuneOptions
 from isaaclab_arena_gr00t.training.trainer import Trainer
 
 _LOG = logging.getLogger("isaaclab_arena.gr00t")
-_INTERRUPTED = 128
 
 
 class TrainingRun:
@@ -51,8 +50,10 @@ class TrainingRun:
         ranks: All ranks; their process group exists where there are several.
 
     Raises:
-        ArenaError: If an option, a recording or the folder is wrong.
+        ArenaError: If an option, a recording or the directory is wrong.
     """
+
+    evaluation_measure = "success_rate/"
 
     def __init__(self, options: FinetuneOptions, context: DistributedContext, ranks: Ranks) -> None:
         self._options = options
@@ -61,39 +62,20 @@ class TrainingRun:
         if context.is_rank_zero:
             _check_folder(options, self._asked)
         ranks.agree("training", repr(self._asked))
-        steps = RecordedSteps()
-        config = read_policy_config(options.policy_config_yaml_path)
-        files = read_joint_files(
-            policy=config.policy_joints_config_path,
-            state=config.state_joints_config_path,
-            action=config.action_joints_config_path,
-        )
-        interface = interface_of(config, files)
-        found = find_demonstrations(recordings_of(options.dataset), only_successes=not options.include_failures)
-        wiring = wire_recordings(
-            found, interface, config, files, file=str(options.policy_config_yaml_path), steps=steps
-        )
-        chosen, held_out = split(found, share=options.validation_share, seed=options.seed)
-        data, self._validation = (
-            DemonstrationSteps([found[index] for index in part], wiring, horizon=interface.horizon, steps=steps)
-            for part in (chosen, held_out)
-        )
-        made = (
-            new_model(data, found, interface, config, seed=options.seed)
-            if options.base_model_path is None
-            else based_on(options.base_model_path, data, interface, config, seed=options.seed)
-        )
+        made, data, self._validation = _model_and_demonstrations(options)
         self._evaluation = _evaluation(options, ranks, made)
         self._processor = made.processor
         self._trainer = Trainer(
-            made.model, made.processor, config.embodiment_tag, data, options.training_settings(), context
+            made.model, made.processor, made.embodiment_tag, data, options.training_settings(), context
         )
+        self._schedule = options.schedule()
+        self._since_last_line = _SinceLastLine()
         if context.is_rank_zero:
             _LOG.info(
                 "%d demonstrations of %d control steps, %d held out; %.1f million parameters",
-                len(chosen),
+                data.num_demonstrations,
                 len(data),
-                len(held_out),
+                self._validation.num_demonstrations,
                 sum(parameter.numel() for parameter in made.model.parameters()) / 1e6,
             )
 
@@ -102,47 +84,45 @@ class TrainingRun:
 
         A signal stops all ranks after the same step, with a checkpoint to go on from.
         """
-        context, folder = self._context, self._options.output_dir
-        self._begin()
-        after_step = self._trainer.num_steps
-        board = tensorboard(folder / "tensorboard", after_step=after_step) if context.is_rank_zero else None
+        directory, rank = self._options.output_dir, self._context.rank
+        with log_file(directory / "logs" / f"rank{rank}.log", rank):
+            self._begin()
+            return self._run_loop(directory)
+
+    def _run_loop(self, directory: Path) -> int:
+        is_rank_zero, after_step = self._context.is_rank_zero, self._trainer.num_steps
+        writer = tensorboard(directory / "tensorboard", after_step=after_step) if is_rank_zero else None
         with (
-            log_file(folder / "logs" / f"rank{context.rank}.log", context.rank),
-            Progress(folder, is_writer=context.is_rank_zero, after_step=after_step, writer=board) as progress,
+            Progress(directory, is_writer=is_rank_zero, after_step=after_step, writer=writer) as progress,
             watch_for_interruption() as interruption,
         ):
-            return self._evaluate_if_left_out(progress) or self._train(progress, interruption)
+            self._since_last_line = _SinceLastLine()
+            loop = TrainingLoop(self, self._schedule, evaluation=self._evaluation, progress=progress)
+            return loop.run(interruption)
 
-    def _train(self, progress: Progress, interruption: Interruption) -> int:
+    @property
+    def num_steps(self) -> int:
+        """Optimiser steps done."""
+        return self._trainer.num_steps
+
+    def step(self, progress: Progress) -> None:
+        """Make one optimiser step; write the measures and look at the held-out episodes where it is time to."""
         options, trainer = self._options, self._trainer
-        since, steps, total = time.perf_counter(), 0, 0.0
-        while trainer.num_steps < options.max_steps:
-            total += trainer.step()
-            steps += 1
-            is_last = trainer.num_steps == options.max_steps
-            if trainer.num_steps % options.log_every == 0 or is_last:
-                now = time.perf_counter()
-                measures = {
-                    "loss": total / steps,
-                    "learning_rate": trainer.learning_rate(),
-                    "samples_per_s": steps * options.batch_size * self._context.world_size / (now - since),
-                }
-                progress.write(trainer.num_steps, measures)
-                since, steps, total = now, 0, 0.0
-            if trainer.num_steps % options.save_every == 0 or is_last:
-                self._validate(progress)
-                self._save()
-            if options.is_evaluated_after(trainer.num_steps):
-                code = self._evaluate(progress)
-                if code != 0:
-                    return code
-                since, steps, total = time.perf_counter(), 0, 0.0
-            code = highest_of_ranks(interruption.exit_code)
-            if code != 0 and not is_last:
-                self._save()
-                # A launcher ends the others as soon as one rank has left.
-                return highest_of_ranks(code)
-        return 0
+        self._since_last_line.add(trainer.step())
+        if trainer.num_steps % options.log_every == 0 or self._schedule.is_last(trainer.num_steps):
+            measures = {
+                "loss": self._since_last_line.mean_loss(),
+                "learning_rate": trainer.learning_rate(),
+                "samples_per_s": self._since_last_line.steps_per_s() * options.batch_size * self._context.world_size,
+            }
+            progress.write(trainer.num_steps, measures)
+            self._since_last_line = _SinceLastLine()
+        if self._schedule.is_saved_after(trainer.num_steps):
+            self._validate(progress)
+
+    def checkpoint(self, num_steps: int) -> Path:
+        """Return the checkpoint after so many steps."""
+        return checkpoint_directory(self._options.output_dir, num_steps)
 
     def _begin(self) -> None:
         """Write down what is asked for, or take up the newest checkpoint."""
@@ -162,7 +142,8 @@ class TrainingRun:
             measures = {"validation_loss": self._trainer.validation_loss(self._validation)}
             progress.write(self._trainer.num_steps, measures)
 
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Write a checkpoint, on rank 0."""
         if not self._context.is_rank_zero:
             return
         trainer = self._trainer
@@ -176,24 +157,53 @@ class TrainingRun:
         )
         _LOG.info("wrote %s", path)
 
-    def _evaluate_if_left_out(self, progress: Progress) -> int:
-        """Make the evaluation of the checkpoint that the run goes on from, if it was interrupted."""
-        num_steps = self._trainer.num_steps
-        if self._evaluation is None or num_steps == 0 or not self._options.is_evaluated_after(num_steps):
-            return 0
-        return 0 if self._evaluation.is_complete(num_steps) else self._evaluate(progress)
+    def note_evaluation(self, evaluated: Evaluated, progress: Progress, *, evaluation_s: float) -> None:
+        """Write the success rates of an evaluation."""
+        del evaluation_s
+        rates = {f"{self.evaluation_measure}{job}": rate for job, rate in evaluated.success_rates.items()}
+        progress.write(self._trainer.num_steps, rates)
+        self._since_last_line = _SinceLastLine()
 
-    def _evaluate(self, progress: Progress) -> int:
-        """Evaluate the newest checkpoint; return 0, or the exit code of an interruption, the same on all ranks."""
-        if self._evaluation is None:
-            return 0
-        num_steps = self._trainer.num_steps
-        evaluated = self._evaluation.run(checkpoint_directory(self._options.output_dir, num_steps), num_steps)
-        interrupted = highest_of_ranks(evaluated.exit_code if evaluated.exit_code >= _INTERRUPTED else 0)
-        if interrupted != 0:
-            return interrupted
-        progress.write(num_steps, {f"success_rate/{job}": rate for job, rate in evaluated.success_rates.items()})
-        return 0
+
+class _SinceLastLine:
+    """Losses and time since the last line of the log."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+        self._losses: list[float] = []
+
+    def add(self, loss: float) -> None:
+        """Add the loss of a step."""
+        self._losses.append(loss)
+
+    def mean_loss(self) -> float:
+        """Return the mean loss of these steps."""
+        return sum(self._losses) / len(self._losses)
+
+    def steps_per_s(self) -> float:
+        """Return the speed of training [1/s]."""
+        return len(self._losses) / (time.perf_counter() - self._began)
+
+
+def _model_and_demonstrations(options: FinetuneOptions) -> tuple[NewModel, DemonstrationSteps, DemonstrationSteps]:
+    """Return the model before its first step, what it learns from, and what is held out."""
+    steps = RecordedSteps()
+    config = read_policy_config(options.policy_config_yaml_path)
+    files = read_joint_files(
+        policy=config.policy_joints_config_path,
+        state=config.state_joints_config_path,
+        action=config.action_joints_config_path,
+    )
+    interface = interface_of(config, files)
+    found = find_demonstrations(recordings_of(options.dataset), only_successes=not options.include_failures)
+    wiring = wire_recordings(found, interface, config, files, file=str(options.policy_config_yaml_path), steps=steps)
+    learned, held_out = (
+        DemonstrationSteps([found[index] for index in part], wiring, horizon=interface.horizon, steps=steps)
+        for part in split(found, share=options.validation_share, seed=options.seed)
+    )
+    if options.base_model_path is None:
+        return new_model(learned, found, interface, config, seed=options.seed), learned, held_out
+    return based_on(options.base_model_path, learned, interface, config, seed=options.seed), learned, held_out
 
 
 def _evaluation(options: FinetuneOptions, ranks: Ranks, made: NewModel) -> ClosedLoopEvaluation | None:

@@ -3,10 +3,13 @@
 import json
 import logging
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from isaaclab_arena.config.schema import JobsFile
 from isaaclab_arena.distributed.ranks import Ranks
@@ -71,6 +74,8 @@ class ClosedLoopEvaluation:
         output_directory: Folder of the training run.
         ranks: All ranks of the training run.
         device: Where to simulate, None for the rank's own choice.
+        torch_threads: Torch threads of each rank while it evaluates, None for as many as while it trains. The last
+            digits of a network's output depend on how many threads share the work.
         options: Further options of the runner.
     """
 
@@ -83,6 +88,7 @@ class ClosedLoopEvaluation:
         output_directory: Path,
         ranks: Ranks,
         device: str | None,
+        torch_threads: int | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self._jobs_file = jobs_file
@@ -91,6 +97,7 @@ class ClosedLoopEvaluation:
         self._output_directory = output_directory
         self._ranks = ranks
         self._options = {"device": device, "no_dataset": True, **(options or {})}
+        self._torch_threads = torch_threads
         self._num_runs = 0
 
     def check(self, save_checkpoint: Callable[[Path], Path]) -> None:
@@ -150,7 +157,8 @@ class ClosedLoopEvaluation:
             options=options,
         )
         _LOG.info("evaluating %s", checkpoint)
-        exit_code = execute_among(ranks, request)
+        with _training_left_alone(self._torch_threads):
+            exit_code = execute_among(ranks, request)
         return replace(self.results(num_steps), exit_code=exit_code)
 
     def results(self, num_steps: int) -> Evaluated:
@@ -181,3 +189,16 @@ class ClosedLoopEvaluation:
             )
             for row in rows
         }
+
+
+@contextmanager
+def _training_left_alone(torch_threads: int | None) -> Iterator[None]:
+    """Restore torch's random numbers and number of threads, which training goes on with."""
+    before = torch.get_num_threads()
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
+        torch.set_num_threads(torch_threads or before)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)

@@ -81,6 +81,7 @@ def task_evaluation(
         output_directory=output_directory,
         ranks=ranks,
         device=device,
+        torch_threads=1,
         options={
             "split_jobs": True,
             "deterministic": True,

@@ -1,0 +1,128 @@
+import signal
+from pathlib import Path
+
+import pytest
+
+from isaaclab_arena.evaluation.process.interruption import Interruption
+from isaaclab_arena.training.checkpoints.closed_loop import ClosedLoopEvaluation, Evaluated
+from isaaclab_arena.training.progress import Progress
+from isaaclab_arena.training.training_loop import Schedule, TrainingLoop
+
+
+class CountingTraining:
+    """Makes steps that learn nothing, and writes down what it is told to do.
+
+    Args:
+        done: What it and others do, in order.
+        num_steps: Steps done before.
+    """
+
+    evaluation_measure = "success"
+
+    def __init__(self, done: list[str], num_steps: int = 0) -> None:
+        self.num_steps = num_steps
+        self._done = done
+
+    def step(self, progress: Progress) -> None:
+        self.num_steps += 1
+
+    def save(self) -> None:
+        self._done.append(f"save {self.num_steps}")
+
+    def checkpoint(self, num_steps: int) -> Path:
+        return Path(f"checkpoint-{num_steps}")
+
+    def note_evaluation(self, evaluated: Evaluated, progress: Progress, *, evaluation_s: float) -> None:
+        self._done.append(f"note {self.num_steps}")
+        progress.write(self.num_steps, {"success_rate": 1.0})
+
+
+class PretendEvaluation(ClosedLoopEvaluation):
+    """Evaluates nothing, and writes down what it is asked for."""
+
+    def __init__(self, done: list[str], *, exit_code: int = 0, complete: tuple[int, ...] = ()) -> None:
+        self._done = done
+        self._exit_code = exit_code
+        self._complete = complete
+
+    def is_complete(self, num_steps: int) -> bool:
+        return num_steps in self._complete
+
+    def results(self, num_steps: int) -> Evaluated:
+        return Evaluated(exit_code=0, config_hash="jobs", jobs={})
+
+    def run(self, checkpoint: Path, num_steps: int) -> Evaluated:
+        self._done.append(f"evaluate {checkpoint.name}")
+        return Evaluated(exit_code=self._exit_code, config_hash="jobs", jobs={})
+
+
+def interrupted() -> Interruption:
+    interruption = Interruption()
+    interruption.receive(signal.SIGTERM)
+    return interruption
+
+
+def train(
+    tmp_path: Path,
+    schedule: Schedule,
+    *,
+    from_step: int = 0,
+    interruption: Interruption | None = None,
+    evaluates: bool = True,
+    exit_code: int = 0,
+    complete: tuple[int, ...] = (),
+) -> tuple[int, list[str]]:
+    """Return the exit code of a training, and what was done meanwhile."""
+    done: list[str] = []
+    evaluation = PretendEvaluation(done, exit_code=exit_code, complete=complete) if evaluates else None
+    with Progress(tmp_path, is_writer=True, after_step=from_step) as progress:
+        loop = TrainingLoop(CountingTraining(done, from_step), schedule, evaluation=evaluation, progress=progress)
+        return loop.run(interruption or Interruption()), done
+
+
+SCHEDULE = Schedule(max_steps=5, save_every=2, evaluate_every=4)
+
+
+def test_checkpoints_are_saved_in_intervals_before_evaluations_and_at_the_end(tmp_path):
+    code, done = train(tmp_path, SCHEDULE)
+    assert code == 0
+    assert done == [
+        *("save 2", "save 4", "evaluate checkpoint-4", "note 4"),
+        *("save 5", "evaluate checkpoint-5", "note 5"),
+    ]
+
+
+def test_without_an_interval_the_last_checkpoint_alone_is_evaluated(tmp_path):
+    _, done = train(tmp_path, Schedule(max_steps=3, save_every=3, evaluate_every=None))
+    assert done == ["save 3", "evaluate checkpoint-3", "note 3"]
+
+
+def test_a_signal_ends_training_after_the_step_with_a_checkpoint(tmp_path):
+    assert train(tmp_path, SCHEDULE, interruption=interrupted()) == (143, ["save 1"])
+
+
+def test_a_signal_in_the_last_step_changes_nothing_where_nothing_is_evaluated(tmp_path):
+    code, done = train(tmp_path, SCHEDULE, from_step=4, interruption=interrupted(), evaluates=False)
+    assert (code, done) == (0, ["save 5"])
+
+
+def test_a_signal_during_an_evaluation_ends_training_and_leaves_the_evaluation_for_later(tmp_path):
+    code, done = train(tmp_path, SCHEDULE, exit_code=130)
+    assert (code, done) == (130, ["save 2", "save 4", "evaluate checkpoint-4"])
+    code, done = train(tmp_path, SCHEDULE, from_step=4)
+    assert (code, done[:2]) == (0, ["evaluate checkpoint-4", "note 4"])
+
+
+def test_an_evaluation_whose_jobs_fail_is_noted_and_training_goes_on(tmp_path):
+    code, done = train(tmp_path, SCHEDULE, exit_code=1)
+    assert code == 0
+    assert done[-3:] == ["save 5", "evaluate checkpoint-5", "note 5"]
+
+
+@pytest.mark.parametrize("is_noted", [False, True])
+def test_a_complete_evaluation_is_not_made_again_and_noted_once(tmp_path, is_noted):
+    if is_noted:
+        (tmp_path / "progress.csv").write_text("step,measure,value\n4,success_rate,1\n")
+    _, done = train(tmp_path, SCHEDULE, from_step=4, complete=(4,))
+    assert done.count("note 4") == (0 if is_noted else 1)
+    assert "evaluate checkpoint-4" not in done
