@@ -27,10 +27,10 @@ def merge_and_show(
     Returns:
         The exit code: 0 if the run is complete, otherwise 1.
     """
-    # pandas takes half a second to load, and the first step of a run should not wait for it.
-    from isaaclab_arena.results.merge import merge_results  # noqa: PLC0415
-    from isaaclab_arena.results.result_files import write_tables  # noqa: PLC0415
-    from isaaclab_arena.results.summary import print_summary  # noqa: PLC0415
+    # The first step of a run should not wait for pandas.
+    from isaaclab_arena.results.merge import merge_results  # noqa: PLC0415  pandas loads for half a second
+    from isaaclab_arena.results.result_files import write_tables  # noqa: PLC0415  pandas
+    from isaaclab_arena.results.summary import print_summary  # noqa: PLC0415  pandas
 
     merged = merge_results(output_directory)
     write_tables(output_directory, merged)
@@ -53,9 +53,9 @@ def show_finished_run(output_directory: Path, *, before_showing: Callable[[], No
     Returns:
         The exit code: 0 if the run is complete, otherwise 1.
     """
-    from isaaclab_arena.results.merge import merge_results  # noqa: PLC0415  see merge_and_show
-    from isaaclab_arena.results.result_files import stale_tables, write_tables  # noqa: PLC0415
-    from isaaclab_arena.results.summary import print_summary  # noqa: PLC0415
+    from isaaclab_arena.results.merge import merge_results  # noqa: PLC0415  pandas, see merge_and_show
+    from isaaclab_arena.results.result_files import stale_tables, write_tables  # noqa: PLC0415  pandas
+    from isaaclab_arena.results.summary import print_summary  # noqa: PLC0415  pandas
 
     _LOG.info("%s is complete; there is nothing to do", output_directory)
     merged = merge_results(output_directory)

@@ -91,8 +91,7 @@ def _faster(
 
 
 def _warp_backend(model: mujoco.MjModel, *, num_envs: int, device: torch.device) -> Backend:
-    # Warp takes seconds to load, and most jobs do without.
-    from isaaclab_arena.sim.warp.backend import WarpBackend  # noqa: PLC0415
+    from isaaclab_arena.sim.warp.backend import WarpBackend  # noqa: PLC0415  Warp loads for seconds, rarely needed
 
     return WarpBackend(
         model, num_envs=num_envs, device=device, deterministic=torch.are_deterministic_algorithms_enabled()

@@ -147,7 +147,6 @@ class TrainingRun:
             folder,
             self._config,
             observation_terms=self._learner.environment.observation_terms,
-            world_size=self._context.world_size,
             devices=self._devices,
             simulation_devices=self._simulation_devices,
             command_line=self._command_line,

@@ -172,8 +172,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         """
         self._refuse_in_file(checkpoint_problems(self.policy_config.model_path))
         tag = embodiment_tag(self.policy_config.embodiment_tag)
-        # Loading the model package takes seconds, and listing policies needs none of it.
-        from gr00t.policy.gr00t_policy import Gr00tPolicy  # noqa: PLC0415
+        from gr00t.policy.gr00t_policy import Gr00tPolicy  # noqa: PLC0415  loads for seconds; lists need none of it
 
         model_path = self.policy_config.model_path
         try:

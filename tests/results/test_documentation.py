@@ -1,3 +1,5 @@
+"""The page of the results names every column of the tables."""
+
 import re
 from pathlib import Path
 

@@ -4,6 +4,7 @@ import os
 import signal
 import textwrap
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,9 @@ import yaml
 
 from isaaclab_arena.models.run_directory import numbered_checkpoints
 from isaaclab_arena.storage.run.run_lock import RunLock
-from isaaclab_arena.training import train as training_program
 from isaaclab_arena.training.checkpoints.checkpoints import read_learned
 from isaaclab_arena.training.learner.synchrony import named_digests
-from isaaclab_arena.training.settings.options import read_train_options
+from isaaclab_arena.training.settings.options import TrainOptions, read_train_options
 from isaaclab_arena.training.train import main
 from tests.end_to_end.launching import ROOT, TORCHRUN, command, patience_s, run, start, write_jobs
 
@@ -325,17 +325,21 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(words, told, tmp_pa
 @pytest.mark.parametrize(
     "resumed", [["--resume"], ["--agent.resume=True", "--agent.load-run=20.*"], ["--resume", "RUN"]]
 )
-def test_ranks_are_told_the_very_checkpoint_to_begin_with(resumed, tmp_path, monkeypatch):
+def test_ranks_are_told_the_very_checkpoint_to_begin_with(resumed, tmp_path):
     run_before = tmp_path / "cartpole" / "2026-01-01"
     (run_before / "params").mkdir(parents=True)
     (run_before / "params" / "train.yaml").write_text("task: cartpole\nenvironment: cartpole\n")
     for iterations in (50, 100):
         (run_before / f"model_{iterations}.pt").touch()
     told: list[str] = []
-    monkeypatch.setattr(training_program, "launch_if_asked", lambda options, **how: told.extend(how["arguments"]) or 0)
+
+    def launch(options: TrainOptions, *, arguments: Sequence[str], **_: object) -> int:
+        told.extend(arguments)
+        return 0
+
     resumed = [str(run_before) if word == "RUN" else word for word in resumed]
     line = ["cartpole", "--log_root", str(tmp_path), *resumed, "--load_checkpoint", "model_50.pt"]
-    assert main([*line, "--nproc_per_node", "2"]) == 0
+    assert main([*line, "--nproc_per_node", "2"], launch=launch) == 0
     options, _, _ = read_train_options(told, program="train")
     options.check()
     assert (options.resume, options.load_run) == (None, None)

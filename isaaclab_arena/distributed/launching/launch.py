@@ -81,9 +81,9 @@ def _launch(
     arguments: Sequence[str],
     log_directory: Path | None,
 ) -> int:
-    # Most runs start no ranks, and need not wait for what does.
-    from isaaclab_arena.distributed.launching.rank_processes import Launch, run_ranks  # noqa: PLC0415
-    from isaaclab_arena.distributed.launching.torchrunx_launcher import run_ranks_over_torchrunx  # noqa: PLC0415
+    # Most runs start no ranks, and need not wait for torch's launcher.
+    from isaaclab_arena.distributed.launching.rank_processes import Launch, run_ranks  # noqa: PLC0415  slow to load
+    from isaaclab_arena.distributed.launching.torchrunx_launcher import run_ranks_over_torchrunx  # noqa: PLC0415  slow to load
 
     wanted = _wanted_log_directory(options)
     launch = Launch(

@@ -216,8 +216,7 @@ class _Studio(ABC):
         depth: bool = False,
         segmentation: bool = False,
     ) -> None:
-        # Warp takes seconds to load and is of no use to jobs without cameras.
-        from isaaclab_arena.sim.warp.cameras import Camera  # noqa: PLC0415
+        from isaaclab_arena.sim.warp.cameras import Camera  # noqa: PLC0415  Warp loads for seconds, for cameras only
 
         self._backend = backend
         self._cameras = [
@@ -284,7 +283,7 @@ class _BatchStudio(_Studio):
     def __init__(
         self, backend: Backend, names: Sequence[str], *, only_films: bool, shadows: bool, **wanted: Any
     ) -> None:
-        from isaaclab_arena.sim.warp.backend import WarpBackend  # noqa: PLC0415
+        from isaaclab_arena.sim.warp.backend import WarpBackend  # noqa: PLC0415  see `_Studio`
         from isaaclab_arena.sim.warp.batch_cameras import BatchCameras  # noqa: PLC0415  see `_Studio`
 
         begin = time.perf_counter()

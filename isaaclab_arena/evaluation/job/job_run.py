@@ -190,8 +190,7 @@ class JobRun:
         options = self._settings.video
         if not options.wanted:
             return None
-        # The encoder's libraries take a while to load, and most runs film nothing.
-        from isaaclab_arena.recording.video import VideoRecorder  # noqa: PLC0415
+        from isaaclab_arena.recording.video import VideoRecorder  # noqa: PLC0415  encoders load slowly, for films only
 
         config = self._job.config
         return VideoRecorder(directory, config.name, options, names_rebuilds=config.num_rebuilds > 1)

@@ -29,8 +29,7 @@ class Window:
     """
 
     def __init__(self, backend: MujocoBackend, env_id: int = 0) -> None:
-        # Importing the viewer fails on machines that have no window system at all.
-        import mujoco.viewer  # noqa: PLC0415
+        import mujoco.viewer  # noqa: PLC0415  fails on machines without a window system
 
         self._backend = backend
         self._env_id = env_id

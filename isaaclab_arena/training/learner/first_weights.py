@@ -48,7 +48,7 @@ class FirstWeights:
 
 
 def begin_with(algorithm: Any, path: Path) -> FirstWeights:
-    """Give an algorithm the weights of a checkpoint, and its optimiser what the checkpoint's keeps of them.
+    """Give an algorithm the weights and the optimiser's state of a checkpoint, and return what was taken.
 
     The actor has to fit. A critic that does not begins anew, and so does the optimiser, unless it is Adam as the
     checkpoint's and both networks fit. The learning rate stays that which is asked for.
@@ -57,19 +57,13 @@ def begin_with(algorithm: Any, path: Path) -> FirstWeights:
         algorithm: rsl_rl's algorithm, as it was built.
         path: A checkpoint of rsl_rl, from version 2 on.
 
-    Returns:
-        What was taken.
-
     Raises:
         ConfigError: If it is no such checkpoint, or the actor does not fit; sizes are named with both numbers.
     """
     checkpoint = read_checkpoint(path)
     networks = networks_of(algorithm)
-    problems, actor = _fitted(actor_state(checkpoint, path), networks["actor"], "actor")
-    if problems:
-        raise ConfigError([Problem(f"its actor {problem}", file=str(path)) for problem in problems])
     taken, anew = ["the actor"], []
-    learned = {**algorithm.save(), "actor_state_dict": actor}
+    learned = {**algorithm.save(), "actor_state_dict": _actor(checkpoint, networks["actor"], path)}
     # The policy that training begins with is this one.
     learned.pop("reference_state_dict", None)
     if "critic" in networks:
@@ -87,15 +81,17 @@ def begin_with(algorithm: Any, path: Path) -> FirstWeights:
         learned["optimizer_state_dict"] = {**learned["optimizer_state_dict"], "state": moments}
     algorithm.load(learned, None, strict=True)
     others = sorted(str(key) for key in checkpoint if key not in _TAKEN)
-    if others:
-        anew.append(f"not taken: {', '.join(others)}")
-    iterations = checkpoint.get("iter")
-    return FirstWeights(
-        file=str(path),
-        iterations=iterations if isinstance(iterations, int) else None,
-        taken=tuple(taken),
-        begun_anew=tuple(anew),
-    )
+    anew += [f"not taken: {', '.join(others)}"] if others else []
+    iterations = checkpoint["iter"] if isinstance(checkpoint.get("iter"), int) else None
+    return FirstWeights(file=str(path), iterations=iterations, taken=tuple(taken), begun_anew=tuple(anew))
+
+
+def _actor(checkpoint: Mapping[str, Any], network: nn.Module, path: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors of a checkpoint's actor as a network has them."""
+    problems, actor = _fitted(actor_state(checkpoint, path), network, "actor")
+    if problems:
+        raise ConfigError([Problem(f"its actor {problem}", file=str(path)) for problem in problems])
+    return actor
 
 
 def _critic(checkpoint: Mapping[str, Any], network: nn.Module, path: Path) -> dict[str, torch.Tensor] | str:

@@ -21,7 +21,6 @@ def write_settings(
     config: TrainingConfig,
     *,
     observation_terms: Mapping[str, tuple[str, ...]],
-    world_size: int,
     devices: tuple[str, ...],
     simulation_devices: tuple[str, ...],
     command_line: tuple[str, ...],
@@ -33,46 +32,38 @@ def write_settings(
         run_directory: Folder of the training run.
         config: What is asked for.
         observation_terms: Group to its terms in the order in which networks see them.
-        world_size: Number of ranks.
         devices: Where each rank learns, by rank.
         simulation_devices: Where each rank's rows are, likewise: MuJoCo's on the CPU, MuJoCo-Warp's on a GPU.
-        command_line: What was typed; what was typed before, in a run that goes on, is kept.
-        began_with: What the run's first weights were taken from, None for none, or for a run that goes on.
+        command_line: What was typed; earlier command lines of the run are kept.
+        began_with: Source of the first weights, None for none, or for a run that goes on.
 
     Raises:
         StorageError: If a file cannot be written.
     """
-    document = document_of(config)
-    agent = {
-        **document["agent"],
-        "experiment_name": config.experiment_name,
-        "observation_terms": {group: list(terms) for group, terms in observation_terms.items()},
-    }
+    document, terms = document_of(config), {group: list(names) for group, names in observation_terms.items()}
+    agent = {**document["agent"], "experiment_name": config.experiment_name, "observation_terms": terms}
     environment = {"environment": config.environment, "num_envs": config.num_envs, **document["env"]}
     run = {
         **document,
-        "world_size": world_size,
+        "world_size": len(devices),
         "devices": list(devices),
         "simulation_devices": list(simulation_devices),
-        "began_with": began_with or _before(run_directory, "began_with"),
-        "command_lines": [*_command_lines_before(run_directory), " ".join(command_line)],
+        **_history(run_directory, began_with, " ".join(command_line)),
         "versions": training_versions(),
     }
-    for path, content in (
-        (run_directory / "params" / "agent.yaml", agent),
-        (run_directory / "params" / "env.yaml", environment),
-        (run_directory / SETTINGS, run),
-    ):
+    for name, content in {"agent": agent, "env": environment, "train": run}.items():
+        path = run_directory / "params" / f"{name}.yaml"
         write_text(path, yaml.safe_dump(content, sort_keys=False, width=120), overwrite=True)
 
 
-def _before(run_directory: Path, key: str) -> Any:
-    return settings_of(run_directory).get(key) if (run_directory / SETTINGS).is_file() else None
-
-
-def _command_lines_before(run_directory: Path) -> list[str]:
-    before = _before(run_directory, "command_lines")
-    return [str(line) for line in before] if isinstance(before, list) else []
+def _history(run_directory: Path, began_with: str | None, command_line: str) -> dict[str, Any]:
+    """Return what a run's settings say of its beginning and of the command lines since."""
+    before = settings_of(run_directory) if (run_directory / SETTINGS).is_file() else {}
+    typed = before.get("command_lines")
+    return {
+        "began_with": began_with or before.get("began_with"),
+        "command_lines": [*(map(str, typed) if isinstance(typed, list) else ()), command_line],
+    }
 
 
 def checkpoint_infos(config: TrainingConfig, *, iterations: int, env_steps: int, world_size: int) -> dict[str, Any]:

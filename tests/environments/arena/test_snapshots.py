@@ -1,3 +1,5 @@
+"""Snapshots of an environment: what goes on from one is what would have gone on."""
+
 import pytest
 import torch
 

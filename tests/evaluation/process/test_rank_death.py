@@ -1,3 +1,5 @@
+"""Ranks of which one is killed: another one takes over, and knows which is dead."""
+
 import json
 import os
 import subprocess

@@ -1,3 +1,5 @@
+"""Learning on several ranks gives what one process would learn from all samples."""
+
 import pytest
 import torch
 

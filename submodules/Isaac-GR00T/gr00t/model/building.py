@@ -19,6 +19,7 @@ from gr00t.model.normalization import Normalization
 from gr00t.model.processing import Gr00tSmallProcessor
 from gr00t.model.tokenizer import build_tokenizer
 
+_MAX_INSTRUCTION_TOKENS = 24
 RobotStatistics = Mapping[str, dict[str, KeyStatistics]]
 """``{"state": {key: statistics}, "action": {key: statistics}}``."""
 
@@ -29,52 +30,40 @@ def build_small_model(
     instructions: Iterable[str] = (),
     image_size: int = 64,
     normalization: Normalization = "min_max",
-    max_instruction_tokens: int = 24,
     seed: int = 0,
     sizes: Mapping[str, Any] | None = None,
 ) -> tuple[Gr00tSmall, Gr00tSmallProcessor]:
     """Make a model with random weights that fits some robots, and the processor that goes with it.
 
     Args:
-        robots: Modality configuration and statistics of each robot, by name or value of its tag. Dimensions
-            are those of the statistics.
+        robots: Modality configuration and statistics of each robot, by name or value of its tag.
         instructions: Sentences of the data, for the tokenizer.
         image_size: Edge of the model's images [px].
         normalization: ``min_max``, ``q01_q99`` or ``mean_std``.
-        max_instruction_tokens: Longer instructions are cut.
         seed: Of the weights; torch's global generator is left as it was.
         sizes: Other fields of ``Gr00tSmallConfig``, such as ``hidden_size`` or a ``vision_config`` of one's own.
 
     Raises:
         EmbodimentError: If a tag does not exist, or a modality configuration is not complete.
     """
-    embodiments = {
-        EmbodimentTag.resolve(tag).value: Embodiment(
-            embodiment_id=index, modality_configs=dict(configs), statistics=dict(statistics)
-        )
-        for index, (tag, (configs, statistics)) in enumerate(robots.items())
-    }
+    embodiments, tokenizer = _embodiments(robots), build_tokenizer(instructions)
     capacity = _capacity(list(embodiments.values()))
-    tokenizer = build_tokenizer(instructions)
     processor = Gr00tSmallProcessor(
         tokenizer,
         embodiments={tag: embodiment.to_dict() for tag, embodiment in embodiments.items()},
         capacity=capacity,
         image_size=image_size,
         normalization=normalization,
-        max_instruction_tokens=max_instruction_tokens,
+        max_instruction_tokens=_MAX_INSTRUCTION_TOKENS,
     )
     fields: dict[str, Any] = {
         "vision_config": small_vision_config(),
-        "text_config": small_text_config(len(tokenizer), max_instruction_tokens),
+        "text_config": small_text_config(len(tokenizer), _MAX_INSTRUCTION_TOKENS),
         "num_embodiments": len(embodiments),
         **capacity,
         **(sizes or {}),
     }
-    with torch.random.fork_rng(devices=[]):
-        torch.random.manual_seed(seed)
-        model = Gr00tSmall(Gr00tSmallConfig(**fields))
-    return model, processor
+    return _random_model(Gr00tSmallConfig(**fields), seed=seed), processor
 
 
 def add_embodiment(
@@ -113,15 +102,35 @@ def add_embodiment(
     longest, wanted = model.config.action_horizon, capacity["action_horizon"]
     if wanted > longest:
         raise EmbodimentError(f"the model predicts at most {longest} action steps, and {wanted} are wanted")
-    config = copy.deepcopy(model.config)
-    for name, size in {"num_embodiments": len(known) + 1, **capacity}.items():
-        setattr(config, name, size)
-    with torch.random.fork_rng(devices=[]):
-        torch.random.manual_seed(seed)
-        larger = Gr00tSmall(config)
+    larger = _random_model(_resized(model.config, num_embodiments=len(known) + 1, **capacity), seed=seed)
     _take_over(larger, model, num_embodiments=len(known))
     embodiments = {name: embodiment.to_dict() for name, embodiment in (known | {tag: added}).items()}
     return larger, processor.with_embodiments(embodiments, capacity)
+
+
+def _embodiments(robots: Mapping[str, tuple[ModalityConfigs, RobotStatistics]]) -> dict[str, Embodiment]:
+    """Return each robot by the value of its tag."""
+    return {
+        EmbodimentTag.resolve(tag).value: Embodiment(
+            embodiment_id=index, modality_configs=dict(configs), statistics=dict(statistics)
+        )
+        for index, (tag, (configs, statistics)) in enumerate(robots.items())
+    }
+
+
+def _random_model(config: Gr00tSmallConfig, *, seed: int) -> Gr00tSmall:
+    """Return a model with random weights; torch's global generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.random.manual_seed(seed)
+        return Gr00tSmall(config)
+
+
+def _resized(config: Gr00tSmallConfig, **sizes: int) -> Gr00tSmallConfig:
+    """Return a copy of a configuration with other sizes."""
+    copied = copy.deepcopy(config)
+    for name, size in sizes.items():
+        setattr(copied, name, size)
+    return copied
 
 
 def _refuse_another_robot(tag: str, known: Embodiment, wanted: Embodiment) -> None:
