@@ -13,21 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 import tyro
 
-from isaaclab_arena.distributed.assignment import (
-    EpisodeRanges,
-    assign_jobs,
-    count_episodes,
-    pieces_of,
-    split_shares,
-)
-from isaaclab_arena.evaluation.scheduling.selection import (
-    ExpectedWork,
+from isaaclab_arena.episode_ranges import EpisodeRanges, count_episodes
+from isaaclab_arena.evaluation.scheduling.cost import (
     Measured,
+    Measurements,
     OpenWork,
-    WorkSize,
     choose,
+    expected_s,
     order_of_work,
 )
+from isaaclab_arena.evaluation.scheduling.pieces import pieces_of, split_shares
 
 
 @dataclass(frozen=True)
@@ -68,14 +63,16 @@ class Outcome:
 Jobs = Sequence[SimulatedJob]
 
 
-def static(jobs: Jobs, num_ranks: int) -> Outcome:
+def round_robin(jobs: Jobs, num_ranks: int) -> Outcome:
     """``--assignment round_robin``, the default."""
-    shares = assign_jobs("round_robin", len(jobs), num_ranks)
-    return _settled(jobs, [[(index, jobs[index].episodes) for index in share] for share in shares])
+    indices = range(len(jobs))
+    return _settled(
+        jobs, [[(index, jobs[index].episodes) for index in indices[rank::num_ranks]] for rank in range(num_ranks)]
+    )
 
 
-def static_split(jobs: Jobs, num_ranks: int) -> Outcome:
-    """``--split_jobs``: every rank has a share of every job."""
+def split(jobs: Jobs, num_ranks: int) -> Outcome:
+    """``--assignment split``: every rank has a share of every job."""
     work: list[list[tuple[int, EpisodeRanges]]] = [[] for _ in range(num_ranks)]
     for index, job in enumerate(jobs):
         for rank, share in enumerate(split_shares(job.episodes, num_ranks, first_rank=index % num_ranks)):
@@ -85,22 +82,16 @@ def static_split(jobs: Jobs, num_ranks: int) -> Outcome:
 
 
 def dynamic(jobs: Jobs, num_ranks: int) -> Outcome:
-    """``--assignment dynamic``."""
-    return _claimed(jobs, [[job.episodes] for job in jobs], num_ranks)
-
-
-def dynamic_split(jobs: Jobs, num_ranks: int) -> Outcome:
-    """``--assignment dynamic --split_jobs``."""
+    """``--assignment dynamic``: ranks claim pieces of jobs as they go."""
     total = sum(len(job.episode_s) for job in jobs)
     pieces = [pieces_of(job.episodes, total_remaining=total, world_size=num_ranks) for job in jobs]
     return _claimed(jobs, pieces, num_ranks)
 
 
 MODES: dict[str, Callable[[Jobs, int], Outcome]] = {
-    "static": static,
+    "round_robin": round_robin,
+    "split": split,
     "dynamic": dynamic,
-    "static, split": static_split,
-    "dynamic, split": dynamic_split,
 }
 
 
@@ -119,7 +110,7 @@ class _Claims:
     def __init__(self, jobs: Jobs, pieces: Sequence[Sequence[EpisodeRanges]]) -> None:
         self._jobs = jobs
         self._free = [deque(of_job) for of_job in pieces]
-        self._expected = ExpectedWork({index: job.environment for index, job in enumerate(jobs)})
+        self._measurements = Measurements({index: job.environment for index, job in enumerate(jobs)})
         self._job_of: dict[int, int] = {}
         self._built: dict[int, str] = {}
         self.num_builds = 0
@@ -140,7 +131,7 @@ class _Claims:
     def done(self, index: int, ranges: EpisodeRanges) -> None:
         """Take note of how long a piece took."""
         seconds = self._jobs[index].seconds(ranges)
-        self._expected.learn(index, Measured(episodes=count_episodes(ranges), env_steps=0, seconds=seconds))
+        self._measurements.add(index, Measured(episodes=count_episodes(ranges), env_steps=0, seconds=seconds))
 
     def _next_job(self, built: str | None) -> int | None:
         working = list(self._job_of.values())
@@ -148,7 +139,7 @@ class _Claims:
             [
                 OpenWork(
                     job_index=index,
-                    expected_s=self._expected.seconds(index, WorkSize(episodes=sum(map(count_episodes, pieces)))),
+                    expected_s=expected_s(self._measurements.of(index), episodes=sum(map(count_episodes, pieces))),
                     num_ranks=working.count(index),
                     environment_key=self._jobs[index].environment,
                 )
@@ -212,7 +203,7 @@ def lower_bounds(jobs: Jobs, num_ranks: int) -> dict[str, float]:
     share_s = sum(job.seconds(job.episodes) for job in jobs) / num_ranks
     longest_job_s = max(job.seconds(job.episodes) for job in jobs)
     longest_episode_s = max(float(job.episode_s.max()) for job in jobs)
-    return {mode: max(share_s, longest_episode_s if "split" in mode else longest_job_s) for mode in MODES}
+    return {mode: max(share_s, longest_job_s if mode == "round_robin" else longest_episode_s) for mode in MODES}
 
 
 def mean_of_draws(kind: str, options: Options) -> dict[str, np.ndarray]:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -13,7 +14,6 @@ from isaaclab_arena.config.arena.flags import REFUSED, FlagsWithoutEffect, own_n
 from isaaclab_arena.config.job_fields import MAX_ENVS
 from isaaclab_arena.config.options import refuse_no_numbers
 from isaaclab_arena.config.schema import JobDefaults
-from isaaclab_arena.distributed.assignment import ASSIGNMENTS, DYNAMIC
 from isaaclab_arena.distributed.context import claimed_rank
 from isaaclab_arena.distributed.devices.devices import check_policy_device
 from isaaclab_arena.distributed.devices.gpu_ids import joined_gpu_ids
@@ -26,6 +26,14 @@ from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 _Options = TypeVar("_Options")
 
 MAX_THREADS = 4_096
+
+
+class Assignment(StrEnum):
+    """How jobs are given to ranks."""
+
+    ROUND_ROBIN = "round_robin"
+    SPLIT = "split"
+    DYNAMIC = "dynamic"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +92,10 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
     continue_on_error: bool = False
     """Go on after a job that fails, which is the default; excludes --fail_fast."""
     assignment: str = "round_robin"
-    """Which rank runs which jobs: round_robin, contiguous, or dynamic, where ranks take what is left as they go."""
+    """Which rank runs what: round_robin, whole jobs in turn; split, where all ranks share each job whose number of
+    episodes is known; or dynamic, where ranks claim parts of jobs as they go."""
     split_jobs: bool = False
-    """Let several ranks share a job whose number of episodes is known."""
+    """The same as --assignment split; dynamic shares jobs anyway."""
     lease_s: float = 30.0
     """With dynamic assignment, seconds of silence after which another rank takes over what a rank has begun."""
     deterministic: bool = False
@@ -126,6 +135,12 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
     def policy_overrides(self) -> dict[str, Any]:
         """Return what the command line gives to every policy that has an option of that name."""
         return {"policy_device": self.policy_device, "policy_device_id": self.policy_device_id}
+
+    @property
+    def mode(self) -> Assignment:
+        """How jobs are given to ranks, once `check` has accepted it."""
+        mode = Assignment(self.assignment)
+        return Assignment.SPLIT if self.split_jobs and mode is Assignment.ROUND_ROBIN else mode
 
     def fixed_policy_batch(self) -> int | None:
         """Return how many rows policies are always asked on, None for as many as there are."""
@@ -205,9 +220,8 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
         for name in ("seed", "placement_seed", "step_timeout_s", "build_timeout_s"):
             value = getattr(self, name)
             yield name, value is not None and value < 0, f"must not be negative, got {value}"
-        assignments = [*ASSIGNMENTS.names(), DYNAMIC]
-        known = did_you_mean(self.assignment, assignments)
-        yield "assignment", self.assignment not in assignments, f"there is no '{self.assignment}'{known}"
+        known = did_you_mean(self.assignment, Assignment)
+        yield "assignment", self.assignment not in set(Assignment), f"there is no '{self.assignment}'{known}"
         yield "lease_s", self.lease_s < 1, f"must be at least 1, got {self.lease_s:g}"
         yield (
             "retry_errors",

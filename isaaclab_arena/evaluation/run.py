@@ -26,8 +26,8 @@ from isaaclab_arena.evaluation.plan.planning import RunRequest
 from isaaclab_arena.evaluation.process.interruption import Interruption, watch_for_interruption
 from isaaclab_arena.evaluation.progress import ProgressDisplay, ProgressObserver
 from isaaclab_arena.evaluation.resume_command import how_to_go_on
-from isaaclab_arena.evaluation.scheduling.work import work_of_rank
-from isaaclab_arena.evaluation.scheduling.work_queue import AssignedJob
+from isaaclab_arena.evaluation.scheduling.job_queue import AssignedJob
+from isaaclab_arena.evaluation.scheduling.rank_work import work_of_rank
 from isaaclab_arena.evaluation.startup.settled_backends import with_settled_backends
 from isaaclab_arena.evaluation.startup.start_up import StartedRun, start_run
 from isaaclab_arena.logs import log_file

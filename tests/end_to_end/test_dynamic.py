@@ -105,7 +105,7 @@ def test_what_a_killed_rank_left_is_finished_by_the_other(tmp_path, undisturbed,
 
 def test_a_stopped_rank_loses_its_work_and_does_no_harm_when_it_goes_on(tmp_path, undisturbed):
     output = tmp_path / "out"
-    processes = start_ranks(tmp_path, "--split_jobs", "--lease_s", 2, fresh=True)
+    processes = start_ranks(tmp_path, "--lease_s", 2, fresh=True)
     try:
         wait_until(lambda: committed(output, 1).total() >= 3)
         os.kill(processes[1].pid, signal.SIGSTOP)
@@ -123,7 +123,7 @@ def test_a_stopped_rank_loses_its_work_and_does_no_harm_when_it_goes_on(tmp_path
 
 def test_ranks_that_are_left_alone_share_the_work(tmp_path, undisturbed):
     output = tmp_path / "out"
-    processes = start_ranks(tmp_path, "--split_jobs", ranks=3)
+    processes = start_ranks(tmp_path, ranks=3)
     try:
         assert [process.wait(timeout=120) for process in processes] == [0, 0, 0]
     finally:

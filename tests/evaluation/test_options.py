@@ -3,7 +3,7 @@ import pytest
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.eval_runner import EvalOptions
-from isaaclab_arena.evaluation.options import read_command_line, refuse_unknown
+from isaaclab_arena.evaluation.options import Assignment, read_command_line, refuse_unknown
 
 JOBS = ("--eval_jobs_config", "jobs.json")
 
@@ -53,13 +53,20 @@ def test_one_folder_may_be_named_in_two_ways(tmp_path, monkeypatch):
         (("--policy_batch", "0"), "--policy_batch: must be at least 1, got 0"),
         (("--step_timeout_s=-1",), "--step_timeout_s: must not be negative"),
         (("--assignment", "dinamic"), "--assignment: there is no 'dinamic'; did you mean 'dynamic'?"),
-        (("--assignment", "x"), "--assignment: there is no 'x'; known are: contiguous, dynamic, "),
+        (("--assignment", "contiguous"), "no 'contiguous'; known are: dynamic, round_robin, split"),
         (("--resume=a", "--output_dir", "b"), "--resume: names 'a', but --output_dir 'b'"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(arguments, message):
     with pytest.raises(ConfigError, match=message):
         read(*arguments)[0].check()
+
+
+def test_split_jobs_is_another_word_for_the_assignment_that_splits():
+    assert read()[0].mode is Assignment.ROUND_ROBIN
+    assert read("--split_jobs")[0].mode is Assignment.SPLIT
+    assert read("--assignment", "split")[0].mode is Assignment.SPLIT
+    assert read("--split_jobs", "--assignment", "dynamic")[0].mode is Assignment.DYNAMIC
 
 
 def test_gpus_may_be_listed_as_arena_and_mjlab_users_type_them():

@@ -26,7 +26,7 @@ def sleep(world: World, rank: int, *, for_s: float) -> None:
 
 
 def test_others_finish_what_a_stopped_rank_has_claimed_and_its_own_rows_do_no_harm_later(server, tmp_path):
-    options = ("--assignment", "dynamic", "--split_jobs", "--lease_s", "1")
+    options = ("--assignment", "dynamic", "--lease_s", "1")
     world = World(tmp_path, server, *options, num_jobs=2, num_episodes=16, step_s=0.05)
     sleep(world, 1, for_s=4.0)
     again = [episode for episode, times in world.started.items() if times > 1]

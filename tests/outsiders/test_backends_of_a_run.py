@@ -111,7 +111,7 @@ def planned(folder: Path) -> dict[str, str | None]:
     return {job["name"]: job["backend"] for job in json.loads((folder / "run.json").read_text())["jobs"]}
 
 
-@pytest.mark.parametrize("options", [{}, {"split_jobs": True}, {"assignment": "dynamic", "split_jobs": True}])
+@pytest.mark.parametrize("options", [{}, {"assignment": "split"}, {"assignment": "dynamic"}])
 def test_all_ranks_simulate_a_job_with_what_one_of_them_measured_once(tmp_path, builder, options):
     # The second is a job of the same environment, the third one of other rows.
     jobs = [job_of(builder, "a"), job_of(builder, "b", index=1, seed=3), job_of(builder, "c", index=2, num_envs=8)]

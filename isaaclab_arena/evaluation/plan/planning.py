@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from isaaclab_arena.config.schema import WITHOUT_RESULT, JobStatus
-from isaaclab_arena.distributed.assignment import DYNAMIC, assign_jobs
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import Problem
-from isaaclab_arena.evaluation.options import RunOptions
+from isaaclab_arena.evaluation.options import Assignment, RunOptions
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.provenance import provenance
 from isaaclab_arena.interfaces.variation import spelled
@@ -107,7 +106,7 @@ def plan_attempt(
         run_id=run_id,
         started_at=_now(),
         command_line=request.command_line,
-        assignment=request.options.assignment,
+        assignment=request.options.mode,
         world_size=context.world_size,
         devices=tuple(devices),
         versions=provenance.versions(),
@@ -121,13 +120,10 @@ def plan_attempt(
 
 def planned_jobs(request: RunRequest, world_size: int, contents: Mapping[str, Contents]) -> tuple[PlannedJob, ...]:
     """Return the jobs as the plan holds them, each with its rank where that is settled before the start."""
-    options = request.options
-    rank_of: dict[int, int] = {}
-    if options.assignment != DYNAMIC and not options.split_jobs:
-        shares = assign_jobs(options.assignment, len(request.jobs), world_size)
-        rank_of = {index: rank for rank, share in enumerate(shares) for index in share}
+    is_settled = request.options.mode is Assignment.ROUND_ROBIN
     return tuple(
-        _planned_job(job, rank_of.get(job.config.index), contents.get(job.config.name)) for job in request.jobs
+        _planned_job(job, job.config.index % world_size if is_settled else None, contents.get(job.config.name))
+        for job in request.jobs
     )
 
 

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from isaaclab_arena.distributed.assignment import DYNAMIC
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.nodes.node_directory import Place, find_places, lowest_rank_at
-from isaaclab_arena.evaluation.options import RunOptions
+from isaaclab_arena.evaluation.options import Assignment, RunOptions
 from isaaclab_arena.evaluation.startup.output_directory import clear_unbegun, make_output_directory, named_folder
 from isaaclab_arena.storage.atomic import storage_errors, write_text
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
@@ -49,8 +48,10 @@ def places_of_ranks(ranks: Ranks, options: RunOptions, folder: RunFolder) -> tup
     if not away:
         return places
     apart = f"what rank 0 writes to {places[0]} does not appear for {', '.join(away)}"
-    if options.assignment == DYNAMIC:
-        message = f"ranks claim work through files on a disk that all machines share, but {apart}; use round_robin"
+    if options.mode is Assignment.DYNAMIC:
+        message = (
+            f"ranks claim work through files on a disk that all machines share, but {apart}; use round_robin or split"
+        )
         raise ConfigError(Problem(message, key="--assignment"))
     if folder.resumes:
         message = (

@@ -17,7 +17,7 @@ from isaaclab_arena.evaluation.console import exit_code_of
 from isaaclab_arena.evaluation.job.job_runner import JobRunner
 from isaaclab_arena.evaluation.job.rank_settings import rank_settings
 from isaaclab_arena.evaluation.options import read_command_line, refuse_unknown
-from isaaclab_arena.evaluation.scheduling.work_queue import jobs_of_rank
+from isaaclab_arena.evaluation.scheduling.job_queue import jobs_of_rank
 from isaaclab_arena.evaluation.verify.plan import ATTEMPT, jobs_of_plan, options_of_plan, write_contents
 from isaaclab_arena.storage.run.attempts import read_attempt
 from isaaclab_arena.storage.run.run_plan import read_run_plan
@@ -75,7 +75,7 @@ def _run(arguments: Sequence[str]) -> int:
     with initialise(context):
         runner = JobRunner(settings)
         try:
-            for assigned in jobs_of_rank(jobs, attempt, rank=context.rank, split_jobs=True):
+            for assigned in jobs_of_rank(jobs, attempt, rank=context.rank, split=True):
                 runner.run(assigned.job, supply=assigned.supply)
         finally:
             runner.close()

@@ -11,12 +11,10 @@ import pytest
 from isaaclab_arena.distributed.rank_status import RankState, RankStatus, write_rank_status
 from isaaclab_arena.distributed.rendezvous import RankWatch
 from isaaclab_arena.evaluation.job.job_runner import JobRunner
-from isaaclab_arena.evaluation.scheduling.claimed_episodes import ClaimedEpisodes, SharedRun
-from isaaclab_arena.evaluation.scheduling.claims import ClaimFolder
-from isaaclab_arena.evaluation.scheduling.divided_jobs import divided_jobs
-from isaaclab_arena.evaluation.scheduling.dynamic_queue import DynamicQueue
-from isaaclab_arena.evaluation.scheduling.leases import Leases
-from isaaclab_arena.evaluation.scheduling.work_board import WorkBoard
+from isaaclab_arena.evaluation.scheduling.claim_table import ClaimTable
+from isaaclab_arena.evaluation.scheduling.dynamic_queue import ClaimedEpisodes, DynamicQueue
+from isaaclab_arena.evaluation.scheduling.job_queue import AssignedJob
+from isaaclab_arena.evaluation.scheduling.pieces import divided_jobs
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.storage.run.attempts import JobWork
 from isaaclab_arena.storage.run.commits import read_commits
@@ -40,26 +38,22 @@ class Clock:
 class World:
     """What the ranks of a run share: its folder, the jobs, the time."""
 
-    def __init__(self, directory, jobs, *, world_size: int = 2, split_jobs: bool = False, work=None) -> None:
+    def __init__(self, directory, jobs, *, world_size: int = 2, work=None) -> None:
         (directory / "logs").mkdir()
         self.directory = directory
         self.jobs = jobs
         self.clock = Clock()
         self.beating = set(range(world_size))
         self.beats = Counter()
+        self.looks = 0
         work = tuple(JobWork(job=job.config.name) for job in jobs) if work is None else work
-        self.run = SharedRun(
-            output_directory=directory,
-            attempt=attempt(1, world_size=world_size, jobs=work),
-            split_jobs=split_jobs,
-            lease_s=LEASE_S,
-        )
+        self.attempt = attempt(1, world_size=world_size, jobs=work)
         for rank in range(world_size):
             self.beat(rank)
 
     @property
     def run_id(self) -> str:
-        return self.run.attempt.run_id
+        return self.attempt.run_id
 
     def beat(self, rank: int, **changes) -> None:
         self.beats[rank] += 1
@@ -81,21 +75,24 @@ class World:
 
     def queue(self, rank: int, **options) -> DynamicQueue:
         options.setdefault("pause", self.pass_time)
-        return DynamicQueue(self.board(rank), self.run, clock=self.clock, **options)
+        return DynamicQueue(self.table(rank), self.directory, self.attempt, clock=self.clock, **options)
 
-    def board(self, rank: int) -> WorkBoard:
-        watch = RankWatch(self.directory, world_size=self.run.attempt.world_size, run_id=self.run_id, clock=self.clock)
-        return WorkBoard(
-            divided_jobs(self.jobs, self.run.attempt, split_jobs=self.run.split_jobs),
-            ClaimFolder(self.directory / "claims", rank=rank, run_id=self.run_id),
-            Leases(watch, lease_s=LEASE_S, clock=self.clock),
+    def table(self, rank: int) -> ClaimTable:
+        watch = CountingWatch(
+            self, self.directory, world_size=self.attempt.world_size, run_id=self.run_id, clock=self.clock
+        )
+        return ClaimTable(
+            divided_jobs(self.jobs, self.attempt),
+            self.directory / "claims",
+            watch,
             rank=rank,
+            run_id=self.run_id,
             lease_s=LEASE_S,
             clock=self.clock,
         )
 
     def runner(self, rank: int) -> JobRunner:
-        return JobRunner(settings(self.directory, rank=rank, world_size=self.run.attempt.world_size))
+        return JobRunner(settings(self.directory, rank=rank, world_size=self.attempt.world_size))
 
     def committed_by(self, name: str) -> dict[int, list[int]]:
         """Return which ranks committed each episode, from every line that was written."""
@@ -105,6 +102,18 @@ class World:
                 row = json.loads(line)
                 committed.setdefault(row["episode_index"], []).append(row["rank"])
         return committed
+
+
+class CountingWatch(RankWatch):
+    """Counts how often a table reads what the other ranks did."""
+
+    def __init__(self, world: World, *arguments, **options) -> None:
+        super().__init__(*arguments, **options)
+        self.world = world
+
+    def look(self):
+        self.world.looks += 1
+        return super().look()
 
 
 def jobs_of(*lengths: int, **config):
@@ -119,6 +128,14 @@ def claimed(assigned) -> ClaimedEpisodes:
     assert assigned is not None
     assert isinstance(assigned.supply, ClaimedEpisodes)
     return assigned.supply
+
+
+def claim_everything(queue: DynamicQueue) -> AssignedJob:
+    """Claim every piece of the first job that a rank gets, and return the job."""
+    assigned = queue.next_job()
+    assert assigned is not None
+    assert list(assigned.supply.take(range(assigned.job.config.num_episodes or 0)))
+    return assigned
 
 
 def run_job(runner: JobRunner, queue: DynamicQueue, assigned, observers=()) -> ReportedStatus:
@@ -164,9 +181,8 @@ def test_one_rank_runs_everything_longest_job_first(tmp_path):
         assert [row.episode_index for row in read_commits(tmp_path / name, name).rows] == list(range(length))
 
 
-@pytest.mark.parametrize("split_jobs", [False, True])
-def test_ranks_that_race_run_every_episode_exactly_once(tmp_path, split_jobs):
-    world = World(tmp_path, jobs_of(30, 4, 9, 1, 17), world_size=3, split_jobs=split_jobs)
+def test_ranks_that_race_run_every_episode_exactly_once(tmp_path):
+    world = World(tmp_path, jobs_of(30, 4, 9, 1, 17), world_size=3)
     queues = [world.queue(rank, pause=lambda _: None) for rank in range(3)]
     start = threading.Barrier(3)
 
@@ -195,8 +211,8 @@ def test_only_what_is_not_finished_is_run(tmp_path):
     assert not (tmp_path / "job1").exists()
 
 
-def test_several_ranks_share_one_job_where_jobs_are_split(tmp_path):
-    world = World(tmp_path, jobs_of(64), split_jobs=True)
+def test_several_ranks_share_one_job(tmp_path):
+    world = World(tmp_path, jobs_of(64))
     first, second = (world.queue(rank).next_job() for rank in range(2))
     assert first is not None
     assert second is not None
@@ -210,33 +226,31 @@ def test_several_ranks_share_one_job_where_jobs_are_split(tmp_path):
 
 
 def test_ranks_begin_with_different_jobs_though_they_may_share_them(tmp_path):
-    world = World(tmp_path, jobs_of(30, 20, 25), world_size=3, split_jobs=True)
+    world = World(tmp_path, jobs_of(30, 20, 25), world_size=3)
     begun = [world.queue(rank).next_job() for rank in range(3)]
     assert {assigned.job.config.name for assigned in begun if assigned} == {"job0", "job1", "job2"}
 
 
-def test_the_first_rank_leaves_rows_for_the_others(tmp_path):
-    alone = World(tmp_path, jobs_of(64, num_envs=64), world_size=8, split_jobs=True)
+def test_the_first_rank_leaves_slots_for_the_others(tmp_path):
+    alone = World(tmp_path, jobs_of(64, num_envs=64), world_size=8)
     assigned = alone.queue(0).next_job()
     assert assigned is not None
     assert assigned.supply.max_rows(64) == 8
     (tmp_path / "many").mkdir()
-    many = World(tmp_path / "many", jobs_of(*[64] * 8, num_envs=64), world_size=8, split_jobs=True)
+    many = World(tmp_path / "many", jobs_of(*[64] * 8, num_envs=64), world_size=8)
     assigned = many.queue(0).next_job()
     assert assigned is not None
     assert assigned.supply.max_rows(64) == 64
 
 
-def test_a_job_that_is_not_split_uses_all_its_rows(tmp_path):
-    assigned = World(tmp_path, jobs_of(64), world_size=8).queue(0).next_job()
+def test_a_job_that_cannot_be_shared_uses_all_its_slots(tmp_path):
+    assigned = World(tmp_path, (coin_job("steps", num_steps=20),), world_size=8).queue(0).next_job()
     assert assigned is not None
     assert assigned.supply.max_rows(64) == 64
-    assert assigned.num_episodes == 64
 
 
-@pytest.mark.parametrize("split_jobs", [False, True])
-def test_what_a_dead_rank_left_is_finished_by_another_and_nothing_runs_twice(tmp_path, split_jobs):
-    world = World(tmp_path, jobs_of(40), split_jobs=split_jobs)
+def test_what_a_dead_rank_left_is_finished_by_another_and_nothing_runs_twice(tmp_path):
+    world = World(tmp_path, jobs_of(40))
     dying = world.queue(1)
     assigned = dying.next_job()
     assert assigned is not None
@@ -251,7 +265,7 @@ def test_what_a_dead_rank_left_is_finished_by_another_and_nothing_runs_twice(tmp
 
 def test_a_rank_waits_for_another_and_takes_over_when_that_one_dies(tmp_path):
     world = World(tmp_path, jobs_of(5))
-    assert world.queue(1).next_job() is not None
+    claim_everything(world.queue(1))
     waits = []
 
     def pause(seconds: float) -> None:
@@ -270,8 +284,7 @@ def test_a_rank_waits_for_another_and_takes_over_when_that_one_dies(tmp_path):
 def test_a_rank_leaves_when_the_others_have_finished(tmp_path):
     world = World(tmp_path, jobs_of(5))
     other = world.queue(1)
-    assigned = other.next_job()
-    assert assigned is not None
+    assigned = claim_everything(other)
     paused = []
 
     def pause(seconds: float) -> None:
@@ -285,7 +298,7 @@ def test_a_rank_leaves_when_the_others_have_finished(tmp_path):
 
 def test_a_request_to_stop_ends_the_wait(tmp_path):
     world = World(tmp_path, jobs_of(5))
-    assert world.queue(1).next_job() is not None
+    claim_everything(world.queue(1))
     paused = []
     queue = world.queue(0, pause=paused.append, stop_requested=lambda: len(paused) == 3)
     assert queue.next_job() is None
@@ -328,7 +341,7 @@ def test_a_stopped_rank_loses_its_lease_and_drops_the_rest_when_it_wakes_up(tmp_
 
 def test_a_rank_that_is_stopped_for_less_than_a_lease_keeps_its_work(tmp_path):
     world = World(tmp_path, jobs_of(3))
-    supply = claimed(world.queue(1).next_job())
+    supply = claim_everything(world.queue(1)).supply
     world.fall_silent(1)
     waits = []
 
@@ -343,7 +356,7 @@ def test_a_rank_that_is_stopped_for_less_than_a_lease_keeps_its_work(tmp_path):
 
 
 def test_a_job_that_failed_is_not_tried_by_others(tmp_path):
-    world = World(tmp_path, (*jobs_of(20), coin_job("bad", index=1, num_episodes=40, raise_at=6)), split_jobs=True)
+    world = World(tmp_path, (*jobs_of(20), coin_job("bad", index=1, num_episodes=40, raise_at=6)))
     first = world.queue(0)
     assigned = first.next_job()
     assert assigned is not None
@@ -355,7 +368,7 @@ def test_a_job_that_failed_is_not_tried_by_others(tmp_path):
 
 
 def test_a_failed_job_is_not_waited_for(tmp_path):
-    world = World(tmp_path, jobs_of(20), split_jobs=True)
+    world = World(tmp_path, jobs_of(20))
     failing, working = world.queue(0), world.queue(1)
     bad, good = failing.next_job(), working.next_job()
     assert bad is not None
@@ -365,7 +378,7 @@ def test_a_failed_job_is_not_waited_for(tmp_path):
 
 
 def test_a_job_limited_by_steps_is_claimed_as_a_whole_and_taken_over_as_a_whole(tmp_path):
-    world = World(tmp_path, (coin_job("steps", num_steps=20, environment=SHORT),), split_jobs=True)
+    world = World(tmp_path, (coin_job("steps", num_steps=20, environment=SHORT),))
     dying = world.queue(1).next_job()
     assert dying is not None
     assert dying.num_episodes is None
@@ -394,7 +407,7 @@ class Storyteller(ShrugPolicy):
 @pytest.mark.parametrize("finished_before", [(), ((0, 2),)])
 def test_a_job_of_which_only_the_policy_knows_the_length_is_taken_over_where_it_stopped(tmp_path, finished_before):
     job = coin_job("story", policy_class=Storyteller, num_steps=None, num_envs=1, environment=SHORT)
-    world = World(tmp_path, (job,), split_jobs=True, work=(JobWork(job="story", finished=finished_before),))
+    world = World(tmp_path, (job,), work=(JobWork(job="story", finished=finished_before),))
     assigned = world.queue(1).next_job()
     supply = claimed(assigned)
     world.runner(1).run(job, [DiesAfter(2), supply], supply=supply)
@@ -405,7 +418,7 @@ def test_a_job_of_which_only_the_policy_knows_the_length_is_taken_over_where_it_
 
 
 def test_a_job_that_owes_only_its_report_is_taken_by_one_rank(tmp_path):
-    world = World(tmp_path, jobs_of(5), split_jobs=True, work=(JobWork(job="job0", finished=((0, 5),)),))
+    world = World(tmp_path, jobs_of(5), work=(JobWork(job="job0", finished=((0, 5),)),))
     queue = world.queue(0)
     assigned = queue.next_job()
     assert assigned is not None
@@ -450,23 +463,19 @@ def test_what_was_measured_decides_what_comes_next(tmp_path):
 
 
 def test_a_claim_that_its_maker_never_wrote_lapses_after_a_lease(tmp_path):
-    world = World(tmp_path, jobs_of(2))
+    world = World(tmp_path, jobs_of(1))
     world.queue(1)
     (tmp_path / "claims" / "j000000_p00000.g1").touch()
     assigned = world.queue(0).next_job()
     assert assigned is not None
     assert world.clock.now_s >= LEASE_S
-    assert list(assigned.supply.take(range(2))) == [0, 1]
+    assert list(assigned.supply.take(range(1))) == [0]
 
 
 def test_thousands_of_jobs_are_claimed_without_looking_at_all_of_them_each_time(tmp_path):
     """Listing the claims or ordering the jobs for every single job would take minutes."""
     world = World(tmp_path, tuple(coin_job(f"job{index}", index=index) for index in range(1000)), world_size=1)
     queue = world.queue(0)
-    listed = []
-    claims = queue._board._claims
-    look = claims.news
-    claims.news = lambda: listed.append(1) or look()
     claimed = set()
     for _ in range(1000):
         assigned = queue.next_job()
@@ -476,4 +485,4 @@ def test_thousands_of_jobs_are_claimed_without_looking_at_all_of_them_each_time(
         world.clock.now_s += 0.01
     assert len(claimed) == 1000
     assert queue.next_job() is None
-    assert len(listed) <= 12
+    assert world.looks <= 12

@@ -1,27 +1,14 @@
 """Which job a free rank works on next: pure rules, used by the ranks themselves and by a simulation of them.
 
-Longest expected first, measured per rank that would share it: so ranks begin with different jobs, build few
-environments, and help each other when jobs run out.
+The job with the longest expected time comes first, divided by the ranks that would share it. So ranks begin with
+different jobs, build few environments, and share the last jobs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 _STEPS_PER_EPISODE = 100
 """What an episode counts for beside a job that is limited by steps, until something has been measured."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkSize:
-    """How much there is to do; one of the two is given.
-
-    Attributes:
-        episodes: Episodes to run.
-        env_steps: Control steps summed over rows, for a job that is limited by steps.
-    """
-
-    episodes: int = 0
-    env_steps: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +17,7 @@ class Measured:
 
     Attributes:
         episodes: Episodes that ended.
-        env_steps: Control steps summed over running rows.
+        env_steps: Control steps summed over running env slots.
         seconds: How long it took [s].
     """
 
@@ -38,45 +25,57 @@ class Measured:
     env_steps: int
     seconds: float
 
+    def __add__(self, other: "Measured") -> "Measured":
+        return Measured(
+            episodes=self.episodes + other.episodes,
+            env_steps=self.env_steps + other.env_steps,
+            seconds=self.seconds + other.seconds,
+        )
 
-class ExpectedWork:
-    """How long work will take, from what was measured of the same job, of its kind, or of any job.
+
+class Measurements:
+    """Sums what was measured, by job, by jobs of one kind, and over all jobs.
 
     Args:
-        kinds: For each job what it has in common with others: its environment and policy.
+        kinds: What each job has in common with others, its environment and policy, by the job's index.
     """
 
     def __init__(self, kinds: Mapping[int, str]) -> None:
         self._kinds = kinds
         self._totals: dict[int | str | None, Measured] = {}
 
-    def learn(self, job_index: int, measured: Measured) -> None:
-        """Take note of what was measured."""
-        for group in self._groups(job_index):
-            known = self._totals.get(group, Measured(episodes=0, env_steps=0, seconds=0.0))
-            self._totals[group] = Measured(
-                episodes=known.episodes + measured.episodes,
-                env_steps=known.env_steps + measured.env_steps,
-                seconds=known.seconds + measured.seconds,
-            )
-
-    def seconds(self, job_index: int, size: WorkSize) -> float:
-        """Return how long a rank would take for this much of a job [s].
-
-        Before anything is measured it is a number that orders jobs by their episodes.
-        """
+    def add(self, job_index: int, measured: Measured) -> None:
+        """Add what was measured of a job."""
         for group in self._groups(job_index):
             known = self._totals.get(group)
-            if known is None or known.seconds <= 0.0:
-                continue
-            if size.env_steps and known.env_steps:
-                return size.env_steps * known.seconds / known.env_steps
-            if size.episodes and known.episodes:
-                return size.episodes * known.seconds / known.episodes
-        return size.episodes + size.env_steps / _STEPS_PER_EPISODE
+            self._totals[group] = measured if known is None else known + measured
+
+    def of(self, job_index: int) -> tuple[Measured, ...]:
+        """Return what was measured of the job, of its kind and of all jobs, in this order, as far as anything was."""
+        return tuple(self._totals[group] for group in self._groups(job_index) if group in self._totals)
 
     def _groups(self, job_index: int) -> tuple[int | str | None, ...]:
         return job_index, self._kinds[job_index], None
+
+
+def expected_s(measured: Iterable[Measured], *, episodes: int = 0, env_steps: int = 0) -> float:
+    """Return how long one rank would take for an amount of work [s], which is given in one of two units.
+
+    Before anything is measured it is a number that orders jobs by their episodes.
+
+    Args:
+        measured: From `Measurements.of`; the first that says something about the unit counts.
+        episodes: Episodes to run.
+        env_steps: Control steps to make, summed over env slots, for a job that is limited by steps.
+    """
+    for known in measured:
+        if known.seconds <= 0.0:
+            continue
+        if env_steps and known.env_steps:
+            return env_steps * known.seconds / known.env_steps
+        if episodes and known.episodes:
+            return episodes * known.seconds / known.episodes
+    return episodes + env_steps / _STEPS_PER_EPISODE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,15 +113,15 @@ def choose(order: Sequence[OpenWork], built_environment: str | None) -> int:
     return next((position for position, work in enumerate(longer_half) if work.environment_key == built_environment), 0)
 
 
-def rows_to_use(num_envs: int, *, open_episodes: int, world_size: int, unfinished_jobs: int) -> int:
-    """Return how many rows a rank uses of a job that several ranks may share.
+def slots_to_use(num_envs: int, *, open_episodes: int, world_size: int, unfinished_jobs: int) -> int:
+    """Return how many env slots a rank uses of a job that several ranks may share.
 
-    A rank that started an episode in every row could swallow a whole job before others join. So it leaves room for as
-    many ranks as there are for each job that is not finished: all of them for the last one, none but itself as long
-    as there is a job for each.
+    A rank that started an episode in every slot could take a whole job before others join. So it leaves room for as
+    many ranks as there are for each unfinished job: for all of them at the last job, for itself alone as long as
+    there is a job for each rank.
 
     Args:
-        num_envs: Rows of the job.
+        num_envs: Env slots of the job.
         open_episodes: Episodes of the job that nobody has started, with those that this rank has claimed.
         world_size: Number of ranks.
         unfinished_jobs: Jobs that are not finished, this one included.

@@ -1,14 +1,13 @@
-"""Which job a rank takes up next."""
+"""The queue from which a rank takes its jobs, and the queue of jobs that are settled before the start."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from isaaclab_arena.config.schema import JobStatus
-from isaaclab_arena.distributed.assignment import assign_jobs, split_shares
 from isaaclab_arena.episode_ranges import EpisodeRanges, count_episodes, remaining_episodes
 from isaaclab_arena.evaluation.plan.episode_supply import EpisodeSupply, FixedShare
 from isaaclab_arena.evaluation.plan.job import Job
+from isaaclab_arena.evaluation.scheduling.pieces import split_shares, unfinished
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.storage.run.attempts import Attempt
 
@@ -30,7 +29,7 @@ class AssignedJob:
     observers: tuple[Observer, ...] = ()
 
 
-class WorkQueue(Protocol):
+class JobQueue(Protocol):
     """The jobs of one rank, one after the other."""
 
     def next_job(self) -> AssignedJob | None:
@@ -57,48 +56,35 @@ class FixedQueue:
         return next(self._pending, None)
 
     def job_ended(self, job: Job, *, failed: bool) -> None:
-        """Nothing follows from it: nobody else will take the job."""
+        """Do nothing: no other rank will take the job."""
 
 
-def unfinished(jobs: Sequence[Job], attempt: Attempt) -> Mapping[int, EpisodeRanges]:
-    """Return the finished episodes of each job that an attempt works on, by the job's index, in order of the file."""
-    finished = {work.job: work.finished for work in attempt.jobs}
-    pending = (job.config for job in jobs if job.config.status is JobStatus.PENDING and job.config.name in finished)
-    return {config.index: finished[config.name] for config in pending}
-
-
-def jobs_of_rank(jobs: Sequence[Job], attempt: Attempt, *, rank: int, split_jobs: bool) -> list[AssignedJob]:
+def jobs_of_rank(jobs: Sequence[Job], attempt: Attempt, *, rank: int, split: bool) -> list[AssignedJob]:
     """Return what a rank has to do where that is settled before the start; every rank settles it alike.
 
     Args:
         jobs: Every job of the run.
-        attempt: What is left to do, how many ranks share it, and how it is assigned.
+        attempt: What is left to do, and how many ranks share it.
         rank: Which rank.
-        split_jobs: Whether a job whose length is known is shared by all ranks.
-
-    Raises:
-        ConfigError: If the assignment is unknown or leaves a job out.
+        split: Whether all ranks share each job whose length is known. Otherwise rank ``r`` has the jobs with
+            ``job_index % world_size == r``.
     """
-    world_size = attempt.world_size
-    own = set(assign_jobs(attempt.assignment, len(jobs), world_size)[rank])
     assigned = []
     for index, finished in unfinished(jobs, attempt).items():
+        first_rank = index % attempt.world_size
         num_episodes = jobs[index].config.num_episodes
-        if split_jobs and num_episodes is not None:
-            left = remaining_episodes(num_episodes, finished)
-            # A job whose episodes have all finished may still owe its report.
-            share = split_shares(left, world_size, first_rank=index % world_size)[rank] if left else None
-            if share or (not left and index in own):
-                assigned.append(_assigned(jobs[index], finished, share))
-        elif index in own:
-            assigned.append(_assigned(jobs[index], finished, None))
+        left = () if num_episodes is None else remaining_episodes(num_episodes, finished)
+        if split and left:
+            share = split_shares(left, attempt.world_size, first_rank=first_rank)[rank]
+            if share:
+                assigned.append(_assigned(jobs[index], finished, share, count_episodes(share)))
+        elif rank == first_rank:
+            # Also a job whose episodes have all finished: it may still owe its report.
+            assigned.append(
+                _assigned(jobs[index], finished, None, None if num_episodes is None else count_episodes(left))
+            )
     return assigned
 
 
-def _assigned(job: Job, finished: EpisodeRanges, share: EpisodeRanges | None) -> AssignedJob:
-    num_episodes = job.config.num_episodes
-    if share is not None:
-        num_episodes = count_episodes(share)
-    elif num_episodes is not None:
-        num_episodes -= count_episodes(finished)
+def _assigned(job: Job, finished: EpisodeRanges, share: EpisodeRanges | None, num_episodes: int | None) -> AssignedJob:
     return AssignedJob(job=job, supply=FixedShare(finished=finished, share=share), num_episodes=num_episodes)

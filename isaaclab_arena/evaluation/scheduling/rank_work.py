@@ -1,0 +1,76 @@
+"""Gives a rank the queue of its jobs, whether they are settled before the start or claimed on the way."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from isaaclab_arena.episode_ranges import count_episodes, remaining_episodes
+from isaaclab_arena.evaluation.options import Assignment
+from isaaclab_arena.evaluation.plan.planning import RunRequest
+from isaaclab_arena.evaluation.scheduling.dynamic_queue import dynamic_queue
+from isaaclab_arena.evaluation.scheduling.job_queue import FixedQueue, JobQueue, jobs_of_rank
+from isaaclab_arena.evaluation.scheduling.pieces import unfinished
+from isaaclab_arena.storage.run.attempts import Attempt
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankWork:
+    """The work of one rank.
+
+    Attributes:
+        queue: Its jobs, one after the other.
+        num_jobs: How many it runs; 0 where ranks share jobs.
+        num_episodes: How many episodes, as far as known.
+        stalled_after_s: After how much silence [s] a rank is not waited for at the end; None to wait however long.
+        others_may_finish_jobs: Whether other ranks finish what a dead one has begun.
+    """
+
+    queue: JobQueue
+    num_jobs: int
+    num_episodes: int
+    stalled_after_s: float | None = None
+    others_may_finish_jobs: bool = False
+
+
+def work_of_rank(
+    request: RunRequest,
+    attempt: Attempt,
+    *,
+    output_directory: Path,
+    rank: int,
+    stop_requested: Callable[[], bool],
+) -> RankWork:
+    """Return what a rank has to do.
+
+    Args:
+        request: What the run is to do.
+        attempt: What of it is left.
+        output_directory: The run's directory.
+        rank: Which rank.
+        stop_requested: Whether this rank was told to stop.
+
+    Raises:
+        StorageError: If claims cannot be made in the run's directory.
+    """
+    options, jobs = request.options, request.jobs
+    if options.mode is Assignment.DYNAMIC:
+        queue = dynamic_queue(
+            jobs, output_directory, attempt, rank=rank, lease_s=options.lease_s, stop_requested=stop_requested
+        )
+        lengths = ((jobs[index].config.num_episodes, finished) for index, finished in unfinished(jobs, attempt).items())
+        num_episodes = sum(count_episodes(remaining_episodes(length or 0, finished)) for length, finished in lengths)
+        return RankWork(
+            queue=queue,
+            # Who will run what is open; the display adds up what ranks say, so each says its even part.
+            num_jobs=0,
+            num_episodes=len(range(rank, num_episodes, attempt.world_size)),
+            stalled_after_s=options.lease_s,
+            others_may_finish_jobs=True,
+        )
+    split = options.mode is Assignment.SPLIT
+    assigned = jobs_of_rank(jobs, attempt, rank=rank, split=split)
+    return RankWork(
+        queue=FixedQueue(assigned),
+        num_jobs=0 if split else len(assigned),
+        num_episodes=sum(each.num_episodes or 0 for each in assigned),
+    )
