@@ -36,7 +36,7 @@ class ArenaAnts:
         import mujoco  # noqa: PLC0415  each system loads its own libraries
         from ant_environment import AntEnvironment  # noqa: PLC0415
 
-        from isaaclab_arena.interfaces.vector_env import EnvironmentVectorEnv  # noqa: PLC0415
+        from isaaclab_arena.environments.gym.vector_env import EnvironmentVectorEnv  # noqa: PLC0415
 
         self.version = f"MuJoCo {mujoco.__version__}"
         self._ants = EnvironmentVectorEnv(AntEnvironment(num_envs=num_envs))

@@ -25,8 +25,8 @@ from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
+from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.catalog import resolve_policy_class
-from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordingOptions
 
 RESULTS = Path(__file__).parent / "results" / "recording_overhead.md"

@@ -23,7 +23,7 @@ import time
 
 import torch
 
-from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.interfaces.policy import PolicyBase
 
 
 class Clock(PolicyBase):

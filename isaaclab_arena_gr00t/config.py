@@ -8,8 +8,8 @@ from typing import Any
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.plain_files import not_a_plain_file
-from isaaclab_arena.policy.policy_base import PolicyCfg
 
 YAML_OPTION = "policy_config_yaml_path"
 

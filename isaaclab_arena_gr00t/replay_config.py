@@ -8,7 +8,7 @@ from typing import Any
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.policy.policy_base import PolicyCfg
+from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena_gr00t.config import path_beside
 from isaaclab_arena_gr00t.joint_files import JointFiles, read_joint_files
 

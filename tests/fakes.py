@@ -9,8 +9,8 @@ import torch
 from isaaclab_arena.interfaces.environment import Environment, Observation, StateTree, Step
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
 
 
 @dataclass(frozen=True)

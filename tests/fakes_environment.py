@@ -9,8 +9,8 @@ import torch
 from isaaclab_arena.interfaces.environment import Environment, Observation, StateTree, Step
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.observer import Observer
+from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena.policy.policy_base import PolicyBase
 
 ENDINGS = ("success", "failure", "timeout", "error")
 

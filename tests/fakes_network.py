@@ -3,14 +3,15 @@
 import torch
 
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 
 
 class NetworkPolicy(PolicyBase[PolicyCfg]):
     """Moves the arm about as a random network makes of what it sees."""
 
     config_class = PolicyCfg
-    reproducible = True
+    traits = PolicyTraits(reproducible=True)
 
     def __init__(self, config: PolicyCfg | None = None) -> None:
         super().__init__(config)

@@ -11,7 +11,7 @@ import torch
 
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
 from isaaclab_arena.policy.random_action import RandomActionPolicy
 
 

@@ -34,9 +34,9 @@ from isaaclab_arena.evaluation.plan.planning import RunRequest
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.evaluation.plan.variation_listing import show_variations
 from isaaclab_arena.evaluation.run import execute
+from isaaclab_arena.interfaces.policy import PolicyBase, declared_options
+from isaaclab_arena.interfaces.policy_options.declared import DeclaredOptions
 from isaaclab_arena.policy.catalog import resolve_policy_class
-from isaaclab_arena.policy.options.declared import DeclaredOptions
-from isaaclab_arena.policy.policy_base import PolicyBase
 
 PROGRAM = "isaaclab_arena.evaluation.policy_runner"
 _SOURCE = "command line"
@@ -296,7 +296,7 @@ def get_policy_cls(policy_type: str) -> type[PolicyBase]:
 
 def _declared_options(policy_type: str, *, may_import: bool) -> DeclaredOptions:
     try:
-        return resolve_policy_class(policy_type, may_import=may_import).declared_options()
+        return declared_options(resolve_policy_class(policy_type, may_import=may_import))
     except ConfigError as error:
         problems = [dataclasses.replace(problem, key="--policy_type") for problem in error.problems]
         raise ConfigError(problems) from error

@@ -5,6 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from isaaclab_arena.errors import Problem
+
+UNKNOWN = "unknown"
+"""What is said of content that counts and cannot be known."""
+
 _ENDINGS = ("_path", "_file")
 _SECRETS = ("token", "secret", "password", "api_key")
 _CHECKPOINTS = ("checkpoint_path", "model_path")
@@ -15,7 +20,7 @@ class ContentSources:
     """Where that is to be found. Nothing of it is read to say so.
 
     Attributes:
-        files: Files and folders by what they are, such as ``checkpoint_path model_300.pt``.
+        files: Files and directories by what they are, such as ``checkpoint_path model_300.pt``.
         modules: Modules that are imported already and whose source counts, with what they import from beside them.
         packages: Import names of installed packages.
         stated: What is known without reading a file, such as the version that another interpreter has.
@@ -44,8 +49,21 @@ class ContentBuilder(Protocol):
         ...
 
 
+@runtime_checkable
+class LoadsCode(Protocol):
+    """A builder of environments or a policy class whose options may name code: a module to import, a program to run."""
+
+    def foreign_code(self, config: Any) -> Sequence[Problem]:
+        """Return one problem per option that names code which no installed package has announced.
+
+        Args:
+            config: An instance of the builder's or policy's ``config_class``. Nothing is imported or run to answer.
+        """
+        ...
+
+
 def sources_in_options(options: Mapping[str, Any]) -> ContentSources:
-    """Return the files and folders that options name: those that exist, of options that end in ``_path`` or ``_file``.
+    """Return the files and directories that options ending in ``_path`` or ``_file`` name, those that exist.
 
     What holds a secret is left out: its hash would be written into the output of a run.
 

@@ -13,7 +13,7 @@ from typing import Any
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.interfaces.action_scaling import ActionScaling
+from isaaclab_arena.models.action_scaling import ActionScaling
 
 AGENT_FILE = Path("params", "agent.yaml")
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from isaaclab_arena.errors import ConfigError, did_you_mean
-from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.registry import Registry
 
 POLICIES = Registry(

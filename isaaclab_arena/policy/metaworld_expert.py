@@ -7,7 +7,8 @@ import torch
 
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,7 @@ class MetaWorldExpertPolicy(PolicyBase[MetaWorldExpertCfg]):
     """
 
     name: ClassVar[str] = "metaworld_expert"
-    reproducible = True
-    batch_invariant: ClassVar[bool] = True
+    traits = PolicyTraits(reproducible=True, batch_invariant=True)
     config_class: ClassVar[type | None] = MetaWorldExpertCfg
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:

@@ -8,7 +8,6 @@ import torch
 
 from isaaclab_arena.errors import Problem
 from isaaclab_arena.interfaces.environment import Observation
-from isaaclab_arena.interfaces.flat_observation import flat_size, flattened
 from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
 
 DEFAULT_GROUP = "policy"
@@ -118,6 +117,32 @@ def network_inputs(spec: ObservationSpec, groups: Sequence[str], terms: Mapping[
     found = [_input_group(name, here[name], terms.get(name)) for name in groups if name in here]
     missing = tuple(name for name in groups if name not in here)
     return NetworkInputs(groups=tuple(found), missing_groups=missing, available_groups=tuple(here))
+
+
+def flat_size(terms: Mapping[str, ArraySpec]) -> int:
+    """Return how many numbers a group of observation terms has, which may be 0."""
+    return sum(prod(spec.shape) for spec in terms.values())
+
+
+def flattened(
+    group: Mapping[str, torch.Tensor], terms: Sequence[str], *, num_envs: int, device: torch.device | str = "cpu"
+) -> torch.Tensor:
+    """Return terms of an observation group side by side.
+
+    Args:
+        group: Term to its value. Shape of each: (num_envs, ...).
+        terms: Which ones, in this order; none gives a vector without numbers.
+        num_envs: Number of env slots.
+        device: Where a vector without numbers lives; others live where their terms do.
+
+    Returns:
+        Shape: (num_envs, sum of sizes), float32.
+
+    Raises:
+        KeyError: If the group lacks a term.
+    """
+    parts = [group[name].reshape(num_envs, -1).to(torch.float32) for name in terms]
+    return torch.cat(parts, dim=1) if parts else torch.zeros(num_envs, 0, device=device)
 
 
 def _input_group(name: str, group: ObservationSpec, wanted: Sequence[str] | None) -> InputGroup:

@@ -9,8 +9,9 @@ import torch
 
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
 
 BLOCK_STEPS = 64
 
@@ -28,8 +29,7 @@ class RandomActionPolicy(PolicyBase[RandomActionPolicyCfg]):
     """
 
     name: ClassVar[str] = "random_action"
-    reproducible = True
-    batch_invariant: ClassVar[bool] = True
+    traits = PolicyTraits(reproducible=True, batch_invariant=True)
     config_class: ClassVar[type | None] = RandomActionPolicyCfg
 
     def __init__(self, config: RandomActionPolicyCfg | None = None) -> None:

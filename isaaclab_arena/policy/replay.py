@@ -13,7 +13,8 @@ from isaaclab_arena.errors import ConfigError, PolicyError, Problem, StorageErro
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.storage.hdf5.episodes import read_actions, read_attributes
 from isaaclab_arena.storage.layout import demo_index, demo_name
 from isaaclab_arena.storage.recordings import find_recordings, in_words, index_episodes
@@ -50,8 +51,7 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
     """
 
     name: ClassVar[str] = "replay"
-    reproducible = True
-    batch_invariant: ClassVar[bool] = True
+    traits = PolicyTraits(reproducible=True, batch_invariant=True)
     config_class: ClassVar[type | None] = ReplayPolicyCfg
 
     def __init__(self, config: ReplayPolicyCfg) -> None:

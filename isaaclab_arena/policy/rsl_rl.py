@@ -11,16 +11,17 @@ import numpy as np
 import torch
 
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.interfaces.action_scaling import ActionScaler
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.models.action_scaling import ActionScaler
 from isaaclab_arena.models.agent_settings import find_agent_file
 from isaaclab_arena.models.exported import is_torchscript
 from isaaclab_arena.models.network import Memory, forgotten
 from isaaclab_arena.models.run_directory import checkpoint_file
 from isaaclab_arena.policy.network_inputs import NetworkInputs, network_inputs
-from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena.policy.trained_policy import FILE_KEY, RslRlPolicyCfg, TrainedPolicy, load_trained, policy_device
 
 logger = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
     """
 
     name: ClassVar[str] = "rsl_rl"
-    reproducible = True
+    traits = PolicyTraits(reproducible=True)
     config_class: ClassVar[type | None] = RslRlPolicyCfg
 
     def __init__(self, config: RslRlPolicyCfg, *, trained: TrainedPolicy | None = None) -> None:

@@ -6,7 +6,8 @@ from typing import ClassVar
 import torch
 
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,7 @@ class ZeroActionPolicy(PolicyBase[ZeroActionPolicyCfg]):
     """
 
     name: ClassVar[str] = "zero_action"
-    reproducible = True
-    batch_invariant: ClassVar[bool] = True
+    traits = PolicyTraits(reproducible=True, batch_invariant=True)
     config_class: ClassVar[type | None] = ZeroActionPolicyCfg
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:

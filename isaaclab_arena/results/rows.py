@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
+from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.results.statistics import (
     clopper_pearson_interval,
     rate_bounds,
@@ -13,7 +14,7 @@ from isaaclab_arena.results.statistics import (
     success_rate,
     wilson_interval,
 )
-from isaaclab_arena.storage.contents import UNKNOWN, Contents
+from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.run.commits import CommitRow
 from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible, StartUp

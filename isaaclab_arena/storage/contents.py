@@ -5,8 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-UNKNOWN = "unknown"
-"""What stands for a content that nobody here can know: that of a server which states none."""
+from isaaclab_arena.interfaces.content import UNKNOWN
 
 SAVED_CONDITIONS = "saved conditions"
 """The name of a job's saved conditions among what decides what its environment does."""

@@ -9,7 +9,6 @@ import h5py
 import numpy as np
 
 from isaaclab_arena.errors import StorageError
-from isaaclab_arena.interfaces.flat_observation import flat_array
 from isaaclab_arena.storage.atomic import written_in_place
 from isaaclab_arena.storage.hdf5.opened_file import hdf5_errors
 from isaaclab_arena.storage.json_values import json_line
@@ -156,3 +155,17 @@ def _write_demonstration(
         group[f"{OBSERVATIONS}/{name}"] = array
         # What came after the last action is not recorded. `dones` is 1 there, so nobody learns from it.
         group[f"{NEXT_OBSERVATIONS}/{name}"] = np.concatenate([array[1:], array[-1:]])
+
+
+def flat_array(terms: Mapping[str, np.ndarray], *, batch_dims: int = 0) -> np.ndarray:
+    """Return observation terms side by side, in alphabetical order of their names, which a file keeps too.
+
+    Args:
+        terms: Term to its value. Shape of each: (*batch, ...).
+        batch_dims: How many leading dimensions they share.
+
+    Returns:
+        Shape: (*batch, sum of sizes), float32.
+    """
+    parts = [terms[name].reshape(*terms[name].shape[:batch_dims], -1).astype(np.float32) for name in sorted(terms)]
+    return np.concatenate(parts, axis=-1)

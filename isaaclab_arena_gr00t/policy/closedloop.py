@@ -14,8 +14,9 @@ from isaaclab_arena.errors import ConfigError, PolicyError, Problem
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.policy.action_chunking import ActionChunks, ActionSource
-from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena.seeding import MAX_SEED
 from isaaclab_arena_gr00t.config import (
     JOINT_FILES,
@@ -73,8 +74,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
     """
 
     config_class: ClassVar[type | None] = ClosedloopPolicyArgs
-    reproducible = True
-    serves_any_num_envs: ClassVar[bool] = True
+    traits = PolicyTraits(reproducible=True, serves_any_num_envs=True)
 
     def __init__(self, config: ArgsT) -> None:
         super().__init__(config)

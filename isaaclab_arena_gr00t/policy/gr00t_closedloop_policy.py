@@ -70,8 +70,8 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         self.device = torch.device(self._resolve_policy_device(config))
         self.policy: Any = self.load_policy() if model is None else model
         self._draws_by_row = NOISE_SEEDS in getattr(self.policy, "honoured_options", ())
-        self.plan_because = self._why_only_plan()
-        self.reproducible = self.plan_because is None
+        because = self._why_only_plan()
+        self.traits = dataclasses.replace(self.traits, reproducible=because is None, plan_because=because)
 
     @classmethod
     def settings_of(cls, config: Gr00tClosedloopPolicyArgs) -> Gr00tClosedloopPolicyConfig:

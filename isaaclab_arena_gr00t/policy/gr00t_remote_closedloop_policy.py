@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem
-from isaaclab_arena.interfaces.content import ContentSources
-from isaaclab_arena.storage.contents import UNKNOWN
+from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
 from isaaclab_arena_gr00t.modality import Modality
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
@@ -65,8 +65,7 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
     name: ClassVar[str] = "gr00t_remote_closedloop"
     config_class: ClassVar[type | None] = Gr00tRemoteClosedloopPolicyArgs
     # A server puts the rows of several clients into one call, and then their last digits depend on each other.
-    reproducible = False
-    uses_own_device: ClassVar[bool] = False
+    traits = PolicyTraits(serves_any_num_envs=True, uses_own_device=False)
 
     def __init__(self, config: Gr00tRemoteClosedloopPolicyArgs) -> None:
         self.check_options(config)

@@ -11,8 +11,9 @@ from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mea
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.policy.action_chunking import ActionChunks
-from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
 from isaaclab_arena_gr00t.images import resized_with_padding
 from isaaclab_arena_gr00t.remote.address import address_problems, server_address
 from isaaclab_arena_gr00t.remote.openpi import OpenpiConnection
@@ -72,8 +73,7 @@ class OpenpiRemotePolicy(PolicyBase[OpenpiRemotePolicyCfg]):
 
     name: ClassVar[str] = "openpi_remote"
     config_class: ClassVar[type | None] = OpenpiRemotePolicyCfg
-    serves_any_num_envs: ClassVar[bool] = True
-    batch_invariant: ClassVar[bool] = True
+    traits = PolicyTraits(batch_invariant=True, serves_any_num_envs=True)
 
     def __init__(self, config: OpenpiRemotePolicyCfg) -> None:
         self.check_options(config)

@@ -15,8 +15,9 @@ from isaaclab_arena.errors import ConfigError, PolicyError, Problem, StorageErro
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena.storage import layout as recorded
 from isaaclab_arena_gr00t.data.files import layout
 from isaaclab_arena_gr00t.data.modality_file import groups_of
@@ -54,8 +55,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
     """
 
     name: ClassVar[str] = "replay_lerobot"
-    reproducible = True
-    batch_invariant: ClassVar[bool] = True
+    traits = PolicyTraits(reproducible=True, batch_invariant=True)
     config_class: ClassVar[type | None] = ReplayLerobotPolicyArgs
 
     def __init__(self, config: ReplayLerobotPolicyArgs) -> None:

@@ -10,8 +10,8 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from websockets.sync.client import ClientConnection, connect
 
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem
+from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.storage.contents import UNKNOWN
 from isaaclab_arena_gr00t.remote.address import KEY_FILE_OPTION, ServerAddress
 from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
 from isaaclab_arena_gr00t.remote.identity import identity_line, same_server

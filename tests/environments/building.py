@@ -15,8 +15,8 @@ from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
 from isaaclab_arena.interfaces.observer import Observer
+from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena.policy.policy_base import PolicyBase
 
 ALL_ENVIRONMENTS = (
     "reach",

@@ -7,7 +7,7 @@ import torch
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.evaluation.job.rank_settings import RankSettings
 from isaaclab_arena.evaluation.plan.job import Job
-from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.recording.recorder import RecordingOptions
 from tests.fakes import CoinBuilder, CoinConfig, ShrugPolicy
 

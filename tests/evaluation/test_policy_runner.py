@@ -8,7 +8,7 @@ import pytest
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.options import read_command_line
 from isaaclab_arena.evaluation.policy_runner import PolicyOptions, resolved_job, shared_by_ranks
-from isaaclab_arena.policy.policy_base import PolicyCfg
+from isaaclab_arena.interfaces.policy import PolicyCfg
 from tests.fakes import ShrugPolicy
 
 

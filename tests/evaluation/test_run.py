@@ -11,6 +11,7 @@ from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.planning import RunRequest
 from isaaclab_arena.evaluation.run import execute
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.long_work import LongWork
 from isaaclab_arena.storage.run.attempts import read_attempts
 from tests.evaluation.jobs import coin_job
@@ -124,7 +125,7 @@ class Network(ShrugPolicy):
     It is cut off at the 14th question that is not a probe's, until it may go on.
     """
 
-    reproducible = True
+    traits = PolicyTraits(reproducible=True)
     granule: ClassVar[int] = 4
     goes_on: ClassVar[bool] = False
 

@@ -18,7 +18,8 @@ from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.evaluation import eval_runner
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from tests.end_to_end.launching import write_jobs
 from tests.fakes import CoinBuilder
 
@@ -44,8 +45,7 @@ class WatchedPolicy(PolicyBase[WatchedCfg]):
 
     name = "watched"
     config_class = WatchedCfg
-    reproducible = True
-    batch_invariant = True
+    traits = PolicyTraits(reproducible=True, batch_invariant=True)
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
         lines = "".join(f"{start.episode.job} {start.episode.episode_index}\n" for start in starts)

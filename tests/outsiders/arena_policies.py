@@ -14,6 +14,7 @@ import torch
 from gymnasium.spaces.dict import Dict as GymSpacesDict
 
 from isaaclab_arena.assets.register import register_policy
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.policy.action_chunking import ActionChunkingState
 from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
 
@@ -167,7 +168,7 @@ class NumpyPolicy(PolicyBase):
 class NumpyReproduciblePolicy(PolicyBase):
     """Answers with an array that follows from each row alone, and says so."""
 
-    reproducible = True
+    traits = PolicyTraits(reproducible=True)
 
     def get_action(self, env, observation):
         return np.tanh(sum(term.numpy()[:, :1] for term in observation["policy"].values()))

@@ -235,7 +235,7 @@ def test_the_run_its_attempts_its_recordings_and_its_tables_say_what_was_evaluat
 
 POLICY = """
 import torch
-from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.interfaces.policy import PolicyBase
 from {package}.numbers_of_mine import NUMBER
 
 class Mine(PolicyBase):

@@ -26,7 +26,7 @@ from isaaclab_arena.evaluation.run import execute
 from isaaclab_arena.evaluation.startup.settled_backends import Machinery, settle_backends, with_settled_backends
 from isaaclab_arena.evaluation.startup.start_up import StartedRun, start_run
 from isaaclab_arena.evaluation.verify import plan as verification_plan
-from isaaclab_arena.interfaces.environment import SimulatedBuilder
+from isaaclab_arena.interfaces.environment_builder import SimulatedBuilder
 from isaaclab_arena.storage.run.attempts import attempt_numbers
 from isaaclab_arena.storage.run.run_plan import read_run_plan
 from isaaclab_arena.training.checkpoints.task_evaluation import with_settled_backend

@@ -4,7 +4,7 @@ import torch
 
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.episode import EpisodeRecord
-from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.interfaces.policy import PolicyBase
 from tests.fakes import Notebook
 from tests.fakes_environment import ActionLog, ScriptedEnvironment, episodes
 

@@ -12,9 +12,9 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.batching.fixed_batch import on_fixed_batch
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.policy.catalog import resolve_policy_class
-from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena.policy.rsl_rl import RslRlPolicy, RslRlPolicyCfg
 from tests.fakes import Notebook
 from tests.fakes_environment import ActionLog, ScriptedEnvironment, episodes
@@ -66,8 +66,8 @@ class Wide(ScriptedEnvironment):
 
 def test_it_is_registered_under_its_name():
     assert resolve_policy_class("rsl_rl") is RslRlPolicy
-    assert RslRlPolicy.reproducible
-    assert not RslRlPolicy.batch_invariant
+    assert RslRlPolicy.traits.reproducible
+    assert not RslRlPolicy.traits.batch_invariant
 
 
 def test_every_action_is_the_networks_mean_for_what_was_seen(tmp_path):

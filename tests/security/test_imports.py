@@ -21,7 +21,7 @@ TRAP = """
 from pathlib import Path
 Path({mark!r}).write_text("I ran")
 import gymnasium
-from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.interfaces.policy import PolicyBase
 
 class Trap(PolicyBase):
     def get_action(self, env, observation): ...

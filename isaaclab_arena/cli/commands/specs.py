@@ -10,7 +10,8 @@ from isaaclab_arena.config.job_fields import COMMON_ENVIRONMENT_KEYS
 from isaaclab_arena.config.options import option_names, read_options
 from isaaclab_arena.config.tokens import parse_tokens
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.interfaces.environment import Environment, EnvironmentBuilder, SampleBuilder
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, SampleBuilder
 from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
 
 _WIDTH = 110

@@ -19,8 +19,8 @@ from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
+from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena.recording.captions import write_png
 from isaaclab_arena.recording.video_file import VideoFile
 from isaaclab_arena.sim.mujoco.backend import MujocoBackend

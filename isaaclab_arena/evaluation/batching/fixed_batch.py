@@ -17,7 +17,7 @@ from isaaclab_arena.evaluation.rollout.policy_answers import checked_action, che
 from isaaclab_arena.interfaces.environment import Environment, Observation, StateTree, Step
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.interfaces.policy import PolicyBase, stated_model
 
 
 def check_policy_batch(policy_batch: int, *, num_envs: int) -> None:
@@ -45,7 +45,7 @@ def rows_asked_on(policy_class: type[PolicyBase], policy_batch: int | None, *, n
         policy_batch: Rows that policies are always asked on, None for as many as there are.
         num_envs: Rows that there are.
     """
-    return num_envs if policy_batch is None or policy_class.batch_invariant else policy_batch
+    return num_envs if policy_batch is None or policy_class.traits.batch_invariant else policy_batch
 
 
 def on_fixed_batch(policy: PolicyBase, policy_batch: int | None) -> PolicyBase:
@@ -55,7 +55,7 @@ def on_fixed_batch(policy: PolicyBase, policy_batch: int | None) -> PolicyBase:
         policy: What is asked.
         policy_batch: Rows of the batch, None to ask on as many as there are.
     """
-    if policy_batch is None or policy.batch_invariant:
+    if policy_batch is None or policy.traits.batch_invariant:
         return policy
     return FixedBatchPolicy(policy, policy_batch)
 
@@ -139,7 +139,7 @@ class FixedBatchPolicy(PolicyBase[None]):
 
     def stated_model(self) -> str | None:
         """What the other policy's server says of its model."""
-        return self._policy.stated_model()
+        return stated_model(self._policy)
 
     def can_play(self, episode_index: int) -> bool:
         """Whether the other policy has something to do in an episode."""

@@ -20,8 +20,9 @@ from isaaclab_arena.evaluation.rollout.policy_answers import action_tensor
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_traits import SharesNetwork
 from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
-from isaaclab_arena.policy.policy_base import PolicyBase
 
 _LOG = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ def probe_rows(policy: PolicyBase, environment: Environment, *, num_rows: int) -
     """
     if num_rows == 1:
         return ProbeResult(passes=True)
-    probed = policy.with_own_memory() or policy
+    probed = (policy.with_own_memory() if isinstance(policy, SharesNetwork) else None) or policy
     try:
         with _generators_kept(), torch.no_grad():
             ask = _Asking(probed, WideView(environment, max(num_rows, environment.num_envs)), num_rows)

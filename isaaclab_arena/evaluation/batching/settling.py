@@ -14,7 +14,8 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.batching.fixed_batch import on_fixed_batch
 from isaaclab_arena.evaluation.batching.policy_probe import ProbeResult
 from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_traits import DividesCalls
 from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, SETTLED_FILE
 from isaaclab_arena.storage.run.settled_batch import SettledBatch, read_settled, settle
 
@@ -85,18 +86,19 @@ def asked_policies(settling: Settling, *, simulated_on: str) -> AskedPolicies:
         simulated_on: Type of the device that simulates.
     """
     because = _because_of_environments(settling.environments, simulated_on)
-    is_likely = because is None and settling.policy_class.reproducible and not settling.policy_class.batch_invariant
+    traits = settling.policy_class.traits
+    is_likely = because is None and traits.reproducible and not traits.batch_invariant
     first = next(_sizes(settling, settling.num_rows), None) if is_likely else settling.fixed_batch
     policies = settling.make(first)
     because = because or _because_of_policies(policies)
-    if because is not None or policies[0].batch_invariant:
+    if because is not None or policies[0].traits.batch_invariant:
         return _as_they_are(settling, because)
     return _settled(settling, policies)
 
 
 def _settled(settling: Settling, policies: Sequence[PolicyBase]) -> AskedPolicies:
     """Return the policies on the first batch on which places make no difference, or on the one that was settled."""
-    own = policies[0].rows_per_call(settling.num_rows)
+    own = _rows_per_call(policies[0], settling.num_rows)
     num_rows = settling.num_rows if own is None else own
     earlier, sizes = _earlier(settling), tuple(_sizes(settling, num_rows))
     batch, result = sizes[0], ProbeResult(passes=False)
@@ -130,9 +132,18 @@ def _made(settling: Settling, batch: int, *, fills_calls: bool) -> Sequence[Poli
     if not fills_calls:
         return settling.make(batch)
     policies = settling.make(settling.fixed_batch)
-    for policy in policies:
-        policy.fill_calls_up_to(batch)
+    _fill_calls(policies, batch)
     return policies
+
+
+def _rows_per_call(policy: PolicyBase, num_rows: int) -> int | None:
+    return policy.rows_per_call(num_rows) if isinstance(policy, DividesCalls) else None
+
+
+def _fill_calls(policies: Sequence[PolicyBase], num_rows: int | None) -> None:
+    for policy in policies:
+        if isinstance(policy, DividesCalls):
+            policy.fill_calls_up_to(num_rows)
 
 
 def _sizes(settling: Settling, num_rows: int) -> Iterator[int]:
@@ -175,9 +186,8 @@ def _kept(settling: Settling, batch: int, num_rows: int) -> tuple[int, str | Non
 def _as_they_are(settling: Settling, because: str | None) -> AskedPolicies:
     """Return policies that nothing is filled up for."""
     policies = settling.make(settling.fixed_batch)
-    for policy in policies:
-        policy.fill_calls_up_to(None)
-    own, is_indifferent = policies[0].rows_per_call(settling.num_rows), policies[0].batch_invariant
+    _fill_calls(policies, None)
+    own, is_indifferent = _rows_per_call(policies[0], settling.num_rows), policies[0].traits.batch_invariant
     return AskedPolicies(
         policies=[on_fixed_batch(policy, settling.fixed_batch) for policy in policies],
         batch=None if is_indifferent or policies[0].is_remote else own or settling.num_rows,
@@ -196,16 +206,16 @@ def _because_of_environments(environments: Sequence[Environment], simulated_on: 
 def _because_of_policies(policies: Sequence[PolicyBase]) -> str | None:
     if any(policy.is_remote for policy in policies):
         return "the policy's network runs in another process, which may put rows of several clients into one call"
-    doubtful = next((policy for policy in policies if not policy.reproducible), None)
+    doubtful = next((policy for policy in policies if not policy.traits.reproducible), None)
     if doubtful is None:
         return None
-    return doubtful.plan_because or "the policy does not say that it is reproducible"
+    return doubtful.traits.plan_because or "the policy does not say that it is reproducible"
 
 
 def _cannot_be_asked(error: str) -> str:
     return (
         "the policy cannot be asked about made-up observations, so nobody knows whether its rows influence each other "
-        f"({error}); if they do not, to the last bit, say batch_invariant = True in its class"
+        f"({error}); if they do not, to the last bit, say traits = PolicyTraits(batch_invariant=True) in its class"
     )
 
 

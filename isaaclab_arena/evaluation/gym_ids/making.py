@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
+from isaaclab_arena.environments.gym.single_env import SingleEnv
 from isaaclab_arena.evaluation.plan.recorded_environment import recorded_environment_job
-from isaaclab_arena.interfaces.single_env import SingleEnv
 
 
 def make_single_env(

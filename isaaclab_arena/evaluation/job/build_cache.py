@@ -6,7 +6,7 @@ from typing import Generic, Protocol, TypeVar
 
 from isaaclab_arena.evaluation.batching.policy_probe import ProbeResult
 from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.interfaces.policy import PolicyBase
 
 
 class Closable(Protocol):

@@ -15,7 +15,8 @@ from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.rollout.env_group import RowGroup
 from isaaclab_arena.evaluation.rollout.rollout import row_shares
 from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_traits import SharesNetwork
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +95,7 @@ class _PolicyWorkshop:
         for bench, environment in zip(self._benches, self._environments, strict=True):
             rows = environment.num_envs
             # A policy whose rows never influence each other is asked as it is.
-            asked_on = rows if num_rows is None or self._job.policy_class.batch_invariant else num_rows
+            asked_on = rows if num_rows is None or self._job.policy_class.traits.batch_invariant else num_rows
             job = self._job.with_rows(rows, policy_rows=asked_on)
             policies.append(_policy(bench, job, policies[0] if policies else None))
             self._begin(policies[-1], environment)
@@ -127,7 +128,7 @@ def _policy(bench: Bench, job: Job, like: PolicyBase | None) -> PolicyBase:
     """Return a group's policy, which shares the network of the policy ``like`` if it can."""
 
     def build() -> PolicyBase:
-        sharing = None if like is None else like.with_own_memory()
+        sharing = like.with_own_memory() if isinstance(like, SharesNetwork) else None
         return job.build_policy() if sharing is None else sharing
 
     return bench.policy.get(job.policy_key, build)

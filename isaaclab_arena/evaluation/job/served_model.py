@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.interfaces.content import UNKNOWN
+from isaaclab_arena.interfaces.policy import PolicyBase, stated_model
 from isaaclab_arena.storage.atomic import FileThereError, write_text
-from isaaclab_arena.storage.contents import UNKNOWN
 from isaaclab_arena.storage.json_values import json_text, read_versioned
 from isaaclab_arena.storage.layout import SERVED_MODEL_FILE
 
@@ -45,7 +45,7 @@ def settle_served_model(job_directory: Path, job: str, policies: Sequence[Policy
         ConfigError: If episodes of the job were made with another model, as far as the servers say.
         StorageError: If the file cannot be written or read.
     """
-    stated = {said for policy in policies if (said := policy.stated_model()) is not None}
+    stated = {said for policy in policies if (said := stated_model(policy)) is not None}
     if not stated:
         return None
     if len(stated) > 1:

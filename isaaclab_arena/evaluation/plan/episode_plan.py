@@ -10,7 +10,7 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.plan.episode_supply import EpisodeSupply
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.interfaces.policy import PolicyBase
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,11 @@ from typing import Any, Self
 import torch
 
 from isaaclab_arena.config.schema import JobConfig
-from isaaclab_arena.interfaces.environment import Environment, EnvironmentBuilder, RobotBuilder, SimulatedBuilder
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, RobotBuilder, SimulatedBuilder
 from isaaclab_arena.interfaces.episode import Conditions
+from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.variation import VariableEnvironmentBuilder, Variation, spelled
-from isaaclab_arena.policy.policy_base import PolicyBase
 
 OPEN_BACKEND = "auto"
 """Value of the option ``backend`` that leaves open what simulates an environment."""
@@ -64,7 +65,7 @@ class Job:
     @property
     def policy_key(self) -> str:
         """Equal for two jobs that can use the same policy object."""
-        free = {"num_envs"} if self.policy_class.serves_any_num_envs else set()
+        free = {"num_envs"} if self.policy_class.traits.serves_any_num_envs else set()
         decisive = {name: value for name, value in self.policy_options.items() if name not in free}
         return json.dumps([self.config.policy_type, decisive], sort_keys=True)
 

@@ -12,7 +12,7 @@ from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.environments.variations.overrides import enabled_variations
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.plan.condition_sets import ConditionSet, difference, fitting_set, load_conditions
-from isaaclab_arena.interfaces.environment import EnvironmentBuilder
+from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.variation import VariableEnvironmentBuilder, Variation
 

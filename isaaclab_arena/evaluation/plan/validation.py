@@ -21,11 +21,12 @@ from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem
 from isaaclab_arena.evaluation.batching.fixed_batch import check_policy_batch, rows_asked_on
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.job_conditions import JobConditions, job_conditions
-from isaaclab_arena.interfaces.environment import CodeLoadingBuilder, EnvironmentBuilder, SampleBuilder
+from isaaclab_arena.interfaces.content import LoadsCode
+from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, SampleBuilder
+from isaaclab_arena.interfaces.policy import PolicyBase, declared_options, overrides
+from isaaclab_arena.interfaces.policy_options.declared import DeclaredOptions
 from isaaclab_arena.interfaces.variation import VariableEnvironmentBuilder, Variation
 from isaaclab_arena.policy.catalog import resolve_policy_class
-from isaaclab_arena.policy.options.declared import DeclaredOptions
-from isaaclab_arena.policy.policy_base import PolicyBase, overrides
 from isaaclab_arena.registry import Registry
 
 _Result = TypeVar("_Result")
@@ -223,7 +224,7 @@ class _Resolver:
         if overrides(policy_class, "from_dict"):
             return policy_class, options, {}
         owner = f"policy '{job.policy_type}'"
-        declared = _keyed("policy_type", policy_class.declared_options)
+        declared = _keyed("policy_type", lambda: declared_options(policy_class))
         known = declared.names
         placement: dict[str, Any] = {}
         if known is not None:
@@ -234,8 +235,8 @@ class _Resolver:
         placed = {**options, **placement}
         config = _keyed("policy_config_dict", lambda: declared.read(placed, owner=owner))
         if not self._may_import:
-            _keyed("policy_config_dict", lambda: _refuse(policy_class.foreign_code(config)))
-        if policy_class.uses_own_device:
+            _keyed("policy_config_dict", lambda: _refuse_foreign_code(policy_class, config))
+        if policy_class.traits.uses_own_device:
             named = [name for name in ("policy_device_id", "policy_device") if name in placed and known is not None]
             devices = {name: getattr(config, name, None) for name in named}
             _keyed("policy_config_dict", lambda: self._check_device(job, devices))
@@ -246,7 +247,7 @@ class _Resolver:
         self, policy_class: type[PolicyBase], declared: DeclaredOptions, options: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return where a policy runs of which nobody says it: on the CPU that all are kept on, or the rank's GPU."""
-        if not policy_class.uses_own_device or any(options.get(name) is not None for name in _NAMES_A_DEVICE):
+        if not policy_class.traits.uses_own_device or any(options.get(name) is not None for name in _NAMES_A_DEVICE):
             return {}
         if self._policies_on_cpu and "policy_device" in (declared.names or ()):
             return {"policy_device": "cpu"}
@@ -283,7 +284,7 @@ def _check_fit(environment: tuple[EnvironmentBuilder, Any], policy: tuple[type[P
     except EnvironmentBuildError:
         # Its job will tell, and fail alone.
         return
-    config = policy_class.declared_options().read(options, owner="policy")
+    config = declared_options(policy_class).read(options, owner="policy")
     try:
         _keyed("policy_config_dict", lambda: policy_class.check_fit(config, sample))
     finally:
@@ -298,8 +299,8 @@ def _has_no_length(conditions: JobConditions, policy_class: type[PolicyBase]) ->
     return not any(overrides(policy_class, name) for name in ("has_length", "is_recording", "num_episodes"))
 
 
-def _refuse_foreign_code(builder: EnvironmentBuilder, config: Any) -> None:
-    _refuse(builder.foreign_code(config) if isinstance(builder, CodeLoadingBuilder) else ())
+def _refuse_foreign_code(owner: EnvironmentBuilder | type[PolicyBase], config: Any) -> None:
+    _refuse(owner.foreign_code(config) if isinstance(owner, LoadsCode) else ())
 
 
 def _refuse(found: Sequence[Problem]) -> None:

@@ -19,7 +19,7 @@ from isaaclab_arena.evaluation.rollout.stopwatch import Stopwatch
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import Observer
-from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.interfaces.policy import PolicyBase
 
 NO_LIMITS = RolloutLimits()
 

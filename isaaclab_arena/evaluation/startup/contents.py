@@ -15,10 +15,10 @@ from isaaclab_arena.evaluation.provenance.source_files import (
     modules_of_object,
     source_files,
 )
-from isaaclab_arena.interfaces.content import ContentBuilder, ContentSources, sources_in_options
-from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.interfaces.content import UNKNOWN, ContentBuilder, ContentSources, sources_in_options
+from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.storage.content_hash import content_hash
-from isaaclab_arena.storage.contents import SAVED_CONDITIONS, UNKNOWN, Contents
+from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents
 from isaaclab_arena.storage.json_values import json_line
 
 _COMPARED_IN_EVERY_RUN = frozenset({"torch", "numpy", "scipy", "gymnasium", "mujoco", "warp", "mujoco_warp"})

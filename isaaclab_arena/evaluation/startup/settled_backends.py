@@ -15,7 +15,7 @@ from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.evaluation.plan.job import OPEN_BACKEND, Job
 from isaaclab_arena.evaluation.rollout.rollout import row_shares
-from isaaclab_arena.interfaces.environment import SimulatedBuilder
+from isaaclab_arena.interfaces.environment_builder import SimulatedBuilder
 from isaaclab_arena.storage.run.attempts import Attempt, JobWork
 
 _LOG = logging.getLogger(__name__)

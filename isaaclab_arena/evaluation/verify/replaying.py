@@ -17,8 +17,9 @@ from isaaclab_arena.evaluation.provenance.differences import SERVED_MODEL, named
 from isaaclab_arena.evaluation.startup.contents import ContentReader
 from isaaclab_arena.evaluation.verify.episode_comparison import Difference, compared_fields, first_difference
 from isaaclab_arena.evaluation.verify.reenactment import Reenactment, recorded_observations, reenact
+from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.recording.recorder import RecordedObservations
-from isaaclab_arena.storage.contents import SAVED_CONDITIONS, UNKNOWN, changes
+from isaaclab_arena.storage.contents import SAVED_CONDITIONS, changes
 from isaaclab_arena.storage.hdf5.episodes import read_env_args, read_episode
 from isaaclab_arena.storage.layout import ACTIONS
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode, checksum

@@ -308,9 +308,9 @@ def _explanation(before: _JobFiles, now: _JobFiles, difference: Difference, cont
     policy = resolve_policy_class(before.job.policy_type)
     reasons = []
     deterministic = bool(before.plan.settings.get("deterministic"))
-    if before.job.num_envs != now.job.num_envs and not policy.batch_invariant and not deterministic:
+    if before.job.num_envs != now.job.num_envs and not policy.traits.batch_invariant and not deterministic:
         reasons.append("expected: this policy's answers may change with num_envs; run with --deterministic")
-    if not policy.reproducible and not before.plan_because:
+    if not policy.traits.reproducible and not before.plan_because:
         reasons.append("this policy does not say that it is reproducible")
     reasons += dict.fromkeys([*before.plan_because, *now.plan_because])
     return "; ".join(reasons) or None

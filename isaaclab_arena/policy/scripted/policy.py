@@ -8,7 +8,8 @@ import torch
 from isaaclab_arena.errors import PolicyError, did_you_mean
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.policy.scripted.motion import (
     HAND_FORWARD,
     ArmMotion,
@@ -54,8 +55,7 @@ class ScriptedPolicy(PolicyBase[ScriptedPolicyCfg]):
     """
 
     name = "scripted"
-    reproducible = True
-    batch_invariant = True
+    traits = PolicyTraits(reproducible=True, batch_invariant=True)
     config_class = ScriptedPolicyCfg
 
     def __init__(self, config: ScriptedPolicyCfg | None = None) -> None:

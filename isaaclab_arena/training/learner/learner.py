@@ -13,7 +13,7 @@ from rsl_rl.utils import check_nan
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ArenaError, ConfigError, first_line
-from isaaclab_arena.interfaces.action_scaling import ActionScaler
+from isaaclab_arena.models.action_scaling import ActionScaler
 from isaaclab_arena.training.checkpoints.task_evaluation import environment_job
 from isaaclab_arena.training.learner.agent import build_algorithm, learned_state, networks_of, set_random_seed
 from isaaclab_arena.training.learner.episode_starts import EpisodeStarts

@@ -7,9 +7,9 @@ import torch
 from rsl_rl.env import VecEnv
 from tensordict import TensorDict
 
-from isaaclab_arena.interfaces.action_scaling import ActionScaler
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.interfaces.flat_observation import flattened
+from isaaclab_arena.models.action_scaling import ActionScaler
+from isaaclab_arena.policy.network_inputs import flattened
 from isaaclab_arena.training.learner.episode_starts import EpisodeStarts
 from isaaclab_arena.training.learner.episode_statistics import EpisodeCounter
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from isaaclab_arena.interfaces.action_scaling import ActionScaling
+from isaaclab_arena.models.action_scaling import ActionScaling
 
 
 def _network() -> dict[str, Any]:

@@ -12,7 +12,7 @@ from isaaclab_arena.environments.gym.environment import GymEnvironment
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import Observer
-from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.random_action import RandomActionPolicy
 from tests.environments.gym.gym_fakes import ID
 from tests.fakes import Notebook

@@ -12,7 +12,7 @@ from isaaclab_arena.evaluation.batching.fixed_batch import (
     padded,
 )
 from isaaclab_arena.evaluation.rollout.rollout import rollout
-from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
 from isaaclab_arena.sim.privileged import Simulated
 from tests.environments.building import build

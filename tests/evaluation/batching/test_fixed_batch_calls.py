@@ -9,7 +9,7 @@ from isaaclab_arena.evaluation.batching.fixed_batch import on_fixed_batch
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.interfaces.policy import PolicyBase
 from tests.fakes import CoinConfig, CoinEnvironment, Notebook
 from tests.fakes_environment import ActionLog, ScriptedEnvironment, episodes
 

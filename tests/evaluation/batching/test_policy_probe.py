@@ -6,8 +6,9 @@ import numpy as np
 import torch
 
 from isaaclab_arena.evaluation.batching.policy_probe import made_up, probe_rows
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena.policy.policy_base import PolicyBase
 from tests.fakes import CoinConfig, CoinEnvironment, ShrugPolicy
 
 CPU = torch.device("cpu")
@@ -16,7 +17,7 @@ CPU = torch.device("cpu")
 class Echo(PolicyBase[None]):
     """Does what it sees, by row."""
 
-    reproducible = True
+    traits = PolicyTraits(reproducible=True)
 
     def get_action(self, env, observation):
         return observation["policy"]["clock"] * torch.ones(env.num_envs, 2)
@@ -107,7 +108,7 @@ def test_only_the_rows_that_are_asked_for_together_are_moved():
 
 def test_a_policy_and_the_process_are_as_before():
     class Careless(ShrugPolicy):
-        reproducible = True
+        traits = PolicyTraits(reproducible=True)
         was_reset = False
 
         def reset(self, env_ids=None):

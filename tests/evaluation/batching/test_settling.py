@@ -7,6 +7,7 @@ import torch
 
 from isaaclab_arena.evaluation.batching.settling import filled_up
 from isaaclab_arena.evaluation.job.job_runner import JobRunner
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.storage.run.job_reports import JobReport, Reproducible
 from tests.evaluation.jobs import coin_job, settings
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
@@ -15,7 +16,7 @@ from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
 class Network(ShrugPolicy):
     """Answers as a network does on a processor where only batches of a multiple of ``granule`` do not see places."""
 
-    reproducible = True
+    traits = PolicyTraits(reproducible=True)
     granule = 4
     sizes: list[int]
 
@@ -136,10 +137,10 @@ def test_a_damaged_record_of_what_was_settled_takes_the_promise_and_not_the_job(
 
 def test_policies_that_promise_nothing_and_those_whose_rows_stand_alone_are_asked_as_they_are(tmp_path):
     class Shrugging(Network):
-        reproducible = False
+        traits = PolicyTraits(reproducible=False)
 
     class Table(Network):
-        batch_invariant = True
+        traits = PolicyTraits(reproducible=True, batch_invariant=True)
 
     report = played(tmp_path / "shrug", Shrugging)
     assert (report.reproducible, report.policy_batch, set(Shrugging.sizes)) == (Reproducible.PLAN, 5, {5})
@@ -151,8 +152,7 @@ def test_policies_that_promise_nothing_and_those_whose_rows_stand_alone_are_aske
 
 def test_an_object_may_say_why_it_promises_nothing(tmp_path):
     class Frank(Network):
-        reproducible = False
-        plan_because = "its dice are loaded"
+        traits = PolicyTraits(reproducible=False, plan_because="its dice are loaded")
 
     assert played(tmp_path, Frank).plan_because == "its dice are loaded"
 
@@ -168,7 +168,7 @@ def test_a_policy_that_cannot_be_asked_beforehand_acts_as_ever_and_is_told_the_w
     assert (report.error, report.reproducible, report.policy_batch) == (None, Reproducible.PLAN, 5)
     assert report.plan_because is not None
     assert "(ValueError: what coin is that?)" in report.plan_because
-    assert "say batch_invariant = True in its class" in report.plan_because
+    assert "say traits = PolicyTraits(batch_invariant=True) in its class" in report.plan_because
 
 
 def test_where_the_environment_promises_nothing_neither_does_the_job(tmp_path):

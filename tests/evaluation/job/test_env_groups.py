@@ -8,6 +8,7 @@ import pytest
 from isaaclab_arena.evaluation.job.job_runner import JobRunner
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.plan.job import Job
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.recording.recorder import RecordingOptions
 from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible
 from tests.evaluation.jobs import coin_job as job
@@ -94,7 +95,7 @@ def test_a_policy_that_can_share_its_network_is_loaded_once(tmp_path):
 class Counted(ShrugPolicy):
     """Is told for how many rows it acts, and refuses to act for others."""
 
-    reproducible = True
+    traits = PolicyTraits(reproducible=True)
 
     def __init__(self, num_envs: int) -> None:
         super().__init__()

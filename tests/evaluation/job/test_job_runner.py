@@ -12,6 +12,7 @@ from isaaclab_arena.episode_ranges import split_evenly
 from isaaclab_arena.errors import ArenaError, PolicyError
 from isaaclab_arena.evaluation.job.job_runner import JobRunner
 from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.storage.run.commits import read_commits
 from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible, StartUp
 from tests.evaluation.jobs import coin_job as job
@@ -96,7 +97,7 @@ def test_a_policy_is_asked_on_the_batch_of_the_rank_unless_its_rows_are_independ
             return super().get_action(env, observation)
 
     class Independent(Curious):
-        batch_invariant = True
+        traits = PolicyTraits(batch_invariant=True)
 
     runner = JobRunner(settings(tmp_path, policy_batch=16))
     assert runner.run(job("network", policy_class=Curious)).status is ReportedStatus.COMPLETED
@@ -123,7 +124,7 @@ def test_only_a_policy_that_says_so_is_reproducible_bit_for_bit(tmp_path):
     """Nobody can see from outside whether a policy carries something from one episode or job to the next."""
 
     class Careful(ShrugPolicy):
-        reproducible = True
+        traits = PolicyTraits(reproducible=True)
 
     runner = JobRunner(settings(tmp_path))
     assert runner.run(job("shrug")).reproducible is Reproducible.PLAN

@@ -16,7 +16,8 @@ from isaaclab_arena.evaluation.rollout.rollout import RolloutLimits, rollout
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.storage.run.job_reports import ReportedStatus, Reproducible
 from tests.evaluation.jobs import coin_job, settings
 from tests.fakes import CoinConfig, CoinEnvironment, ShrugPolicy
@@ -88,7 +89,7 @@ class Even(PolicyBase[EvenCfg]):
 
     def __init__(self, config: EvenCfg) -> None:
         super().__init__(config)
-        self.reproducible = config.number > 2
+        self.traits = PolicyTraits(reproducible=config.number > 2)
 
     @classmethod
     def check_options(cls, config: Any) -> None:

@@ -11,8 +11,8 @@ import torch
 from isaaclab_arena.evaluation.batching.fixed_batch import on_fixed_batch
 from isaaclab_arena.evaluation.rollout.rollout import RolloutLimits, rollout
 from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy import rsl_rl
-from isaaclab_arena.policy.policy_base import PolicyBase
 from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.policy.replay import ReplayPolicy, ReplayPolicyCfg
 from isaaclab_arena.policy.rsl_rl import RslRlPolicy, RslRlPolicyCfg

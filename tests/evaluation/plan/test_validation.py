@@ -10,7 +10,7 @@ import torch
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
-from isaaclab_arena.policy.policy_base import PolicyBase, PolicyCfg
+from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
 from isaaclab_arena.registry import Registry
 from tests.fakes import CoinBuilder, CoinConfig, ShrugPolicy
 

@@ -7,7 +7,7 @@ from isaaclab_arena.errors import ArenaError, PolicyError, PolicyLostError
 from isaaclab_arena.evaluation.rollout.rollout import RolloutLimits, rollout
 from isaaclab_arena.evaluation.rollout.stopwatch import Phase, Stopwatch
 from isaaclab_arena.interfaces.episode import Episode, Outcome
-from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.interfaces.policy import PolicyBase
 from tests.fakes import CoinConfig, CoinEnvironment, Notebook, ShrugCfg, ShrugPolicy
 
 

@@ -14,7 +14,7 @@ from isaaclab_arena.evaluation.batching.fixed_batch import on_fixed_batch
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
 from isaaclab_arena_gr00t.modality import Modality
 from tests.fakes import Notebook

@@ -18,7 +18,8 @@ from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment, Observation
-from isaaclab_arena.policy.policy_base import PolicyBase
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyArgs
 from isaaclab_arena_gr00t.policy import gr00t_closedloop_policy
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopPolicy, policy_device
@@ -310,7 +311,7 @@ def test_jobs_that_differ_in_their_number_of_rows_share_the_model(tmp_path):
 class OfOneSize(Gr00tClosedloopPolicy):
     """Needs to know the number of rows beforehand."""
 
-    serves_any_num_envs = False
+    traits = PolicyTraits(reproducible=True, serves_any_num_envs=False)
 
 
 def test_other_policies_are_built_anew_for_another_number_of_rows(tmp_path):
@@ -373,7 +374,7 @@ def test_a_checkpoint_that_looks_back_acts_alike_for_any_number_of_rows(tmp_path
         policy.check_environment(environment)
         rollout(environment, policy, episodes(4), [log])
     policy.close()
-    assert policy.reproducible
+    assert policy.traits.reproducible
     # The last digits may depend on the place in a batch, on some processors.
     alone, together = (log.actions for log in logs)
     assert all(torch.allclose(alone[index], together[index], atol=1e-4) for index in range(4))

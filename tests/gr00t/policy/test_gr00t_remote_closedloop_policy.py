@@ -55,7 +55,7 @@ def test_it_says_that_its_network_runs_elsewhere(tmp_path):
     with serving(NetworkPolicy()) as server:
         policy = remote_policy(write_policy_yaml(tmp_path), server.port)
         assert policy.is_remote
-        assert not policy.reproducible
+        assert not policy.traits.reproducible
         policy.close()
 
 

@@ -135,7 +135,7 @@ def test_it_says_that_its_network_runs_elsewhere():
     with talking(conversation(Pi())) as port:
         policy = policy_at(port)
         assert policy.is_remote
-        assert not policy.reproducible
+        assert not policy.traits.reproducible
         policy.close()
 
 

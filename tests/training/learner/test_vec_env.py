@@ -3,10 +3,10 @@ import dataclasses
 import pytest
 import torch
 
-from isaaclab_arena.interfaces.action_scaling import ActionScaler, ActionScaling
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.models.action_scaling import ActionScaler, ActionScaling
 from isaaclab_arena.training.learner.episode_starts import EpisodeStarts
 from isaaclab_arena.training.learner.vec_env import TrainingEnvironment
 from tests.fakes_environment import ScriptedEnvironment

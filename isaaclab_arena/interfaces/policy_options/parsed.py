@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from isaaclab_arena.config.options import option_names, option_types
 from isaaclab_arena.distributed.devices.devices import resolve_policy_device
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
-from isaaclab_arena.policy.options.declared import ConfigOptions, DeclaredOptions
+from isaaclab_arena.interfaces.policy_options.declared import ConfigOptions, DeclaredOptions
 
 SHARED_OPTIONS = ("num_envs", "device")
 """What Arena's own parser gives to every policy beside its own arguments, as far as there is such a thing here."""

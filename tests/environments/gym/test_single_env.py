@@ -3,10 +3,10 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments.gym.single_env import SingleEnv
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.gym_ids.making import make_single_env
 from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena.interfaces.single_env import SingleEnv
 from tests.fakes import CoinConfig, CoinEnvironment
 
 

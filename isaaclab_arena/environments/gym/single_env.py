@@ -6,8 +6,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from isaaclab_arena.environments.gym.vector_env import EnvironmentVectorEnv
 from isaaclab_arena.interfaces.environment import VIEWPORT, Environment
-from isaaclab_arena.interfaces.vector_env import EnvironmentVectorEnv
 
 
 class SingleEnv(gymnasium.Env):

@@ -12,7 +12,7 @@ from typing import Any
 
 from isaaclab_arena.config.options import option_names
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.policy.options.declared import (
+from isaaclab_arena.interfaces.policy_options.declared import (
     ConfigOptions,
     DeclaredOptions,
     DictOptions,
@@ -20,7 +20,7 @@ from isaaclab_arena.policy.options.declared import (
     NoOptions,
     required_parameters,
 )
-from isaaclab_arena.policy.options.parsed import EitherOptions, ParserOptions
+from isaaclab_arena.interfaces.policy_options.parsed import EitherOptions, ParserOptions
 
 _CONFIG_NAMES = ("config", "cfg")
 _POSITIONAL = (

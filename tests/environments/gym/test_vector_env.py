@@ -3,9 +3,9 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments.gym.vector_env import EnvironmentVectorEnv
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.specs import ArraySpec
-from isaaclab_arena.interfaces.vector_env import EnvironmentVectorEnv
 from tests.fakes import CoinConfig, CoinEnvironment
 
 

@@ -1,0 +1,266 @@
+"""The base class of every policy: Isaac Lab Arena's, so that classes written for it run unchanged."""
+
+import dataclasses
+import inspect
+import types
+import typing
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import torch
+
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources, sources_in_options
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.policy_options import styles
+from isaaclab_arena.interfaces.policy_options.declared import DeclaredOptions
+from isaaclab_arena.interfaces.policy_options.parsed import add_config_arguments, config_from_arguments
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits, StatesModel
+
+_TRAITS = frozenset(field.name for field in dataclasses.fields(PolicyTraits))
+
+
+class PolicyCfg:
+    """Base of a policy's options, which are a dataclass, frozen or not.
+
+    It is no dataclass itself: of a frozen one only frozen ones may derive, and of a plain one only plain ones.
+    """
+
+
+PolicyCfgT = TypeVar("PolicyCfgT")
+
+
+class PolicyBase(ABC, Generic[PolicyCfgT]):
+    """Maps observations of a batch to actions of a batch.
+
+    A policy is built once per rank with ``PolicyClass.from_dict(policy_config_dict)`` and serves one environment at a
+    time. The loop calls ``set_task_description`` first. It calls ``start_episodes``, which by default calls ``reset``,
+    for env slots in which an episode begins, and ``get_action`` once per control step.
+
+    What a policy may offer beside these methods are protocols in `isaaclab_arena.interfaces.policy_traits`, and
+    ``foreign_code``, see `isaaclab_arena.interfaces.content.LoadsCode`.
+
+    Attributes:
+        name: Name under which the policy is registered.
+        config_class: Dataclass of the policy's options. It need not be named where it is the parameter of the base,
+            ``PolicyBase[MyCfg]``. None for a policy that declares its options otherwise, or takes none.
+        traits: What the class promises. An object may set other traits than its class.
+    """
+
+    name: ClassVar[str] = ""
+    config_class: ClassVar[type | None] = None
+    traits: PolicyTraits = PolicyTraits()
+
+    # Classes of Arena's first release call no constructor of their base.
+    task_description: str | None = None
+
+    def __init__(self, config: PolicyCfgT | None = None) -> None:
+        # A class that takes options is always built with them.
+        self.config: PolicyCfgT = typing.cast("PolicyCfgT", config)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in _TRAITS & cls.__dict__.keys():
+            raise ConfigError(f"{cls.__name__}.{name} has no effect; say traits = PolicyTraits({name}=...) instead")
+        parameter = _parameter_of_base(cls)
+        parameter = typing.get_origin(parameter) or parameter
+        is_class = isinstance(parameter, type) and parameter not in (types.NoneType, Any)
+        if is_class and "config_class" not in cls.__dict__:
+            cls.config_class = parameter
+
+    @classmethod
+    def from_dict(cls, config_dict: Mapping[str, Any]) -> Self:
+        """Build the policy from a job's ``policy_config_dict``.
+
+        Raises:
+            ConfigError: If an option is unknown, missing or of another type; ``key`` names it.
+        """
+        declared = declared_options(cls)
+        policy = declared.build(declared.read(config_dict, owner=cls.__name__))
+        if not isinstance(policy, cls):
+            # What a class inherits may build its base, and then the results would be another policy's.
+            found = type(policy).__name__
+            raise ConfigError(f"{cls.__name__}.from_args must return a {cls.__name__}, it returned a {found}")
+        return policy
+
+    @classmethod
+    def add_args_to_parser(cls, parser: Any) -> Any:
+        """Add the policy's options to a script's ``argparse.ArgumentParser`` and return it, as in Isaac Lab Arena.
+
+        Those of its config class, each under its own name, unless the parser has one of that name already. This
+        program's own command lines need it only of classes that override it.
+
+        Args:
+            parser: What is added to.
+        """
+        return add_config_arguments(parser, cls.config_class)
+
+    @classmethod
+    def from_args(cls, args: Any) -> Self:
+        """Build the policy from what a script's parser has read, as in Isaac Lab Arena.
+
+        Args:
+            args: ``argparse.Namespace`` with, among others, what `add_args_to_parser` has added.
+
+        Raises:
+            ConfigError: If an option is missing.
+        """
+        if cls.config_class is None:
+            return cls()
+        return cls(config_from_arguments(cls.config_class, args))
+
+    @classmethod
+    def check_options(cls, config: Any) -> None:
+        """Refuse options that cannot work, such as a file that is wrong, before anything is simulated.
+
+        Args:
+            config: An instance of ``config_class``.
+
+        Raises:
+            ConfigError: With ``key`` set to the option at fault.
+        """
+
+    @classmethod
+    def check_fit(cls, config: Any, env: Environment) -> None:
+        """Refuse options that cannot work in an environment, before anything is simulated.
+
+        It is asked for environments that are built in a few milliseconds, and must not take much longer itself;
+        `check_environment` is asked in any case, when both are built.
+
+        Args:
+            config: An instance of ``config_class`` that `check_options` has accepted.
+            env: The environment with one env slot, never reset; only its specs are to be read.
+
+        Raises:
+            ConfigError: With ``key`` set to the option at fault.
+        """
+
+    @classmethod
+    def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
+        """Return the files and packages that decide what the policy does, so that it can be known by content.
+
+        By default the files and directories that options ending in ``_path`` or ``_file`` name. The source of the
+        class, of its bases and of what they import from beside them counts anyway.
+
+        Args:
+            options: What `from_dict` takes. Nothing is read or built to answer.
+        """
+        return sources_in_options(options)
+
+    def check_environment(self, env: Environment) -> None:
+        """Refuse an environment that the policy cannot act in; called when both are built, before the first step.
+
+        Raises:
+            ConfigError: With everything that does not fit.
+        """
+
+    @abstractmethod
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        """Return the action of every env slot.
+
+        Args:
+            env: The environment, for its spaces and device.
+            observation: Nested dict of tensors, batched by environment; see `Environment`.
+
+        Returns:
+            Shape: (num_envs, action_dim).
+        """
+
+    def reset(self, env_ids: torch.Tensor | None = None) -> None:
+        """Forget what belongs to the episodes of the named env slots.
+
+        Args:
+            env_ids: Env slots, None for all. Shape: (n,), int64.
+        """
+
+    def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
+        """Prepare for the episodes that begin; by default `reset` of their env slots.
+
+        Override it to use the episode's identity: its own random stream, or its recording.
+        """
+        env_ids = torch.tensor([start.env_id for start in starts], dtype=torch.int64, device=env.device)
+        self.reset(env_ids)
+
+    def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
+        """Called when the episodes of some env slots have ended; they rest until `start_episodes` names them again."""
+
+    def finished(self) -> torch.Tensor | None:
+        """Return in which env slots nothing is left to do, None for a policy that always has something to do.
+
+        The loop ends such an episode after the step that the last action caused. Shape: (num_envs,), bool.
+        """
+        return None
+
+    def set_task_description(self, task_description: str | None) -> str | None:
+        """Tell the policy what to do, and return what it will follow."""
+        self.task_description = task_description
+        return task_description
+
+    def has_length(self) -> bool:
+        """Whether the policy itself says how long a run is."""
+        return self.is_recording()
+
+    def is_recording(self) -> bool:
+        """What Isaac Lab Arena called `has_length` at first."""
+        return False
+
+    def length(self) -> int | None:
+        """Number of control steps of a run of this policy, where it `has_length`."""
+        return None
+
+    def num_episodes(self) -> int | None:
+        """Number of episodes that the policy can play, for policies that hold a set of them."""
+        return None
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the policy's network runs in another process."""
+        return False
+
+    def can_play(self, episode_index: int) -> bool:
+        """Whether the policy has something to do in an episode; asked before any episode of a job begins."""
+        del episode_index
+        return True
+
+    def close(self) -> None:
+        """Release what the policy holds. May be called more than once."""
+
+
+def declared_options(policy_class: type[PolicyBase]) -> DeclaredOptions:
+    """Return what a policy class says its options are, in whichever way it does.
+
+    Raises:
+        ConfigError: If its constructor needs what nothing declares.
+    """
+    has_own_parser = overrides(policy_class, "from_args")
+    return styles.declared_options(policy_class, config_class=policy_class.config_class, has_own_parser=has_own_parser)
+
+
+def stated_model(policy: PolicyBase) -> str | None:
+    """Return what a policy's server says of the model that it serves; None for a policy that asks no server."""
+    if isinstance(policy, StatesModel):
+        return policy.stated_model()
+    return UNKNOWN if policy.is_remote else None
+
+
+def overrides(policy_class: type[PolicyBase], name: str) -> bool:
+    """Whether a policy class defines a method of `PolicyBase` anew, as whatever kind of method."""
+    return inspect.getattr_static(policy_class, name) is not inspect.getattr_static(PolicyBase, name)
+
+
+def _parameter_of_base(policy_class: type) -> Any:
+    """Return what stands for `PolicyCfgT` in a class: ``MyCfg`` of one derived from ``PolicyBase[MyCfg]``.
+
+    Only what the class itself says counts: what its bases say it inherits from them. None where it says nothing.
+    """
+    for base in policy_class.__dict__.get("__orig_bases__", ()):
+        origin, arguments = typing.get_origin(base), typing.get_args(base)
+        if origin is PolicyBase:
+            return arguments[0]
+        if isinstance(origin, type) and issubclass(origin, PolicyBase):
+            inner, parameters = _parameter_of_base(origin), getattr(origin, "__parameters__", ())
+            if inner in parameters:
+                return arguments[parameters.index(inner)]
+    return None

@@ -1,0 +1,70 @@
+"""What a policy promises of itself, and what it may offer beside the methods of `PolicyBase`."""
+
+from dataclasses import dataclass
+from typing import Protocol, Self, runtime_checkable
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyTraits:
+    """What the author of a policy says about it; nobody can find it out by looking.
+
+    Attributes:
+        reproducible: Whether an episode's actions follow from its observations and its own random stream alone, so
+            that the same job gives the same bits after any other job and on any rank. Results then promise it, unless
+            a probe with made-up observations shows the contrary.
+        plan_because: Why a policy is not reproducible, in one line and with the way out; None where there is nothing
+            more to say.
+        batch_invariant: Whether the action in an env slot is the same to the last bit whatever the other env slots
+            hold and however many there are. A network is not: its last digits change with the size of the batch, and
+            on some processors with the place in it. A policy that is not batch-invariant is asked on a batch that is
+            filled up until places make no difference; with ``--deterministic``, always on one size.
+        serves_any_num_envs: Whether one object can serve environments of any ``num_envs``, one after the other,
+            whatever its option of that name says. Consecutive jobs that differ only there then share it.
+        uses_own_device: Whether the options ``policy_device`` and ``policy_device_id`` name a device of this machine,
+            which is then checked before anything runs. A policy that asks a server may take them and ignore them.
+    """
+
+    reproducible: bool = False
+    plan_because: str | None = None
+    batch_invariant: bool = False
+    serves_any_num_envs: bool = False
+    uses_own_device: bool = True
+
+
+@runtime_checkable
+class SharesNetwork(Protocol):
+    """A policy of which there can be several with one network in memory."""
+
+    def with_own_memory(self) -> Self | None:
+        """Return a policy with this one's network and a memory of its own; None where this object cannot be shared."""
+        ...
+
+
+@runtime_checkable
+class DividesCalls(Protocol):
+    """A policy that divides the env slots it is asked for into calls of one size."""
+
+    def rows_per_call(self, num_envs: int) -> int | None:
+        """Return the number of env slots in every call, None where all are asked for together.
+
+        Args:
+            num_envs: Number of env slots of the environment as this policy sees it.
+        """
+        ...
+
+    def fill_calls_up_to(self, num_rows: int | None) -> None:
+        """Make calls of another size from now on.
+
+        Args:
+            num_rows: Env slots in every call, at least `rows_per_call`; None for just that.
+        """
+        ...
+
+
+@runtime_checkable
+class StatesModel(Protocol):
+    """A policy that asks a server, which says what model it serves."""
+
+    def stated_model(self) -> str | None:
+        """Return what the server says of its model, ``unknown`` if it says nothing, None if no server is asked."""
+        ...
