@@ -17,12 +17,13 @@ from pathlib import Path
 import numpy as np
 import tyro
 
+from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.result_files import write_tables
 from isaaclab_arena.storage.layout import job_directory
 from isaaclab_arena.storage.run.commits import CommitRow, CommitWriter
 from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible, write_job_report
-from isaaclab_arena.storage.run.run_plan import Machine, PlannedJob, RunPlan, write_run_plan
+from isaaclab_arena.storage.run.run_plan import Machine, PlanEntry, RunPlan, write_run_plan
 
 RESULTS = Path(__file__).parent / "results" / "merge_speed.md"
 WHEN = "2026-01-01T00:00:00.000+00:00"
@@ -90,24 +91,21 @@ def write_run(folder: Path, *, num_jobs: int, num_episodes: int) -> None:
         write_job_report(directory, report(job))
 
 
-def planned(index: int, num_episodes: int) -> PlannedJob:
-    return PlannedJob(
+def planned(index: int, num_episodes: int) -> PlanEntry:
+    config = JobConfig(
         index=index,
         name=f"job{index:05d}",
         environment="pick_and_place",
-        object="cube",
-        embodiment="panda",
         policy_type="scripted",
         environment_args={"environment": "pick_and_place", "object": "cube", "num_envs": 16},
-        seed=0,
         num_envs=16,
         num_episodes=num_episodes,
-        rank=index % RANKS,
     )
+    return PlanEntry(config=config, rank=index % RANKS, object="cube", embodiment="panda")
 
 
-def rows(job: PlannedJob, generator: np.random.Generator) -> Iterator[CommitRow]:
-    for index in range(job.num_episodes or 0):
+def rows(job: PlanEntry, generator: np.random.Generator) -> Iterator[CommitRow]:
+    for index in range(job.config.num_episodes or 0):
         outcome = OUTCOMES[int(generator.integers(len(OUTCOMES)))]
         numbers = generator.uniform(-1.0, 1.0, 12).tolist()
         yield CommitRow(
@@ -138,7 +136,7 @@ def rows(job: PlannedJob, generator: np.random.Generator) -> Iterator[CommitRow]
         )
 
 
-def report(job: PlannedJob) -> JobReport:
+def report(job: PlanEntry) -> JobReport:
     return JobReport(
         job=job.name,
         rank=job.rank or 0,
@@ -150,7 +148,7 @@ def report(job: PlannedJob) -> JobReport:
         build_s=1.0,
         simulate_s=2.0,
         env_steps=600,
-        num_episodes=job.num_episodes,
+        num_episodes=job.config.num_episodes,
         reproducible=Reproducible.BITWISE,
     )
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation import eval_runner, policy_runner
-from isaaclab_arena.evaluation.plan.planning import RunRequest, planned_jobs
+from isaaclab_arena.evaluation.plan.planning import RunRequest, plan_entries
 from isaaclab_arena.storage.recovery.plan_recovery import recorded_config_hashes
 from isaaclab_arena.storage.run.attempts import Attempt, attempt_path, read_attempt
 from isaaclab_arena.storage.run.run_plan import RunPlan
@@ -51,7 +51,7 @@ def rebuilt_plan(output_directory: Path, *, may_import: bool) -> RunPlan:
     _check_is_recorded(output_directory, request)
     contents = {work.job: work.contents for work in attempt.jobs if work.contents is not None}
     backends = {work.job: work.backend for work in attempt.jobs}
-    jobs = planned_jobs(request, attempt.world_size, contents)
+    jobs = plan_entries(request, attempt.world_size, contents)
     return RunPlan(
         run_id=attempt.run_id,
         created_at=attempt.started_at,

@@ -17,7 +17,7 @@ from isaaclab_arena.results.result_files import csv_text
 from isaaclab_arena.results.statistics import standard_deviation, success_rate, wilson_interval
 from isaaclab_arena.results.table import SPREAD, mean_and_spread
 from isaaclab_arena.storage.atomic import write_text
-from isaaclab_arena.storage.run.run_plan import PlannedJob
+from isaaclab_arena.storage.run.run_plan import PlanEntry
 
 GROUPS_FILE = "results_by.csv"
 GROUP_COLUMNS: dict[str, str] = {
@@ -49,7 +49,7 @@ def group_by(merged: MergedResults, keys: Sequence[str]) -> pd.DataFrame:
     Raises:
         ConfigError: If no job has a key.
     """
-    settings = {job.name: job_settings(job) for job in merged.plan.jobs if job.status == "pending"}
+    settings = {job.name: job_settings(job) for job in merged.plan.jobs if job.is_to_run}
     _check(keys, settings)
     members: dict[tuple[Any, ...], list[str]] = {}
     for name, own in settings.items():
@@ -67,21 +67,21 @@ def group_by(merged: MergedResults, keys: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame({**columns, **counts})
 
 
-def job_settings(job: PlannedJob) -> dict[str, Any]:
+def job_settings(job: PlanEntry) -> dict[str, Any]:
     """Return what a job was, under the keys of the job file."""
     return {
         "name": job.name,
-        "environment": job.environment,
+        "environment": job.config.environment,
         "embodiment": job.embodiment,
         "object": job.object,
-        "policy_type": job.policy_type,
-        "seed": job.seed,
-        "arena_env_args.environment": job.environment,
-        "arena_env_args.num_envs": job.num_envs,
-        **_flat("arena_env_args", job.environment_args),
+        "policy_type": job.config.policy_type,
+        "seed": job.config.seed,
+        "arena_env_args.environment": job.config.environment,
+        "arena_env_args.num_envs": job.config.num_envs,
+        **_flat("arena_env_args", job.config.environment_args),
         **_flat("policy_config_dict", job.policy_config),
         **_flat("variations", job.variations),
-        **_flat("labels", job.config.get("labels") or {}),
+        **_flat("labels", job.config.labels),
     }
 
 

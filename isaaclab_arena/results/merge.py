@@ -31,7 +31,7 @@ from isaaclab_arena.storage.layout import job_directory
 from isaaclab_arena.storage.run.attempts import Attempt, contents_in_effect, read_attempts, times_rerun
 from isaaclab_arena.storage.run.commits import read_commits
 from isaaclab_arena.storage.run.job_reports import read_job_reports
-from isaaclab_arena.storage.run.run_plan import PlannedJob, RunPlan, read_run_plan
+from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan, read_run_plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,7 @@ def _merged(output_directory: Path) -> MergedResults:
     sources = sizes_of_sources(output_directory)
     attempts, problems = read_attempts(output_directory)
     problems += changes_between(attempts)
-    jobs = sorted(plan.jobs, key=lambda job: job.index)
+    jobs = sorted(plan.jobs, key=lambda job: job.config.index)
     same_conditions = not problems
     contents, reruns = contents_in_effect(jobs, attempts), times_rerun(attempts)
     evidence = [
@@ -178,7 +178,7 @@ def _what_may_matter(attempt: Attempt) -> dict[str, str]:
     return {**attempt.versions, "processor": attempt.machine.cpu, "platform": attempt.machine.platform}
 
 
-def _evidence(output_directory: Path, job: PlannedJob, problems: list[str], *, same_conditions: bool) -> JobEvidence:
+def _evidence(output_directory: Path, job: PlanEntry, problems: list[str], *, same_conditions: bool) -> JobEvidence:
     directory = job_directory(output_directory, job.name)
     commits = read_commits(directory, job.name)
     reports, unreadable = read_job_reports(directory)

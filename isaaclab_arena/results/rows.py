@@ -18,7 +18,7 @@ from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.run.commits import CommitRow
 from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible, StartUp
-from isaaclab_arena.storage.run.run_plan import PlannedJob
+from isaaclab_arena.storage.run.run_plan import PlanEntry
 
 
 class JobResultStatus(StrEnum):
@@ -151,7 +151,7 @@ class JobEvidence:
         times_rerun: How often its episodes were set aside and ran anew, because it evaluated something else.
     """
 
-    job: PlannedJob
+    job: PlanEntry
     rows: Sequence[CommitRow]
     reports: Sequence[JobReport]
     unequal_episodes: bool = False
@@ -163,15 +163,15 @@ class JobEvidence:
 
 def planned_episodes(evidence: JobEvidence) -> int | None:
     """Return how many episodes the job should have; None where steps decide, or nobody lived to say."""
-    if evidence.job.num_episodes is not None:
-        return evidence.job.num_episodes
+    if evidence.job.config.num_episodes is not None:
+        return evidence.job.config.num_episodes
     return next((report.num_episodes for report in evidence.reports if report.num_episodes is not None), None)
 
 
 def missing_episodes(evidence: JobEvidence) -> tuple[int, ...]:
     """Return the indices of the planned episodes that did not finish."""
     planned = planned_episodes(evidence)
-    if planned is None or evidence.job.status != "pending":
+    if planned is None or not evidence.job.is_to_run:
         return ()
     finished = {row.episode_index for row in evidence.rows}
     return tuple(index for index in range(planned) if index not in finished)
@@ -192,7 +192,7 @@ def status_of(evidence: JobEvidence) -> JobResultStatus:
         return JobResultStatus.COMPLETED
     if latest or evidence.rows:
         return JobResultStatus.INTERRUPTED
-    return JobResultStatus.MISSING if evidence.job.status == "pending" else JobResultStatus.SKIPPED
+    return JobResultStatus.MISSING if evidence.job.is_to_run else JobResultStatus.SKIPPED
 
 
 def job_row(evidence: JobEvidence) -> dict[str, Any]:
@@ -200,14 +200,14 @@ def job_row(evidence: JobEvidence) -> dict[str, Any]:
     job = evidence.job
     return {
         "name": job.name,
-        "environment": job.environment,
+        "environment": job.config.environment,
         "task": job.task,
         "embodiment": job.embodiment,
         "object": job.object,
-        "policy": job.policy_type,
+        "policy": job.config.policy_type,
         "checkpoint": None if evidence.contents is None else evidence.contents.checkpoint,
         "policy_sha256": UNKNOWN if evidence.contents is None else evidence.contents.policy_sha256,
-        "seed": job.seed,
+        "seed": job.config.seed,
         "status": str(status_of(evidence)),
         "planned": planned_episodes(evidence),
         **_success(evidence),
@@ -216,14 +216,14 @@ def job_row(evidence: JobEvidence) -> dict[str, Any]:
     }
 
 
-def episode_row(job: PlannedJob, row: CommitRow) -> dict[str, Any]:
+def episode_row(job: PlanEntry, row: CommitRow) -> dict[str, Any]:
     """Return an episode's row of the table: a value, or None, for each column."""
     return {
         "job": job.name,
         "episode_index": row.episode_index,
-        "environment": job.environment,
+        "environment": job.config.environment,
         "object": job.object,
-        "policy": job.policy_type,
+        "policy": job.config.policy_type,
         "seed": row.seed,
         "episode_seed": row.episode_seed,
         "outcome": row.outcome,
@@ -381,7 +381,7 @@ def _latest(evidence: JobEvidence) -> list[JobReport]:
 
 
 def _has_everything(evidence: JobEvidence, statuses: Set[ReportedStatus]) -> bool:
-    if planned_episodes(evidence) is not None and evidence.job.status == "pending":
+    if planned_episodes(evidence) is not None and evidence.job.is_to_run:
         # The report says what the job promises; a rank that died before it wrote one is owed it, as by a resume.
         return all_episodes_finished(evidence) and ReportedStatus.COMPLETED in statuses
     return statuses == {ReportedStatus.COMPLETED}

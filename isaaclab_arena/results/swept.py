@@ -7,19 +7,19 @@ from typing import Any
 import pandas as pd
 
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.storage.run.run_plan import PlannedJob
+from isaaclab_arena.storage.run.run_plan import PlanEntry
 
 PREFIX = "sweep."
 
 
-def swept_columns(jobs: Sequence[PlannedJob]) -> dict[str, Any]:
+def swept_columns(jobs: Sequence[PlanEntry]) -> dict[str, Any]:
     """Return a column for every swept key, ``sweep.seed``: each job's value, empty for a job that does not sweep it.
 
     Columns are in the order in which the job file names the keys. Whole numbers, numbers and truth values keep their
     type where all values of a key have it; anything else is text, lists and mappings as JSON.
     """
-    keys = dict.fromkeys(key for job in jobs for key in job.swept)
-    return {PREFIX + plain_text(key): _column([job.swept.get(key) for job in jobs]) for key in keys}
+    keys = dict.fromkeys(key for job in jobs for key in job.config.swept)
+    return {PREFIX + plain_text(key): _column([job.config.swept.get(key) for job in jobs]) for key in keys}
 
 
 def _column(values: Sequence[Any]) -> Any:

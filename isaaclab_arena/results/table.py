@@ -134,10 +134,8 @@ def _names(heading: str, rows: Sequence[Mapping[str, Any]], order: Mapping[str, 
 
 def _swept(merged: MergedResults, names: Sequence[str]) -> list[Column]:
     """Return a column per swept key whose values differ and are not in the table anyway."""
-    swept = {job.name: job.swept for job in merged.plan.jobs}
-    keys = [
-        key for key in dict.fromkeys(key for job in merged.plan.jobs for key in job.swept) if key not in _SHOWN_ANYWAY
-    ]
+    swept = {job.name: job.config.swept for job in merged.plan.jobs}
+    keys = [key for key in dict.fromkeys(key for own in swept.values() for key in own) if key not in _SHOWN_ANYWAY]
     leaves = [key.rpartition(".")[2] for key in keys]
     columns = []
     for key, leaf in zip(keys, leaves, strict=True):

@@ -108,7 +108,7 @@ def backends_of(started: StartedRun, request: RunRequest) -> list[str | None]:
 
 
 def planned(folder: Path) -> dict[str, str | None]:
-    return {job["name"]: job["backend"] for job in json.loads((folder / "run.json").read_text())["jobs"]}
+    return {job["config"]["name"]: job["backend"] for job in json.loads((folder / "run.json").read_text())["jobs"]}
 
 
 @pytest.mark.parametrize("options", [{}, {"assignment": "split"}, {"assignment": "dynamic"}])

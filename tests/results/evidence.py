@@ -1,28 +1,18 @@
 """Builds what ranks leave on disk, without running anything."""
 
-import dataclasses
 from pathlib import Path
 
 from isaaclab_arena.storage.run.attempts import Attempt
 from isaaclab_arena.storage.run.commits import CommitRow, CommitWriter
 from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible, write_job_report
-from isaaclab_arena.storage.run.run_plan import Machine, PlannedJob, RunPlan, write_run_plan
+from isaaclab_arena.storage.run.run_plan import Machine, PlanEntry, RunPlan, write_run_plan
+from tests.storage.plan_entries import plan_entry
 
 LETTERS = {"s": "success", "f": "failure", "t": "timeout", "e": "error", "u": None}
 
 
-def planned(name: str = "lift", **changes) -> PlannedJob:
-    job = PlannedJob(
-        index=0,
-        name=name,
-        environment="lift_object",
-        policy_type="zero_action",
-        seed=3,
-        num_envs=4,
-        num_episodes=10,
-        rank=0,
-    )
-    return dataclasses.replace(job, **changes)
+def planned(name: str = "lift", **said) -> PlanEntry:
+    return plan_entry(name, **{"num_envs": 4, "num_episodes": 10, **said})
 
 
 def rows(outcomes: str, *, job: str = "lift", rank: int = 0, first: int = 0) -> list[CommitRow]:
@@ -68,7 +58,7 @@ def report(job: str = "lift", rank: int = 0, **changes) -> JobReport:
     return JobReport(**{**values, **changes})
 
 
-def write_plan(folder: Path, *jobs: PlannedJob, world_size: int = 1) -> None:
+def write_plan(folder: Path, *jobs: PlanEntry, world_size: int = 1) -> None:
     write_run_plan(
         folder,
         RunPlan(

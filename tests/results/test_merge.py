@@ -4,6 +4,7 @@ import json
 import pandas as pd
 import pytest
 
+from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.result_files import write_tables
@@ -18,7 +19,7 @@ JOBS = tuple(planned(name, index=index) for index, name in enumerate(["b", "a", 
 def run_on(folder, world_size: int):
     """Write what a run of three jobs leaves behind."""
     folder.mkdir()
-    jobs = [dataclasses.replace(job, rank=job.index % world_size) for job in JOBS]
+    jobs = [dataclasses.replace(job, rank=job.config.index % world_size) for job in JOBS]
     write_plan(folder, *jobs, world_size=world_size)
     for job in jobs:
         write_rows(folder, rows("sfsftsfsfe", job=job.name, rank=job.rank or 0))
@@ -37,7 +38,7 @@ def test_the_tables_are_the_same_for_any_number_of_ranks(tmp_path):
 
 
 def test_what_a_dead_rank_did_not_finish_is_named(tmp_path):
-    jobs = [dataclasses.replace(job, rank=job.index) for job in JOBS]
+    jobs = [dataclasses.replace(job, rank=job.config.index) for job in JOBS]
     write_plan(tmp_path, *jobs, world_size=3)
     write_rows(tmp_path, rows("ssssssssss", job="b"))
     write_report(tmp_path, report("b"))
@@ -53,7 +54,7 @@ def test_what_a_dead_rank_did_not_finish_is_named(tmp_path):
 
 
 def test_a_skipped_job_does_not_make_a_run_incomplete(tmp_path):
-    write_plan(tmp_path, planned(status="completed", rank=None))
+    write_plan(tmp_path, planned(status=JobStatus.COMPLETED, rank=None))
     merged = merge_results(tmp_path)
     assert merged.complete
     assert merged.jobs["status"].tolist() == ["skipped"]
@@ -184,7 +185,7 @@ def test_swept_keys_are_columns_of_the_results_for_any_number_of_ranks(tmp_path)
         folder = tmp_path / str(world_size)
         folder.mkdir()
         jobs = [
-            dataclasses.replace(job, rank=job.index % world_size, swept=values)
+            dataclasses.replace(job, rank=job.config.index % world_size, swept=values)
             for job, values in zip(JOBS, swept, strict=True)
         ]
         write_plan(folder, *jobs, world_size=world_size)

@@ -186,8 +186,8 @@ def _another_number_of_ranks(plan: RunPlan) -> int:
 
 
 def _what_changed(plan: RunPlan, again: RunPlan) -> str:
-    before = {job.name: job.num_envs for job in plan.jobs}
-    rows = sorted({(before[job.name], job.num_envs) for job in again.jobs})
+    before = {job.name: job.config.num_envs for job in plan.jobs}
+    rows = sorted({(before[job.name], job.config.num_envs) for job in again.jobs})
     changes = ", ".join(f"{old} to {new}" for old, new in rows)
     return f"num_envs from {changes}; ranks from {plan.world_size} to {again.world_size}"
 

@@ -19,7 +19,7 @@ from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.json_values import json_line, json_text
 from isaaclab_arena.storage.layout import job_directory
 from isaaclab_arena.storage.run.commits import CommitRow, read_commits
-from isaaclab_arena.storage.run.run_plan import PlannedJob, read_run_plan
+from isaaclab_arena.storage.run.run_plan import PlanEntry, read_run_plan
 
 SCHEMA_VERSION = 1
 
@@ -114,9 +114,9 @@ def _complete_sets(output_directory: Path) -> tuple[list[ConditionSet], list[str
     sets, incomplete = [], []
     for job in read_run_plan(output_directory).jobs:
         rows = read_commits(job_directory(output_directory, job.name), job.name).rows
-        if job.status != "pending":
+        if not job.is_to_run:
             continue
-        if not rows or len(rows) != (job.num_episodes or len(rows)):
+        if not rows or len(rows) != (job.config.num_episodes or len(rows)):
             incomplete.append(job.name)
         else:
             sets.append(_set(job, rows))
@@ -204,12 +204,12 @@ def difference(saved: Any, wanted: Any) -> str | None:
     return None
 
 
-def _set(job: PlannedJob, rows: Sequence[CommitRow]) -> ConditionSet:
+def _set(job: PlanEntry, rows: Sequence[CommitRow]) -> ConditionSet:
     first = rows[0]
     return ConditionSet(
         job=job.name,
-        environment=job.environment,
-        environment_args=dict(job.environment_args),
+        environment=job.config.environment,
+        environment_args=dict(job.config.environment_args),
         seed=first.seed if first.placement_seed is None else first.placement_seed,
         variations=dict(job.variations),
         episodes=[dict(row.variations) for row in rows],

@@ -19,7 +19,7 @@ from isaaclab_arena.interfaces.variation import spelled
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.run.attempts import Attempt, JobWork
-from isaaclab_arena.storage.run.run_plan import PlannedJob, RunPlan
+from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan
 
 _MAX_SHOWN = 80
 
@@ -74,7 +74,7 @@ def plan_run(
         git_revision=provenance.git_revision(Path.cwd()),
         machine=provenance.machine(),
         devices=tuple(devices),
-        jobs=planned_jobs(request, context.world_size, contents or {}),
+        jobs=plan_entries(request, context.world_size, contents or {}),
         settings=request.options.result_settings(),
         working_directory=str(Path.cwd()),
     )
@@ -118,11 +118,11 @@ def plan_attempt(
     )
 
 
-def planned_jobs(request: RunRequest, world_size: int, contents: Mapping[str, Contents]) -> tuple[PlannedJob, ...]:
+def plan_entries(request: RunRequest, world_size: int, contents: Mapping[str, Contents]) -> tuple[PlanEntry, ...]:
     """Return the jobs as the plan holds them, each with its rank where that is settled before the start."""
     is_settled = request.options.mode is Assignment.ROUND_ROBIN
     return tuple(
-        _planned_job(job, job.config.index % world_size if is_settled else None, contents.get(job.config.name))
+        _plan_entry(job, job.config.index % world_size if is_settled else None, contents.get(job.config.name))
         for job in request.jobs
     )
 
@@ -148,8 +148,8 @@ def plan_differences(before: RunPlan, now: RunPlan) -> list[Problem]:
     return problems
 
 
-def _job_differences(before: PlannedJob, now: PlannedJob, ignored: Set[str]) -> list[Problem]:
-    old, new = ({**job.config, "policy options": job.policy_config} for job in (before, now))
+def _job_differences(before: PlanEntry, now: PlanEntry, ignored: Set[str]) -> list[Problem]:
+    old, new = ({**dataclasses.asdict(job.config), "policy options": job.policy_config} for job in (before, now))
     old["saved conditions"], new["saved conditions"] = before.conditions_checksum, now.conditions_checksum
     for name in ignored:
         old["policy options"] = {key: value for key, value in old["policy options"].items() if key != name}
@@ -171,28 +171,16 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
 
-def _planned_job(job: Job, rank: int | None, contents: Contents | None) -> PlannedJob:
+def _plan_entry(job: Job, rank: int | None, contents: Contents | None) -> PlanEntry:
     config = job.config
-    return PlannedJob(
-        index=config.index,
-        name=config.name,
-        environment=config.environment,
+    return PlanEntry(
+        config=config,
+        rank=rank if config.status is JobStatus.PENDING else None,
         task=config.labels.get("task", config.environment),
         embodiment=job.robot_name,
         object=job.environment_option("object"),
-        policy_type=config.policy_type,
         policy_config=job.policy_options,
-        environment_args=config.environment_args,
         variations=spelled(job.variations),
-        conditions=config.conditions,
-        seed=config.seed,
-        num_envs=config.num_envs,
-        num_episodes=config.num_episodes,
-        num_steps=config.num_steps,
-        rank=rank if config.status is JobStatus.PENDING else None,
-        status=str(config.status),
-        config=dataclasses.asdict(config),
-        swept=config.swept,
         conditions_checksum=_conditions_checksum(job),
         contents=contents,
     )

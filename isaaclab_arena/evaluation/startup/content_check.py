@@ -10,7 +10,7 @@ from isaaclab_arena.storage.layout import SET_ASIDE_FOLDER, SETTLED_FILE, job_di
 from isaaclab_arena.storage.recovery.job_repair import set_job_aside
 from isaaclab_arena.storage.recovery.set_aside import move_aside
 from isaaclab_arena.storage.run.attempts import contents_in_effect, read_attempts
-from isaaclab_arena.storage.run.run_plan import PlannedJob, RunPlan
+from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan
 
 OPTION = "--rerun"
 
@@ -53,7 +53,7 @@ def jobs_to_run_anew(output_directory: Path, begun: RunPlan, now: RunPlan, rerun
     attempts, damaged = read_attempts(output_directory)
     for line in damaged:
         _LOG.warning("%s; what was evaluated then is not known", line)
-    before = contents_in_effect([job for job in begun.jobs if job.status == "pending"], attempts)
+    before = contents_in_effect([job for job in begun.jobs if job.is_to_run], attempts)
     wanted = {job.name: job for job in now.jobs if job.name in before}
     unsaid = sorted(name for name in wanted if before[name] is None and name not in rerun)
     if unsaid:
@@ -100,7 +100,7 @@ def set_aside_what_does_not_count(output_directory: Path, anew: Sequence[str], *
             move_aside(directory / SETTLED_FILE, directory / SET_ASIDE_FOLDER / f"attempt_{attempt - 1}")
 
 
-def _differences(job: PlannedJob, before: Contents | None) -> list[Problem]:
+def _differences(job: PlanEntry, before: Contents | None) -> list[Problem]:
     if before is None or job.contents is None:
         return []
     return [Problem(how, job=job.name, key=what) for what, how in differences_of_contents(before, job.contents)]

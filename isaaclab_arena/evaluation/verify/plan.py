@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from isaaclab_arena.config.schema import JobConfig, JobStatus
+from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.episode_ranges import as_ranges, remaining_episodes
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.options import RunOptions
@@ -23,7 +23,7 @@ from isaaclab_arena.storage.json_values import adapter, json_text
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory
 from isaaclab_arena.storage.run.attempts import Attempt, JobWork
 from isaaclab_arena.storage.run.commits import read_commits
-from isaaclab_arena.storage.run.run_plan import PlannedJob, RunPlan
+from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan
 
 ATTEMPT = 1
 """Number of the one attempt at running a sample again."""
@@ -59,16 +59,16 @@ def plan_sample(
             Problem(f"must be at most {largest}, the run's policy_batch, got {num_envs}", key="--num_envs")
         )
     known = {job.name: job for job in plan.jobs}
+    again = {name: num_envs or another_num_envs(known[name].config.num_envs, largest=largest) for name in sample}
     jobs = tuple(
-        _with_sample(known[name], episodes, index, num_envs or another_num_envs(known[name].num_envs, largest=largest))
-        for index, (name, episodes) in enumerate(sample.items())
+        _with_sample(known[name], episodes, index, again[name]) for index, (name, episodes) in enumerate(sample.items())
     )
     batches = {job.name: (policy_batches or {}).get(job.name, 0) for job in jobs}
     work = tuple(
         JobWork(
             job=job.name,
-            finished=remaining_episodes(job.num_episodes or 0, as_ranges(sample[job.name])),
-            policy_batch=batches[job.name] if batches[job.name] >= job.num_envs else None,
+            finished=remaining_episodes(job.config.num_episodes or 0, as_ranges(sample[job.name])),
+            policy_batch=batches[job.name] if batches[job.name] >= job.config.num_envs else None,
         )
         for job in jobs
     )
@@ -102,14 +102,14 @@ def jobs_of_plan(plan: RunPlan, source: Path, *, may_import: bool, device: str |
     Raises:
         ConfigError: If an environment or a policy is not there any more, or an option is wrong.
     """
-    configs = [JobConfig(**{**job.config, "status": JobStatus(job.status)}) for job in plan.jobs]
+    configs = [job.config for job in plan.jobs]
     policy_batch = options_of_plan(plan).fixed_policy_batch()
     file = str(source / RUN_PLAN_FILE)
     jobs = resolve_jobs(configs, file=file, policy_batch=policy_batch, may_import=may_import, device=device)
     # What simulated the run simulates it again, also where another backend would be faster.
     return tuple(
         job.with_backend(planned.backend)
-        if planned.conditions is None
+        if planned.conditions_checksum is None
         else dataclasses.replace(job.with_backend(planned.backend), saved_conditions=_conditions(source, planned))
         for job, planned in zip(jobs, plan.jobs, strict=True)
     )
@@ -137,32 +137,31 @@ def options_of_plan(plan: RunPlan) -> RunOptions:
     return RunOptions(**given)
 
 
-def _with_sample(job: PlannedJob, episodes: Sequence[int], index: int, num_envs: int) -> PlannedJob:
+def _with_sample(job: PlanEntry, episodes: Sequence[int], index: int, num_envs: int) -> PlanEntry:
     """Return a job whose episodes other than the sample can be left out, with another number of rows."""
-    if not job.config:
-        message = f"was written by an earlier version: it does not hold what builds job '{job.name}' again"
-        raise ConfigError(Problem(message, file=RUN_PLAN_FILE))
-    policy_config = dict(job.policy_config)
-    if policy_config.get("num_envs") == job.num_envs:
+    config, policy_config = job.config, dict(job.policy_config)
+    if policy_config.get("num_envs") == config.num_envs:
         policy_config["num_envs"] = num_envs
-    changed: dict[str, Any] = {"index": index, "num_envs": num_envs, "status": str(JobStatus.PENDING)}
-    if job.num_episodes is None:
+    if config.num_episodes is None:
         # How many episodes fit into a number of steps depends on the rows; which ones they are does not.
-        changed |= {"num_episodes": max(episodes) + 1, "num_steps": None}
-    settled = {
-        "policy_config_dict": policy_config,
-        "variations": dict(job.variations),
-        "conditions": None,
-        "timeout_s": None,
-        "episode_timeout_s": None,
-        **({"num_rebuilds": 1} if job.num_episodes is None else {}),
-    }
-    config = {**job.config, **settled, **changed}
-    return dataclasses.replace(job, rank=None, policy_config=policy_config, config=config, **changed)
+        config = dataclasses.replace(config, num_episodes=max(episodes) + 1, num_steps=None, num_rebuilds=1)
+    config = dataclasses.replace(
+        config,
+        index=index,
+        num_envs=num_envs,
+        policy_config_dict=policy_config,
+        variations=job.variations,
+        conditions=None,
+        timeout_s=None,
+        episode_timeout_s=None,
+        status=JobStatus.PENDING,
+    )
+    return dataclasses.replace(job, rank=None, policy_config=policy_config, config=config)
 
 
-def _conditions(source: Path, job: PlannedJob) -> tuple[Conditions, ...]:
+def _conditions(source: Path, job: PlanEntry) -> tuple[Conditions, ...]:
     rows = {row.episode_index: row for row in read_commits(job_directory(source, job.name), job.name).rows}
     return tuple(
-        conditions_from_json(rows[index].variations) if index in rows else {} for index in range(job.num_episodes or 0)
+        conditions_from_json(rows[index].variations) if index in rows else {}
+        for index in range(job.config.num_episodes or 0)
     )

@@ -33,7 +33,7 @@ from isaaclab_arena.storage.run.attempts import (
 )
 from isaaclab_arena.storage.run.commits import CommitRow, read_commits
 from isaaclab_arena.storage.run.job_reports import read_job_reports
-from isaaclab_arena.storage.run.run_plan import PlannedJob, RunPlan, read_run_plan, write_run_plan
+from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan, read_run_plan, write_run_plan
 
 _WORKER = "isaaclab_arena.evaluation.verify.worker"
 _LOG_FILE = "worker.log"
@@ -182,7 +182,7 @@ class _JobFiles:
     """What one run's files say of one job."""
 
     plan: RunPlan
-    job: PlannedJob
+    job: PlanEntry
     attempts: Mapping[int, Attempt]
     rows: Mapping[int, CommitRow]
     files: Mapping[int, list[Path]]
@@ -305,10 +305,11 @@ def _explanation(before: _JobFiles, now: _JobFiles, difference: Difference, cont
     comes_from_actions = difference.field == ACTIONS or (difference.step is None and not difference.at_start)
     if not comes_from_actions:
         return None
-    policy = resolve_policy_class(before.job.policy_type)
+    policy = resolve_policy_class(before.job.config.policy_type)
     reasons = []
     deterministic = bool(before.plan.settings.get("deterministic"))
-    if before.job.num_envs != now.job.num_envs and not policy.traits.batch_invariant and not deterministic:
+    other_num_envs = before.job.config.num_envs != now.job.config.num_envs
+    if other_num_envs and not policy.traits.batch_invariant and not deterministic:
         reasons.append("expected: this policy's answers may change with num_envs; run with --deterministic")
     if not policy.traits.reproducible and not before.plan_because:
         reasons.append("this policy does not say that it is reproducible")

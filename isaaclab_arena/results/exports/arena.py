@@ -15,7 +15,7 @@ from isaaclab_arena.storage.atomic import storage_errors, write_text
 from isaaclab_arena.storage.json_values import json_line, json_text
 from isaaclab_arena.storage.layout import VIDEOS_FOLDER, job_directory, parse_video_file_name
 from isaaclab_arena.storage.run.commits import CommitRow, read_commits
-from isaaclab_arena.storage.run.run_plan import PlannedJob
+from isaaclab_arena.storage.run.run_plan import PlanEntry
 
 RESULT_FILE = "arena_experiment_result.json"
 MANIFEST_FILE = "experiment_manifest.json"
@@ -77,7 +77,7 @@ class ArenaEpisode:
     fields: dict[str, Any]
 
 
-def rebuilds_of(job: PlannedJob, rows: Sequence[CommitRow]) -> dict[int, list[ArenaEpisode]]:
+def rebuilds_of(job: PlanEntry, rows: Sequence[CommitRow]) -> dict[int, list[ArenaEpisode]]:
     """Return a job's episodes, by the rebuild that they belong to.
 
     Arena knows an episode by ``env_id`` and ``episode_in_env`` alone. Here several ranks and attempts have an
@@ -94,19 +94,19 @@ def rebuilds_of(job: PlannedJob, rows: Sequence[CommitRow]) -> dict[int, list[Ar
     return {index: _episodes(job, grouped[index]) for index in sorted(grouped)}
 
 
-def _rebuild(job: PlannedJob, episode_index: int) -> int:
-    num_rebuilds = int(job.config.get("num_rebuilds", 1))
-    if job.num_episodes is None or num_rebuilds < 2:
+def _rebuild(job: PlanEntry, episode_index: int) -> int:
+    num_episodes, num_rebuilds = job.config.num_episodes, job.config.num_rebuilds
+    if num_episodes is None or num_rebuilds < 2:
         return 0
-    shares = split_evenly(job.num_episodes, num_rebuilds)
+    shares = split_evenly(num_episodes, num_rebuilds)
     return next(index for index, share in enumerate(shares) if episode_index in share)
 
 
-def _episodes(job: PlannedJob, rows: Sequence[CommitRow]) -> list[ArenaEpisode]:
+def _episodes(job: PlanEntry, rows: Sequence[CommitRow]) -> list[ArenaEpisode]:
     ended: defaultdict[int, int] = defaultdict(int)
     episodes = []
     for row in sorted(rows, key=lambda row: (row.attempt, row.timestamp, row.rank, row.env_id, row.episode_index)):
-        env_id = row.rank * job.num_envs + row.env_id
+        env_id = row.rank * job.config.num_envs + row.env_id
         fields = {
             "job_name": row.job_name,
             "env_id": env_id,
@@ -155,10 +155,10 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _run_result(job: PlannedJob, rebuilds: Mapping[int, Sequence[ArenaEpisode]], *, completed: bool) -> dict[str, Any]:
+def _run_result(job: PlanEntry, rebuilds: Mapping[int, Sequence[ArenaEpisode]], *, completed: bool) -> dict[str, Any]:
     variant = job.policy_config.get("policy_variant")
     return {
-        "environment": {"name": job.environment, "definition": job.environment},
+        "environment": {"name": job.config.environment, "definition": job.config.environment},
         "policy_variant": variant if isinstance(variant, str) and variant else _policy_name(job),
         "status": "completed" if completed else "failed",
         "rebuilds": [
@@ -168,22 +168,22 @@ def _run_result(job: PlannedJob, rebuilds: Mapping[int, Sequence[ArenaEpisode]],
     }
 
 
-def _manifest(merged: MergedResults, jobs: Sequence[PlannedJob], output: Path) -> dict[str, Any]:
-    labels = {job.name: job.config.get("labels") or {} for job in jobs}
+def _manifest(merged: MergedResults, jobs: Sequence[PlanEntry], output: Path) -> dict[str, Any]:
+    labels = {job.name: job.config.labels for job in jobs}
     configured = any(own.get("task") or own.get("policy") for own in labels.values())
     return {
         "runs": [
             {
                 "name": job.name,
-                "task": labels[job.name].get("task", job.environment),
+                "task": labels[job.name].get("task", job.config.environment),
                 "policy": labels[job.name].get("policy", _policy_name(job)),
-                "environment": job.environment,
-                "policy_type": job.policy_type,
-                "num_episodes": job.num_episodes,
-                "num_rebuilds": job.config.get("num_rebuilds", 1),
-                "num_envs": job.num_envs,
-                "language_instruction": job.config.get("language_instruction"),
-                "variations": job.config.get("variations") or {},
+                "environment": job.config.environment,
+                "policy_type": job.config.policy_type,
+                "num_episodes": job.config.num_episodes,
+                "num_rebuilds": job.config.num_rebuilds,
+                "num_envs": job.config.num_envs,
+                "language_instruction": job.config.language_instruction,
+                "variations": job.config.variations,
             }
             for job in jobs
         ],
@@ -199,5 +199,5 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _policy_name(job: PlannedJob) -> str:
-    return job.policy_type.replace(":", ".").rpartition(".")[2]
+def _policy_name(job: PlanEntry) -> str:
+    return job.config.policy_type.replace(":", ".").rpartition(".")[2]

@@ -22,7 +22,7 @@ from isaaclab_arena.storage.recovery.recorded_copies import read_recordings
 from isaaclab_arena.storage.run.attempts import Attempt, read_attempts
 from isaaclab_arena.storage.run.commits import CommitLog, read_commits
 from isaaclab_arena.storage.run.job_reports import SCHEMA_VERSION, JobReport, ReportedStatus
-from isaaclab_arena.storage.run.run_plan import PlannedJob, RunPlan
+from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +75,8 @@ def recover_run(output_directory: Path, plan: RunPlan, *, retry_errors: bool, at
     for job in told(plan.jobs, "checking", str(output_directory), unit="jobs"):
         expected = ExpectedJob(
             name=job.name,
-            seed=job.seed,
-            num_episodes=job.num_episodes,
+            seed=job.config.seed,
+            num_episodes=job.config.num_episodes,
             config_hash=plan.config_hash,
             retry_errors=retry_errors,
             retries_begun=tuple(_retries_begun(begun, job.name)),
@@ -95,9 +95,9 @@ def _retries_begun(attempts: Sequence[Attempt], job: str) -> Iterator[tuple[int,
 
 
 def _recover_job(
-    directory: Path, job: PlannedJob, expected: ExpectedJob, attempt: int
+    directory: Path, job: PlanEntry, expected: ExpectedJob, attempt: int
 ) -> tuple[RecoveredJob, list[str]]:
-    if job.status != "pending":
+    if not job.is_to_run:
         return RecoveredJob(name=job.name, finished=(), to_run=False), []
     log, reports = read_commits(directory, job.name, skip_unreadable=False), _read_reports(directory)
     notes = [*log.problems, *_torn_lines(directory)]
@@ -152,9 +152,9 @@ def _has_everything(diagnosis: Diagnosis, expected: ExpectedJob, log: CommitLog)
     return diagnosis.finished >= {row.episode_index for row in log.rows}
 
 
-def _is_limited_by_steps(job: PlannedJob, reports: Sequence[JobReport]) -> bool:
-    if job.num_steps is not None or job.num_episodes is not None:
-        return job.num_episodes is None
+def _is_limited_by_steps(job: PlanEntry, reports: Sequence[JobReport]) -> bool:
+    if job.config.num_steps is not None or job.config.num_episodes is not None:
+        return job.config.num_episodes is None
     # Its policy decides. Once it has taken a step, a job reports how many episodes it has, unless steps limit it.
     return any(report.num_episodes is None and report.env_steps > 0 for report in reports)
 

@@ -15,7 +15,7 @@ from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_text, read_versioned
 from isaaclab_arena.storage.layout import ATTEMPTS_FOLDER, attempt_file_name, attempt_number, job_directory
-from isaaclab_arena.storage.run.run_plan import Machine, PlannedJob
+from isaaclab_arena.storage.run.run_plan import Machine, PlanEntry
 from isaaclab_arena.storage.run.settled_batch import read_settled
 
 SCHEMA_VERSION = 1
@@ -131,7 +131,7 @@ def read_attempts(output_directory: Path) -> tuple[list[Attempt], list[str]]:
     return attempts, problems
 
 
-def contents_in_effect(jobs: Sequence[PlannedJob], attempts: Sequence[Attempt]) -> dict[str, Contents | None]:
+def contents_in_effect(jobs: Sequence[PlanEntry], attempts: Sequence[Attempt]) -> dict[str, Contents | None]:
     """Return what the episodes that count were made with, by the name of their job; None where nobody wrote it down.
 
     Args:
@@ -144,7 +144,7 @@ def contents_in_effect(jobs: Sequence[PlannedJob], attempts: Sequence[Attempt]) 
 
 
 def policy_batches_in_effect(
-    output_directory: Path, jobs: Sequence[PlannedJob], attempts: Sequence[Attempt]
+    output_directory: Path, jobs: Sequence[PlanEntry], attempts: Sequence[Attempt]
 ) -> dict[str, int]:
     """Return on how many rows the policies of a run's jobs are asked, by the name of the job.
 

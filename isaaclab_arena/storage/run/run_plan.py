@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from isaaclab_arena.config.names import name_problem
+from isaaclab_arena.config.schema import JobConfig, JobStatus
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.contents import Contents
@@ -16,58 +17,44 @@ SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedJob:
-    """One job of the plan, as every rank understood it.
+class PlanEntry:
+    """What the plan says of one job: what was asked for, and what was resolved and cannot be derived from that.
 
     Attributes:
-        index: Position among all jobs, from 0.
-        name: Unique name, which is also its folder.
-        environment: Registered name of the environment.
-        task: What is done, for tables; the environment's name where it has no better word.
+        config: The job as it was asked for, every key given: what it takes to build it again without its file.
+        rank: The rank that runs it, None for a job that is not run or that several ranks may run.
+        task: What is done, for tables.
         embodiment: The robot, None where the environment has no choice.
         object: The object, None where the environment has no choice.
-        policy_type: Registered name or dotted path.
-        policy_config: Options of the policy.
-        environment_args: Options of the environment.
-        seed: Seed of the job.
-        num_envs: Rows of the batch.
-        num_episodes: Episodes to run, None where steps or the policy decide.
-        num_steps: Control steps to run, None where episodes decide.
+        policy_config: Options that the policy is built from: those of the job and those of the command line.
         variations: The variations that are on, spelled out: ``cube.mass.sampler_cfg.high`` to its value.
-        conditions: File of saved conditions that the episodes start from, None where they are drawn.
-        rank: The rank that runs it, None for a job that is not run or that several ranks may run.
-        status: ``pending`` for a job to run; any other status of the job file means it is skipped.
-        config: Every key of the job, resolved: what it takes to build the job again without its file.
         conditions_checksum: CRC-32 of the saved conditions that it runs, None where they are drawn.
         contents: What it evaluated when the run began, None for a job that is skipped and in plans of programs that did
             not say. Later attempts may say otherwise; see `contents_in_effect`.
         backend: What simulates it, as the job says or as was settled for all ranks before the start; None in runs of
             earlier versions and where there is nothing to choose.
-        swept: The dotted keys that a sweep of the job file gave it a value for, with that value.
     """
 
-    index: int
-    name: str
-    environment: str
-    policy_type: str
-    seed: int
-    num_envs: int
+    config: JobConfig
     rank: int | None
     task: str | None = None
     embodiment: str | None = None
     object: str | None = None
     policy_config: Mapping[str, Any] = field(default_factory=dict)
-    environment_args: Mapping[str, Any] = field(default_factory=dict)
     variations: Mapping[str, Any] = field(default_factory=dict)
-    conditions: str | None = None
-    num_episodes: int | None = None
-    num_steps: int | None = None
-    status: str = "pending"
-    config: Mapping[str, Any] = field(default_factory=dict)
     conditions_checksum: int | None = None
     contents: Contents | None = None
     backend: str | None = None
-    swept: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Name of the job, which is also that of its directory."""
+        return self.config.name
+
+    @property
+    def is_to_run(self) -> bool:
+        """Whether the run includes the job; the job file may say that it is done already."""
+        return self.config.status is JobStatus.PENDING
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +105,7 @@ class RunPlan:
     git_revision: str | None
     machine: Machine
     devices: tuple[str, ...]
-    jobs: tuple[PlannedJob, ...]
+    jobs: tuple[PlanEntry, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
     working_directory: str | None = None
     schema_version: int = SCHEMA_VERSION
@@ -160,7 +147,7 @@ def _read_plan(path: Path) -> RunPlan:
     plan = read_versioned(path, RunPlan, SCHEMA_VERSION)
     # Names become paths, and a plan may be anybody's.
     problems = [
-        Problem(problem, file=str(path), key=f"jobs[{position}].name")
+        Problem(problem, file=str(path), key=f"jobs[{position}].config.name")
         for position, job in enumerate(plan.jobs)
         if (problem := name_problem(job.name)) is not None
     ]

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.results.exports.arena import export_arena
 from isaaclab_arena.storage.run.job_reports import ReportedStatus
@@ -103,7 +104,7 @@ def test_an_episode_is_known_by_its_environment_and_its_place_there(run, export)
 
 
 def test_each_rebuild_has_a_file_with_its_own_episodes(run, export):
-    write_plan(run, planned(num_episodes=7, config={"num_rebuilds": 3}))
+    write_plan(run, planned(num_episodes=7, num_rebuilds=3))
     write_rows(run, rows("sssssss"))
     write_report(run, report())
     by_rebuild = read(export())["lift"]
@@ -120,7 +121,7 @@ def test_the_experiments_result_holds_the_same_episodes(run, export):
         run,
         planned("lift", num_episodes=3, policy_config={"policy_variant": "pi05"}),
         planned("reach", index=1, environment="reach", policy_type="my.module.Waves"),
-        planned("left", index=2, status="completed"),
+        planned("left", index=2, status=JobStatus.COMPLETED),
     )
     write_rows(run, rows("sfs"))
     write_report(run, report())
@@ -143,7 +144,7 @@ def test_the_manifest_says_what_each_run_was(run, export):
     labels = {"task": "lifting", "policy": "ours"}
     write_plan(
         run,
-        planned(config={"labels": labels, "num_rebuilds": 2, "language_instruction": "lift"}),
+        planned(labels=labels, num_rebuilds=2, language_instruction="lift"),
         planned("b", index=1),
     )
     manifest = strict((export() / "experiment_manifest.json").read_text())
@@ -182,14 +183,14 @@ def test_a_job_that_completed_without_an_episode_has_an_empty_file(run, export):
 
 
 def test_a_run_of_which_nothing_was_to_run_is_refused(run, export):
-    write_plan(run, planned(status="completed"))
+    write_plan(run, planned(status=JobStatus.COMPLETED))
     with pytest.raises(ConfigError, match="no job that was to run"):
         export()
 
 
 def test_videos_are_found_by_the_episode_of_their_line(run, export):
     """As Arena's report does: by rebuild, environment and place in their names."""
-    write_plan(run, planned(num_episodes=10, config={"num_rebuilds": 2}), world_size=2)
+    write_plan(run, planned(num_episodes=10, num_rebuilds=2), world_size=2)
     first, second = rows("sssss"), rows("fffff", first=5, rank=1)
     write_rows(run, first)
     write_rows(run, second)

@@ -15,18 +15,18 @@ from isaaclab_arena.storage.recovery.recovery import Recovery, recover_run
 from isaaclab_arena.storage.run.attempts import Attempt, JobWork, write_attempt
 from isaaclab_arena.storage.run.commits import CommitContext, CommitRow, CommitWriter, commit_row, read_commits
 from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, write_job_report
-from isaaclab_arena.storage.run.run_plan import Machine, PlannedJob, RunPlan
+from isaaclab_arena.storage.run.run_plan import Machine, PlanEntry, RunPlan
+from tests.storage.plan_entries import plan_entry
 from tests.storage.recordings import recorded
 
 CONFIG_HASH = "right"
 
 
-def planned(name: str = "lift", *, num_episodes: int | None = 4, **changes) -> PlannedJob:
-    values = {"index": 0, "name": name, "environment": "lift", "policy_type": "scripted", "seed": 3, "num_envs": 2}
-    return PlannedJob(**{**values, "rank": 0, "num_episodes": num_episodes, **changes})
+def planned(name: str = "lift", **said) -> PlanEntry:
+    return plan_entry(name, **{"environment": "lift", "policy_type": "scripted", "num_episodes": 4, **said})
 
 
-def plan(*jobs: PlannedJob) -> RunPlan:
+def plan(*jobs: PlanEntry) -> RunPlan:
     return RunPlan(
         run_id="run",
         created_at="",
@@ -42,7 +42,7 @@ def plan(*jobs: PlannedJob) -> RunPlan:
     )
 
 
-def recover(output: Path, *jobs: PlannedJob, retry_errors: bool = False, attempt: int = 2) -> Recovery:
+def recover(output: Path, *jobs: PlanEntry, retry_errors: bool = False, attempt: int = 2) -> Recovery:
     return recover_run(output, plan(*jobs), retry_errors=retry_errors, attempt=attempt)
 
 

@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
+from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage.hdf5 import episodes as hdf5
@@ -57,7 +58,7 @@ def test_a_run_that_never_began_has_everything_to_run_and_nothing_is_made(tmp_pa
 
 
 def test_a_job_that_the_job_file_skips_is_left_alone(tmp_path):
-    (recovered,) = recover(tmp_path, planned(status="skipped")).jobs
+    (recovered,) = recover(tmp_path, planned(status=JobStatus.COMPLETED)).jobs
     assert not recovered.to_run
 
 

@@ -2,8 +2,10 @@ import json
 
 import pytest
 
+from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.errors import ConfigError, StorageError
-from isaaclab_arena.storage.run.run_plan import Machine, PlannedJob, RunPlan, read_run_plan, write_run_plan
+from isaaclab_arena.storage.run.run_plan import Machine, RunPlan, read_run_plan, write_run_plan
+from tests.storage.plan_entries import plan_entry
 
 PLAN = RunPlan(
     run_id="2026-01-01_00-00-00",
@@ -17,18 +19,15 @@ PLAN = RunPlan(
     machine=Machine(host="here", cpu="some", cores=2, platform="Linux"),
     devices=("cpu", "cpu"),
     jobs=(
-        PlannedJob(index=0, name="a", environment="lift", policy_type="zero_action", seed=2**62, num_envs=4, rank=0),
-        PlannedJob(
+        plan_entry("a", seed=2**62, num_envs=4),
+        plan_entry(
+            "b",
             index=1,
-            name="b",
-            environment="lift",
-            policy_type="replay",
-            policy_config={"replay_file_path": "x"},
-            seed=0,
-            num_envs=1,
-            num_episodes=5,
             rank=None,
-            status="completed",
+            policy_config_dict={"replay_file_path": "x"},
+            policy_config={"replay_file_path": "x", "num_envs": 1},
+            num_episodes=5,
+            status=JobStatus.COMPLETED,
         ),
     ),
 )
@@ -70,9 +69,9 @@ def test_a_foreign_or_broken_plan_is_named(tmp_path, content, message):
 def test_a_wrong_type_is_named_with_its_place(tmp_path):
     path = write_run_plan(tmp_path, PLAN)
     document = json.loads(path.read_text())
-    document["jobs"][1]["seed"] = "many"
+    document["jobs"][1]["config"]["seed"] = "many"
     path.write_text(json.dumps(document))
-    with pytest.raises(ConfigError, match=r"jobs\.1\.seed"):
+    with pytest.raises(ConfigError, match=r"jobs\.1\.config\.seed"):
         read_run_plan(tmp_path)
 
 
@@ -80,7 +79,7 @@ def test_a_wrong_type_is_named_with_its_place(tmp_path):
 def test_a_job_whose_name_cannot_be_a_folder_is_refused(tmp_path, name):
     path = write_run_plan(tmp_path, PLAN)
     document = json.loads(path.read_text())
-    document["jobs"][1]["name"] = name
+    document["jobs"][1]["config"]["name"] = name
     path.write_text(json.dumps(document))
-    with pytest.raises(ConfigError, match=r"jobs\[1\]\.name"):
+    with pytest.raises(ConfigError, match=r"jobs\[1\]\.config\.name"):
         read_run_plan(tmp_path)

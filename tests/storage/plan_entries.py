@@ -1,0 +1,17 @@
+"""Entries of a run's plan, from what matters of them."""
+
+import dataclasses
+from typing import Any
+
+from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.storage.run.run_plan import PlanEntry
+
+_RESOLVED = {field.name for field in dataclasses.fields(PlanEntry)}
+
+
+def plan_entry(name: str, *, rank: int | None = 0, **said: Any) -> PlanEntry:
+    """Return the entry of a job; what is no key of an entry is one of the job itself."""
+    asked = {"index": 0, "environment": "lift_object", "policy_type": "zero_action", "seed": 3}
+    asked |= {key: value for key, value in said.items() if key not in _RESOLVED}
+    resolved = {key: value for key, value in said.items() if key in _RESOLVED}
+    return PlanEntry(config=JobConfig(name=name, **asked), rank=rank, **resolved)
