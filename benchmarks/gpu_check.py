@@ -184,7 +184,7 @@ def main(options: Options) -> int:
 
 def processor() -> str:
     """Return which processor this machine has, and how many of its cores are for this process."""
-    here = provenance.machine()
+    here = provenance.node()
     return f"{here.cpu}, {here.cores} cores"
 
 

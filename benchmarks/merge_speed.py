@@ -21,9 +21,10 @@ from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.result_files import write_tables
 from isaaclab_arena.storage.layout import job_directory
+from isaaclab_arena.storage.provenance import Node
 from isaaclab_arena.storage.run.commits import CommitRow, CommitWriter
 from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible, write_job_report
-from isaaclab_arena.storage.run.run_plan import Machine, PlanEntry, RunPlan, write_run_plan
+from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan, write_run_plan
 
 RESULTS = Path(__file__).parent / "results" / "merge_speed.md"
 WHEN = "2026-01-01T00:00:00.000+00:00"
@@ -75,7 +76,7 @@ def write_run(folder: Path, *, num_jobs: int, num_episodes: int) -> None:
         world_size=RANKS,
         versions={},
         git_revision=None,
-        machine=Machine(host="here", cpu="some", cores=2, platform="Linux"),
+        machine=Node(host="here", cpu="some", cores=2, platform="Linux"),
         devices=("cpu",) * RANKS,
         jobs=jobs,
     )

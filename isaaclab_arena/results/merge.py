@@ -164,18 +164,12 @@ def changes_between(attempts: Sequence[Attempt]) -> list[str]:
     """
     changes = []
     for later in attempts[1:]:
-        before, after = (_what_may_matter(attempt) for attempt in (attempts[0], later))
-        changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
         changes += [
-            f"attempt {later.number} ran with {name} {after.get(name)}, the first one with {before.get(name)}; "
+            f"attempt {later.number} ran with {change.name} {change.now}, the first one with {change.before}; "
             "results may differ in their last digits"
-            for name in changed
+            for change in attempts[0].provenance.differences(later.provenance)
         ]
     return changes
-
-
-def _what_may_matter(attempt: Attempt) -> dict[str, str]:
-    return {**attempt.versions, "processor": attempt.machine.cpu, "platform": attempt.machine.platform}
 
 
 def _evidence(output_directory: Path, job: PlanEntry, problems: list[str], *, same_conditions: bool) -> JobEvidence:

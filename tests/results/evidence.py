@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+from isaaclab_arena.storage.provenance import Node
 from isaaclab_arena.storage.run.attempts import Attempt
 from isaaclab_arena.storage.run.commits import CommitRow, CommitWriter
 from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible, write_job_report
-from isaaclab_arena.storage.run.run_plan import Machine, PlanEntry, RunPlan, write_run_plan
+from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan, write_run_plan
 from tests.storage.plan_entries import plan_entry
 
 LETTERS = {"s": "success", "f": "failure", "t": "timeout", "e": "error", "u": None}
@@ -70,7 +71,7 @@ def write_plan(folder: Path, *jobs: PlanEntry, world_size: int = 1) -> None:
             world_size=world_size,
             versions={},
             git_revision=None,
-            machine=Machine(host="here", cpu="some", cores=2, platform="Linux"),
+            machine=Node(host="here", cpu="some", cores=2, platform="Linux"),
             devices=("cpu",) * world_size,
             jobs=jobs,
         ),
@@ -88,7 +89,7 @@ def attempt(number: int = 1, **changes) -> Attempt:
         "devices": ("cpu",),
         "versions": {},
         "git_revision": None,
-        "machine": Machine(host="here", cpu="some", cores=2, platform="Linux"),
+        "machine": Node(host="here", cpu="some", cores=2, platform="Linux"),
     }
     return Attempt(**{**values, **changes})
 

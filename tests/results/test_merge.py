@@ -185,8 +185,8 @@ def test_swept_keys_are_columns_of_the_results_for_any_number_of_ranks(tmp_path)
         folder = tmp_path / str(world_size)
         folder.mkdir()
         jobs = [
-            dataclasses.replace(job, rank=job.config.index % world_size, swept=values)
-            for job, values in zip(JOBS, swept, strict=True)
+            planned(job.name, index=index, rank=index % world_size, swept=values)
+            for index, (job, values) in enumerate(zip(JOBS, swept, strict=True))
         ]
         write_plan(folder, *jobs, world_size=world_size)
         for job in jobs:

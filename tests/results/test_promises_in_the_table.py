@@ -10,15 +10,15 @@ import pytest
 
 from isaaclab_arena.evaluation.job.job_runner import JobRunner
 from isaaclab_arena.results.merge import merge_results, records
+from isaaclab_arena.storage.provenance import Node
 from isaaclab_arena.storage.run.attempts import write_attempt
 from isaaclab_arena.storage.run.commits import read_commits
 from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible
-from isaaclab_arena.storage.run.run_plan import Machine
 from tests.evaluation.jobs import coin_job, settings
 from tests.results.evidence import attempt, planned, report, rows, write_plan, write_report, write_rows
 
 BITWISE, PLAN = Reproducible.BITWISE, Reproducible.PLAN
-HERE = Machine(host="here", cpu="some", cores=2, platform="Linux")
+HERE = Node(host="here", cpu="some", cores=2, platform="Linux")
 
 
 def merged(folder: Path, *reports: JobReport, attempts: tuple[Any, ...] = (), **job: Any) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def test_a_change_that_was_undone_is_still_one(tmp_path):
     row = merged(tmp_path, report(), attempts=(attempt(1), attempt(2, machine=other), attempt(3)))
     assert row["reproducible"] == "plan"
     assert merge_results(tmp_path).problems == (
-        "attempt 2 ran with processor another, the first one with some; results may differ in their last digits",
+        "attempt 2 ran with cpu another, the first one with some; results may differ in their last digits",
     )
 
 

@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 
+from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.results.rows import (
     EPISODE_COLUMNS,
     EPISODE_TIMING_COLUMNS,
@@ -58,14 +59,14 @@ def test_means_leave_errors_out():
 @pytest.mark.parametrize(
     ("outcomes", "reports", "job_status", "expected"),
     [
-        ("ssssssssss", [report()], "pending", "completed"),
-        ("ss", [report()], "pending", "interrupted"),
-        ("ss", [report(status=ReportedStatus.FAILED)], "pending", "failed"),
-        ("ss", [report(status=ReportedStatus.INTERRUPTED)], "pending", "interrupted"),
-        ("ss", [report(), report(rank=1, status=ReportedStatus.FAILED)], "pending", "failed"),
-        ("ss", [], "pending", "interrupted"),
-        ("", [], "pending", "missing"),
-        ("", [], "completed", "skipped"),
+        ("ssssssssss", [report()], JobStatus.PENDING, "completed"),
+        ("ss", [report()], JobStatus.PENDING, "interrupted"),
+        ("ss", [report(status=ReportedStatus.FAILED)], JobStatus.PENDING, "failed"),
+        ("ss", [report(status=ReportedStatus.INTERRUPTED)], JobStatus.PENDING, "interrupted"),
+        ("ss", [report(), report(rank=1, status=ReportedStatus.FAILED)], JobStatus.PENDING, "failed"),
+        ("ss", [], JobStatus.PENDING, "interrupted"),
+        ("", [], JobStatus.PENDING, "missing"),
+        ("", [], JobStatus.COMPLETED, "skipped"),
     ],
 )
 def test_the_status_follows_from_what_is_there(outcomes, reports, job_status, expected):
@@ -74,7 +75,7 @@ def test_the_status_follows_from_what_is_there(outcomes, reports, job_status, ex
 
 def test_missing_episodes_are_named_by_index():
     assert missing_episodes(evidence("s-s-ffffff")) == (1, 3)
-    assert missing_episodes(evidence("", status="completed", reports=())) == ()
+    assert missing_episodes(evidence("", status=JobStatus.COMPLETED, reports=())) == ()
 
 
 def test_a_job_limited_by_steps_misses_nothing_and_says_what_was_cut():

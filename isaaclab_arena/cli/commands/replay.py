@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
     told: set[str] = set()
     for episode in _in_order(replay(files, settings), files):
         lines = [f"the environment is not the one that was recorded: {each}" for each in episode.contents]
-        for line in [*lines, *(f"when this was recorded, {each}" for each in episode.surroundings)]:
+        for line in [*lines, *(f"when this was recorded, {each}" for each in episode.other_provenance)]:
             if line not in told:
                 told.add(line)
                 print(plain_text(line))

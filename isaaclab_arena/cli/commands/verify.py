@@ -132,7 +132,7 @@ def _verified(options: VerifyOptions, plan: RunPlan, sample: Sample) -> list[Ver
 def _what_was_other(episode: VerifiedEpisode) -> Iterator[str]:
     """Yield what differed around an episode, beside its arrays, in one line each."""
     yield from (f"job '{episode.job}' is not what was run: {each}" for each in episode.contents)
-    yield from (f"when the run ran, {each}" for each in episode.surroundings)
+    yield from (f"when the run ran, {each}" for each in episode.other_provenance)
 
 
 @contextmanager

@@ -27,13 +27,13 @@ from isaaclab_arena.evaluation.plan.episode_supply import EpisodeSupply
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.recorded_environment import environment_args
 from isaaclab_arena.evaluation.process.watchdog import allowed_silence_s
-from isaaclab_arena.evaluation.provenance.differences import SERVED_MODEL
 from isaaclab_arena.evaluation.rollout.env_group import RolloutLimits, RowGroup
 from isaaclab_arena.evaluation.rollout.rollout import RolloutResult, rollout_in_groups
 from isaaclab_arena.evaluation.rollout.stopwatch import Phase
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.observer import Observer, Transition
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob
+from isaaclab_arena.storage.provenance import SERVED_MODEL
 from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import torch
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.evaluation.options import RunOptions
-from isaaclab_arena.evaluation.provenance.differences import surroundings
+from isaaclab_arena.evaluation.provenance.provenance import provenance_on
 from isaaclab_arena.recording.recorder import RecordedObservations, RecordingOptions
 from isaaclab_arena.recording.video_options import VideoOptions
 from isaaclab_arena.sim.threads import default_num_threads
@@ -98,7 +98,7 @@ def rank_settings(
         step_timeout_s=options.step_timeout_s,
         build_timeout_s=options.build_timeout_s,
         import_s=import_s,
-        provenance={**surroundings(context.device), "config_hash": config_hash},
+        provenance={**provenance_on(context.device).facts, "config_hash": config_hash},
         contents={work.job: work.contents for work in attempt.jobs if work.contents is not None},
         planned_batches={work.job: work.policy_batch for work in attempt.jobs if work.policy_batch is not None},
     )

@@ -1,4 +1,4 @@
-"""What a result has to be accompanied by: versions, revision, machine."""
+"""What results of this process come from: versions, revision, node, device."""
 
 import hashlib
 import json
@@ -11,7 +11,9 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from isaaclab_arena.storage.run.run_plan import Machine
+import torch
+
+from isaaclab_arena.storage.provenance import Node, Provenance
 
 DISTRIBUTION = "isaaclab-arena-mujoco"
 _PACKAGES = (
@@ -102,9 +104,23 @@ def git_revision(directory: Path) -> str | None:
     return answer.stdout.strip() or None if answer.returncode == 0 else None
 
 
-def machine() -> Machine:
+def provenance_on(device: torch.device) -> Provenance:
+    """Return what results of this process depend on.
+
+    Args:
+        device: Where the rank simulates.
+    """
+    return Provenance.of(versions(), node(), device=_kind_of_device(device))
+
+
+def _kind_of_device(device: torch.device) -> str:
+    """Return ``cpu``, or ``cuda`` with the GPU's name; which of several equal GPUs it is decides nothing."""
+    return "cpu" if device.type == "cpu" else f"{device.type} ({torch.cuda.get_device_name(device)})"
+
+
+def node() -> Node:
     """Return where this process runs."""
-    return Machine(
+    return Node(
         host=socket.gethostname(),
         cpu=_cpu_model(),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,

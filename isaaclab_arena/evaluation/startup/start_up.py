@@ -38,6 +38,7 @@ from isaaclab_arena.evaluation.startup.settled_backends import (
 from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage.contents import Contents, changes
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
+from isaaclab_arena.storage.provenance import Provenance
 from isaaclab_arena.storage.run.attempts import Attempt, JobWork, read_attempt, write_attempt
 from isaaclab_arena.storage.run.run_lock import RunLock
 from isaaclab_arena.storage.run.run_plan import RunPlan, read_run_plan, write_run_plan
@@ -121,12 +122,13 @@ def agree_on_versions(ranks: Ranks, versions: Mapping[str, str]) -> None:
     Raises:
         ConfigError: If they differ; the message names the package and each rank's version.
     """
-    held = [json.loads(text) for text in ranks.gather("versions", json.dumps(dict(versions)))]
-    for package in sorted({name for each in held for name in each}):
-        found = [each.get(package, "none") for each in held]
-        if len(set(found)) > 1:
-            listed = ", ".join(f"rank {rank}: {version}" for rank, version in enumerate(found))
-            raise ConfigError(f"the ranks have different versions of {package} ({listed}); install the same everywhere")
+    told = ranks.gather("versions", json.dumps(dict(versions)))
+    first, *others = held = [Provenance(facts=json.loads(text)) for text in told]
+    changed = sorted(change.name for other in others for change in first.differences(other))
+    if changed:
+        package = changed[0]
+        listed = ", ".join(f"rank {rank}: {each.facts.get(package, 'none')}" for rank, each in enumerate(held))
+        raise ConfigError(f"the ranks have different versions of {package} ({listed}); install the same everywhere")
 
 
 def agree_on_contents(ranks: Ranks, contents: Mapping[str, Contents]) -> None:

@@ -74,7 +74,7 @@ def plan_sample(
     )
     run_id, now = uuid.uuid4().hex, datetime.now(UTC).isoformat(timespec="milliseconds")
     # The devices are for the ranks to say, in their reports.
-    here: dict[str, Any] = {"versions": provenance.versions(), "machine": provenance.machine(), "devices": ()}
+    here: dict[str, Any] = {"versions": provenance.versions(), "machine": provenance.node(), "devices": ()}
     again = dataclasses.replace(plan, run_id=run_id, created_at=now, world_size=world_size, jobs=jobs, **here)
     attempt = Attempt(
         number=ATTEMPT,

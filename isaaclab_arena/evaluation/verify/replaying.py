@@ -13,7 +13,7 @@ import torch
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.recorded_environment import recorded_environment_job
-from isaaclab_arena.evaluation.provenance.differences import SERVED_MODEL, named_differences, surroundings
+from isaaclab_arena.evaluation.provenance.provenance import provenance_on
 from isaaclab_arena.evaluation.startup.contents import ContentReader
 from isaaclab_arena.evaluation.verify.episode_comparison import Difference, compared_fields, first_difference
 from isaaclab_arena.evaluation.verify.reenactment import Reenactment, recorded_observations, reenact
@@ -22,6 +22,7 @@ from isaaclab_arena.recording.recorder import RecordedObservations
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, changes
 from isaaclab_arena.storage.hdf5.episodes import read_env_args, read_episode
 from isaaclab_arena.storage.layout import ACTIONS
+from isaaclab_arena.storage.provenance import SERVED_MODEL, Provenance
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode, checksum
 
 
@@ -36,7 +37,7 @@ class ReplayedEpisode:
         is_damaged: Whether the recording's arrays are not what was written; then it was not replayed.
         from_exact_state: Whether it started from the recorded state of the simulator; otherwise from its conditions.
         compared: What was compared: ``states``, ``rewards``, ``obs`` and so on.
-        surroundings: What was other when it was recorded: versions, processor, model.
+        other_provenance: What was other when it was recorded: versions, processor, model.
         contents: What its environment was made of that is another now: a robot's files, a class, a package.
     """
 
@@ -46,7 +47,7 @@ class ReplayedEpisode:
     is_damaged: bool = False
     from_exact_state: bool = False
     compared: tuple[str, ...] = ()
-    surroundings: tuple[str, ...] = ()
+    other_provenance: tuple[str, ...] = ()
     contents: tuple[str, ...] = ()
 
     @property
@@ -102,7 +103,7 @@ def _replay_together(files: Mapping[int, Path], settings: ReplaySettings) -> Ite
     environment = job.build_environment(device=settings.device, num_threads=settings.num_threads)
     damaged: list[ReplayedEpisode] = []
     try:
-        now = {**surroundings(settings.device), **environment.provenance()}
+        now = Provenance(facts={**provenance_on(settings.device).facts, **environment.provenance()})
         for reenactment in reenact(environment, _intact(files, damaged)):
             yield _judged(reenactment, now, contents)
     finally:
@@ -149,19 +150,18 @@ def _mistakes_of(file: Path) -> Iterator[None]:
         raise ConfigError(Problem(text, file=None if str(file) in text else str(file))) from error
 
 
-def _judged(reenactment: Reenactment, now: Mapping[str, str], contents: Mapping[str, str]) -> ReplayedEpisode:
+def _judged(reenactment: Reenactment, now: Provenance, contents: Mapping[str, str]) -> ReplayedEpisode:
     recorded = reenactment.recorded
     known = recorded.contents
     # A policy plays no part here, and conditions come with the recording.
     before = {} if known is None else {**known.environment, SAVED_CONDITIONS: UNKNOWN}
+    was = Provenance(facts={name: value for name, value in recorded.provenance.items() if name != SERVED_MODEL})
     return ReplayedEpisode(
         episode_index=recorded.episode_index,
         num_steps=len(recorded.arrays[ACTIONS]),
         difference=first_difference(recorded, reenactment.found),
         from_exact_state=reenactment.from_exact_state,
         compared=compared_fields(recorded),
-        surroundings=named_differences(
-            {name: value for name, value in recorded.provenance.items() if name != SERVED_MODEL}, now
-        ),
+        other_provenance=was.told_differences(now),
         contents=() if known is None else tuple(f"{what} {how}" for what, how in changes(before, contents)),
     )

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from isaaclab_arena.errors import ArenaError, StorageError, first_line
-from isaaclab_arena.evaluation.provenance.differences import named_differences
 from isaaclab_arena.evaluation.rollout.endings import BROKEN_OFF
 from isaaclab_arena.evaluation.verify.episode_comparison import Difference, first_difference, result_difference
 from isaaclab_arena.evaluation.verify.plan import plan_sample, read_contents
@@ -22,6 +21,7 @@ from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, differen
 from isaaclab_arena.storage.hdf5.episodes import read_attributes, read_episode
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import ACTIONS, job_directory
+from isaaclab_arena.storage.provenance import Provenance
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 from isaaclab_arena.storage.recordings import locate_episodes
 from isaaclab_arena.storage.run.attempts import (
@@ -58,7 +58,7 @@ class VerifiedEpisode:
         failure: Why it did not finish this time, None if it did.
         unreadable: Why its recording cannot be compared, None where that is not so.
         explanation: Why a difference is no surprise, None where there is none.
-        surroundings: What was other when the run ran: versions, processor, device, model.
+        other_provenance: What was other when the run ran: versions, processor, device, model.
         contents: What was run that is not what ran now: checkpoints, classes, robots.
     """
 
@@ -70,7 +70,7 @@ class VerifiedEpisode:
     failure: str | None = None
     unreadable: str | None = None
     explanation: str | None = None
-    surroundings: tuple[str, ...] = ()
+    other_provenance: tuple[str, ...] = ()
     contents: tuple[str, ...] = ()
 
     @property
@@ -200,13 +200,14 @@ class _JobFiles:
         file = next((file for file in files if read_attributes(file, index).get("checksum") == row.checksum), None)
         return None if file is None else read_episode(file, index)
 
-    def surroundings(self, index: int) -> dict[str, str]:
-        """Return what an episode's bits may depend on beside its job, as far as the plan and the reports say it."""
+    def provenance(self, index: int, recorded: RecordedEpisode | None) -> Provenance:
+        """Return what an episode's bits may depend on beside its job; its recording knows better than the reports."""
         row = self.rows[index]
         ran = self.attempts.get(row.attempt, self.plan)
         device = self.devices.get(row.rank)
-        known = {**ran.versions, "cpu": ran.machine.cpu, "platform": ran.machine.platform}
-        return known if device is None else {**known, "device": torch.device(device).type}
+        kind = {} if device is None else {"device": torch.device(device).type}
+        said = {} if recorded is None else recorded.provenance
+        return Provenance(facts={**ran.provenance.facts, **kind, **said})
 
 
 class _Run:
@@ -253,24 +254,21 @@ def _compared(before: _JobFiles, now: _JobFiles, index: int) -> VerifiedEpisode:
     if index not in now.rows:
         return dataclasses.replace(verdict, failure="; ".join(now.errors) or "it did not finish")
     again = now.rows[index]
-    surroundings = before.surroundings(index), now.surroundings(index)
     try:
         recorded, found = before.recording(index), now.recording(index)
     except StorageError as error:
         # That the files are not whole has been told; the other episodes are still worth comparing.
         return dataclasses.replace(verdict, unreadable=first_line(error))
-    difference = None
-    if recorded is not None and found is not None:
-        surroundings[0].update(recorded.provenance)
-        surroundings[1].update(found.provenance)
-        difference = first_difference(recorded, found)
+    if recorded is None or found is None:
+        recorded = found = None
+    difference = None if recorded is None or found is None else first_difference(recorded, found)
     difference = difference or _difference_of_rows(row, again)
     return dataclasses.replace(
         verdict,
-        compares_arrays=recorded is not None and found is not None,
+        compares_arrays=recorded is not None,
         difference=difference,
         explanation=None if difference is None else _explanation(before, now, difference, verdict.contents),
-        surroundings=named_differences(*surroundings),
+        other_provenance=before.provenance(index, recorded).told_differences(now.provenance(index, found)),
     )
 
 

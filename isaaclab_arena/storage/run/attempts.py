@@ -15,7 +15,8 @@ from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_text, read_versioned
 from isaaclab_arena.storage.layout import ATTEMPTS_FOLDER, attempt_file_name, attempt_number, job_directory
-from isaaclab_arena.storage.run.run_plan import Machine, PlanEntry
+from isaaclab_arena.storage.provenance import Node, Provenance
+from isaaclab_arena.storage.run.run_plan import PlanEntry
 from isaaclab_arena.storage.run.settled_batch import read_settled
 
 SCHEMA_VERSION = 1
@@ -73,11 +74,16 @@ class Attempt:
     devices: tuple[str, ...]
     versions: Mapping[str, str]
     git_revision: str | None
-    machine: Machine
+    machine: Node
     jobs: tuple[JobWork, ...] = field(default_factory=tuple)
     retry_errors: bool = False
     places: tuple[str, ...] = ()
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def provenance(self) -> Provenance:
+        """What its results depend on beside its jobs, as rank 0 saw it at the start."""
+        return Provenance.of(self.versions, self.machine)
 
 
 def attempt_path(output_directory: Path, number: int) -> Path:

@@ -12,6 +12,7 @@ from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_text, read_versioned
 from isaaclab_arena.storage.layout import ATTEMPTS_FOLDER, PLAN_COPY_FILE, RUN_PLAN_FILE
+from isaaclab_arena.storage.provenance import Node, Provenance
 
 SCHEMA_VERSION = 1
 
@@ -58,23 +59,6 @@ class PlanEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
-    """Where a run ran.
-
-    Attributes:
-        host: Host name of rank 0.
-        cpu: Model of the processor.
-        cores: Cores that rank 0 may use.
-        platform: Operating system, release and architecture.
-    """
-
-    host: str
-    cpu: str
-    cores: int
-    platform: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class RunPlan:
     """What a run set out to do.
 
@@ -103,12 +87,17 @@ class RunPlan:
     world_size: int
     versions: Mapping[str, str]
     git_revision: str | None
-    machine: Machine
+    machine: Node
     devices: tuple[str, ...]
     jobs: tuple[PlanEntry, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
     working_directory: str | None = None
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def provenance(self) -> Provenance:
+        """What its results depend on beside its jobs, as rank 0 saw it when the run began."""
+        return Provenance.of(self.versions, self.machine)
 
 
 def write_run_plan(output_directory: Path, plan: RunPlan) -> Path:

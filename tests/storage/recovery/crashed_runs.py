@@ -9,13 +9,14 @@ from isaaclab_arena.storage.hdf5 import episodes as hdf5
 from isaaclab_arena.storage.hdf5.consolidation import consolidate
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE, episode_file_name, job_directory
+from isaaclab_arena.storage.provenance import Node
 from isaaclab_arena.storage.recorded_episode import checksum
 from isaaclab_arena.storage.recorded_line import attributes_of
 from isaaclab_arena.storage.recovery.recovery import Recovery, recover_run
 from isaaclab_arena.storage.run.attempts import Attempt, JobWork, write_attempt
 from isaaclab_arena.storage.run.commits import CommitContext, CommitRow, CommitWriter, commit_row, read_commits
 from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, write_job_report
-from isaaclab_arena.storage.run.run_plan import Machine, PlanEntry, RunPlan
+from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan
 from tests.storage.plan_entries import plan_entry
 from tests.storage.recordings import recorded
 
@@ -36,7 +37,7 @@ def plan(*jobs: PlanEntry) -> RunPlan:
         world_size=1,
         versions={},
         git_revision=None,
-        machine=Machine(host="", cpu="", cores=1, platform=""),
+        machine=Node(host="", cpu="", cores=1, platform=""),
         devices=("cpu",),
         jobs=jobs or (planned(),),
     )
@@ -58,7 +59,7 @@ def begin_attempt(output: Path, number: int, recovery: Recovery, *, retry_errors
         devices=("cpu",),
         versions={},
         git_revision=None,
-        machine=Machine(host="", cpu="", cores=1, platform=""),
+        machine=Node(host="", cpu="", cores=1, platform=""),
         jobs=tuple(JobWork(job=job.name, finished=job.finished) for job in recovery.jobs if job.to_run),
         retry_errors=retry_errors,
     )

@@ -4,7 +4,8 @@ import pytest
 
 from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.errors import ConfigError, StorageError
-from isaaclab_arena.storage.run.run_plan import Machine, RunPlan, read_run_plan, write_run_plan
+from isaaclab_arena.storage.provenance import Node
+from isaaclab_arena.storage.run.run_plan import RunPlan, read_run_plan, write_run_plan
 from tests.storage.plan_entries import plan_entry
 
 PLAN = RunPlan(
@@ -16,7 +17,7 @@ PLAN = RunPlan(
     world_size=2,
     versions={"torch": "2.13.0"},
     git_revision=None,
-    machine=Machine(host="here", cpu="some", cores=2, platform="Linux"),
+    machine=Node(host="here", cpu="some", cores=2, platform="Linux"),
     devices=("cpu", "cpu"),
     jobs=(
         plan_entry("a", seed=2**62, num_envs=4),
