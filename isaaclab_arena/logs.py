@@ -93,7 +93,7 @@ def set_up_console_logging(rank: int, *, level: int = logging.INFO) -> None:
 def log_file(path: Path, rank: int) -> Iterator[None]:
     """Also write this process's log lines, all of them, to ``path``, for the length of a ``with`` block.
 
-    The file is created with its folder, and added to where it exists. It also gets the traceback of an error that ends
+    The file is created with its directory, or added to. It also gets the traceback of an error that ends
     the block.
 
     Raises:

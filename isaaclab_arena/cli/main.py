@@ -93,12 +93,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _import_from_here() -> None:
-    """Let a job file name a class in the folder where the command was typed, as ``python -m`` does.
+    """Let a job file name a class in the directory where the command was typed, as ``python -m`` does.
 
-    A script that pip has installed begins with its own folder in that place instead. Whoever asks Python not to look
+    A script that pip has installed begins with its own directory in that place instead. Whoever asks Python not to look
     there, with ``-P`` or PYTHONSAFEPATH, is heard.
     """
-    # A folder that was deleted meanwhile holds nothing to import.
+    # A directory that was deleted meanwhile holds nothing to import.
     with suppress(OSError):
         here = str(Path.cwd())
         if not sys.flags.safe_path and not {"", here} & set(sys.path):

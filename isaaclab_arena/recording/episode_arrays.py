@@ -65,14 +65,14 @@ class EpisodeArrays:
         self._columns: list[list[_Column]] = []
 
     def start(self, env_ids: Sequence[int]) -> None:
-        """Begin an episode in the named rows, which were just reset."""
+        """Begin an episode in the named env slots, which were just reset."""
         self._copy_held()
         states = self._initial_states()
-        for row in env_ids:
-            initial = {name: values[row : row + 1].copy() for name, values in states.items()}
-            for name, array in self._environment.episode_state(row).items():
+        for env_id in env_ids:
+            initial = {name: values[env_id : env_id + 1].copy() for name, values in states.items()}
+            for name, array in self._environment.episode_state(env_id).items():
                 initial[f"{layout.INITIAL_STATE}/{layout.SIMULATOR}/{name}"] = np.asarray(array)
-            self._initial[row] = initial
+            self._initial[env_id] = initial
         self._ring.start(env_ids)
         self._states.start(env_ids)
 
@@ -87,7 +87,7 @@ class EpisodeArrays:
             self._copy_held()
 
     def take(self, env_id: int) -> dict[str, np.ndarray]:
-        """End a row's episode and return its arrays by path, ``dones`` too. Shape of each: (num_steps, ...).
+        """End an env slot's episode and return its arrays by path, ``dones`` too. Shape of each: (num_steps, ...).
 
         The state that it starts from is below ``initial_state``, in the shape (1, ...).
         """
@@ -112,7 +112,7 @@ class EpisodeArrays:
         self._held.clear()
 
     def _initial_states(self) -> dict[str, np.ndarray]:
-        """Return the state of all rows, or what it can be made of later."""
+        """Return the state of all env slots, or what it can be made of later."""
         if self._state_parts:
             return {_PARTS: torch.cat(tuple(self._state_parts), dim=1).cpu().numpy()}
         state = flatten(self._environment.state(), layout.INITIAL_STATE)

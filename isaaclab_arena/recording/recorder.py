@@ -78,10 +78,10 @@ class EpisodeRecorder(Observer):
 
     An episode's file is put in place by renaming it, then its line is appended to the commit file; so whatever
     happens, an episode that has a line has a whole file. `consolidate` turns the files into one dataset. The job may
-    have several environments, one for each group of its rows.
+    have several environments, one for each group of its env slots.
 
     Args:
-        job_directory: Folder of the job.
+        job_directory: Directory of the job.
         job: Whose episodes these are.
         options: What is recorded.
         may_commit: Asked for each finished episode, by its index; one that became another rank's is dropped.
@@ -101,7 +101,7 @@ class EpisodeRecorder(Observer):
     ) -> None:
         check_compression(options.compression)
         self._directory = job_directory
-        self._episodes_folder = job_directory / layout.EPISODES_FOLDER
+        self._episodes_directory = job_directory / layout.EPISODES_FOLDER
         self._job = job
         self._options = options
         self._may_commit = may_commit
@@ -146,7 +146,7 @@ class EpisodeRecorder(Observer):
         arrays = underway.take(record.env_id)
         crc = checksum(arrays)
         name = layout.episode_file_name(record.episode.episode_index)
-        path = self._episodes_folder / name
+        path = self._episodes_directory / name
         row = self._row(record, f"{layout.EPISODES_FOLDER}/{name}", crc)
         for line in self._put_in_place(path, self._recorded(environment, arrays, row), row):
             self._commits.write_line(line)
@@ -168,7 +168,7 @@ class EpisodeRecorder(Observer):
         self._parts = []
         for _, reason in done.damaged:
             _LOG.warning("left out of %s: %s", self._dataset_name, reason)
-        remove_if_empty(self._episodes_folder)
+        remove_if_empty(self._episodes_directory)
         return done
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Where the control steps of the episodes under way are kept: a few writes per step, into memory that is used again."""
+"""Keeps the control steps of the episodes under way in a ring of memory, with a few writes per step."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,13 +7,13 @@ import torch
 
 
 class StepRing:
-    """The latest control steps of all rows of a batch, as far back as the episodes under way have begun.
+    """The latest control steps of all env slots of a batch, as far back as the episodes under way have begun.
 
     What is kept of a step is a few packs: tensors of one type that are put side by side, because to copy each on its
-    own would cost more than the physics. A row's episode is every step from its start until it is taken.
+    own would cost more than the physics. The episode of an env slot is every step from its start until it is taken.
 
     Args:
-        num_envs: Number of rows.
+        num_envs: Number of env slots.
         capacity: Control steps of an episode that are expected at most; longer ones are kept too.
 
     Attributes:
@@ -30,7 +30,7 @@ class StepRing:
         self._room_until = 0
 
     def start(self, env_ids: Iterable[int]) -> None:
-        """Begin an episode in the named rows with the next step."""
+        """Begin an episode in the named env slots with the next step."""
         self._first.update(dict.fromkeys(env_ids, self._next))
 
     def append(self, packs: Sequence[Sequence[torch.Tensor]]) -> None:
@@ -50,7 +50,7 @@ class StepRing:
         self._next += 1
 
     def take(self, env_id: int) -> list[np.ndarray]:
-        """End a row's episode and return its steps, copied.
+        """End an env slot's episode and return its steps, copied.
 
         Returns:
             One array per pack, its tensors flattened and side by side. Shape of each: (length, width).

@@ -24,7 +24,7 @@ class VideoRecorder(Observer):
     Filming changes nothing for the policy, the recording and the results: it only reads the simulation.
 
     Args:
-        job_directory: Folder of the job.
+        job_directory: Directory of the job.
         job: Name of the job.
         options: What is filmed.
         names_rebuilds: Whether file names say which rebuild an episode belongs to.
@@ -67,7 +67,7 @@ class VideoRecorder(Observer):
     def on_step(self, environment: Environment, transition: Transition) -> None:
         """Add what the step led to."""
         del transition
-        # Whatever is being filmed runs, so nobody has to wait for a GPU to say which rows do.
+        # Whatever is being filmed runs, so nobody has to wait for a GPU to say which env slots do.
         self._film(environment, list(self._takes.get(environment, {})))
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:

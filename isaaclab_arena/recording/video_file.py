@@ -18,7 +18,7 @@ class VideoFile:
     """An MP4 file, H.264 in YUV 4:2:0, which every player and browser shows.
 
     Args:
-        path: Where it will lie; its folder is made.
+        path: Where it will lie; its directory is made.
         frames_per_second: How fast it plays.
         title: What players call it.
 

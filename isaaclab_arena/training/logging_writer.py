@@ -48,7 +48,7 @@ def scalar_writer(config: TrainingConfig, run_directory: Path, *, after_step: in
 
     Args:
         config: What is asked for.
-        run_directory: Folder of the training run.
+        run_directory: Directory of the training run.
         after_step: Iterations done before.
 
     Raises:
@@ -78,7 +78,7 @@ def _package_is_missing(writer: Any) -> bool:
 
 
 def _options(config: TrainingConfig) -> dict[str, Any]:
-    """Return what a writer is made with beside its folder; W&B and Neptune want a project, which is the experiment."""
+    """Return a writer's options beside its directory; W&B and Neptune want a project, which is the experiment."""
     logger = config.agent.logger
     options = {} if isinstance(logger, str) else {key: value for key, value in logger.items() if key != "class_name"}
     if getattr(_class_of(_name_of(logger)), "__name__", "") in _PACKAGES:

@@ -25,7 +25,7 @@ class Progress:
     """Writes measures of a training run, on the rank that writes.
 
     Args:
-        output_directory: Folder of the training run.
+        output_directory: Directory of the training run.
         is_writer: Whether this rank writes; the others' calls do nothing.
         after_step: Steps made before; what an interrupted run wrote of later ones is taken out.
         writer: Where else measures go.
@@ -94,15 +94,15 @@ def _take_out_later(path: Path, after_step: int) -> None:
         write_text(path, "".join([",".join(_COLUMNS) + "\n", *kept]), overwrite=True)
 
 
-def tensorboard(folder: Path, *, after_step: int = 0) -> ScalarWriter | None:
+def tensorboard(directory: Path, *, after_step: int = 0) -> ScalarWriter | None:
     """Return a writer of TensorBoard's files, None where that is not installed.
 
     Args:
-        folder: Where the files go.
+        directory: Where the files go.
         after_step: Steps made before; later ones in files that are there are not shown.
     """
     try:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  optional package, slow to load
     except ImportError:
         return None
-    return SummaryWriter(str(folder), purge_step=after_step + 1)
+    return SummaryWriter(str(directory), purge_step=after_step + 1)

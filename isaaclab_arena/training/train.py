@@ -66,7 +66,7 @@ def _run(arguments: tuple[str, ...], launch: Launch) -> int:
 def _launched(
     options: TrainOptions, task: str | None, words: Sequence[str], arguments: tuple[str, ...], launch: Launch
 ) -> tuple[TrainOptions, int | None]:
-    """Start the ranks that are asked for in a folder made for them; return the options with it, and the exit code."""
+    """Start the ranks that are asked for, in a new directory; return the options with it, and the exit code."""
     config = training_config(options, task, words, world_size=1)
     if options.resume is not None:
         run_directory = run_to_resume(options, config.task, words)
@@ -83,7 +83,7 @@ def _launched(
     try:
         return options, launch(options, module=PROGRAM, arguments=arguments, log_directory=log_directory)
     except ConfigError:
-        # Nothing was started; what is not empty is no folder that was made here.
+        # Nothing was started; what is not empty is no directory that was made here.
         with suppress(OSError):
             run_directory.rmdir()
         raise

@@ -39,7 +39,7 @@ class TrainingRun:
 
     Args:
         config: What is asked for.
-        run_directory: The run's folder, which exists and is the same for all ranks.
+        run_directory: The run's directory, which exists and is the same for all ranks.
         ranks: All ranks; their process group exists where there are several.
         learner: This rank's learning.
         evaluation: What evaluates checkpoints, None for nothing.
@@ -85,9 +85,9 @@ class TrainingRun:
         if self._evaluation is not None:
             self._evaluation.check(self._save_untrained)
 
-    def _save_untrained(self, folder: Path) -> Path:
-        self._write_settings(folder)
-        return write_checkpoint(folder, self._learned(), [], iterations=0, kept=1)
+    def _save_untrained(self, directory: Path) -> Path:
+        self._write_settings(directory)
+        return write_checkpoint(directory, self._learned(), [], iterations=0, kept=1)
 
     def execute(self) -> int:
         """Train to the end, and return the exit code: 0, or 130 or 143 if that was interrupted.
@@ -137,14 +137,14 @@ class TrainingRun:
             if iterations >= self._config.agent.max_iterations:
                 _LOG.warning("all %d iterations are done; --max_iterations says how many in all", iterations)
             if not exactly:
-                _LOG.warning("rows, ranks or random numbers are not those of the checkpoint: new episodes begin")
+                _LOG.warning("env slots, ranks or random numbers are not those of the checkpoint: new episodes begin")
         if context.is_rank_zero:
             self._write_settings(self._directory)
             _LOG.info("writing to %s", self._directory)
 
-    def _write_settings(self, folder: Path) -> None:
+    def _write_settings(self, directory: Path) -> None:
         write_settings(
-            folder,
+            directory,
             self._config,
             observation_terms=self._learner.environment.observation_terms,
             devices=self._devices,
@@ -198,7 +198,7 @@ class TrainingRun:
 
     def _was_evaluated(self, iterations: int) -> bool:
         """Whether there is an evaluation of a checkpoint, whose numbers would else be those of a file that is gone."""
-        return self._evaluation is not None and self._evaluation.folder(iterations).is_dir()
+        return self._evaluation is not None and self._evaluation.directory(iterations).is_dir()
 
     def note_evaluation(self, evaluated: Evaluated, progress: Progress, *, evaluation_s: float) -> None:
         """Write the measures of an evaluation, and keep the checkpoint if it is the best so far; on rank 0 only."""

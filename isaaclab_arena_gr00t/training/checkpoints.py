@@ -1,4 +1,4 @@
-"""The folder of a training run: checkpoints to evaluate and to go on from, each complete or not there."""
+"""The directory of a training run: checkpoints to evaluate and to go on from, each complete or not there."""
 
 import json
 import re
@@ -22,7 +22,7 @@ _CHECKPOINT = re.compile(r"checkpoint-(\d{1,12})")
 
 
 def checkpoint_directory(output_directory: Path, num_steps: int) -> Path:
-    """Return the folder of the checkpoint after a number of steps."""
+    """Return the directory of the checkpoint after a number of steps."""
     return output_directory / f"checkpoint-{num_steps}"
 
 
@@ -35,10 +35,10 @@ def write_checkpoint(
     num_steps: int,
     kept: int,
 ) -> Path:
-    """Write a checkpoint, complete or not at all, remove older ones, and return its folder.
+    """Write a checkpoint, complete or not at all, remove older ones, and return its directory.
 
     Args:
-        output_directory: Folder of the training run.
+        output_directory: Directory of the training run.
         model: The weights to evaluate.
         processor: What belongs to them.
         state: What training goes on from.
@@ -98,7 +98,7 @@ def read_settings(output_directory: Path) -> dict[str, Any]:
     """Return what a training run was asked for.
 
     Raises:
-        ConfigError: If the folder holds no training run.
+        ConfigError: If the directory holds no training run.
     """
     path = output_directory / TRAINING_FILE
     if not path.is_file():

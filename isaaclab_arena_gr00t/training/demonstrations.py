@@ -169,7 +169,6 @@ class DemonstrationSteps:
             numbers: Each from 0 to the length less one. Shape: (batch,).
         """
         places = [self._locate(int(number)) for number in numbers]
-        rows = range(len(places))
         shown = shown_now(
             {
                 CAMERA_GROUP: {
@@ -180,7 +179,7 @@ class DemonstrationSteps:
                 },
             },
             self._wiring,
-            list(rows),
+            list(range(len(places))),
         )
         instructions = [demonstration.instruction for demonstration, _ in places]
         observation = model_observation(shown, self._wiring, instructions)

@@ -139,7 +139,7 @@ def based_on(
     A robot that it knows keeps the statistics that its states and actions were learned with.
 
     Args:
-        base_model_path: Folder of the checkpoint.
+        base_model_path: Directory of the checkpoint.
         data: Every control step to learn from, for the statistics of a robot that is added.
         interface: What the model takes and gives.
         config: The policy's YAML file.

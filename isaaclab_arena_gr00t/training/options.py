@@ -30,9 +30,9 @@ class FinetuneOptions(TrainingSettings):
     """Train a GR00T model on recorded demonstrations."""
 
     dataset: tuple[str, ...]
-    """Recordings, folders of jobs, or folders of runs; recorded with all observations."""
+    """Recordings, directories of jobs, or directories of runs; recorded with all observations."""
     output_dir: Path
-    """Folder of the training run; missing or empty, or with --resume that of the run."""
+    """Directory of the training run; missing or empty, or with --resume that of the run."""
     base_model_path: Path | None = None
     """Checkpoint to begin with, instead of random weights; a robot that it does not know is added to it."""
     policy_config_yaml_path: Path = PANDA_CONFIG

@@ -60,7 +60,7 @@ class TrainingRun:
         self._context = context
         self._asked = options.what_must_stay(context.world_size)
         if context.is_rank_zero:
-            _check_folder(options, self._asked)
+            _check_directory(options, self._asked)
         ranks.agree("training", repr(self._asked))
         made, data, self._validation = _model_and_demonstrations(options)
         self._evaluation = _evaluation(options, ranks, made)
@@ -126,16 +126,16 @@ class TrainingRun:
 
     def _begin(self) -> None:
         """Write down what is asked for, or take up the newest checkpoint."""
-        folder, kept = self._options.output_dir, self._options.kept_checkpoints
+        directory, kept = self._options.output_dir, self._options.kept_checkpoints
         if self._context.is_rank_zero:
             _LOG.info("the newest %d checkpoints stay (--kept_checkpoints), older ones go, evaluated ones too", kept)
         if self._options.resume:
-            newest = checkpoints(folder)
+            newest = checkpoints(directory)
             if newest:
                 self._trainer.load_state(read_state(newest[-1]))
                 _LOG.info("going on from %s", newest[-1])
         elif self._context.is_rank_zero:
-            write_settings(folder, self._asked)
+            write_settings(directory, self._asked)
 
     def _validate(self, progress: Progress) -> None:
         if self._context.is_rank_zero and len(self._validation):
@@ -219,9 +219,9 @@ def _evaluation(options: FinetuneOptions, ranks: Ranks, made: NewModel) -> Close
         device=options.device,
     )
 
-    def save_untrained(folder: Path) -> Path:
-        save_checkpoint(folder, made.model, made.processor)
-        return folder
+    def save_untrained(directory: Path) -> Path:
+        save_checkpoint(directory, made.model, made.processor)
+        return directory
 
     evaluation.check(save_untrained)
     return evaluation
@@ -231,7 +231,7 @@ def recordings_of(datasets: Sequence[str]) -> list[Path]:
     """Return the recordings that are meant, in order, none twice.
 
     Args:
-        datasets: Recordings, patterns, folders of jobs, or folders of runs.
+        datasets: Recordings, patterns, directories of jobs, or directories of runs.
 
     Raises:
         ConfigError: If one of them is none.
@@ -239,18 +239,18 @@ def recordings_of(datasets: Sequence[str]) -> list[Path]:
     return list(dict.fromkeys(path for dataset in datasets for files in jobs_of(Path(dataset)) for path in files))
 
 
-def _check_folder(options: FinetuneOptions, asked: dict[str, Any]) -> None:
-    """Refuse the folder of another run, and one that holds something else."""
-    folder = options.output_dir
+def _check_directory(options: FinetuneOptions, asked: dict[str, Any]) -> None:
+    """Refuse the directory of another run, and one that holds something else."""
+    directory = options.output_dir
     if options.resume:
-        before = read_settings(folder)
+        before = read_settings(directory)
         changed = [
-            Problem(f"was {before.get(key)} when the run began, now {value}", file=str(folder), key=key)
+            Problem(f"was {before.get(key)} when the run began, now {value}", file=str(directory), key=key)
             for key, value in asked.items()
             if before.get(key) != value
         ]
         if changed:
             raise ConfigError(changed)
-    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        message = f"'{folder}' is not empty; go on with --resume, or name a new folder"
+    elif directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        message = f"'{directory}' is not empty; go on with --resume, or name a new directory"
         raise ConfigError(Problem(message, key="--output_dir"))

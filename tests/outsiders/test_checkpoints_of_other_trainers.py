@@ -257,7 +257,7 @@ def test_an_optimiser_that_is_none_begins_anew(tmp_path, optimizer):
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ({"model_state_dict": {"actor.0.weight": torch.full((2, 5), torch.nan)}}, "holds numbers that are none"),
+        ({"model_state_dict": {"actor.0.weight": torch.full((2, 5), torch.nan)}}, "holds NaN or infinity"),
         ({"model_state_dict": {7: torch.zeros(1)}}, "holds no student_state_dict"),
         ({"weights": torch.zeros(1)}, "holds no student_state_dict or actor_state_dict or model_state_dict of rsl_rl"),
         ({"model_state_dict": {"actor.0.weight": torch.zeros(1).expand(9, 5)}}, "they overlap"),

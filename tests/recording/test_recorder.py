@@ -31,7 +31,7 @@ class AnotherPushPolicy(PushPolicy):
 
 
 def record(
-    folder,
+    directory,
     *,
     num_envs=4,
     first=0,
@@ -43,7 +43,7 @@ def record(
     made=ScriptedEnvironment,
     **environment,
 ):
-    recorder = EpisodeRecorder(folder, job, options or RecordingOptions())
+    recorder = EpisodeRecorder(directory, job, options or RecordingOptions())
     log = ActionLog()
     rows = made(num_envs, **environment)
     rollout(rows, policy or PushPolicy(), episodes(number)[first:], [recorder, log])
@@ -182,13 +182,13 @@ def test_rows_say_in_which_attempt_an_episode_ran(tmp_path):
     assert [row.attempt for row in read_commits(tmp_path, "push").rows] == [3, 3]
 
 
-def left_by_a_dead_process(folder, **options):
+def left_by_a_dead_process(directory, **options):
     """Record two episodes and lose the lines that commit them; return the files and the lines."""
-    record(folder, number=2, consolidate=False, job=dataclasses.replace(JOB, rank=1), **options)
-    commits = folder / "episode_results_rank1.jsonl"
+    record(directory, number=2, consolidate=False, job=dataclasses.replace(JOB, rank=1), **options)
+    commits = directory / "episode_results_rank1.jsonl"
     lines = sorted(commits.read_text(encoding="utf-8").splitlines())
     commits.unlink()
-    return [folder / f"episodes/e{index:06d}.h5" for index in range(2)], lines
+    return [directory / f"episodes/e{index:06d}.h5" for index in range(2)], lines
 
 
 def test_the_same_episode_that_a_dead_process_left_is_committed_and_not_written_again(tmp_path, caplog):
@@ -266,7 +266,7 @@ def test_an_environment_without_a_time_limit_costs_no_memory_in_advance(tmp_path
     assert recorder.consolidate().episode_indices == (0, 1, 2)
 
 
-def test_rows_count_their_own_episodes(tmp_path):
+def test_env_slots_count_their_own_episodes(tmp_path):
     record(tmp_path, num_envs=1, number=3)
     assert [row.episode_in_env for row in read_commits(tmp_path, "push").rows] == [0, 1, 2]
 

@@ -45,9 +45,11 @@ class Records(Observer):
         self.of[record.episode.episode_index] = record
 
 
-def film(folder: Path, *, num_episodes: int = 6, num_envs: int = 2, names_rebuilds: bool = False, **options) -> Records:
+def film(
+    directory: Path, *, num_episodes: int = 6, num_envs: int = 2, names_rebuilds: bool = False, **options
+) -> Records:
     records = Records()
-    recorder = VideoRecorder(folder, "push", VideoOptions(**options), names_rebuilds=names_rebuilds)
+    recorder = VideoRecorder(directory, "push", VideoOptions(**options), names_rebuilds=names_rebuilds)
     rollout(FilmedEnvironment(num_envs), PushPolicy(None), episodes(num_episodes), [recorder, records])
     recorder.close()
     return records
@@ -58,8 +60,8 @@ def frames_of(path: Path) -> list[np.ndarray]:
         return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
 
 
-def video_of(folder: Path, index: int, *, pattern: str = "viewport-env*-episode-{}.mp4") -> Path:
-    [path] = (folder / "videos").glob(pattern.format(index))
+def video_of(directory: Path, index: int, *, pattern: str = "viewport-env*-episode-{}.mp4") -> Path:
+    [path] = (directory / "videos").glob(pattern.format(index))
     return path
 
 

@@ -1,4 +1,4 @@
-"""Small training runs for tests: cartpole, few rows, tiny networks."""
+"""Small training runs for tests: cartpole, few env slots, tiny networks."""
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.training.learner.learner import Learner

@@ -1,4 +1,4 @@
-"""The same samples for algorithms of any number of rows and ranks."""
+"""The same samples for algorithms of any number of env slots and ranks."""
 
 from typing import Any
 

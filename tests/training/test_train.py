@@ -30,7 +30,7 @@ NOT_EVALUATED = ("evaluation.interval=0",)
 
 
 def train(tmp_path: Path, *words: object, ranks: int = 1, extra: dict[str, str] | None = None, fresh: bool = False):
-    """Train cartpole in a folder."""
+    """Train cartpole in a directory."""
     return run(
         command(
             "cartpole", "--log_root", tmp_path / "logs", "--num_envs", 8, *SMALL, *words, ranks=ranks, module=TRAIN
@@ -41,18 +41,18 @@ def train(tmp_path: Path, *words: object, ranks: int = 1, extra: dict[str, str] 
     )
 
 
-def run_folder(tmp_path: Path) -> Path:
-    (folder,) = [path for path in (tmp_path / "logs" / "cartpole").iterdir() if path.is_dir()]
-    return folder
+def run_directory_of(tmp_path: Path) -> Path:
+    (directory,) = [path for path in (tmp_path / "logs" / "cartpole").iterdir() if path.is_dir()]
+    return directory
 
 
-def learned(folder: Path, iterations: int) -> dict[str, int]:
-    content = read_learned(folder / f"model_{iterations}.pt")
+def learned(directory: Path, iterations: int) -> dict[str, int]:
+    content = read_learned(directory / f"model_{iterations}.pt")
     return named_digests({name: value for name, value in content.items() if name != "infos"})
 
 
-def measures(folder: Path) -> dict[tuple[int, str], float]:
-    with (folder / "progress.csv").open() as file:
+def measures(directory: Path) -> dict[tuple[int, str], float]:
+    with (directory / "progress.csv").open() as file:
         return {(int(row["step"]), row["measure"]): float(row["value"]) for row in csv.DictReader(file)}
 
 
@@ -62,7 +62,7 @@ def undisturbed(tmp_path_factory) -> Path:
     tmp_path = tmp_path_factory.mktemp("undisturbed")
     finished = train(tmp_path, "--max_iterations", 6, "agent.save_interval=2", *EVALUATED)
     assert finished.returncode == 0, finished.stderr
-    return run_folder(tmp_path)
+    return run_directory_of(tmp_path)
 
 
 def test_a_run_leaves_checkpoints_settings_and_measures(undisturbed):
@@ -81,18 +81,18 @@ def test_a_run_leaves_checkpoints_settings_and_measures(undisturbed):
 
 def test_an_evaluation_that_nobody_took_note_of_is_made_up_for(tmp_path):
     assert train(tmp_path, "--max_iterations", 2, *EVALUATED).returncode == 0
-    folder = run_folder(tmp_path)
-    before = {key: value for key, value in measures(folder).items() if key[1].startswith("Eval/")}
+    directory = run_directory_of(tmp_path)
+    before = {key: value for key, value in measures(directory).items() if key[1].startswith("Eval/")}
     assert before
-    lines = (folder / "progress.csv").read_text().splitlines(keepends=True)
-    (folder / "progress.csv").write_text(
+    lines = (directory / "progress.csv").read_text().splitlines(keepends=True)
+    (directory / "progress.csv").write_text(
         "".join(line for line in lines if "Eval/" not in line and "evaluation" not in line)
     )
-    (folder / "model_best.pt").unlink()
-    (folder / "model_best.json").unlink()
-    assert main(["--resume", str(folder)]) == 0
-    assert {key: value for key, value in measures(folder).items() if key[1].startswith("Eval/")} == before
-    assert (folder / "model_best.pt").is_file()
+    (directory / "model_best.pt").unlink()
+    (directory / "model_best.json").unlink()
+    assert main(["--resume", str(directory)]) == 0
+    assert {key: value for key, value in measures(directory).items() if key[1].startswith("Eval/")} == before
+    assert (directory / "model_best.pt").is_file()
 
 
 def test_a_run_that_is_under_way_is_left_alone(undisturbed, capsys):
@@ -107,16 +107,16 @@ def test_a_run_that_is_under_way_is_left_alone(undisturbed, capsys):
 
 def test_a_run_that_was_stopped_ends_with_the_bits_of_one_that_was_not(undisturbed, tmp_path):
     assert train(tmp_path, "--max_iterations", 4, "agent.save_interval=2", *EVALUATED).returncode == 0
-    folder = run_folder(tmp_path)
+    directory = run_directory_of(tmp_path)
     resumed = run(
-        command("cartpole", "--resume", folder, "--max_iterations", 6, module=TRAIN), timeout_s=patience_s(120)
+        command("cartpole", "--resume", directory, "--max_iterations", 6, module=TRAIN), timeout_s=patience_s(120)
     )
     assert resumed.returncode == 0, resumed.stderr
     assert "going on from" in resumed.stderr
-    assert learned(folder, 6) == learned(undisturbed, 6)
-    lines = yaml.safe_load((folder / "params" / "train.yaml").read_text())["command_lines"]
+    assert learned(directory, 6) == learned(undisturbed, 6)
+    lines = yaml.safe_load((directory / "params" / "train.yaml").read_text())["command_lines"]
     assert ["--resume" in line for line in lines] == [False, True]
-    told, before = measures(folder), measures(undisturbed)
+    told, before = measures(directory), measures(undisturbed)
     assert {key: value for key, value in told.items() if "Perf" not in key[1]} == {
         key: value for key, value in before.items() if "Perf" not in key[1]
     }
@@ -137,7 +137,7 @@ def test_a_launcher_changes_nothing_for_a_single_process(undisturbed, tmp_path):
     launched = [*TORCHRUN, "--standalone", "--nproc_per_node=1", *TRAIN, *map(str, arguments)]
     finished = run(launched, timeout_s=patience_s(120))
     assert finished.returncode == 0, finished.stderr
-    assert learned(run_folder(tmp_path), 2) == learned(undisturbed, 2)
+    assert learned(run_directory_of(tmp_path), 2) == learned(undisturbed, 2)
 
 
 def test_evaluation_gives_the_same_results_for_any_number_of_ranks(undisturbed, tmp_path):
@@ -154,12 +154,12 @@ def test_evaluation_gives_the_same_results_for_any_number_of_ranks(undisturbed, 
     jobs.write_text(json.dumps({"jobs": [job]}))
     tables = []
     for ranks in (1, 2):
-        folder = tmp_path / f"ranks{ranks}"
+        directory = tmp_path / f"ranks{ranks}"
         arguments = [
             "--eval_jobs_config",
             jobs,
             "--output_dir",
-            folder,
+            directory,
             "--split_jobs",
             "--deterministic",
             "--policy_batch",
@@ -167,14 +167,14 @@ def test_evaluation_gives_the_same_results_for_any_number_of_ranks(undisturbed, 
         ]
         finished = run(command(*arguments, ranks=ranks), timeout_s=patience_s(120))
         assert finished.returncode == 0, finished.stderr
-        tables.append(episodes(folder))
+        tables.append(episodes(directory))
     assert tables[0] == tables[1]
     assert tables[0] == episodes(undisturbed / "evaluations" / "step-6")
 
 
-def episodes(folder: Path) -> list[tuple[str, ...]]:
+def episodes(directory: Path) -> list[tuple[str, ...]]:
     """Return what decides of each episode of an evaluation."""
-    with (folder / "episodes.csv").open() as file:
+    with (directory / "episodes.csv").open() as file:
         return [(row["episode_index"], row["outcome"], row["length"], row["return"]) for row in csv.DictReader(file)]
 
 
@@ -206,7 +206,7 @@ init = log = finish = _said
 """
 
 
-def test_rank_zero_alone_writes_and_logs_and_all_ranks_use_one_folder(tmp_path):
+def test_rank_zero_alone_writes_and_logs_and_all_ranks_use_one_directory(tmp_path):
     (tmp_path / "spy").mkdir()
     (tmp_path / "spy" / "sitecustomize.py").write_text(textwrap.dedent(SPY))
     (tmp_path / "spy" / "wandb.py").write_text(WANDB)
@@ -221,12 +221,12 @@ def test_rank_zero_alone_writes_and_logs_and_all_ranks_use_one_folder(tmp_path):
     )
     finished = train(tmp_path, "--max_iterations", 2, *words, ranks=3, extra=spied, fresh=True)
     assert finished.returncode == 0, finished.stderr
-    folder = run_folder(tmp_path)
+    directory = run_directory_of(tmp_path)
     written = [
         {
             Path(line).name
             for line in (tmp_path / f"written_by_rank{rank}").read_text().splitlines()
-            if line.startswith(str(folder)) and not line.endswith("/")
+            if line.startswith(str(directory)) and not line.endswith("/")
         }
         for rank in range(3)
     ]
@@ -241,10 +241,10 @@ def test_rank_zero_alone_writes_and_logs_and_all_ranks_use_one_folder(tmp_path):
     } <= written[0]
     assert written[1:] == [{"rank1.log"}, {"rank2.log"}]
     assert set((tmp_path / "written_by_rank_wandb").read_text().split()) == {"0"}
-    settings = yaml.safe_load((folder / "params" / "train.yaml").read_text())
+    settings = yaml.safe_load((directory / "params" / "train.yaml").read_text())
     assert settings["devices"] == settings["simulation_devices"] == ["cpu", "cpu", "cpu"]
-    assert measures(folder)[2, "Perf/total_steps"] == 2 * 3 * 8 * 16
-    assert read_learned(folder / "model_2.pt")["infos"]["isaaclab_arena"]["world_size"] == 3
+    assert measures(directory)[2, "Perf/total_steps"] == 2 * 3 * 8 * 16
+    assert read_learned(directory / "model_2.pt")["infos"]["isaaclab_arena"]["world_size"] == 3
 
 
 def test_ranks_begin_with_the_same_checkpoint_evaluate_together_and_film_each_episode_once(undisturbed, tmp_path):
@@ -252,13 +252,15 @@ def test_ranks_begin_with_the_same_checkpoint_evaluate_together_and_film_each_ep
     finished = train(tmp_path, "--max_iterations", 2, *EVALUATED, *filmed, ranks=2)
     assert finished.returncode == 0, finished.stderr
     assert "training begins with the actor and the critic and the optimiser of" in finished.stderr
-    folder = run_folder(tmp_path)
-    films = [path.stem.rpartition("-")[2] for path in folder.glob("evaluations/step-2/**/*.mp4")]
+    directory = run_directory_of(tmp_path)
+    films = [path.stem.rpartition("-")[2] for path in directory.glob("evaluations/step-2/**/*.mp4")]
     assert sorted(films) == ["0", "1"], "each film is made by the one rank that runs the episode"
-    results = json.loads((folder / "evaluations" / "step-2" / "results.json").read_text())
+    results = json.loads((directory / "evaluations" / "step-2" / "results.json").read_text())
     assert results["complete"]
     assert results["jobs"][0]["episodes"] == 5
-    ranks = {path.name for path in (folder / "evaluations" / "step-2" / "cartpole").glob("episode_results_rank*.jsonl")}
+    ranks = {
+        path.name for path in (directory / "evaluations" / "step-2" / "cartpole").glob("episode_results_rank*.jsonl")
+    }
     assert len(ranks) == 2, "every rank ran a share"
 
 
@@ -270,9 +272,9 @@ def test_a_signal_saves_first(tmp_path):
         time.sleep(0.1)
     os.kill(process.pid, signal.SIGTERM)
     assert process.wait(timeout=patience_s(30)) == 143, (tmp_path / "log").read_text()
-    folder = run_folder(tmp_path)
-    last = max(step for step, _ in measures(folder))
-    assert last in numbered_checkpoints(folder), "the last iteration that was told is saved"
+    directory = run_directory_of(tmp_path)
+    last = max(step for step, _ in measures(directory))
+    assert last in numbered_checkpoints(directory), "the last iteration that was told is saved"
 
 
 def test_one_option_starts_ranks_that_give_what_torchrun_gives_and_a_failing_one_is_told(tmp_path):
@@ -281,10 +283,10 @@ def test_one_option_starts_ranks_that_give_what_torchrun_gives_and_a_failing_one
     assert train(by_torchrun, *words, ranks=2).returncode == 0
     finished = train(by_option, "--agent.max-iterations", 2, *NOT_EVALUATED, "--nproc_per_node", 2)
     assert finished.returncode == 0, finished.stderr
-    folder = run_folder(by_option)
-    assert learned(folder, 2) == learned(run_folder(by_torchrun), 2)
+    directory = run_directory_of(by_option)
+    assert learned(directory, 2) == learned(run_directory_of(by_torchrun), 2)
     assert "iteration 2/2" in finished.stderr
-    assert {path.name for path in folder.glob("launcher/*/rank*.log")} == {"rank0.log", "rank1.log"}
+    assert {path.name for path in directory.glob("launcher/*/rank*.log")} == {"rank0.log", "rank1.log"}
     finished = train(
         failing, *words, "--nproc_per_node", 2, "agent.algorithm.class_name=tests.training.failing:Failing"
     )
@@ -347,7 +349,7 @@ def test_ranks_are_told_the_very_checkpoint_to_begin_with(resumed, tmp_path):
     assert options.run_directory not in {None, run_before}
 
 
-def test_a_launch_that_is_refused_leaves_no_folder(tmp_path, capsys):
+def test_a_launch_that_is_refused_leaves_no_directory(tmp_path, capsys):
     assert main(["cartpole", "--gpu-ids", "999", "--log_root", str(tmp_path)]) == 2
     assert "--gpu_ids" in capsys.readouterr().err
     assert not list(tmp_path.glob("cartpole/*"))

@@ -150,16 +150,16 @@ def gradients_are_all_that_is_exchanged_for_a_mini_batch(context: DistributedCon
     assert len(sent) == num_mini_batches + 2 * 3 + 1
 
 
-def saves_one_update(context: DistributedContext, folder: Path) -> None:
+def saves_one_update(context: DistributedContext, directory: Path) -> None:
     learner = algorithm(NUM_ENVS, context)
     learner.broadcast_parameters()
     show(learner, [context.rank])
     learner.update()
     if context.is_rank_zero:
-        torch.save(learner.save(), folder / "update.pt")
+        torch.save(learner.save(), directory / "update.pt")
 
 
-def main(folder: Path) -> None:
+def main(directory: Path) -> None:
     """Check everything; an AssertionError ends the rank."""
     torch.set_num_threads(1)
     context = DistributedContext.from_environment(device="cpu")
@@ -173,7 +173,7 @@ def main(folder: Path) -> None:
             lambda: statistics_are_exact(context),
             lambda: training_taken_up_again_is_undisturbed(context),
             lambda: gradients_are_all_that_is_exchanged_for_a_mini_batch(context),
-            lambda: saves_one_update(context, folder),
+            lambda: saves_one_update(context, directory),
         ]
         for check in checks:
             check()

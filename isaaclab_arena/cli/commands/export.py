@@ -16,16 +16,16 @@ _FORMATS = {
     "arena": "isaaclab_arena.results.exports.arena:export_arena",
     "robomimic": "isaaclab_arena.evaluation.gym_ids.robomimic_export:export_robomimic",
 }
-"""By the option that asks for it, what writes a run in a format: takes the run's folder and that to write, which is
+"""By the option that asks for it, what writes a run in a format: takes the run's directory and that to write, which is
 empty; returns lines for a person."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """Write a run in the format of another system, into a folder of its own; the run stays as it is."""
+    """Write a run in the format of another system, into a directory of its own; the run stays as it is."""
 
     output_directory: tyro.conf.Positional[Path]
-    """The folder of one run, which holds run.json; for robomimic also that of a job, or a recording."""
+    """The directory of one run, which holds run.json; for robomimic also that of a job, or a recording."""
     arena: bool = False
     """Isaac Lab Arena's episode_results_rebuild<k>.jsonl, arena_experiment_result.json and experiment_manifest.json."""
     robomimic: bool = False
@@ -36,14 +36,14 @@ class ExportOptions:
     """For robomimic: import the module, or run the interpreter, that a recording names for its environment: trust who
     made it."""
     output: Path | None = None
-    """The folder to write, missing or empty; beside the run by default, with the format's name after its own."""
+    """The directory to write, missing or empty; beside the run by default, with the format's name after its own."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Export one run and say where it is.
 
     Raises:
-        ConfigError: If no format or several are asked for, the folder is no output of a run, or there is something
+        ConfigError: If no format or several are asked for, the directory is no output of a run, or there is something
             already where it would be written.
     """
     options = tyro.cli(
@@ -72,10 +72,10 @@ def refuse_unless_empty(output: Path) -> None:
     """Refuse to write where something is.
 
     Raises:
-        ConfigError: If it is a file, or a folder that is not empty.
+        ConfigError: If it is a file, or a directory that is not empty.
     """
     if output.is_symlink() or (output.exists() and not output.is_dir()):
-        raise ConfigError(Problem(f"'{output}' is no folder", key="--output"))
+        raise ConfigError(Problem(f"'{output}' is no directory", key="--output"))
     if output.is_dir() and any(output.iterdir()):
         raise ConfigError(Problem(f"'{output}' is not empty; name one that is, or that does not exist", key="--output"))
 

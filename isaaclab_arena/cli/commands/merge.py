@@ -19,7 +19,7 @@ class MergeOptions:
     """Build the tables of a run again from the files of its ranks; exit code 1 where something planned is missing."""
 
     output_directory: tyro.conf.Positional[Path]
-    """The folder of one run, which holds run.json."""
+    """The directory of one run, which holds run.json."""
     by: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Also pool jobs by a key of theirs, such as variations.cube.mass.sampler_cfg.high; may be given several times."""
     save_conditions: Path | None = None
@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     """Merge one run, write its tables and show them.
 
     Raises:
-        ConfigError: If the folder is no output of a run, or no job has a key that results are wanted by.
+        ConfigError: If the directory is no output of a run, or no job has a key that results are wanted by.
     """
     options = tyro.cli(MergeOptions, args=argv, prog="isaaclab-arena merge")
     merged = merge_results(options.output_directory)

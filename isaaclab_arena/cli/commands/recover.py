@@ -21,7 +21,7 @@ class RecoverOptions:
     """
 
     output_directory: tyro.conf.Positional[Path]
-    """The folder of one run."""
+    """The directory of one run."""
     no_import: bool = False
     """Refuse jobs that name code that is not registered."""
 

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 
-from isaaclab_arena.dated_folders import make_dated_folder
+from isaaclab_arena.dated_directories import make_dated_directory
 
 _LOG = logging.getLogger(__name__)
 _CHUNK = 1 << 16
@@ -164,7 +164,7 @@ class RankOutput(LogsSpecs):
         try:
             # Several launches may have the folder in common.
             place.mkdir(parents=True, exist_ok=True)
-            self.directory = make_dated_folder(place)
+            self.directory = make_dated_directory(place)
             for rank, state in enumerate(self._ranks):
                 state.file = (self.directory / f"rank{rank}.log").open("wb", buffering=0)
                 self._write(state, bytes(state.early or b""))

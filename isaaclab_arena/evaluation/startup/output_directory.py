@@ -5,7 +5,7 @@ import re
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from isaaclab_arena.dated_folders import make_dated_folder
+from isaaclab_arena.dated_directories import make_dated_directory
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.nodes.node_directory import PROBE_PATTERN
 from isaaclab_arena.storage.atomic import storage_errors
@@ -32,7 +32,7 @@ def make_output_directory(*, output_dir: str | None, output_base_dir: str) -> Pa
     base = named_folder(output_base_dir)
     _make(base, option="--output_base_dir")
     with storage_errors("make a folder in", base):
-        return make_dated_folder(base)
+        return make_dated_directory(base)
 
 
 def named_folder(name: str) -> Path:

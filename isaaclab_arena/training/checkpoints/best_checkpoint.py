@@ -60,17 +60,17 @@ def score_of(jobs: Iterable[EvaluatedJob], iterations: int, *, evaluation: str) 
     )
 
 
-def keep_best(folder: Path, score: Score) -> bool:
+def keep_best(directory: Path, score: Score) -> bool:
     """Keep a checkpoint as the best one if it is better than the best so far; return whether it is.
 
     Args:
-        folder: Folder of the training run, which holds the checkpoint.
+        directory: Directory of the training run, which holds the checkpoint.
         score: How good it is.
 
     Raises:
         StorageError: If it cannot be written.
     """
-    before = best_score(folder)
+    before = best_score(directory)
     if not score.is_better_than(before):
         return False
     if before is not None and before.evaluation != score.evaluation:
@@ -78,19 +78,19 @@ def keep_best(folder: Path, score: Score) -> bool:
             "the best checkpoint so far, of iteration %d, was evaluated with other jobs; it is replaced",
             before.iterations,
         )
-    with written_in_place(folder / BEST_FILE, overwrite=True) as temporary:
-        shutil.copyfile(model_path(folder, score.iterations), temporary)
-    write_text(folder / _SCORE, json.dumps(vars(score), indent=2) + "\n", overwrite=True)
+    with written_in_place(directory / BEST_FILE, overwrite=True) as temporary:
+        shutil.copyfile(model_path(directory, score.iterations), temporary)
+    write_text(directory / _SCORE, json.dumps(vars(score), indent=2) + "\n", overwrite=True)
     return True
 
 
-def best_score(folder: Path) -> Score | None:
+def best_score(directory: Path) -> Score | None:
     """Return how good the best checkpoint so far is, None where there is none or nothing legible says.
 
     Raises:
         StorageError: If the file cannot be read.
     """
-    path = folder / _SCORE
+    path = directory / _SCORE
     if not path.is_file():
         return None
     with storage_errors("read", path):

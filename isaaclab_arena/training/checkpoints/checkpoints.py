@@ -17,13 +17,13 @@ _LOG = logging.getLogger(__name__)
 _KEYS = ("actor_state_dict", "iter")
 
 
-def state_path(folder: Path, iterations: int) -> Path:
+def state_path(directory: Path, iterations: int) -> Path:
     """Return the file beside a checkpoint that holds generators and environments of all ranks."""
-    return folder / f"state_{iterations}.pt"
+    return directory / f"state_{iterations}.pt"
 
 
 def write_checkpoint(
-    folder: Path,
+    directory: Path,
     learned: Mapping[str, Any],
     rank_states: list[bytes],
     *,
@@ -34,7 +34,7 @@ def write_checkpoint(
     """Write a checkpoint, complete or not at all, and remove older ones.
 
     Args:
-        folder: Folder of the training run.
+        directory: Directory of the training run.
         learned: What rsl_rl saves, with ``iter`` and ``infos``.
         rank_states: What each rank goes on from, from `packed`, by rank.
         iterations: Iterations done.
@@ -44,19 +44,19 @@ def write_checkpoint(
     Raises:
         StorageError: If it cannot be written.
     """
-    path = model_path(folder, iterations)
+    path = model_path(directory, iterations)
     states = {
         str(rank): torch.frombuffer(bytearray(state), dtype=torch.uint8) for rank, state in enumerate(rank_states)
     }
     # The model comes last: where there is one, there is what belongs to it.
-    write_bytes(state_path(folder, iterations), packed(states), overwrite=True)
+    write_bytes(state_path(directory, iterations), packed(states), overwrite=True)
     write_bytes(path, packed(learned), overwrite=True)
-    found = numbered_checkpoints(folder)
-    with storage_errors("remove", folder):
+    found = numbered_checkpoints(directory)
+    with storage_errors("remove", directory):
         for older in list(found)[:-kept]:
             if not stays(older):
                 found[older].unlink(missing_ok=True)
-            state_path(folder, older).unlink(missing_ok=True)
+            state_path(directory, older).unlink(missing_ok=True)
     return path
 
 
@@ -73,24 +73,24 @@ def read_learned(path: Path) -> dict[str, Any]:
     return dict(content)
 
 
-def newest_readable(folder: Path) -> tuple[int, dict[str, Any]]:
+def newest_readable(directory: Path) -> tuple[int, dict[str, Any]]:
     """Return the newest checkpoint of a run that is whole, and the iterations it has done.
 
     Raises:
         StorageError: If none can be read.
     """
-    found = numbered_checkpoints(folder)
+    found = numbered_checkpoints(directory)
     for iterations, path in reversed(found.items()):
         try:
             return iterations, read_learned(path)
         except ConfigError as error:
             _LOG.warning("%s; an older one is taken, if there is one", error)
-    raise StorageError(f"none of the {len(found)} checkpoints in {folder} can be read")
+    raise StorageError(f"none of the {len(found)} checkpoints in {directory} can be read")
 
 
-def read_rank_state(folder: Path, *, iterations: int, rank: int, world_size: int) -> dict[str, Any] | None:
+def read_rank_state(directory: Path, *, iterations: int, rank: int, world_size: int) -> dict[str, Any] | None:
     """Return what a rank goes on from, None where that was not kept, is damaged, or is of another number of ranks."""
-    path = state_path(folder, iterations)
+    path = state_path(directory, iterations)
     if not path.is_file():
         return None
     try:

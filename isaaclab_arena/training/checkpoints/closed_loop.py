@@ -24,7 +24,7 @@ from isaaclab_arena.results.freshness import TABLE as RESULTS_FILE
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 
 _LOG = logging.getLogger(__name__)
-_FOLDER = "evaluations"
+_DIRECTORY = "evaluations"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class ClosedLoopEvaluation:
         jobs_file: The jobs; policies that have the option ``checkpoint_option`` get the checkpoint.
         checkpoint_option: ``checkpoint_path`` of the policy ``rsl_rl``, ``model_path`` of ``gr00t_closedloop``.
         policy_type: A policy that has it, for messages.
-        output_directory: Folder of the training run.
+        output_directory: Directory of the training run.
         ranks: All ranks of the training run.
         device: Where to simulate, None for the rank's own choice.
         torch_threads: Torch threads of each rank while it evaluates, None for as many as while it trains. The last
@@ -104,27 +104,27 @@ class ClosedLoopEvaluation:
         """Refuse jobs that could not be evaluated, before hours of training. Every rank calls it, and rank 0 looks.
 
         Args:
-            save_checkpoint: Saves a checkpoint of the untrained policy in a folder, and returns its path.
+            save_checkpoint: Saves a checkpoint of the untrained policy in a directory, and returns its path.
 
         Raises:
             ConfigError: On rank 0, with every problem of the jobs, or if none of them takes the checkpoint.
             PeerStoppedError: On the other ranks, if rank 0 found something wrong.
         """
         if self._ranks.context.is_rank_zero:
-            with tempfile.TemporaryDirectory(prefix="untrained_policy_") as folder:
-                jobs = self._jobs(save_checkpoint(Path(folder)))
+            with tempfile.TemporaryDirectory(prefix="untrained_policy_") as directory:
+                jobs = self._jobs(save_checkpoint(Path(directory)))
             if not any(self._checkpoint_option in job.policy_options for job in jobs):
                 message = f"no job's policy takes a checkpoint; use policy_type {self._policy_type}"
                 raise ConfigError(Problem(message, file=self._jobs_file.path, key="--eval_jobs_config"))
         self._ranks.share_from_rank_zero("verdict on the jobs", "can be evaluated")
 
-    def folder(self, num_steps: int) -> Path:
+    def directory(self, num_steps: int) -> Path:
         """Return where the evaluation after so many steps lies."""
-        return self._output_directory / _FOLDER / f"step-{num_steps}"
+        return self._output_directory / _DIRECTORY / f"step-{num_steps}"
 
     def is_complete(self, num_steps: int) -> bool:
         """Whether that evaluation has been made."""
-        results = self.folder(num_steps) / RESULTS_FILE
+        results = self.directory(num_steps) / RESULTS_FILE
         return results.is_file() and bool(json.loads(results.read_text(encoding="utf-8"))["complete"])
 
     def run(self, checkpoint: Path, num_steps: int) -> Evaluated:
@@ -133,17 +133,17 @@ class ClosedLoopEvaluation:
         Raises:
             ArenaError: See `isaaclab_arena.evaluation.run.execute`.
         """
-        folder = self.folder(num_steps)
+        directory = self.directory(num_steps)
         self._num_runs += 1
         ranks = self._ranks.within(f"evaluation {self._num_runs} after {num_steps} steps")
         # Nobody may look for the checkpoint before it is there.
         ranks.share_from_rank_zero("checkpoint", str(checkpoint))
-        is_begun = (folder / RUN_PLAN_FILE).is_file()
+        is_begun = (directory / RUN_PLAN_FILE).is_file()
         is_begun = ranks.share_from_rank_zero("begun", str(is_begun)) == str(True)
         options = EvalOptions(
             eval_jobs_config=self._jobs_file.path,
-            output_dir=str(folder),
-            resume=str(folder) if is_begun else None,
+            output_dir=str(directory),
+            resume=str(directory) if is_begun else None,
             # A training that went on from an earlier checkpoint has written this one anew, perhaps with other numbers.
             rerun=tuple(job.name for job in self._jobs_file.jobs) if is_begun else (),
             **self._options,
@@ -164,7 +164,7 @@ class ClosedLoopEvaluation:
     def results(self, num_steps: int) -> Evaluated:
         """Return what came of an evaluation that has been made, on rank 0; see `Evaluated`."""
         return Evaluated(
-            exit_code=0, config_hash=self._jobs_file.config_hash, jobs=self._results(self.folder(num_steps))
+            exit_code=0, config_hash=self._jobs_file.config_hash, jobs=self._results(self.directory(num_steps))
         )
 
     def _jobs(self, checkpoint: Path) -> tuple[Job, ...]:
@@ -176,10 +176,10 @@ class ClosedLoopEvaluation:
             device=self._options["device"],
         )
 
-    def _results(self, folder: Path) -> dict[str, EvaluatedJob]:
-        if not self._ranks.context.is_rank_zero or not (folder / RESULTS_FILE).is_file():
+    def _results(self, directory: Path) -> dict[str, EvaluatedJob]:
+        if not self._ranks.context.is_rank_zero or not (directory / RESULTS_FILE).is_file():
             return {}
-        rows = json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))["jobs"]
+        rows = json.loads((directory / RESULTS_FILE).read_text(encoding="utf-8"))["jobs"]
         return {
             row["name"]: EvaluatedJob(
                 episodes=row["episodes"],

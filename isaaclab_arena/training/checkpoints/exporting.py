@@ -13,7 +13,7 @@ from isaaclab_arena.errors import first_line
 from isaaclab_arena.storage.atomic import written_in_place
 
 _LOG = logging.getLogger(__name__)
-FOLDER = "exported"
+DIRECTORY = "exported"
 _OPSET = 18
 
 
@@ -24,7 +24,7 @@ def export_policy(algorithm: Any, run_directory: Path) -> list[Path]:
 
     Args:
         algorithm: rsl_rl's algorithm.
-        run_directory: Folder of the training run.
+        run_directory: Directory of the training run.
 
     Raises:
         StorageError: If a file cannot be written.
@@ -32,7 +32,7 @@ def export_policy(algorithm: Any, run_directory: Path) -> list[Path]:
     policy = algorithm.get_policy()
     written = []
     for name, write in (("policy.pt", _write_torchscript), ("policy.onnx", _write_onnx)):
-        path = run_directory / FOLDER / name
+        path = run_directory / DIRECTORY / name
         try:
             with written_in_place(path, overwrite=True) as temporary:
                 write(policy, temporary)

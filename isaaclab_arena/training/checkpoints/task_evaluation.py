@@ -33,7 +33,7 @@ def environment_job(config: TrainingConfig) -> Job:
 
 
 def with_settled_backend(config: TrainingConfig, ranks: Ranks, *, num_threads: int) -> TrainingConfig:
-    """Return the configuration with what simulates its rows, where that was left open: rank 0 settles it for all.
+    """Return the configuration with its backend; where that was left open, rank 0 chooses it for all ranks.
 
     Args:
         config: What is asked for.
@@ -69,8 +69,8 @@ def task_evaluation(
 ) -> ClosedLoopEvaluation:
     """Return what evaluates checkpoints on a fixed list of episodes of the task, without variations.
 
-    Ranks share the episodes, and the policy is always asked on as many rows, so the result is the same for any number
-    of ranks.
+    Ranks share the episodes, and the policy is always asked on the same number of env slots, so the result is the
+    same for any number of ranks.
     """
     evaluation = config.evaluation
     films = evaluation.video_episodes > 0

@@ -70,7 +70,7 @@ def build_algorithm(config: TrainingConfig, environment: TrainingEnvironment, co
 
     Args:
         config: What is asked for; `check_agent` has accepted it.
-        environment: The rank's rows.
+        environment: The rank's env slots.
         context: Who this process is.
 
     Raises:
@@ -227,11 +227,11 @@ _NUMBERS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 
 def _wrong_sizes(config: TrainingConfig) -> Iterator[Problem]:
     parts = config.agent.algorithm.get("num_mini_batches", 4)
-    rows, steps = config.num_envs, config.agent.num_steps_per_env
-    samples, what = rows * steps, f"{rows} rows x {steps} steps = {rows * steps} samples"
+    num_envs, steps = config.num_envs, config.agent.num_steps_per_env
+    samples, what = num_envs * steps, f"{num_envs} env slots x {steps} steps = {num_envs * steps} samples"
     if any(_is_recurrent(getattr(config.agent, role)) for role in ("actor", "critic")):
-        # Memory goes through whole rows, so it is rows that rsl_rl divides.
-        samples, what = rows, f"{rows} rows of a recurrent policy"
+        # Memory goes through whole env slots, so rsl_rl divides those.
+        samples, what = num_envs, f"{num_envs} env slots of a recurrent policy"
     if _is_count(parts) and samples % parts:
         nearest = [number for number in range(1, samples + 1) if samples % number == 0]
         below = max((number for number in nearest if number < parts), default=1)
@@ -242,11 +242,12 @@ def _wrong_sizes(config: TrainingConfig) -> Iterator[Problem]:
             key="agent.algorithm.num_mini_batches",
         )
     group_size = config.agent.algorithm.get("group_size", 0)
-    if _is_count(group_size) and rows % group_size:
-        nearest = [number for number in range(2, rows + 1) if rows % number == 0]
+    if _is_count(group_size) and num_envs % group_size:
+        nearest = [number for number in range(2, num_envs + 1) if num_envs % number == 0]
         shown = " or ".join(map(str, sorted(nearest, key=lambda number: abs(number - group_size))[:2]))
         yield Problem(
-            f"{rows} rows do not divide into groups of {group_size}; use {shown}", key="agent.algorithm.group_size"
+            f"{num_envs} env slots do not divide into groups of {group_size}; use {shown}",
+            key="agent.algorithm.group_size",
         )
 
 
@@ -258,7 +259,7 @@ def _is_recurrent(options: Mapping[str, Any]) -> bool:
 
 
 def _check_groups(groups: Mapping[str, list[str]], observation: TensorDict) -> None:
-    known = [str(name) for name in observation.keys()]  # noqa: SIM118  a TensorDict iterates over rows
+    known = [str(name) for name in observation.keys()]  # noqa: SIM118  a TensorDict iterates over entries
     problems = [
         Problem(f"the environment has no group '{name}'{did_you_mean(name, known)}", key=f"agent.obs_groups.{role}")
         for role, names in groups.items()

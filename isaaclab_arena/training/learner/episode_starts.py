@@ -12,7 +12,7 @@ class EpisodeStarts:
     Args:
         environment: Draws them.
         seed: Seed of the rank: that of the run plus the rank.
-        group_size: How many rows begin alike where all rows begin together.
+        group_size: How many env slots begin alike where all env slots begin together.
 
     Attributes:
         group_size: As given; it may change before the next episodes begin.
@@ -31,10 +31,10 @@ class EpisodeStarts:
         return [self._draw(index) for index in range(first, first + count)]
 
     def next_groups(self, num_envs: int) -> list[Conditions]:
-        """Return what all rows start from, groups of consecutive rows alike.
+        """Return what all env slots start from, groups of consecutive env slots alike.
 
         Args:
-            num_envs: Number of rows, a multiple of the group's size.
+            num_envs: Number of env slots, a multiple of the group's size.
         """
         drawn = self.next_conditions(num_envs // self.group_size)
         return [conditions for conditions in drawn for _ in range(self.group_size)]

@@ -1,4 +1,4 @@
-"""How the episodes of training went, exactly: sums and counts over all rows and ranks, no windows of the latest."""
+"""Exact statistics of training episodes: sums and counts over all env slots and ranks."""
 
 import math
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from isaaclab_arena.interfaces.environment import Step
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeStatistics:
-    """What is known of episodes that ended.
+    """Statistics of episodes that ended.
 
     Attributes:
-        num_episodes: How many.
+        num_episodes: Number of episodes.
         mean_return: Mean sum of their rewards, NaN for none.
         mean_length: Mean number of control steps, NaN for none.
         success_rate: Share that succeeded, NaN for none, or where the environment measures no success.
         lost_rate: Share that was lost or broke down, NaN for none.
-        metrics: Means of the environment's further numbers at the end of an episode, those left out whose physics
+        metrics: Means of the environment's other metrics at the end of an episode, without episodes whose physics
             broke down.
     """
 
@@ -35,10 +35,10 @@ _FIXED = ("episodes", "return", "length", "measured", "success", "lost", "sound"
 
 
 class EpisodeCounter:
-    """Adds up the episodes of one rank's rows.
+    """Adds up the episodes of one rank's env slots.
 
     Args:
-        num_envs: Number of rows.
+        num_envs: Number of env slots.
         metrics: Names of the environment's further numbers, the same on every rank and in the same order.
         device: Where the numbers of a step live.
 
@@ -56,21 +56,21 @@ class EpisodeCounter:
         self.sums = torch.zeros(len(_FIXED) + len(metrics), dtype=torch.float64, device=device)
 
     def add(self, step: Step, ended: torch.Tensor, cut: torch.Tensor) -> None:
-        """Count a control step of all rows.
+        """Count a control step of all env slots.
 
         Args:
             step: What it gave.
-            ended: Rows whose episode is over. Shape: (num_envs,), bool.
-            cut: Rows that were stopped in the middle of an episode, which counts for nothing. Shape: (num_envs,), bool.
+            ended: Env slots whose episode is over. Shape: (num_envs,), bool.
+            cut: Env slots that were stopped in the middle of an episode, not counted. Shape: (num_envs,), bool.
         """
-        # A row that broke down may say anything, and nothing times zero is zero for what is no number.
+        # An env slot that broke down may hold NaN, and NaN times zero is NaN.
         self.returns += torch.where(step.diverged, 0.0, step.reward)
         self.lengths += 1
         sound = ended & ~step.diverged
         success = torch.zeros_like(ended) if step.success is None else step.success & sound
         lost = ended & (step.terminated | step.diverged) & ~success
         measured = torch.zeros_like(ended) if step.success is None else ended
-        rows = [
+        counted = [
             ended,
             torch.where(ended, self.returns, 0.0),
             torch.where(ended, self.lengths, 0.0),
@@ -80,7 +80,7 @@ class EpisodeCounter:
             sound,
             *(torch.where(sound, step.metrics[name], 0.0) for name in self.metrics),
         ]
-        self.sums += torch.stack([row.to(torch.float64) for row in rows]).sum(dim=1)
+        self.sums += torch.stack([values.to(torch.float64) for values in counted]).sum(dim=1)
         begins = ended | cut
         self.returns[begins] = 0
         self.lengths[begins] = 0

@@ -136,7 +136,7 @@ def _misfits(state: State, wanted: State, role: str) -> Iterator[str]:
     ):
         yield "has a normaliser for another number of observations"
     if not all(tensor.isfinite().all() for tensor in state.values() if tensor.is_floating_point()):
-        yield "holds numbers that are none"
+        yield "holds NaN or infinity"
 
 
 def _misfits_of_layers(layers: list[int], wanted: list[int], role: str) -> Iterator[str]:

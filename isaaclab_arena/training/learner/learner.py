@@ -26,11 +26,11 @@ from isaaclab_arena.training.settings.settings_files import learning_rate_before
 
 _LOG = logging.getLogger(__name__)
 _TOLD_OF_NAN = ("NaN values", "normal expects", "Expected parameter")
-"""How rsl_rl's check and torch's distributions tell of numbers that are none, or of a negative deviation."""
+"""How rsl_rl's check and torch's distributions tell of NaN, or of a negative deviation."""
 
 
 class DivergedError(ArenaError):
-    """Training has come to numbers that are none. Other settings may help."""
+    """The training has reached NaN. Other settings may help."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Iteration:
     Attributes:
         losses: Name to mean loss over all ranks.
         episodes: Episodes that ended in it, of all ranks.
-        env_steps: Control steps of all rows of all ranks.
+        env_steps: Control steps of all env slots of all ranks.
         collect_s: Time that taking samples took on this rank [s].
         learn_s: Time that learning took [s].
         learning_rate: Learning rate at the end.
@@ -57,7 +57,7 @@ class Iteration:
 
 
 class Learner:
-    """One rank of a training run: its rows, its copy of the networks, its random numbers.
+    """One rank of a training run: its env slots, its copy of the networks, its random numbers.
 
     Args:
         config: What is asked for.
@@ -67,7 +67,7 @@ class Learner:
     Attributes:
         iterations: Iterations done.
         algorithm: rsl_rl's algorithm.
-        environment: The rank's rows.
+        environment: The rank's env slots.
     """
 
     def __init__(self, config: TrainingConfig, context: DistributedContext, *, num_threads: int) -> None:
@@ -75,16 +75,16 @@ class Learner:
         self._context = context
         self.iterations = 0
         seed = config.agent.seed + context.rank
-        rows = environment_job(config).build_environment(device=context.device, num_threads=num_threads)
-        self._starts = EpisodeStarts(rows, seed=seed)
+        environment = environment_job(config).build_environment(device=context.device, num_threads=num_threads)
+        self._starts = EpisodeStarts(environment, seed=seed)
         self.environment = TrainingEnvironment(
-            rows,
+            environment,
             self._starts,
             scaler=ActionScaler(
-                rows.action_spec,
+                environment.action_spec,
                 config.agent.action_scaling,
                 clip=config.agent.clip_actions,
-                device=rows.device,
+                device=environment.device,
             ),
             cfg={"environment": config.environment, "num_envs": config.num_envs, **config.env},
         )
@@ -102,7 +102,7 @@ class Learner:
         """Take samples on all ranks, learn from them, and return what that gave. Every rank calls it.
 
         Raises:
-            DivergedError: If an observation, a reward or a loss is no number.
+            DivergedError: If an observation, a reward or a loss is NaN.
         """
         begin_iteration = getattr(self.algorithm, "begin_iteration", None)
         if begin_iteration is not None:
@@ -129,11 +129,11 @@ class Learner:
 
     @property
     def env_steps_per_iteration(self) -> int:
-        """Control steps of all rows of all ranks in an iteration."""
+        """Control steps of all env slots of all ranks in an iteration."""
         return self._config.num_envs * self._config.agent.num_steps_per_env * self._context.world_size
 
     def rank_state(self) -> dict[str, Any]:
-        """Return what this rank alone knows and the future depends on: random numbers, rows, recurrent memory."""
+        """Return what this rank alone knows and the future depends on: random numbers, env slots, recurrent memory."""
         state: dict[str, Any] = {"torch_rng": torch.get_rng_state()}
         if self._context.device.type == "cuda":
             state["cuda_rng"] = torch.cuda.get_rng_state(self._context.device)
@@ -169,10 +169,10 @@ class Learner:
         self._take_up_another_learning_rate(learned)
         if rank_state is None:
             return False
-        rows = rank_state.get("environment")
-        if rows is None or not self._fits(rows):
+        snapshot = rank_state.get("environment")
+        if snapshot is None or not self._fits(snapshot):
             return False
-        self.environment.restore_snapshot(rows, metrics=tuple(rank_state["metrics"]))
+        self.environment.restore_snapshot(snapshot, metrics=tuple(rank_state["metrics"]))
         for role, network in networks_of(self.algorithm).items():
             memory = rank_state["memory"].get(role)
             if memory is not None:
@@ -222,8 +222,8 @@ class Learner:
             algorithm.process_env_step(observation, rewards.to(device), dones.to(device), extras)
         algorithm.compute_returns(observation)
 
-    def _fits(self, rows: Mapping[str, torch.Tensor]) -> bool:
-        return len(rows["training/episode_length"]) == self._config.num_envs
+    def _fits(self, snapshot: Mapping[str, torch.Tensor]) -> bool:
+        return len(snapshot["training/episode_length"]) == self._config.num_envs
 
     @contextmanager
     def _telling_of_nan(self) -> Iterator[None]:
@@ -237,7 +237,7 @@ class Learner:
     def _refuse_nan(self, losses: Mapping[str, float]) -> None:
         wrong = [name for name, value in losses.items() if value != value]  # noqa: PLR0124  NaN alone differs from itself
         if wrong:
-            raise self._diverged(f"the loss {' and '.join(wrong)} is no number")
+            raise self._diverged(f"the loss {' and '.join(wrong)} is NaN")
 
     def _diverged(self, what: str) -> DivergedError:
         return DivergedError(

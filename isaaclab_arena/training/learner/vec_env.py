@@ -1,4 +1,4 @@
-"""Our environments as rsl_rl knows them: rows that start again by themselves, observations as vectors."""
+"""An environment as rsl_rl expects it: env slots restart by themselves, and observations are vectors."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,14 +20,14 @@ _RETURNS, _LENGTHS, _SUMS = "training/returns", "training/lengths", "training/su
 
 
 class TrainingEnvironment(VecEnv):
-    """All rows of one rank, for rsl_rl's algorithms.
+    """All env slots of one rank, for rsl_rl's algorithms.
 
-    A row whose episode is over starts the next one within the same step, as rsl_rl expects. An episode that succeeds
-    or runs out of time has not lost what would have come after, so both are ``time_outs``, whose value is estimated;
-    one that is lost, or whose physics broke down, is worth nothing from then on.
+    An env slot whose episode is over starts the next one within the same step, as rsl_rl expects. Episodes that succeed
+    or run out of time are ``time_outs``: the critic estimates the value of what would have followed. Episodes that are
+    lost, or whose physics broke down, have no value from then on.
 
     Args:
-        environment: The rows.
+        environment: The env slots.
         starts: What their episodes start from.
         scaler: Turns a network's output into an action.
         cfg: What rsl_rl's log writers are told of the environment.
@@ -59,8 +59,8 @@ class TrainingEnvironment(VecEnv):
         self._began_late = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
         self._starts = starts
         self._scaler = scaler
-        self._all_rows = torch.arange(self.num_envs, device=self.device)
-        self._observation = self._flat(environment.reset(self._all_rows, starts.next_conditions(self.num_envs)))
+        self._all_env_ids = torch.arange(self.num_envs, device=self.device)
+        self._observation = self._flat(environment.reset(self._all_env_ids, starts.next_conditions(self.num_envs)))
         self._counter: EpisodeCounter | None = None
 
     @property
@@ -71,11 +71,11 @@ class TrainingEnvironment(VecEnv):
         return self._counter
 
     def get_observations(self) -> TensorDict:
-        """Return the observation of all rows; group to vectors of shape (num_envs, size)."""
+        """Return the observation of all env slots; group to vectors of shape (num_envs, size)."""
         return self._observation
 
     def step(self, actions: torch.Tensor) -> tuple[TensorDict, torch.Tensor, torch.Tensor, dict[str, Any]]:
-        """Advance all rows by one control step, and start the next episode where one is over.
+        """Advance all env slots by one control step, and start the next episode where one is over.
 
         Args:
             actions: The network's output. Shape: (num_envs, action_dim).
@@ -92,13 +92,13 @@ class TrainingEnvironment(VecEnv):
             )
         self.episode_length_buf += 1
         over = step.terminated | step.truncated | step.diverged
-        # Rows that began as if in the middle of an episode are cut by our own count, and are no whole episodes.
+        # Env slots that began as if in the middle of an episode are cut by our own count, and are no whole episodes.
         cut = ~over & (self.episode_length_buf >= self.max_episode_length)
         ended = over | cut
         self.counter.add(step, over & ~self._began_late, cut | (over & self._began_late))
         self._began_late &= ~ended
         succeeded = torch.zeros_like(over) if step.success is None else step.success
-        # An environment may call a row solved and let it go on.
+        # An environment may call an env slot solved and let it go on.
         time_outs = ended & (cut | step.truncated | succeeded) & ~step.diverged
         env_ids = ended.nonzero()[:, 0]
         observation = step.observation
@@ -109,19 +109,21 @@ class TrainingEnvironment(VecEnv):
         return self._observation, step.reward, ended, {"time_outs": time_outs}
 
     def begin_in_the_middle(self) -> None:
-        """Let each row's first episode end as if it had begun some time ago, so that not all end at once."""
+        """Let each env slot's first episode end as if it had begun some time ago, so that not all end at once."""
         lengths = self.episode_length_buf
         lengths.copy_(torch.randint_like(lengths, high=self.max_episode_length))
         self._began_late = lengths > 0
 
     @property
     def unwrapped(self) -> Environment:
-        """The rows themselves; rsl_rl's random network distillation asks them for their ``step_dt``."""
+        """The env slots themselves; rsl_rl's random network distillation asks them for their ``step_dt``."""
         return self.environment
 
     def restart(self) -> TensorDict:
-        """Start a new episode in every row, groups of rows alike, and return the observation."""
-        self._observation = self._flat(self.environment.reset(self._all_rows, self._starts.next_groups(self.num_envs)))
+        """Start a new episode in every env slot, groups of env slots alike, and return the observation."""
+        self._observation = self._flat(
+            self.environment.reset(self._all_env_ids, self._starts.next_groups(self.num_envs))
+        )
         self.episode_length_buf.zero_()
         self._began_late.zero_()
         if self._counter is not None:
@@ -130,7 +132,7 @@ class TrainingEnvironment(VecEnv):
         return self._observation
 
     def snapshot(self) -> dict[str, torch.Tensor] | None:
-        """Return everything that the future of all rows depends on, None where the environment cannot."""
+        """Return everything that the future of all env slots depends on, None where the environment cannot."""
         snapshot = self.environment.snapshot()
         if snapshot is None:
             return None
@@ -146,7 +148,7 @@ class TrainingEnvironment(VecEnv):
         }
 
     def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor], *, metrics: tuple[str, ...]) -> None:
-        """Put every row where it was.
+        """Put every env slot where it was.
 
         Args:
             snapshot: From `snapshot`.

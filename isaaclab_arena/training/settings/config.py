@@ -24,16 +24,16 @@ class AgentConfig:
     """What learns, in rsl_rl's words; keys that rsl_rl has mean what they mean there.
 
     Attributes:
-        experiment_name: Folder of the experiment's runs; the task's name by default.
-        run_name: What is added to the name of the run's folder.
+        experiment_name: Directory of the experiment's runs; the task's name by default.
+        run_name: What is added to the name of the run's directory.
         seed: Seed of the run; each rank adds its number to it.
         max_iterations: How often samples are taken and learned from.
-        num_steps_per_env: Control steps of a row in an iteration.
+        num_steps_per_env: Control steps of an env slot in an iteration.
         save_interval: Iterations between checkpoints.
-        init_at_random_ep_len: Whether rows begin as if in the middle of an episode, so that not all end at once.
+        init_at_random_ep_len: Whether env slots begin as if in the middle of an episode, so that not all end at once.
         action_scaling: How the network's output becomes an action.
         clip_actions: Largest absolute output that counts, None for no limit.
-        check_for_nan: Whether to stop at the first number that is none.
+        check_for_nan: Whether to stop at the first NaN.
         torch_compile_mode: Mode of ``torch.compile`` for the networks, None for none.
         logger: ``tensorboard``, ``none``, or a mapping with the ``class_name`` of one of rsl_rl's log writers.
         obs_groups: Who sees which groups of observations: ``actor`` and ``critic``.
@@ -82,7 +82,7 @@ class EvaluationConfig:
     Attributes:
         interval: Iterations between evaluations, 0 for none at all. There is one at the end too.
         num_episodes: Episodes of each, always the same ones.
-        num_envs: Rows of a rank.
+        num_envs: Env slots of a rank.
         seed: Seed of their conditions, which training does not see.
         video_episodes: How many of them are filmed.
         env: Options of the environment that are other than in training.
@@ -119,8 +119,9 @@ class TrainingConfig:
     Attributes:
         task: Name of the training task.
         environment: Registered name of the environment.
-        num_envs: Rows of each rank.
-        num_envs_total: Rows of all ranks together, which decide ``num_envs`` for any number of ranks; None for none.
+        num_envs: Env slots of each rank.
+        num_envs_total: Env slots of all ranks together, None for no such limit; it decides ``num_envs`` for any number
+            of ranks.
         env: Options of the environment, as a job's ``arena_env_args`` has them.
         variations: What varies from episode to episode, as a job's ``variations``.
         agent: What learns.
@@ -142,5 +143,5 @@ class TrainingConfig:
 
     @property
     def experiment_name(self) -> str:
-        """Folder of the experiment's runs."""
+        """Directory of the experiment's runs."""
         return self.agent.experiment_name or self.task

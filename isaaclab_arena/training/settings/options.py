@@ -24,26 +24,26 @@ class TrainOptions(LaunchOptions):
     config: Path | None = None
     """YAML or JSON file with what is to be other than in the task's own."""
     num_envs: int | None = None
-    """Rows of each rank."""
+    """Env slots of each rank."""
     num_envs_total: int | None = None
-    """Rows of all ranks together, instead of --num_envs."""
+    """Env slots of all ranks together, instead of --num_envs."""
     max_iterations: int | None = None
     """How often samples are taken and learned from."""
     seed: int | None = None
     """Seed of the run; each rank adds its number."""
     run_name: str | None = None
-    """What is added to the name of the run's folder."""
+    """What is added to the name of the run's directory."""
     log_root: Path = Path("logs/rsl_rl")
     """Where runs go: <log_root>/<experiment>/<time>."""
     run_directory: Path | None = None
-    """Exact folder of the run, instead of a dated one; missing or empty, or with --resume that of the run."""
+    """Exact directory of the run, instead of a dated one; missing or empty, or with --resume that of the run."""
     resume: str | None = None
-    """Go on with a run: that folder, or without a value the newest of the experiment."""
+    """Go on with a run: that directory, or without a value the newest of the experiment."""
     load_run: str | None = None
     """With --resume: which run of the experiment, the newest whose name matches this regular expression."""
     load_checkpoint: str | None = None
-    """Begin a new run with the weights of a checkpoint, ours, mjlab's or Isaac Lab's: a file, or a run's folder. Beside
-    --resume it names one in that run, as model_100.pt."""
+    """Begin a new run with the weights of a checkpoint, ours, mjlab's or Isaac Lab's: a file, or a run's directory.
+    Beside --resume it names one in that run, as model_100.pt."""
     eval_jobs_config: Path | None = None
     """Job file to evaluate with, instead of the task itself; its rsl_rl policies get the checkpoint."""
     device: str | None = None
@@ -59,7 +59,7 @@ class TrainOptions(LaunchOptions):
 
     def overrides(self) -> dict[str, Any]:
         """Return what the options say as a document of a training run."""
-        rows = {"num_envs": self.num_envs, "num_envs_total": self.num_envs_total}
+        num_envs = {"num_envs": self.num_envs, "num_envs_total": self.num_envs_total}
         agent = {
             name: value
             for name, value in (
@@ -71,7 +71,7 @@ class TrainOptions(LaunchOptions):
         }
         jobs = self.eval_jobs_config
         return {
-            **{name: value for name, value in rows.items() if value is not None},
+            **{name: value for name, value in num_envs.items() if value is not None},
             **({"agent": agent} if agent else {}),
             # Absolute, because the run may go on from another working directory.
             **({} if jobs is None else {"evaluation": {"eval_jobs_config": str(jobs.absolute())}}),
@@ -101,7 +101,7 @@ class TrainOptions(LaunchOptions):
         if self.load_run is not None and self.resume is None:
             problems.append(Problem("says which run to go on with; add --resume", key="--load_run"))
         elif self.load_run is not None and self.resume:
-            problems.append(Problem("names a run, and --resume a folder; give one of them", key="--load_run"))
+            problems.append(Problem("names a run, and --resume a directory; give one of them", key="--load_run"))
         if self.load_checkpoint is not None and self.resume and Path(self.load_checkpoint).exists():
             message = f"'{self.load_checkpoint}' begins a new run, and --resume goes on with one; give one of them"
             problems.append(Problem(message, key="--load_checkpoint"))
@@ -155,12 +155,12 @@ def _unknown_option(name: str) -> Problem:
 
 
 def _with_empty_resume(arguments: Sequence[str]) -> list[str]:
-    """Give ``--resume`` an empty value where no folder follows it: what follows may be a task's name."""
+    """Give ``--resume`` an empty value where no directory follows it: what follows may be a task's name."""
     completed: list[str] = []
     for position, argument in enumerate(arguments):
         completed.append(argument)
         following = arguments[position + 1] if position + 1 < len(arguments) else "-"
-        is_folder = os.sep in following or Path(following).is_dir()
-        if argument == "--resume" and (following.startswith("-") or not is_folder):
+        is_directory = os.sep in following or Path(following).is_dir()
+        if argument == "--resume" and (following.startswith("-") or not is_directory):
             completed.append("")
     return completed

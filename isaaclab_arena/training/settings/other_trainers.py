@@ -169,7 +169,7 @@ def nearest_task(name: str) -> str | None:
 
 def _is_theirs(own: str, value: str) -> bool:
     if own == "resume":
-        # Ours takes a folder, and theirs a truth; one that is both is a folder.
+        # Ours takes a directory, and theirs a truth; one that is both is a directory.
         return value.lower() in {"true", "false"} and not Path(value).is_dir()
     return own.startswith(("agent.", "env.")) or own in option_names() or own in _REFUSED
 

@@ -55,32 +55,32 @@ def training_config(
         source = str(options.config)
     if not documents:
         raise ConfigError(Problem(f"name a task ({', '.join(TASKS.names())}), or a --config", key="TASK"))
-    base = merged(default_document(), *map(_with_one_number_of_rows, documents))
+    base = merged(default_document(), *map(_with_one_number_of_envs, documents))
     overrides = [options.overrides(), overrides_document(words, base)]
-    document = merged(base, *map(_with_one_number_of_rows, overrides))
+    document = merged(base, *map(_with_one_number_of_envs, overrides))
     config = read_training(document, task=task or str(document.get("environment")), source=source)
     if config.num_envs_total is None:
         return config
-    return dataclasses.replace(config, num_envs=rows_of_a_rank(config.num_envs_total, world_size))
+    return dataclasses.replace(config, num_envs=envs_of_a_rank(config.num_envs_total, world_size))
 
 
-def rows_of_a_rank(num_envs_total: int, world_size: int) -> int:
-    """Return how many of all rows each rank has.
+def envs_of_a_rank(num_envs_total: int, world_size: int) -> int:
+    """Return how many of all env slots each rank has.
 
     Raises:
         ConfigError: If they do not divide; the message names the nearest numbers that do. Ranks with unequal numbers
-            of rows would weigh their samples unequally.
+            of env slots would weigh their samples unequally.
     """
     if num_envs_total % world_size == 0:
         return num_envs_total // world_size
     below = num_envs_total // world_size * world_size
     nearest = [str(number) for number in (below, below + world_size) if number]
-    message = f"{num_envs_total} rows do not divide over {world_size} ranks; use {' or '.join(nearest)}"
+    message = f"{num_envs_total} env slots do not divide over {world_size} ranks; use {' or '.join(nearest)}"
     raise ConfigError(Problem(message, key="--num_envs_total"))
 
 
 def run_to_resume(options: TrainOptions, task: str | None, words: Sequence[str]) -> Path:
-    """Return the folder of the run to go on with: the one that is named, or the newest of the experiment.
+    """Return the directory of the run to go on with: the one that is named, or the newest of the experiment.
 
     Raises:
         ConfigError: If there is none.
@@ -89,7 +89,7 @@ def run_to_resume(options: TrainOptions, task: str | None, words: Sequence[str])
     if named:
         return Path(named).absolute()
     if task is None:
-        raise ConfigError(Problem("name the run's folder, or the task whose newest run is meant", key="--resume"))
+        raise ConfigError(Problem("name the run's directory, or the task whose newest run is meant", key="--resume"))
     experiments = [value for path, _, value in (word.partition("=") for word in words) if path == _EXPERIMENT]
     experiment = str(read_value(experiments[-1])) if experiments else task
     return newest_run(
@@ -139,8 +139,8 @@ def _settings_before(run_directory: Path, options: TrainOptions, task: str | Non
     return {key: value for key, value in before.items() if key not in _OF_THE_RUN}
 
 
-def _with_one_number_of_rows(document: dict[str, Any]) -> dict[str, Any]:
-    """Let a number of rows for each rank void one for all ranks that was asked for below."""
+def _with_one_number_of_envs(document: dict[str, Any]) -> dict[str, Any]:
+    """Let a number of env slots for each rank void one for all ranks that was asked for below."""
     return {"num_envs_total": None, **document} if "num_envs" in document else document
 
 

@@ -1,11 +1,11 @@
-"""Where training runs lie: a new one's folder, the newest one's, and what was asked for in one."""
+"""Where training runs lie: a new one's directory, the newest one's, and what was asked for in one."""
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from isaaclab_arena.config.documents import read_document
-from isaaclab_arena.dated_folders import make_dated_folder
+from isaaclab_arena.dated_directories import make_dated_directory
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.models.run_directory import numbered_checkpoints
 from isaaclab_arena.storage.atomic import storage_errors
@@ -14,22 +14,22 @@ SETTINGS = Path("params") / "train.yaml"
 
 
 def new_run_directory(log_root: Path, experiment: str, run_name: str) -> Path:
-    """Make a folder for a run, ``<log_root>/<experiment>/<time>[_<run_name>]``, which did not exist before.
+    """Make a directory for a run, ``<log_root>/<experiment>/<time>[_<run_name>]``, which did not exist before.
 
     Raises:
         StorageError: If it cannot be made.
     """
-    folder = log_root / experiment
-    with storage_errors("make a folder in", folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        return make_dated_folder(folder, suffix=f"_{run_name}" if run_name else "").absolute()
+    directory = log_root / experiment
+    with storage_errors("make a directory in", directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        return make_dated_directory(directory, suffix=f"_{run_name}" if run_name else "").absolute()
 
 
 def newest_run(log_root: Path, experiment: str, *, pattern: str = ".*", of_others: bool = False) -> Path:
     """Return the newest run of an experiment that has a checkpoint.
 
     Args:
-        log_root: Folder of all experiments.
+        log_root: Directory of all experiments.
         experiment: Its name.
         pattern: Regular expression that the run's name begins with, as rsl_rl's ``load_run``.
         of_others: Whether it may be the run of another trainer.
@@ -37,14 +37,14 @@ def newest_run(log_root: Path, experiment: str, *, pattern: str = ".*", of_other
     Raises:
         ConfigError: If there is none, or the pattern is none.
     """
-    folder = log_root / experiment
-    runs = {path.name: path for path in {path.parent for path in folder.glob("*/model_*.pt")}}
+    directory = log_root / experiment
+    runs = {path.name: path for path in {path.parent for path in directory.glob("*/model_*.pt")}}
     if not of_others:
         runs = {name: path for name, path in runs.items() if (path / SETTINGS).is_file()}
     found = _newest_match(runs, pattern, key="--load_run")
     if found is None:
         which = "" if pattern == ".*" else f" whose name matches '{pattern}'"
-        raise ConfigError(Problem(f"there is no run in {folder}{which} to go on with", key="--resume"))
+        raise ConfigError(Problem(f"there is no run in {directory}{which} to go on with", key="--resume"))
     return found.absolute()
 
 
@@ -52,7 +52,7 @@ def checkpoint_of_run(run_directory: Path, name: str) -> Path:
     """Return a checkpoint of a run.
 
     Args:
-        run_directory: Folder of the run.
+        run_directory: Directory of the run.
         name: ``model_100.pt``, a regular expression that such names begin with, of which the newest is meant, or the
             number alone.
 
@@ -85,7 +85,7 @@ def settings_of(run_directory: Path) -> dict[str, object]:
     """Return what a run was asked for.
 
     Raises:
-        ConfigError: If the folder holds no training run.
+        ConfigError: If the directory holds no training run.
     """
     path = run_directory / SETTINGS
     if not path.is_file():

@@ -29,11 +29,11 @@ def write_settings(
     """Write ``params/agent.yaml`` and ``params/env.yaml`` as Isaac Lab and mjlab do, and ``params/train.yaml``.
 
     Args:
-        run_directory: Folder of the training run.
+        run_directory: Directory of the training run.
         config: What is asked for.
         observation_terms: Group to its terms in the order in which networks see them.
         devices: Where each rank learns, by rank.
-        simulation_devices: Where each rank's rows are, likewise: MuJoCo's on the CPU, MuJoCo-Warp's on a GPU.
+        simulation_devices: Where each rank's env slots are, likewise: MuJoCo's on the CPU, MuJoCo-Warp's on a GPU.
         command_line: What was typed; earlier command lines of the run are kept.
         began_with: Source of the first weights, None for none, or for a run that goes on.
 

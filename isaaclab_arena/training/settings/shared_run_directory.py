@@ -1,4 +1,4 @@
-"""The one folder of a training run: rank 0 makes it and leaves word of it, and the other ranks wait for that."""
+"""The one directory of a training run: rank 0 makes it and leaves word of it, and the other ranks wait for that."""
 
 import json
 import time
@@ -17,11 +17,11 @@ from isaaclab_arena.training.settings.request import run_to_resume
 from isaaclab_arena.training.settings.run_directory import new_run_directory
 
 LAUNCHER = "launcher"
-"""Folder in that of a run for what ranks write on their screens."""
+"""Directory in that of a run for what ranks write on their screens."""
 LATEST = ".latest_run"
 _POLL_INTERVAL_S = 0.05
 _EARLY = (LAUNCHER, LOCK_FILE, LATEST)
-"""What may lie in a run's folder before the run begins."""
+"""What may lie in a run's directory before the run begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class LatestRun:
 
     Attributes:
         launch: Names one start of the ranks; what another start has left does not count.
-        run_directory: The folder.
+        run_directory: The directory.
     """
 
     launch: str
@@ -38,14 +38,14 @@ class LatestRun:
 
 
 def shared_run_directory(options: TrainOptions, config: TrainingConfig, ranks: Ranks) -> Path:
-    """Return the run's folder, made by rank 0 and known to all ranks.
+    """Return the run's directory, made by rank 0 and known to all ranks.
 
     Raises:
-        ConfigError: If it is the folder of something else.
+        ConfigError: If it is the directory of something else.
         DistributedError: If the other ranks do not see what rank 0 has made.
     """
     launch = ranks.share_from_rank_zero("launch", uuid.uuid4().hex)
-    # A folder that was named is known to all, and what lies around it is not ours.
+    # A directory that was named is known to all, and what lies around it is not ours.
     named = options.resume or options.run_directory
     among = Path(named).absolute() if named else options.log_root / config.experiment_name
     if not ranks.context.is_rank_zero:
@@ -64,16 +64,16 @@ def _own_run_directory(options: TrainOptions, config: TrainingConfig) -> Path:
         return run_directory
     if options.run_directory is None:
         return new_run_directory(options.log_root, config.experiment_name, config.agent.run_name)
-    folder = options.run_directory.absolute()
-    if folder.exists() and (not folder.is_dir() or any(path.name not in _EARLY for path in folder.iterdir())):
-        message = f"'{folder}' is not empty; go on with --resume, or name a new folder"
+    directory = options.run_directory.absolute()
+    if directory.exists() and (not directory.is_dir() or any(path.name not in _EARLY for path in directory.iterdir())):
+        message = f"'{directory}' is not empty; go on with --resume, or name a new directory"
         raise ConfigError(Problem(message, key="--run_directory"))
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
 
 
 def announce(experiment_directory: Path, run: LatestRun) -> None:
-    """Leave word of a run's folder, in ``.latest_run`` of its experiment.
+    """Leave word of a run's directory, in ``.latest_run`` of its experiment.
 
     Raises:
         StorageError: If it cannot be written.
@@ -83,7 +83,7 @@ def announce(experiment_directory: Path, run: LatestRun) -> None:
 
 
 def await_announcement(experiment_directory: Path, launch: str, *, timeout_s: float) -> Path:
-    """Return the folder that rank 0 of this start has announced, once it has; what an older run left is ignored.
+    """Return the directory that rank 0 of this start has announced, once it has; what an older run left is ignored.
 
     Args:
         experiment_directory: Where the word is left.
@@ -102,7 +102,7 @@ def await_announcement(experiment_directory: Path, launch: str, *, timeout_s: fl
         if time.monotonic() > deadline:
             what = "there is none" if found is None else "it is that of another run"
             raise DistributedError(
-                f"waited {timeout_s:g} s for rank 0 to name the folder of this run in {path}, and {what}; "
+                f"waited {timeout_s:g} s for rank 0 to name the directory of this run in {path}, and {what}; "
                 "all ranks need the same --log_root, or --run_directory, on a disk that all machines share"
             )
         time.sleep(_POLL_INTERVAL_S)

@@ -40,12 +40,12 @@ def recording(index: int, *, success: bool = True, **attributes) -> RecordedEpis
     )
 
 
-def write_recordings(folder: Path, *episodes: RecordedEpisode) -> Path:
-    """Write episodes into the folder of a job, and return it."""
-    folder.mkdir(parents=True, exist_ok=True)
+def write_recordings(directory: Path, *episodes: RecordedEpisode) -> Path:
+    """Write episodes into the directory of a job, and return it."""
+    directory.mkdir(parents=True, exist_ok=True)
     for episode in episodes:
-        hdf5.write_episode(folder / episode_file_name(episode.episode_index), episode)
-    return folder
+        hdf5.write_episode(directory / episode_file_name(episode.episode_index), episode)
+    return directory
 
 
 def write_config(path: Path, **changes) -> Path:

@@ -15,16 +15,16 @@ SETTINGS = TrainingSettings(max_steps=40, batch_size=8, noise_draws=2, warmup_st
 
 
 def small_trainer(
-    folder: Path, context: DistributedContext, steps: RecordedSteps, settings: TrainingSettings = SETTINGS
+    directory: Path, context: DistributedContext, steps: RecordedSteps, settings: TrainingSettings = SETTINGS
 ) -> Trainer:
-    """Return a trainer on the recordings ``*.h5`` and the policy file ``policy.yaml`` of a folder."""
-    config = read_policy_config(folder / "policy.yaml")
+    """Return a trainer on the recordings ``*.h5`` and the policy file ``policy.yaml`` of a directory."""
+    config = read_policy_config(directory / "policy.yaml")
     files = read_joint_files(
         policy=config.policy_joints_config_path,
         state=config.state_joints_config_path,
         action=config.action_joints_config_path,
     )
-    found = find_demonstrations(sorted(folder.glob("*.h5")))
+    found = find_demonstrations(sorted(directory.glob("*.h5")))
     interface = interface_of(config, files)
     wiring = wire_recordings(found, interface, config, files, file="policy.yaml", steps=steps)
     data = DemonstrationSteps(found, wiring, horizon=interface.horizon, steps=steps)

@@ -24,25 +24,25 @@ WIRING = Wiring(
 
 
 @pytest.fixture
-def folder(tmp_path):
+def directory(tmp_path):
     return write_recordings(tmp_path / "lift", *map(recording, range(3)), recording(3, success=False))
 
 
-def steps_of(folder, horizon: int = 4) -> DemonstrationSteps:
-    found = find_demonstrations(sorted(folder.glob("*.h5")))
+def steps_of(directory, horizon: int = 4) -> DemonstrationSteps:
+    found = find_demonstrations(sorted(directory.glob("*.h5")))
     return DemonstrationSteps(found, WIRING, horizon=horizon, steps=RecordedSteps())
 
 
-def test_only_what_succeeded_is_learned_unless_told_otherwise(folder):
-    files = sorted(folder.glob("*.h5"))
+def test_only_what_succeeded_is_learned_unless_told_otherwise(directory):
+    files = sorted(directory.glob("*.h5"))
     assert [each.episode_index for each in find_demonstrations(files)] == [0, 1, 2]
     assert [each.episode_index for each in find_demonstrations(files, only_successes=False)] == [0, 1, 2, 3]
     with pytest.raises(ConfigError, match="there is no demonstration in these recordings; 1 did not succeed"):
         find_demonstrations(files[3:])
 
 
-def test_every_control_step_is_one_sample_in_order(folder):
-    data = steps_of(folder)
+def test_every_control_step_is_one_sample_in_order(directory):
+    data = steps_of(directory)
     assert len(data) == 6 + 7 + 8
     batch = data.batch([0, 5, 6, 20])
     second = recording(1).arrays
@@ -53,8 +53,8 @@ def test_every_control_step_is_one_sample_in_order(folder):
     ]
 
 
-def test_an_action_chunk_holds_what_followed_and_marks_what_lies_behind_the_end(folder):
-    batch = steps_of(folder).batch([0, 4])
+def test_an_action_chunk_holds_what_followed_and_marks_what_lies_behind_the_end(directory):
+    batch = steps_of(directory).batch([0, 4])
     actions = recording(0).arrays["actions"]
     np.testing.assert_array_equal(batch.action["arm"][0], actions[0:4, :7])
     np.testing.assert_array_equal(batch.action["arm"][1], actions[[4, 5, 5, 5], :7])
@@ -62,8 +62,8 @@ def test_an_action_chunk_holds_what_followed_and_marks_what_lies_behind_the_end(
     assert batch.is_padding.tolist() == [[False] * 4, [False, False, True, True]]
 
 
-def test_statistics_see_every_step_of_every_demonstration(folder):
-    data = steps_of(folder)
+def test_statistics_see_every_step_of_every_demonstration(directory):
+    data = steps_of(directory)
     assert data.states()["arm"].shape == (21, 7)
     np.testing.assert_array_equal(data.actions()["arm"][6:13], recording(1).arrays["actions"][:, :7])
 
@@ -71,8 +71,8 @@ def test_statistics_see_every_step_of_every_demonstration(folder):
 def test_what_a_recording_lacks_is_said(tmp_path):
     blind = recording(0)
     arrays = {name: array for name, array in blind.arrays.items() if not name.startswith("camera_obs")}
-    folder = write_recordings(tmp_path, type(blind)(**{**vars(blind), "arrays": arrays}))
-    (demonstration,) = find_demonstrations(folder.glob("*.h5"))
+    directory = write_recordings(tmp_path, type(blind)(**{**vars(blind), "arrays": arrays}))
+    (demonstration,) = find_demonstrations(directory.glob("*.h5"))
     with pytest.raises(ConfigError, match="holds no pictures; record with isaaclab-arena collect"):
         recorded_spaces(demonstration, RecordedSteps())
 

@@ -21,15 +21,22 @@ from tests.gr00t.training.demonstrations import recording, write_config, write_r
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def directory(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("finetune")
     write_recordings(path / "demos" / "lift", *map(recording, range(5)))
     write_config(path / "policy.yaml")
     return path
 
 
-def typed(folder: Path, output: Path, *more: object) -> list[str]:
-    paths = ["--dataset", folder / "demos", "--output_dir", output, "--policy_config_yaml_path", folder / "policy.yaml"]
+def typed(directory: Path, output: Path, *more: object) -> list[str]:
+    paths = [
+        "--dataset",
+        directory / "demos",
+        "--output_dir",
+        output,
+        "--policy_config_yaml_path",
+        directory / "policy.yaml",
+    ]
     sizes = ["--batch_size", 2, "--noise_draws", 1, "--save_every", 2, "--log_every", 1, "--device", "cpu"]
     return [str(word) for word in (*paths, *sizes, *more)]
 
@@ -38,17 +45,17 @@ def weights(checkpoint: Path) -> bytes:
     return (checkpoint / "model.safetensors").read_bytes()
 
 
-def test_training_leaves_checkpoints_and_its_losses_and_goes_on_to_the_same_bits(folder, tmp_path):
+def test_training_leaves_checkpoints_and_its_losses_and_goes_on_to_the_same_bits(directory, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert main(typed(folder, whole, "--max_steps", 4)) == 0
+    assert main(typed(directory, whole, "--max_steps", 4)) == 0
     assert {path.name for path in whole.glob("checkpoint-*")} == {"checkpoint-2", "checkpoint-4"}
     assert ("1", "loss") in measures(whole)
     assert ("4", "validation_loss") in measures(whole)
-    assert main(typed(folder, parts, "--max_steps", 4)) == 0
+    assert main(typed(directory, parts, "--max_steps", 4)) == 0
     # As if it had been killed after the first checkpoint.
     last = parts / "checkpoint-4"
     last.rename(tmp_path / "away")
-    assert main(typed(folder, parts, "--max_steps", 4, "--resume")) == 0
+    assert main(typed(directory, parts, "--max_steps", 4, "--resume")) == 0
     assert measures(parts) == measures(whole)
     assert weights(last) == weights(whole / "checkpoint-4") != weights(whole / "checkpoint-2")
 
@@ -67,40 +74,40 @@ def test_training_leaves_checkpoints_and_its_losses_and_goes_on_to_the_same_bits
         (("--policy_config_yaml_path", "nowhere.yaml"), "nowhere.yaml"),
     ],
 )
-def test_mistakes_are_told_with_exit_code_2(folder, tmp_path, capsys, arguments, message):
-    assert main([*typed(folder, tmp_path / "out"), *arguments]) == 2
+def test_mistakes_are_told_with_exit_code_2(directory, tmp_path, capsys, arguments, message):
+    assert main([*typed(directory, tmp_path / "out"), *arguments]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_which_checkpoints_go_is_said_at_the_start(folder, tmp_path, capfd):
-    assert main(typed(folder, tmp_path / "out", "--max_steps", 6, "--kept_checkpoints", 2)) == 0
+def test_which_checkpoints_go_is_said_at_the_start(directory, tmp_path, capfd):
+    assert main(typed(directory, tmp_path / "out", "--max_steps", 6, "--kept_checkpoints", 2)) == 0
     told = capfd.readouterr().err
     assert "the newest 2 checkpoints stay (--kept_checkpoints), older ones go, evaluated ones too" in told
     assert {path.name for path in (tmp_path / "out").glob("checkpoint-*")} == {"checkpoint-4", "checkpoint-6"}
 
 
-def test_another_run_is_not_gone_on_with_and_not_written_over(folder, tmp_path, capsys):
+def test_another_run_is_not_gone_on_with_and_not_written_over(directory, tmp_path, capsys):
     output = tmp_path / "out"
-    assert main(typed(folder, output, "--max_steps", 2)) == 0
-    assert main(typed(folder, output, "--max_steps", 2)) == 2
-    assert "is not empty; go on with --resume, or name a new folder" in capsys.readouterr().err
-    assert main(typed(folder, output, "--max_steps", 2, "--seed", 1, "--resume")) == 2
+    assert main(typed(directory, output, "--max_steps", 2)) == 0
+    assert main(typed(directory, output, "--max_steps", 2)) == 2
+    assert "is not empty; go on with --resume, or name a new directory" in capsys.readouterr().err
+    assert main(typed(directory, output, "--max_steps", 2, "--seed", 1, "--resume")) == 2
     assert "seed: was 0 when the run began, now 1" in capsys.readouterr().err
 
 
-def evaluation_jobs(folder: Path, *names: str) -> Path:
+def evaluation_jobs(directory: Path, *names: str) -> Path:
     """Write a job file in which the policy that is trained plays one episode per job."""
     jobs = [
         {
             "name": name,
             "policy_type": "gr00t_closedloop",
-            "policy_config_dict": {"policy_config_yaml_path": str(folder / "policy.yaml")},
+            "policy_config_dict": {"policy_config_yaml_path": str(directory / "policy.yaml")},
             "arena_env_args": {"environment": "reach", "camera_size": 16, "enable_cameras": True, "num_envs": 1},
             "num_episodes": 1,
         }
         for name in names
     ]
-    return write_jobs(folder / f"{'_'.join(names)}.json", jobs)
+    return write_jobs(directory / f"{'_'.join(names)}.json", jobs)
 
 
 def measures(output: Path) -> list[tuple[str, str]]:
@@ -108,9 +115,9 @@ def measures(output: Path) -> list[tuple[str, str]]:
         return [(row["step"], row["measure"]) for row in csv.DictReader(file)]
 
 
-def test_checkpoints_are_evaluated_on_all_ranks_while_training_goes_on(folder, tmp_path):
-    jobs = evaluation_jobs(folder, "first", "second")
-    arguments = typed(folder, tmp_path / "out", "--max_steps", 2, "--eval_jobs_config", jobs)
+def test_checkpoints_are_evaluated_on_all_ranks_while_training_goes_on(directory, tmp_path):
+    jobs = evaluation_jobs(directory, "first", "second")
+    arguments = typed(directory, tmp_path / "out", "--max_steps", 2, "--eval_jobs_config", jobs)
     finished = run(
         command(*arguments, ranks=2, module=["-m", "isaaclab_arena_gr00t.training.finetune"]),
         extra={"PYTHONPATH": f"{ROOT}:{ROOT / 'submodules' / 'Isaac-GR00T'}"},
@@ -129,9 +136,9 @@ def test_checkpoints_are_evaluated_on_all_ranks_while_training_goes_on(folder, t
     ]
 
 
-def test_an_evaluation_that_was_interrupted_is_completed_when_training_is_taken_up(folder, tmp_path):
+def test_an_evaluation_that_was_interrupted_is_completed_when_training_is_taken_up(directory, tmp_path):
     output = tmp_path / "out"
-    arguments = typed(folder, output, "--max_steps", 2, "--eval_jobs_config", evaluation_jobs(folder, "only"))
+    arguments = typed(directory, output, "--max_steps", 2, "--eval_jobs_config", evaluation_jobs(directory, "only"))
     assert main(arguments) == 0
     before = jobs_table(output / "evaluations" / "step-2")
     shutil.rmtree(output / "evaluations" / "step-2" / "only")
@@ -141,34 +148,34 @@ def test_an_evaluation_that_was_interrupted_is_completed_when_training_is_taken_
     assert measures(output).count(("2", "loss")) == 1
 
 
-def test_jobs_that_cannot_be_evaluated_are_refused_before_training(folder, tmp_path, capsys):
+def test_jobs_that_cannot_be_evaluated_are_refused_before_training(directory, tmp_path, capsys):
     job = {"policy_type": "zero_action", "arena_env_args": {"environment": "reach"}, "num_episodes": 1}
     jobs = write_jobs(tmp_path / "jobs.json", [{"name": "zero", **job}])
-    assert main(typed(folder, tmp_path / "out", "--eval_jobs_config", jobs)) == 2
+    assert main(typed(directory, tmp_path / "out", "--eval_jobs_config", jobs)) == 2
     assert "no job's policy takes a checkpoint; use policy_type gr00t_closedloop" in capsys.readouterr().err
     jobs = write_jobs(tmp_path / "jobs.json", [{"name": "zero", **job, "arena_env_args": {"environment": "rech"}}])
-    assert main(typed(folder, tmp_path / "out", "--eval_jobs_config", jobs)) == 2
+    assert main(typed(directory, tmp_path / "out", "--eval_jobs_config", jobs)) == 2
     assert "rech" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-def test_training_begins_with_another_models_weights(folder, tmp_path):
+def test_training_begins_with_another_models_weights(directory, tmp_path):
     base, tuned = tmp_path / "base", tmp_path / "tuned"
-    assert main(typed(folder, base, "--max_steps", 2)) == 0
+    assert main(typed(directory, base, "--max_steps", 2)) == 0
     # A learning rate that changes next to nothing shows what training began with.
     still = ("--max_steps", 1, "--learning_rate", 1e-12, "--base_model_path", base / "checkpoint-2")
-    assert main(typed(folder, tuned, *still)) == 0
+    assert main(typed(directory, tuned, *still)) == 0
     expected = load_file(base / "checkpoint-2" / "model.safetensors")
     found = load_file(tuned / "checkpoint-1" / "model.safetensors")
     assert all(torch.allclose(found[name], expected[name], atol=1e-6) for name in expected)
 
 
-def test_a_robot_that_the_base_model_does_not_know_is_added_to_it(folder, tmp_path):
+def test_a_robot_that_the_base_model_does_not_know_is_added_to_it(directory, tmp_path):
     base, tuned = tmp_path / "base", tmp_path / "tuned"
-    assert main(typed(folder, base, "--max_steps", 1)) == 0
-    other = write_config(folder / "other.yaml", embodiment_tag="OXE_DROID")
+    assert main(typed(directory, base, "--max_steps", 1)) == 0
+    other = write_config(directory / "other.yaml", embodiment_tag="OXE_DROID")
     arguments = ("--max_steps", 1, "--base_model_path", base / "checkpoint-1", "--policy_config_yaml_path", other)
-    assert main(typed(folder, tuned, *arguments)) == 0
+    assert main(typed(directory, tuned, *arguments)) == 0
     assert set(load_processor(tuned / "checkpoint-1").embodiments) == {"new_embodiment", "oxe_droid"}
 
 
@@ -177,10 +184,10 @@ def last_child(pid: int) -> int:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_signal_stops_all_ranks_after_the_same_step_with_a_checkpoint(folder, tmp_path, ranks):
+def test_a_signal_stops_all_ranks_after_the_same_step_with_a_checkpoint(directory, tmp_path, ranks):
     module = ["-m", "isaaclab_arena_gr00t.training.finetune"]
     path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'submodules' / 'Isaac-GR00T'}"}
-    arguments = typed(folder, tmp_path / "out", "--max_steps", 100_000, "--save_every", 100_000)
+    arguments = typed(directory, tmp_path / "out", "--max_steps", 100_000, "--save_every", 100_000)
     progress = tmp_path / "out" / "progress.csv"
     training = start(command(*arguments, ranks=ranks, module=module), tmp_path / "log.txt", extra=path, fresh=True)
     try:

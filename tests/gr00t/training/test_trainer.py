@@ -16,30 +16,30 @@ pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def directory(tmp_path_factory) -> Path:
     path = write_recordings(tmp_path_factory.mktemp("lift"), *map(recording, range(6)))
     write_config(path / "policy.yaml")
     return path
 
 
-def trainer(folder: Path, **changes):
-    return small_trainer(folder, DistributedContext(), RecordedSteps(), dataclasses.replace(SETTINGS, **changes))
+def trainer(directory: Path, **changes):
+    return small_trainer(directory, DistributedContext(), RecordedSteps(), dataclasses.replace(SETTINGS, **changes))
 
 
-def test_a_model_learns_what_is_shown(folder):
-    learner = trainer(folder, learning_rate=5e-3, max_steps=100, noise_draws=4)
+def test_a_model_learns_what_is_shown(directory):
+    learner = trainer(directory, learning_rate=5e-3, max_steps=100, noise_draws=4)
     losses = [learner.step() for _ in range(100)]
     assert sum(losses[-10:]) < sum(losses[:10]) / 3
 
 
-def test_the_same_settings_give_the_same_bits(folder):
-    first, second = trainer(folder), trainer(folder)
+def test_the_same_settings_give_the_same_bits(directory):
+    first, second = trainer(directory), trainer(directory)
     assert [first.step() for _ in range(2)] == [second.step() for _ in range(2)]
     assert fingerprint(first) == fingerprint(second)
 
 
-def test_training_that_is_taken_up_again_gives_the_bits_of_an_undisturbed_one(folder, tmp_path):
-    undisturbed, interrupted, resumed = trainer(folder), trainer(folder), trainer(folder)
+def test_training_that_is_taken_up_again_gives_the_bits_of_an_undisturbed_one(directory, tmp_path):
+    undisturbed, interrupted, resumed = trainer(directory), trainer(directory), trainer(directory)
     for _ in range(4):
         undisturbed.step()
     for _ in range(2):
@@ -51,16 +51,16 @@ def test_training_that_is_taken_up_again_gives_the_bits_of_an_undisturbed_one(fo
     assert fingerprint(resumed) == fingerprint(undisturbed)
 
 
-def test_ranks_are_the_same_bits_after_every_step(folder):
+def test_ranks_are_the_same_bits_after_every_step(directory):
     path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'submodules' / 'Isaac-GR00T'}"}
     module = ["-m", "tests.gr00t.training.training_rank"]
-    finished = run(command(folder, ranks=2, module=module), extra=path, timeout_s=patience_s(120))
+    finished = run(command(directory, ranks=2, module=module), extra=path, timeout_s=patience_s(120))
     assert finished.returncode == 0, finished.stderr
     assert f"alike for {NUM_STEPS} steps" in finished.stdout
 
 
-def test_the_average_follows_the_weights(folder):
-    learner = trainer(folder, learning_rate=2e-3)
+def test_the_average_follows_the_weights(directory):
+    learner = trainer(directory, learning_rate=2e-3)
     for _ in range(3):
         learner.step()
     weights, average = learner.model.state_dict(), learner.average.state_dict()
@@ -68,8 +68,8 @@ def test_the_average_follows_the_weights(folder):
     assert len(moved) > len(weights) / 2
 
 
-def test_a_loss_that_is_no_number_ends_the_training(folder):
-    learner = trainer(folder)
+def test_a_loss_that_is_nan_ends_the_training(directory):
+    learner = trainer(directory)
     with torch.no_grad():
         next(learner.model.parameters()).fill_(torch.nan)
     with pytest.raises(DivergedError, match="at step 0"):

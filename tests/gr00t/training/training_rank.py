@@ -28,12 +28,12 @@ def fingerprint(trainer: Trainer) -> int:
     return crc
 
 
-def main(folder: Path) -> None:
+def main(directory: Path) -> None:
     """Train, and fail if the ranks ever differ in a bit."""
     torch.set_num_threads(1)
     context = DistributedContext.from_environment(device="cpu")
     with initialise(context):
-        trainer = small_trainer(folder, context, RecordedSteps())
+        trainer = small_trainer(directory, context, RecordedSteps())
         losses = []
         for _ in range(NUM_STEPS):
             losses.append(trainer.step())

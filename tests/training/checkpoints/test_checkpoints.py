@@ -20,9 +20,9 @@ def learned(iterations: int) -> dict:
     return {"actor_state_dict": {"weight": torch.tensor([float(iterations)])}, "iter": iterations, "infos": {}}
 
 
-def write(folder, iterations: int, *, kept: int = 2, ranks: int = 1):
+def write(directory, iterations: int, *, kept: int = 2, ranks: int = 1):
     states = [packed({"torch_rng": torch.full((3,), rank, dtype=torch.uint8)}) for rank in range(ranks)]
-    return write_checkpoint(folder, learned(iterations), states, iterations=iterations, kept=kept)
+    return write_checkpoint(directory, learned(iterations), states, iterations=iterations, kept=kept)
 
 
 def test_the_newest_checkpoints_stay_with_what_belongs_to_them(tmp_path):

@@ -28,31 +28,31 @@ JOBS = {
 }
 
 
-def weights(folder: Path, seed: int) -> Path:
+def weights(directory: Path, seed: int) -> Path:
     """Write the checkpoint of iteration 200, over the one that is there, and return it."""
-    return write_checkpoint(folder, num_inputs=26, num_actions=8, name=f"model_{STEP}.pt", seed=seed)
+    return write_checkpoint(directory, num_inputs=26, num_actions=8, name=f"model_{STEP}.pt", seed=seed)
 
 
-def evaluated(folder: Path, checkpoint: Path) -> list[tuple[float, int]]:
-    """Evaluate a checkpoint as a training in a folder does; return what each episode got, and which attempt ran it."""
+def evaluated(directory: Path, checkpoint: Path) -> list[tuple[float, int]]:
+    """Evaluate a checkpoint as a training in a directory does; return each episode's return, and its attempt."""
     evaluation = ClosedLoopEvaluation(
         read_jobs(JOBS, source="jobs.json"),
         checkpoint_option="checkpoint_path",
         policy_type="rsl_rl",
-        output_directory=folder,
+        output_directory=directory,
         ranks=ranks_in_threads(1)[0],
         device="cpu",
     )
     found = evaluation.run(checkpoint, STEP)
     assert (found.exit_code, found.jobs["reach"].episodes) == (0, 3)
     assert evaluation.is_complete(STEP)
-    episodes = merge_results(evaluation.folder(STEP)).episodes
+    episodes = merge_results(evaluation.directory(STEP)).episodes
     return list(zip(episodes["return"].tolist(), episodes["attempt"].tolist(), strict=True))
 
 
-def cut_off(folder: Path) -> None:
+def cut_off(directory: Path) -> None:
     """Leave of an evaluation what there is when its processes are killed after one of its three episodes."""
-    directory = folder / "evaluations" / f"step-{STEP}"
+    directory = directory / "evaluations" / f"step-{STEP}"
     record = directory / "reach" / "episode_results_rank0.jsonl"
     record.write_text("".join(record.read_text().splitlines(keepends=True)[:1]))
     (directory / "reach" / "job_report_rank0.json").unlink()

@@ -32,15 +32,15 @@ def test_options_that_a_class_does_not_have_are_told_before_anything_is_built(wo
 def test_samples_that_would_never_be_learned_from_are_refused():
     (problem,) = problems("agent.algorithm.num_mini_batches=5")
     assert problem == (
-        "agent.algorithm.num_mini_batches: 8 rows x 16 steps = 128 samples do not divide into 5 mini-batches, and 3 "
-        "would never be learned from; use 4 or 8"
+        "agent.algorithm.num_mini_batches: 8 env slots x 16 steps = 128 samples do not divide into 5 mini-batches, and "
+        "3 would never be learned from; use 4 or 8"
     )
 
 
-def test_a_recurrent_policy_divides_rows():
+def test_a_recurrent_policy_divides_env_slots():
     words = ("agent.actor.class_name=RNNModel", "agent.actor.distribution_cfg.class_name=GaussianDistribution")
     (problem,) = problems("num_envs=6", *words)
-    assert "6 rows of a recurrent policy do not divide into 4 mini-batches, and 2 would never" in problem
+    assert "6 env slots of a recurrent policy do not divide into 4 mini-batches, and 2 would never" in problem
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def test_numbers_with_which_nothing_would_be_learned_are_refused(word, told):
     assert any(problem.endswith(told) for problem in problems(word))
 
 
-def test_groups_have_to_divide_the_rows():
+def test_groups_have_to_divide_the_env_slots():
     words = ("agent.algorithm.class_name=GRPO", "agent.algorithm.group_size=3")
-    assert problems(*words) == ["agent.algorithm.group_size: 8 rows do not divide into groups of 3; use 2 or 4"]
+    assert problems(*words) == ["agent.algorithm.group_size: 8 env slots do not divide into groups of 3; use 2 or 4"]
 
 
 def test_a_group_of_observations_that_is_not_there_is_told():

@@ -34,7 +34,7 @@ def _physics_on_the_gpu(gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def learner(*words: str, task: str = "cartpole", backend: str = "warp") -> Learner:
-    """Return a learner whose rows and networks are on the GPU, or both on the CPU with the backend ``mujoco``."""
+    """Return a learner whose env slots and networks are on the GPU, or both on the CPU with the backend ``mujoco``."""
     base = merged(default_document(), task_document(task), {**SMALL, "environment": task})
     words = (f"env.backend={backend}", "num_envs=4", "agent.num_steps_per_env=4", *words)
     config = read_training(merged(base, overrides_document(words, base)), task=task, source="test")
@@ -76,7 +76,7 @@ def test_training_on_a_gpu_is_taken_up_again_as_if_nothing_had_happened(words):
     assert digests(again) == digests(first)
 
 
-def test_rows_begin_in_the_middle_there_too():
+def test_env_slots_begin_in_the_middle_there_too():
     there = learner("agent.init_at_random_ep_len=true")
     there.iterate()
     assert there.environment.episode_length_buf.device == GPU

@@ -9,9 +9,9 @@ from isaaclab_arena.training.learner.episode_statistics import EpisodeCounter
 NOBODY = torch.zeros(3, dtype=torch.bool)
 
 
-def mask(*rows: int) -> torch.Tensor:
+def mask(*env_ids: int) -> torch.Tensor:
     marked = NOBODY.clone()
-    marked[list(rows)] = True
+    marked[list(env_ids)] = True
     return marked
 
 
@@ -60,7 +60,7 @@ def test_what_was_taken_does_not_count_again(counter):
     assert math.isnan(none.mean_return)
 
 
-def test_a_row_that_was_stopped_in_the_middle_begins_from_nothing_and_counts_for_nothing(counter):
+def test_an_env_slot_that_was_stopped_in_the_middle_begins_from_nothing_and_counts_for_nothing(counter):
     counter.add(step(5.0), NOBODY, mask(2))
     counter.add(step(1.0, terminated=mask(2)), mask(2), NOBODY)
     told = counter.take()
@@ -72,7 +72,7 @@ def test_success_that_is_not_measured_is_no_failure(counter):
     assert math.isnan(counter.take().success_rate)
 
 
-def test_a_row_that_broke_down_is_lost_and_its_numbers_spoil_nothing(counter):
+def test_an_env_slot_that_broke_down_is_lost_and_its_numbers_spoil_nothing(counter):
     counter.add(step(math.nan, diverged=mask(1), metric=math.nan), mask(1), NOBODY)
     told = counter.take()
     assert (told.lost_rate, told.mean_return, told.success_rate) == (1.0, 0.0, 0.0)
@@ -80,7 +80,7 @@ def test_a_row_that_broke_down_is_lost_and_its_numbers_spoil_nothing(counter):
     assert counter.take().metrics["distance_m"] == 2.0
 
 
-def test_a_row_that_broke_down_has_not_succeeded_whatever_its_task_says(counter):
+def test_an_env_slot_that_broke_down_has_not_succeeded_whatever_its_task_says(counter):
     counter.add(step(success=mask(0, 1), diverged=mask(0), terminated=mask(1)), mask(0, 1), NOBODY)
     told = counter.take()
     assert (told.num_episodes, told.success_rate, told.lost_rate) == (2, 0.5, 0.5)

@@ -71,7 +71,7 @@ def test_without_its_state_a_rank_goes_on_with_new_episodes():
 
 
 @pytest.mark.parametrize("words", [(), RECURRENT], ids=["ppo", "recurrent"])
-def test_another_number_of_rows_goes_on_with_new_episodes(words):
+def test_another_number_of_env_slots_goes_on_with_new_episodes(words):
     first = small_learner(*words)
     first.iterate()
     learned, state = saved(first)
@@ -134,7 +134,7 @@ def test_the_learning_rate_falls_over_iterations_whatever_the_number_of_ranks():
     assert rates == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4])
 
 
-def test_numbers_that_are_none_end_training_with_a_way_out():
+def test_nan_ends_training_with_a_way_out():
     learner = small_learner()
     learner.iterate()
     with torch.no_grad():

@@ -12,7 +12,7 @@ from isaaclab_arena.training.learner.vec_env import TrainingEnvironment
 from tests.fakes_environment import ScriptedEnvironment
 
 
-def rows(
+def env_slots(
     environment: Environment,
     *,
     seed: int = 3,
@@ -37,14 +37,14 @@ def run_until_an_episode_ends(training: TrainingEnvironment):
     ("ending", "is_time_out"), [("success", True), ("timeout", True), ("failure", False), ("error", False)]
 )
 def test_only_what_is_lost_is_worth_nothing_from_then_on(ending, is_time_out):
-    training = rows(ScriptedEnvironment(4, endings=(ending,)))
+    training = env_slots(ScriptedEnvironment(4, endings=(ending,)))
     _, _, dones, extras = run_until_an_episode_ends(training)
     assert extras["time_outs"].equal(dones & is_time_out)
 
 
-def test_a_row_that_ends_shows_the_next_episode_at_once():
+def test_an_env_slot_that_ends_shows_the_next_episode_at_once():
     environment = ScriptedEnvironment(1, endings=("failure",))
-    training = rows(environment)
+    training = env_slots(environment)
     observation, *_ = run_until_an_episode_ends(training)
     second = Episode(job="training", episode_index=1, seed=3)
     start = environment.draw_conditions(second.conditions_generator())["point.start"]
@@ -52,14 +52,14 @@ def test_a_row_that_ends_shows_the_next_episode_at_once():
     assert training.episode_length_buf.tolist() == [0]
 
 
-def test_a_row_that_breaks_down_leaves_no_nan_behind():
-    training = rows(ScriptedEnvironment(3, endings=("error",)))
+def test_an_env_slot_that_breaks_down_leaves_no_nan_behind():
+    training = env_slots(ScriptedEnvironment(3, endings=("error",)))
     observation, *_ = run_until_an_episode_ends(training)
     assert observation["policy"].isfinite().all()
 
 
-def test_rows_begin_as_if_in_the_middle_so_that_not_all_end_at_once():
-    training = rows(ScriptedEnvironment(2, endings=("timeout",)))
+def test_env_slots_begin_as_if_in_the_middle_so_that_not_all_end_at_once():
+    training = env_slots(ScriptedEnvironment(2, endings=("timeout",)))
     training.episode_length_buf[:] = torch.tensor([7, 0])
     _, _, dones, extras = training.step(torch.zeros(2, 3))
     assert dones.tolist() == [True, False]
@@ -68,12 +68,12 @@ def test_rows_begin_as_if_in_the_middle_so_that_not_all_end_at_once():
 
 
 def test_ranks_of_other_seeds_begin_other_episodes():
-    first, second = (rows(ScriptedEnvironment(2), seed=seed) for seed in (3, 4))
+    first, second = (env_slots(ScriptedEnvironment(2), seed=seed) for seed in (3, 4))
     assert not first.get_observations()["policy"].equal(second.get_observations()["policy"])
 
 
-def test_the_rows_of_a_group_begin_alike_and_groups_do_not():
-    training = rows(ScriptedEnvironment(6), group_size=3)
+def test_the_env_slots_of_a_group_begin_alike_and_groups_do_not():
+    training = env_slots(ScriptedEnvironment(6), group_size=3)
     for _ in range(3):
         seen = training.restart()["policy"]
         assert seen[0].equal(seen[1])
@@ -83,22 +83,22 @@ def test_the_rows_of_a_group_begin_alike_and_groups_do_not():
         run_until_an_episode_ends(training)
 
 
-def test_a_row_that_is_called_solved_and_goes_on_is_no_time_out():
+def test_an_env_slot_that_is_called_solved_and_goes_on_is_no_time_out():
     environment = ScriptedEnvironment(3, endings=("timeout",))
     step = environment.step
     environment.step = lambda action: dataclasses.replace(step(action), success=torch.ones(3, dtype=torch.bool))
-    training = rows(environment)
+    training = env_slots(environment)
     for _ in range(8):
         _, _, dones, extras = training.step(torch.zeros(3, 3))
         assert extras["time_outs"].equal(dones)
 
 
 def test_an_episode_that_began_as_if_in_the_middle_counts_for_nothing_however_it_ends():
-    training = rows(ScriptedEnvironment(64, endings=("failure",)))
+    training = env_slots(ScriptedEnvironment(64, endings=("failure",)))
     torch.manual_seed(0)
     training.begin_in_the_middle()
     late = int((training.episode_length_buf > 0).sum())
-    # Episodes have 3 to 8 steps, so that each row ends its first one meanwhile.
+    # Episodes have 3 to 8 steps, so that each env slot ends its first one meanwhile.
     ended = sum(int(training.step(torch.zeros(64, 3))[2].sum()) for _ in range(8))
     told = training.counter.take()
     assert 0 < late < 64
@@ -109,7 +109,7 @@ def test_an_episode_that_began_as_if_in_the_middle_counts_for_nothing_however_it
 
 def test_outputs_can_be_shares_of_the_actions_bounds():
     environment = ScriptedEnvironment(1, endings=("timeout",))
-    training = rows(environment, scaling=ActionScaling.WITHIN_BOUNDS)
+    training = env_slots(environment, scaling=ActionScaling.WITHIN_BOUNDS)
     before = training.get_observations()["policy"].clone()
     after, *_ = training.step(torch.tensor([[1.0, -5.0, 0.0]]))
     assert (after["policy"] - before)[0].tolist() == pytest.approx([0.2, -0.1, 0.05], abs=1e-6)
@@ -120,11 +120,11 @@ def test_a_group_without_terms_is_a_vector_without_numbers():
     environment.observation_spec = {"policy": {"position": ArraySpec(shape=(3,))}, "critic": {}}
     observe = environment._observe
     environment._observe = lambda: {**observe(), "critic": {}}
-    training = rows(environment)
+    training = env_slots(environment)
     assert training.get_observations()["critic"].shape == (2, 0)
     observation, *_ = training.step(torch.zeros(2, 3))
     assert observation["critic"].shape == (2, 0)
 
 
 def test_an_environment_that_takes_no_snapshots_says_so():
-    assert rows(ScriptedEnvironment(2)).snapshot() is None
+    assert env_slots(ScriptedEnvironment(2)).snapshot() is None

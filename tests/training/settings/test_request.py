@@ -8,7 +8,7 @@ from isaaclab_arena.training.settings.config import TrainingConfig
 from isaaclab_arena.training.settings.documents import document_of
 from isaaclab_arena.training.settings.options import read_train_options
 from isaaclab_arena.training.settings.request import (
-    rows_of_a_rank,
+    envs_of_a_rank,
     run_to_resume,
     training_config,
     with_chosen_checkpoint,
@@ -20,21 +20,23 @@ def asked(*arguments: object, world_size: int = 1) -> TrainingConfig:
     return training_config(options, task, words, world_size=world_size)
 
 
-def left_behind(folder: Path, config: TrainingConfig) -> Path:
+def left_behind(directory: Path, config: TrainingConfig) -> Path:
     """Leave the settings of a run, as one that began does."""
-    (folder / "params").mkdir(parents=True)
-    (folder / "params" / "train.yaml").write_text(yaml.safe_dump({**document_of(config), "world_size": 2}))
-    return folder
+    (directory / "params").mkdir(parents=True)
+    (directory / "params" / "train.yaml").write_text(yaml.safe_dump({**document_of(config), "world_size": 2}))
+    return directory
 
 
-def test_rows_are_shared_evenly():
-    assert rows_of_a_rank(64, 4) == 16
+def test_env_slots_are_shared_evenly():
+    assert envs_of_a_rank(64, 4) == 16
 
 
 @pytest.mark.parametrize(("total", "nearest"), [(10, "8 or 12"), (3, "4")])
-def test_rows_that_do_not_divide_are_refused_with_numbers_that_do(total, nearest):
-    with pytest.raises(ConfigError, match=f"--num_envs_total: {total} rows do not divide over 4 ranks; use {nearest}$"):
-        rows_of_a_rank(total, 4)
+def test_env_slots_that_do_not_divide_are_refused_with_numbers_that_do(total, nearest):
+    with pytest.raises(
+        ConfigError, match=f"--num_envs_total: {total} env slots do not divide over 4 ranks; use {nearest}$"
+    ):
+        envs_of_a_rank(total, 4)
 
 
 def test_the_command_line_is_above_the_users_file_and_that_above_the_task(tmp_path):
@@ -44,25 +46,25 @@ def test_the_command_line_is_above_the_users_file_and_that_above_the_task(tmp_pa
     assert config.environment == "cartpole"
 
 
-def test_a_run_that_goes_on_has_as_many_rows_in_all_on_another_number_of_ranks(tmp_path):
+def test_a_run_that_goes_on_has_as_many_env_slots_in_all_on_another_number_of_ranks(tmp_path):
     before = asked("cartpole", "--num_envs_total", 12, world_size=2)
     assert before.num_envs == 6
-    folder = left_behind(tmp_path / "run", before)
-    assert asked("--resume", folder, world_size=3).num_envs == 4
-    with pytest.raises(ConfigError, match="12 rows do not divide over 5 ranks; use 10 or 15"):
-        asked("--resume", folder, world_size=5)
+    directory = left_behind(tmp_path / "run", before)
+    assert asked("--resume", directory, world_size=3).num_envs == 4
+    with pytest.raises(ConfigError, match="12 env slots do not divide over 5 ranks; use 10 or 15"):
+        asked("--resume", directory, world_size=5)
     for words in (("--num_envs", 7), ("num_envs=7",)):
-        assert asked("--resume", folder, *words, world_size=3).num_envs == 7
+        assert asked("--resume", directory, *words, world_size=3).num_envs == 7
 
 
 def test_a_run_that_goes_on_is_evaluated_with_the_same_jobs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = asked("cartpole", "--eval_jobs_config", "jobs.json")
     assert before.evaluation.eval_jobs_config == str(tmp_path / "jobs.json")
-    folder = left_behind(tmp_path / "run", before)
+    directory = left_behind(tmp_path / "run", before)
     monkeypatch.chdir("/")
-    assert asked("--resume", folder) == before
-    assert asked("--resume", folder, "evaluation.eval_jobs_config=null").evaluation.eval_jobs_config is None
+    assert asked("--resume", directory) == before
+    assert asked("--resume", directory, "evaluation.eval_jobs_config=null").evaluation.eval_jobs_config is None
 
 
 def saved(run: Path, *iterations: int, is_ours: bool = True) -> Path:
@@ -122,7 +124,7 @@ def test_a_run_of_another_trainer_can_be_begun_with_and_not_gone_on_with(tmp_pat
         asked("cartpole", "--resume", theirs)
 
 
-def test_a_checkpoint_may_be_a_file_or_the_folder_of_a_run(tmp_path):
+def test_a_checkpoint_may_be_a_file_or_the_directory_of_a_run(tmp_path):
     run = saved(tmp_path / "elsewhere", 50, is_ours=False)
     assert chosen(tmp_path, f"--load_checkpoint {run}") == (None, str(run / "model_50.pt"))
     assert chosen(tmp_path, f"--checkpoint {run / 'model_50.pt'}") == (None, str(run / "model_50.pt"))
@@ -130,7 +132,7 @@ def test_a_checkpoint_may_be_a_file_or_the_folder_of_a_run(tmp_path):
         chosen(tmp_path, "--load_checkpoint nowhere.pt")
 
 
-def test_a_file_to_begin_with_and_a_folder_to_go_on_with_are_two_things(tmp_path):
+def test_a_file_to_begin_with_and_a_directory_to_go_on_with_are_two_things(tmp_path):
     run = saved(tmp_path / "cartpole" / "2026-01-01", 50)
     with pytest.raises(
         ConfigError, match=r"--load_checkpoint: '.*model_50\.pt' begins a new run, and --resume goes on"

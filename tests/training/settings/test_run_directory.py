@@ -5,9 +5,9 @@ from isaaclab_arena.training.settings.run_directory import SETTINGS, new_run_dir
 
 
 def test_a_run_can_be_given_a_name(tmp_path):
-    folder = new_run_directory(tmp_path, "reach", "fast")
-    assert folder.parent == tmp_path / "reach"
-    assert folder.name.endswith("_fast")
+    directory = new_run_directory(tmp_path, "reach", "fast")
+    assert directory.parent == tmp_path / "reach"
+    assert directory.name.endswith("_fast")
 
 
 def test_the_newest_run_is_the_one_that_began_last(tmp_path):

@@ -39,11 +39,11 @@ def test_a_word_that_is_half_written_is_waited_for(tmp_path):
         await_announcement(tmp_path, "now", timeout_s=0.1)
 
 
-def test_ranks_of_many_starts_one_after_the_other_never_meet_in_the_folder_of_another(tmp_path):
+def test_ranks_of_many_starts_one_after_the_other_never_meet_in_the_directory_of_another(tmp_path):
     for number in range(50):
-        folder = new_run_directory(tmp_path, "reach", "")
+        directory = new_run_directory(tmp_path, "reach", "")
         launch = f"start {number}"
-        writer = threading.Thread(target=announce, args=(tmp_path, LatestRun(launch=launch, run_directory=folder)))
+        writer = threading.Thread(target=announce, args=(tmp_path, LatestRun(launch=launch, run_directory=directory)))
         writer.start()
-        assert await_announcement(tmp_path, launch, timeout_s=10) == folder
+        assert await_announcement(tmp_path, launch, timeout_s=10) == directory
         writer.join()

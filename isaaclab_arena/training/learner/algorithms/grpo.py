@@ -25,7 +25,7 @@ class GrpoSettings:
     """How GRPO learns.
 
     Attributes:
-        group_size: Rows that begin alike.
+        group_size: Env slots that begin alike.
         num_learning_epochs: How often each sample is learned from.
         num_mini_batches: Parts that the samples are learned from in.
         clip_param: How far the ratio of probabilities counts, on either side of 1.
@@ -60,9 +60,9 @@ class GrpoSettings:
 class GRPO:
     """GRPO (Shao et al., arXiv:2402.03300) for control, on the protocol of rsl_rl's algorithms.
 
-    Every row begins a new episode with each iteration, and the rows of a group begin alike, so what tells their
-    returns apart is what the policy did. An advantage is the discounted reward still to come, relative to that of the
-    group's rows that are under way at the same step. What comes after the first end of an episode counts for nothing.
+    Every env slot begins a new episode with each iteration. The env slots of a group begin alike, so their returns
+    differ only by what the policy did. An advantage is the discounted reward still to come, relative to the group's
+    env slots that are under way at the same step. Steps after the first end of an episode do not count.
 
     Args:
         actor: The policy's network; recurrent ones are not supported.
@@ -72,8 +72,8 @@ class GRPO:
         world_size: Number of ranks.
 
     Attributes:
-        restarts_episodes: Whether every row begins a new episode with each iteration.
-        group_size: Rows that begin alike.
+        restarts_episodes: Whether every env slot begins a new episode with each iteration.
+        group_size: Env slots that begin alike.
         learning_rate: Of the next step.
     """
 
@@ -128,7 +128,7 @@ class GRPO:
                 group["lr"] = self.learning_rate
 
     def act(self, obs: TensorDict) -> torch.Tensor:
-        """Draw an action for every row. Shape: (num_envs, action_dim)."""
+        """Draw an action for every env slot. Shape: (num_envs, action_dim)."""
         self.transition.actions = self.actor(obs, stochastic_output=True).detach()
         self.transition.actions_log_prob = self.actor.get_output_log_prob(self.transition.actions).detach()
         self.transition.distribution_params = tuple(p.detach() for p in self.actor.output_distribution_params)
@@ -147,7 +147,7 @@ class GRPO:
         self.transition.clear()
 
     def compute_returns(self, obs: TensorDict) -> None:
-        """Compute advantages from the rewards of the first episode of each row."""
+        """Compute advantages from the rewards of the first episode of each env slot."""
         del obs
         rewards, dones = self.storage.rewards[..., 0], self.storage.dones[..., 0].bool()
         returns, self._counts = returns_of_first_episode(rewards, dones, self.settings.gamma)
@@ -262,7 +262,7 @@ class GRPO:
 def returns_of_first_episode(
     rewards: torch.Tensor, dones: torch.Tensor, gamma: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the discounted rewards still to come within the first episode of each row.
+    """Return the discounted rewards still to come within the first episode of each env slot.
 
     Args:
         rewards: Shape: (num_steps, num_envs).
@@ -283,15 +283,15 @@ def returns_of_first_episode(
 
 
 def group_advantages(returns: torch.Tensor, counts: torch.Tensor, group_size: int) -> torch.Tensor:
-    """Return how much better each row does than its group at the same step, in standard deviations of the group.
+    """Return how much better each env slot does than its group at the same step, in standard deviations of the group.
 
     Args:
         returns: Shape: (num_steps, num_envs).
         counts: Which steps are compared. Shape: (num_steps, num_envs), bool.
-        group_size: Consecutive rows that make a group.
+        group_size: Consecutive env slots that make a group.
 
     Returns:
-        0 where a row is alone. Shape: as ``returns``.
+        0 where an env slot is alone. Shape: as ``returns``.
     """
     num_steps, num_envs = returns.shape
     values = returns.view(num_steps, num_envs // group_size, group_size)

@@ -16,8 +16,9 @@ _EPSILON = 1e-8
 class PPO(RslRlPPO):
     """Proximal policy optimisation (Schulman et al., arXiv:1707.06347) as rsl_rl has it, with what ranks need.
 
-    Advantages are normalised over the samples of all ranks, so that N ranks with n rows each learn what one process
-    with N·n rows learns from the same samples.
+    Advantages are normalised over the samples of all ranks, so that N ranks with n env slots each learn what one
+    process
+    with N·n env slots learns from the same samples.
 
     Args:
         args: As rsl_rl's.

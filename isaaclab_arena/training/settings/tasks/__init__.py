@@ -4,14 +4,14 @@ from pathlib import Path
 
 from isaaclab_arena.registry import Registry
 
-_FOLDER = Path(__file__).parent
+_DIRECTORY = Path(__file__).parent
 
-CARTPOLE = _FOLDER / "cartpole.yaml"
-REACH = _FOLDER / "reach.yaml"
-PUSH_CUBE = _FOLDER / "push_cube.yaml"
-VELOCITY_GO1 = _FOLDER / "velocity_go1.yaml"
-WALK_HUMANOID = _FOLDER / "walk_humanoid.yaml"
-TRACK_MOTION = _FOLDER / "track_motion.yaml"
+CARTPOLE = _DIRECTORY / "cartpole.yaml"
+REACH = _DIRECTORY / "reach.yaml"
+PUSH_CUBE = _DIRECTORY / "push_cube.yaml"
+VELOCITY_GO1 = _DIRECTORY / "velocity_go1.yaml"
+WALK_HUMANOID = _DIRECTORY / "walk_humanoid.yaml"
+TRACK_MOTION = _DIRECTORY / "track_motion.yaml"
 
 TASKS = Registry(
     "training task",

@@ -11,12 +11,12 @@ from tensordict import TensorDict
 
 from isaaclab_arena.training.learner.algorithms.grpo import GRPO, GrpoSettings
 
-NUM_STEPS, NUM_ROWS, NUM_NUMBERS, NUM_ACTIONS = 2, 4, 3, 2
+NUM_STEPS, NUM_ENVS, NUM_NUMBERS, NUM_ACTIONS = 2, 4, 3, 2
 HALF = math.sqrt(0.5)
 REWARDS = [[0.0, 0.0, 5.0, 1.0], [4.0, 2.0, 9.0, 3.0]]
 DONES = [[0, 0, 1, 0], [0, 0, 0, 0]]
-# With a discount of 0.5 the returns are 2, 1 | 5, 2.5 and 4, 2 | -, 3: of two rows the better one is half a root above
-# the mean, and the third row's second step comes after its end, which leaves the fourth row alone.
+# With a discount of 0.5 the returns are 2, 1 | 5, 2.5 and 4, 2 | -, 3: of two env slots the better one is half a root
+# above the mean, and the third env slot's second step comes after its end, which leaves the fourth alone.
 ADVANTAGES = [[HALF, -HALF, HALF, -HALF], [HALF, -HALF, 0.0, 0.0]]
 COUNTS = [[1, 1, 1, 1], [1, 1, 0, 1]]
 # How much likelier an action is now than when it was drawn. Of each sign of the advantage there are ratios on both
@@ -30,11 +30,11 @@ def observed(numbers: torch.Tensor) -> TensorDict:
     return TensorDict({"policy": numbers}, batch_size=[len(numbers)])
 
 
-def learner(*, num_steps: int = NUM_STEPS, num_rows: int = NUM_ROWS, **settings: Any) -> GRPO:
+def learner(*, num_steps: int = NUM_STEPS, num_envs: int = NUM_ENVS, **settings: Any) -> GRPO:
     """Return GRPO with a network of one hidden layer, whose weights have moved since training began."""
     chosen: dict[str, Any] = {"group_size": 2, "num_learning_epochs": 1, "num_mini_batches": 1, "gamma": 0.5}
     chosen |= {"learning_rate": 0.1, "optimizer": "sgd", "max_grad_norm": 1e6, **settings}
-    example = observed(torch.zeros(num_rows, NUM_NUMBERS))
+    example = observed(torch.zeros(num_envs, NUM_NUMBERS))
     with torch.random.fork_rng():
         torch.manual_seed(3)
         actor = MLPModel(
@@ -46,7 +46,7 @@ def learner(*, num_steps: int = NUM_STEPS, num_rows: int = NUM_ROWS, **settings:
             activation="tanh",
             distribution_cfg={"class_name": "GaussianDistribution", "init_std": 0.7},
         )
-    storage = RolloutStorage("rl", num_rows, num_steps, example, [NUM_ACTIONS])
+    storage = RolloutStorage("rl", num_envs, num_steps, example, [NUM_ACTIONS])
     algorithm = GRPO(actor, storage, GrpoSettings(**chosen), device="cpu")
     generator = torch.Generator().manual_seed(4)
     with torch.no_grad():
@@ -56,12 +56,12 @@ def learner(*, num_steps: int = NUM_STEPS, num_rows: int = NUM_ROWS, **settings:
 
 
 def show(algorithm: GRPO) -> list[tuple[torch.Tensor, torch.Tensor, float, float]]:
-    """Give an algorithm two steps of four rows; return numbers, action, old log prob, advantage of each."""
+    """Give an algorithm two steps of four env slots; return numbers, action, old log prob, advantage of each."""
     generator = torch.Generator().manual_seed(5)
     samples = []
     for step in range(NUM_STEPS):
-        numbers = torch.randn(NUM_ROWS, NUM_NUMBERS, generator=generator)
-        actions = torch.randn(NUM_ROWS, NUM_ACTIONS, generator=generator)
+        numbers = torch.randn(NUM_ENVS, NUM_NUMBERS, generator=generator)
+        actions = torch.randn(NUM_ENVS, NUM_ACTIONS, generator=generator)
         algorithm.act(observed(numbers))
         transition = algorithm.transition
         transition.actions = actions
@@ -72,11 +72,11 @@ def show(algorithm: GRPO) -> list[tuple[torch.Tensor, torch.Tensor, float, float
             observed(numbers), torch.tensor(REWARDS[step]), torch.tensor(DONES[step]), {"time_outs": torch.ones(4)}
         )
         samples += [
-            (numbers[row], actions[row], old[row], ADVANTAGES[step][row])
-            for row in range(NUM_ROWS)
-            if COUNTS[step][row]
+            (numbers[env_id], actions[env_id], old[env_id], ADVANTAGES[step][env_id])
+            for env_id in range(NUM_ENVS)
+            if COUNTS[step][env_id]
         ]
-    algorithm.compute_returns(observed(torch.zeros(NUM_ROWS, NUM_NUMBERS)))
+    algorithm.compute_returns(observed(torch.zeros(NUM_ENVS, NUM_NUMBERS)))
     return samples
 
 
@@ -263,9 +263,9 @@ def test_a_fixed_rate_stays():
 
 def test_what_is_drawn_is_kept_with_the_probability_it_was_drawn_with():
     algorithm = learner()
-    numbers = torch.ones(NUM_ROWS, NUM_NUMBERS)
+    numbers = torch.ones(NUM_ENVS, NUM_NUMBERS)
     actions = algorithm.act(observed(numbers))
     weights = weights_of(algorithm.actor)
-    expected = [log_probability(weights, numbers[row], actions[row]).item() for row in range(NUM_ROWS)]
+    expected = [log_probability(weights, numbers[env_id], actions[env_id]).item() for env_id in range(NUM_ENVS)]
     assert algorithm.transition.actions_log_prob.tolist() == pytest.approx(expected, abs=TOLERANCE)
-    assert len({tuple(action) for action in actions.tolist()}) == NUM_ROWS
+    assert len({tuple(action) for action in actions.tolist()}) == NUM_ENVS

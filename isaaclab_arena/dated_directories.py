@@ -1,15 +1,15 @@
-"""Folders that are named after the moment in which they were made, each of them only once."""
+"""Directories that are named after the moment in which they were made, each of them only once."""
 
 from datetime import datetime
 from itertools import count
 from pathlib import Path
 
 
-def make_dated_folder(parent: Path, *, suffix: str = "", now: datetime | None = None) -> Path:
-    """Make a folder ``<parent>/<YYYY-mm-dd_HH-MM-SS><suffix>`` that did not exist, with a number behind if need be.
+def make_dated_directory(parent: Path, *, suffix: str = "", now: datetime | None = None) -> Path:
+    """Make a directory ``<parent>/<YYYY-mm-dd_HH-MM-SS><suffix>`` that did not exist, with a number behind if need be.
 
     Args:
-        parent: An existing folder, which several programs may use at the same moment.
+        parent: An existing directory, which several programs may use at the same moment.
         suffix: What follows the time in its name.
         now: The time, local; the present by default.
 
