@@ -1,9 +1,10 @@
 """Names that stand for classes: looked up on demand, extended by other packages through entry points."""
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import metadata
-from typing import Any
+from typing import Any, Self
 
 from isaaclab_arena.errors import ConfigError, did_you_mean
 
@@ -92,6 +93,16 @@ class Registry:
         if name in self and _origin(self._registered.get(name)) != _origin(entry):
             raise ValueError(f"a {self.kind} called '{name}' is registered already")
         self._registered[name] = entry
+
+    @contextmanager
+    def restored_afterwards(self) -> Iterator[Self]:
+        """Look for installed packages anew, and forget at the end of a ``with`` block what was registered in it."""
+        before = dict(self._registered), self._entry_points
+        self._entry_points = None
+        try:
+            yield self
+        finally:
+            self._registered, self._entry_points = before
 
     def _scheme(self, name: str) -> str | None:
         prefix, colon, _ = name.partition(":")

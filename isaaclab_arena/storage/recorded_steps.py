@@ -1,6 +1,7 @@
 """Reading a few control steps of recordings of any size: what is not compressed is mapped into memory, not read."""
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,9 +36,11 @@ class RecordedSteps:
 
     Args:
         kept_bytes: How much of compressed arrays is kept in memory.
+        read: Reads a compressed array: file, index of the episode, name of the array.
     """
 
-    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
+    def __init__(self, kept_bytes: int = KEPT_BYTES, read: Callable[[Path, int, str], np.ndarray] = read_array) -> None:
+        self._read_array = read
         self._places: dict[tuple[Path, int], dict[str, ArrayPlace]] = {}
         self._mapped: dict[Path, np.memmap] = {}
         self._read: OrderedDict[RecordedArray, np.ndarray] = OrderedDict()
@@ -83,7 +86,7 @@ class RecordedSteps:
         if wanted in self._read:
             self._read.move_to_end(wanted)
             return self._read[wanted]
-        array = read_array(wanted.file, wanted.episode_index, wanted.name)
+        array = self._read_array(wanted.file, wanted.episode_index, wanted.name)
         self._read[wanted] = array
         self._held_bytes += array.nbytes
         while self._held_bytes > self._kept_bytes and len(self._read) > 1:

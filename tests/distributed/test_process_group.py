@@ -7,6 +7,7 @@ import threading
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -246,7 +247,9 @@ def test_how_ranks_share_gpus_is_told_in_numbers(gpus, told):
 )
 def test_ranks_that_insist_on_a_gpu_of_their_own_are_refused_where_there_are_too_few(gpus, reason, monkeypatch):
     refusals: dict[int, str] = {}
-    monkeypatch.setattr(process_group, "gpu_name", lambda device: gpus[device.index])
+    named = [SimpleNamespace(uuid=gpu) for gpu in gpus]
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: named[device.index])
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
 
     def open_one(ranks: Ranks) -> None:
         try:
@@ -256,7 +259,9 @@ def test_ranks_that_insist_on_a_gpu_of_their_own_are_refused_where_there_are_too
 
     everybody = ranks_in_threads(2)
     for ranks in everybody:
-        ranks.context = replace(ranks.context, device=torch.device("cuda", ranks.context.rank))
+        rank = ranks.context.rank
+        device = torch.device("cpu") if gpus[rank] == "no GPU" else torch.device("cuda", rank)
+        ranks.context = replace(ranks.context, device=device)
     threads = [threading.Thread(target=open_one, args=(ranks,)) for ranks in everybody]
     for thread in threads:
         thread.start()

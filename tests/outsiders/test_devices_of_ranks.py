@@ -3,6 +3,7 @@
 import json
 import logging
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.schema import JobDefaults
-from isaaclab_arena.distributed.devices import devices
+from isaaclab_arena.distributed.devices.devices import draw_on
 from isaaclab_arena.environments.gym.builder import GymBuilder, GymConfig
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import eval_runner
@@ -19,6 +20,7 @@ from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.policy.rsl_rl import RslRlPolicy
 from tests.end_to_end.launching import write_jobs
+from tests.machine import show_gpus
 
 CARTPOLE = str(Path(__file__).parents[2] / "models" / "cartpole")
 
@@ -38,8 +40,7 @@ def machine(monkeypatch: pytest.MonkeyPatch):
     """Pretend that this process is a rank on a machine with some GPUs."""
 
     def arrange(gpus: int, *, local_rank: int | None = None, ranks: int = 1) -> None:
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+        show_gpus(monkeypatch, gpus)
         for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
             monkeypatch.delenv(name, raising=False)
         if local_rank is not None:
@@ -148,12 +149,12 @@ def test_gpus_that_the_launcher_overrules_are_told_in_one_line(tmp_path, machine
 def test_workers_that_draw_are_told_which_gpu_is_their_ranks(tmp_path, monkeypatch):
     monkeypatch.delenv("MUJOCO_EGL_DEVICE_ID", raising=False)
     # EGL counts from the other end.
-    monkeypatch.setattr(devices, "egl_cuda_indices", lambda: [3, 2, 1, 0])
+    draw = partial(draw_on, egl_gpus=lambda: [3, 2, 1, 0])
     noted = tmp_path / "noted"
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\necho "$MUJOCO_EGL_DEVICE_ID" > {noted}\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    builder = GymBuilder(config_class=GymConfig, kind="gym", name="CartPole-v1", install_hint="")
+    builder = GymBuilder(config_class=GymConfig, kind="gym", name="CartPole-v1", install_hint="", draw_on=draw)
     try:
         device = torch.device("cuda", 1)
         builder.build(GymConfig(python=str(python)), num_envs=1, device=device, num_threads=1).close()

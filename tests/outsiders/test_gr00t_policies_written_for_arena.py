@@ -15,6 +15,7 @@ from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import (
     Gr00tRemoteClosedloopPolicyArgs,
 )
 from tests.gr00t.panda_checkpoint import write_panda_yaml
+from tests.machine import show_gpus
 
 
 class NoModel:
@@ -32,7 +33,7 @@ def pretend_to_load(policy: Gr00tClosedloopPolicy) -> NoModel:
 def yaml(tmp_path, monkeypatch) -> str:
     """Write the YAML file of a policy whose model is none, on a machine that seems to have four GPUs, and name it."""
     monkeypatch.setattr(Gr00tClosedloopPolicy, "load_policy", pretend_to_load)
-    monkeypatch.setattr("isaaclab_arena.distributed.devices.devices.visible_gpu_count", lambda: 4)
+    show_gpus(monkeypatch, 4)
     return write_panda_yaml(tmp_path / "p.yaml", model_path="owner/name", policy_device="cuda:1")
 
 

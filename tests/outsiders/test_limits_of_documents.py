@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from isaaclab_arena.config import documents
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.errors import ConfigError
@@ -59,18 +58,14 @@ def test_a_hundred_thousand_levels_are_refused_and_end_nothing(read):
         assert "nested deeper than 64 levels" in refusal(read, "[" * 100_000, suffix)
 
 
-def test_two_million_values_are_let_in_and_one_more_is_not(read, monkeypatch):
-    assert documents.MAX_VALUES == 2_000_000
-    monkeypatch.setattr(documents, "MAX_VALUES", 100)
-    assert len(read(json.dumps([0] * 100), "json")) == 100
-    assert refusal(read, json.dumps([0] * 101), "json") == "holds more than 100 values"
+def test_two_million_values_are_let_in_and_one_more_is_not(read):
+    assert len(read(json.dumps([0] * 2_000_000), "json")) == 2_000_000
+    assert refusal(read, json.dumps([0] * 2_000_001), "json") == "holds more than 2000000 values"
 
 
-def test_sixty_four_mebibytes_are_let_in_and_a_byte_more_is_not(read, monkeypatch):
-    assert documents.MAX_FILE_BYTES == 67_108_864
-    monkeypatch.setattr(documents, "MAX_FILE_BYTES", 2**20)
-    assert read(b"[]" + b" " * (2**20 - 2), "json") == []
-    assert refusal(read, b"[]" + b" " * (2**20 - 1), "json") == "is larger than 1 MiB"
+def test_sixty_four_mebibytes_are_let_in_and_a_byte_more_is_not(read):
+    assert read(b"[]" + b" " * (2**26 - 2), "json") == []
+    assert refusal(read, b"[]" + b" " * (2**26 - 1), "json") == "is larger than 64 MiB"
 
 
 def test_aliases_that_multiply_are_refused_by_the_number_of_values(read):
@@ -89,12 +84,14 @@ def test_merged_mappings_that_double_are_merged_once(read):
     assert len(document["a49"]) == 50
 
 
-def test_two_million_merged_keys_are_let_in_and_more_are_not(read, monkeypatch):
-    text = "a: &a {k0: 0, k1: 1, k2: 2}\nb: {<<: *a}\nc: {<<: [*a, *a]}\n"
-    monkeypatch.setattr(documents, "MAX_VALUES", 8)
-    assert refusal(read, text) == "merges more than 8 keys into mappings (<<)"
-    monkeypatch.setattr(documents, "MAX_VALUES", 30)
-    assert read(text)["c"] == {"k0": 0, "k1": 1, "k2": 2}
+def test_two_million_merged_keys_are_let_in_and_more_are_not(read):
+    keys = {f"k{index}": index for index in range(1000)}
+
+    def merging(times: int) -> str:
+        return f"a: &a {json.dumps(keys)}\nb: {{<<: [{', '.join(['*a'] * times)}]}}\n"
+
+    assert read(merging(2000))["b"] == keys
+    assert refusal(read, merging(2001)) == "merges more than 2000000 keys into mappings (<<)"
 
 
 def test_a_mappings_own_key_goes_before_what_it_merges_and_earlier_ones_before_later_ones(read):

@@ -23,6 +23,7 @@ from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy, ZeroActio
 from isaaclab_arena.storage.run.job_reports import ReportedStatus, Reproducible
 from tests.evaluation.jobs import settings
 from tests.fakes import Notebook
+from tests.machine import show_gpus
 from tests.outsiders import arena_policies
 
 MODULE = arena_policies.__name__
@@ -132,7 +133,7 @@ def test_a_policy_that_answers_with_arrays_is_asked_about_places_in_a_batch_like
 )
 @pytest.mark.parametrize("policy", ["NudgePolicy", "ParserPolicy"])
 def test_a_gpu_that_only_a_default_names_is_that_of_the_rank(monkeypatch, policy, gpus, local_rank, options, placed):
-    monkeypatch.setattr("isaaclab_arena.distributed.devices.devices.visible_gpu_count", lambda: gpus)
+    show_gpus(monkeypatch, gpus)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     if local_rank is not None:
         monkeypatch.setenv("LOCAL_RANK", local_rank)
@@ -143,7 +144,7 @@ def test_a_gpu_that_only_a_default_names_is_that_of_the_rank(monkeypatch, policy
 
 
 def test_a_gpu_that_a_default_names_by_number_is_left_alone_without_a_launcher(monkeypatch):
-    monkeypatch.setattr("isaaclab_arena.distributed.devices.devices.visible_gpu_count", lambda: 4)
+    show_gpus(monkeypatch, 4)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     monkeypatch.setattr(arena_policies.NudgePolicy, "config_class", SecondGpuCfg)
     assert resolved(block("NudgePolicy")).policy_placement == {"device": "cuda:1"}

@@ -30,6 +30,10 @@ class AnotherPushPolicy(PushPolicy):
         return super().get_action(env, observation) / 2
 
 
+class OwnTensorsEnvironment(ScriptedEnvironment):
+    returns_own_tensors = True
+
+
 def record(
     directory,
     *,
@@ -90,10 +94,9 @@ def test_the_same_bits_are_recorded_for_any_number_of_environments(tmp_path):
 
 
 @pytest.mark.parametrize("num_envs", [1, 4])
-def test_the_same_bits_are_recorded_of_tensors_that_are_copied_later(tmp_path, num_envs, monkeypatch):
+def test_the_same_bits_are_recorded_of_tensors_that_are_copied_later(tmp_path, num_envs):
     record(tmp_path / "at_once", num_envs=num_envs)
-    monkeypatch.setattr(ScriptedEnvironment, "returns_own_tensors", True)
-    record(tmp_path / "later", num_envs=num_envs)
+    record(tmp_path / "later", num_envs=num_envs, made=OwnTensorsEnvironment)
     at_once, later = (read_commits(tmp_path / name, "push").rows for name in ("at_once", "later"))
     assert [row.checksum for row in at_once] == [row.checksum for row in later]
     assert len(at_once) == 12

@@ -104,15 +104,15 @@ def test_without_imports_names_that_are_registered_or_installed_are_found(tmp_pa
     )
     (tmp_path / "shop_module.py").write_text("from tests.fakes import CoinBuilder\nCOIN = CoinBuilder()\n")
     monkeypatch.syspath_prepend(tmp_path)
-    for registry in (POLICIES, ENVIRONMENTS):
-        monkeypatch.setattr(registry, "_entry_points", None)
     jobs = [job(), job(policy_type="shrug_of_shop", environment="coin_of_shop"), job(environment="gym:CartPole-v1")]
-    assert len(resolve_jobs(jobs, may_import=False)) == 3
+    with POLICIES.restored_afterwards(), ENVIRONMENTS.restored_afterwards():
+        assert len(resolve_jobs(jobs, may_import=False)) == 3
 
 
-def test_a_registered_name_with_a_dot_is_a_name_and_no_path(monkeypatch):
-    monkeypatch.setitem(POLICIES._registered, "my.policy", resolve_policy_class("zero_action"))
-    assert resolve_policy_class("my.policy", may_import=False) is resolve_policy_class("zero_action")
+def test_a_registered_name_with_a_dot_is_a_name_and_no_path():
+    with POLICIES.restored_afterwards():
+        POLICIES.register("my.policy", resolve_policy_class("zero_action"))
+        assert resolve_policy_class("my.policy", may_import=False) is resolve_policy_class("zero_action")
 
 
 @pytest.mark.parametrize(

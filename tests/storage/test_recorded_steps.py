@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -39,14 +41,16 @@ def test_of_an_uncompressed_recording_nothing_is_kept_in_memory(tmp_path):
         found[0] = 1
 
 
-def test_compressed_arrays_are_kept_up_to_a_limit(tmp_path, monkeypatch):
+def test_compressed_arrays_are_kept_up_to_a_limit(tmp_path):
     path = tmp_path / "e.h5"
     hdf5.write_episode(path, recorded(0), Compression.GZIP)
-    steps, reads = RecordedSteps(kept_bytes=1), []
-    monkeypatch.setattr(
-        "isaaclab_arena.storage.recorded_steps.read_array",
-        lambda file, index, name: reads.append(name) or hdf5.read_array(file, index, name),
-    )
+    reads: list[str] = []
+
+    def read(file: Path, index: int, name: str) -> np.ndarray:
+        reads.append(name)
+        return hdf5.read_array(file, index, name)
+
+    steps = RecordedSteps(kept_bytes=1, read=read)
     for name in ("actions", "actions", "dones", "actions"):
         steps.array(RecordedArray(file=path, episode_index=0, name=name))
     assert reads == ["actions", "dones", "actions"]

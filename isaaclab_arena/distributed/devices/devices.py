@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -78,7 +78,11 @@ def menagerie_root(environ: Mapping[str, str] = os.environ) -> str | None:
     return environ.get("MENAGERIE_ROOT") or None
 
 
-def draw_on(device: torch.device, environ: MutableMapping[str, str] = os.environ) -> None:
+def draw_on(
+    device: torch.device,
+    environ: MutableMapping[str, str] = os.environ,
+    egl_gpus: Callable[[], list[int | None]] = egl_cuda_indices,
+) -> None:
     """Let what draws with OpenGL, in this process or in those that it starts, do so on the rank's GPU.
 
     MuJoCo takes the first GPU that answers unless MUJOCO_EGL_DEVICE_ID says otherwise, so all ranks would draw on one.
@@ -87,11 +91,12 @@ def draw_on(device: torch.device, environ: MutableMapping[str, str] = os.environ
     Args:
         device: The rank's device; nothing is set for the CPU.
         environ: Environment variables; a choice of the user's is left as it is.
+        egl_gpus: Returns the CUDA index of each of EGL's devices, in EGL's order.
     """
     if device.type != "cuda" or _EGL_DEVICE in environ:
         return
     with suppress(OSError, ValueError):
-        environ[_EGL_DEVICE] = str(egl_cuda_indices().index(device.index or 0))
+        environ[_EGL_DEVICE] = str(egl_gpus().index(device.index or 0))
 
 
 def gpu_address(device: torch.device) -> str:

@@ -2,7 +2,7 @@
 
 import math
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -86,6 +86,7 @@ class GymBuilder:
         name: The environment's name there.
         install_hint: What to do where its package is missing.
         worker_install_hint: The same for another interpreter; as here where it is None.
+        draw_on: Lets workers draw on the GPU of a device.
     """
 
     config_class: type[GymConfig]
@@ -93,6 +94,7 @@ class GymBuilder:
     name: str
     install_hint: str
     worker_install_hint: str | None = None
+    draw_on: Callable[[torch.device], None] = draw_on
 
     def check(self, config: GymConfig) -> None:
         """Refuse an environment that does not exist, and options that contradict each other.
@@ -141,7 +143,7 @@ class GymBuilder:
         """
         del num_threads
         # Before anything is imported that draws: workers, and what it is in this process, read it when they begin.
-        draw_on(torch.device(device))
+        self.draw_on(torch.device(device))
         slots = self._slots(config, num_envs)
         try:
             self._check_seeding(config, slots)

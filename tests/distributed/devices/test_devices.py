@@ -3,7 +3,6 @@ from typing import Any
 import pytest
 import torch
 
-from isaaclab_arena.distributed.devices import devices
 from isaaclab_arena.distributed.devices.devices import (
     calculate_deterministically,
     check_device_exists,
@@ -228,19 +227,17 @@ def test_the_cpu_is_for_the_policy_too_only_where_a_launcher_would_choose_a_gpu(
         ([], "cuda:0", {}, {}),
     ],
 )
-def test_opengl_draws_on_the_gpu_of_the_rank(monkeypatch, egl, device, environ, expected):
-    monkeypatch.setattr(devices, "egl_cuda_indices", lambda: egl)
-    draw_on(torch.device(device), environ)
+def test_opengl_draws_on_the_gpu_of_the_rank(egl, device, environ, expected):
+    draw_on(torch.device(device), environ, lambda: egl)
     assert environ == expected
 
 
-def test_without_egl_nothing_is_chosen_for_opengl(monkeypatch):
+def test_without_egl_nothing_is_chosen_for_opengl():
     def missing():
         raise OSError("cannot be loaded")
 
     environ: dict[str, str] = {}
-    monkeypatch.setattr(devices, "egl_cuda_indices", missing)
-    draw_on(torch.device("cuda", 0), environ)
+    draw_on(torch.device("cuda", 0), environ, missing)
     assert environ == {}
 
 

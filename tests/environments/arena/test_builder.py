@@ -7,17 +7,14 @@ from isaaclab_arena.environments import catalog
 from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJECTS
 from isaaclab_arena.environments.objects import CUBE
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.registry import Registry
 from tests.environments.building import ALL_ENVIRONMENTS, build, refusal
 
 
 @pytest.fixture
-def objects(monkeypatch):
-    """A catalog of objects of its own, so that what a test registers is gone after it."""
-    own = Registry("object", dict(OBJECTS._builtin), "isaaclab_arena.objects")
-    for module in ("builder", "tasks.lift_object", "tasks.pick_and_place"):
-        monkeypatch.setattr(f"isaaclab_arena.environments.{module}.OBJECTS", own)
-    return own
+def objects():
+    """The catalog of objects; what a test registers is gone after it."""
+    with OBJECTS.restored_afterwards() as catalog:
+        yield catalog
 
 
 def test_the_catalogs_list_what_there_is():

@@ -26,6 +26,7 @@ from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopP
 from tests.fakes_environment import ActionLog, episodes
 from tests.gr00t.fakes import DIMENSIONS, HORIZON, MODALITIES, LimbEnvironment, write_policy_yaml
 from tests.gr00t.panda_checkpoint import POLICY, write_panda_yaml
+from tests.machine import show_gpus
 
 ROOT = Path(__file__).parents[3]
 
@@ -35,7 +36,7 @@ def machine(monkeypatch):
     """Set how many GPUs this process seems to have, and LOCAL_RANK."""
 
     def arrange(gpus: int, local_rank: str | None) -> None:
-        monkeypatch.setattr("isaaclab_arena.distributed.devices.devices.visible_gpu_count", lambda: gpus)
+        show_gpus(monkeypatch, gpus)
         monkeypatch.delenv("LOCAL_RANK", raising=False)
         if local_rank is not None:
             monkeypatch.setenv("LOCAL_RANK", local_rank)
