@@ -102,6 +102,18 @@ def checksum(arrays: Arrays) -> int:
     crc = 0
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
-        crc = zlib.crc32(f"{name} {array.dtype.str} {array.shape}".encode(), crc)
-        crc = zlib.crc32(array.data, crc) if array.size else crc
+        crc = array_checksum(name, array.dtype, array.shape, array.data if array.size else b"", crc)
     return crc
+
+
+def array_checksum(name: str, dtype: np.dtype, shape: tuple[int, ...], content: bytes | memoryview, crc: int) -> int:
+    """Return a `checksum` that goes on with one more array.
+
+    Args:
+        name: Its path.
+        dtype: Its element type.
+        shape: Its shape.
+        content: Its bytes.
+        crc: The checksum of the arrays before it, 0 for the first.
+    """
+    return zlib.crc32(content, zlib.crc32(f"{name} {dtype.str} {shape}".encode(), crc))

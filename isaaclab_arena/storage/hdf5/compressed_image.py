@@ -29,14 +29,13 @@ def check_compression(compression: Compression) -> None:
 
 
 def compressed_episode_file(
-    episode: RecordedEpisode, attributes: Mapping[str, AttributeValue], num_samples: int, compression: Compression
+    episode: RecordedEpisode, attributes: Mapping[str, AttributeValue], compression: Compression
 ) -> bytes:
     """Return the file of one episode.
 
     Args:
         episode: What it holds.
-        attributes: Attributes of the episode's group.
-        num_samples: Its control steps.
+        attributes: Attributes of the episode's group, ``num_samples`` among them.
         compression: How its arrays are compressed.
 
     Raises:
@@ -45,7 +44,7 @@ def compressed_episode_file(
     # Built in memory and written at once: a twentieth of the system calls, and no lock on a network file system.
     with h5py.File("episode", "w", driver="core", backing_store=False, block_size=1 << 16) as file:
         data = file.create_group(DATA_GROUP)
-        data.attrs["total"] = num_samples
+        data.attrs["total"] = attributes["num_samples"]
         data.attrs["env_args"] = json_line(episode.env_args)
         group = data.create_group(demo_name(episode.episode_index))
         for name, value in attributes.items():

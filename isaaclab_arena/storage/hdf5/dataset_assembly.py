@@ -11,12 +11,9 @@ from h5py import h5o  # pyright: ignore[reportAttributeAccessIssue]  compiled, i
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.long_work import told
 from isaaclab_arena.storage.atomic import storage_errors
-from isaaclab_arena.storage.hdf5.element_types import top_attributes
-from isaaclab_arena.storage.hdf5.episode_structure import EpisodeStructure
-from isaaclab_arena.storage.hdf5.episode_template import EpisodeBlock
 from isaaclab_arena.storage.hdf5.episodes import verify_episodes
-from isaaclab_arena.storage.hdf5.opened_file import OpenRecording, hdf5_errors, mapped, opened
-from isaaclab_arena.storage.hdf5.recording_image import DatasetWriter, block_of
+from isaaclab_arena.storage.hdf5.opened_file import AlikeEpisodes, OpenRecording, hdf5_errors, mapped, opened
+from isaaclab_arena.storage.hdf5.recording_image import DatasetWriter, EpisodeBlock, block_of
 from isaaclab_arena.storage.layout import ACTIONS, DATA_GROUP, demo_name, episode_index_of_file
 from isaaclab_arena.storage.recorded_episode import num_samples_of
 
@@ -96,7 +93,7 @@ def assemble_dataset(sources: Sequence[tuple[int, Path]], target: Path) -> bool:
                 indices.append(index)
                 total += block.num_samples
                 env_args = block.env_args
-            writer.finish(top_attributes(env_args), total)
+            writer.finish(env_args, total)
         _check_assembled(target, indices)
     return True
 
@@ -121,7 +118,7 @@ class _Datasets:
     def __init__(self, kept_open: ExitStack) -> None:
         self._kept_open = kept_open
         self._opened: dict[Path, tuple[OpenRecording, memoryview, str]] = {}
-        self._structure: EpisodeStructure | None = None
+        self._episodes = AlikeEpisodes()
 
     def block(self, episode_index: int, path: Path) -> EpisodeBlock | None:
         """Return an episode of a dataset, None if it is not one that `assemble_dataset` has put there."""
@@ -130,12 +127,7 @@ class _Datasets:
             env_args = str(recording.attributes(recording.data).get("env_args", "{}"))
             self._opened[path] = recording, mapped(path), env_args
         recording, content, env_args = self._opened[path]
-        group = recording.group(episode_index)
-        address = recording.address(group)
-        whole = None if self._structure is None else self._structure.read(content, address)
-        if whole is None:
-            self._structure = recording.structure(group)
-            whole = None if self._structure is None else self._structure.read(content, address)
+        whole = self._episodes.read(recording, episode_index, content)
         if whole is None:
             return None
         return EpisodeBlock(

@@ -1,15 +1,18 @@
-"""One episode as HDF5 has it, made without HDF5's library.
+"""The structure that all episodes of a job share, as HDF5 has it: fills in an episode, and reads one back.
 
-An episode has two dozen small arrays and as many attributes, and to create them through the library takes 1.3 ms of CPU
-time, once for the episode's file and again for the dataset. But all episodes of a job look alike: their structure is
-worked out once, and an episode is a copy of it with sizes, addresses and contents filled in. To move it into another
-file, its addresses are shifted. Whatever reads HDF5 reads the result.
+HDF5's library takes 1 to 3 ms to make or to read the two dozen small arrays and as many attributes of an episode. But
+the episodes of a job differ in sizes, contents and values of attributes alone. Their structure is worked out once,
+and an episode is a copy of it with the rest filled in. Whatever reads HDF5 reads the result.
+An episode is read back without the library if every byte of its structure is as expected. Any other is left to the
+library, so nothing here calls a file damaged.
 """
 
 import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,107 +22,92 @@ from isaaclab_arena.storage.hdf5.format import (
     HEAP_ENTRY_BYTES,
     HEAP_HEADER_BYTES,
     LAYOUT_OFFSET,
-    REFERENCE_BYTES,
     UNDEFINED,
-    AttributeType,
     Block,
     attribute_message,
     dataset_messages,
-    encoded_item_bytes,
     group,
     object_header,
     referenced_bytes,
     text_heap,
     text_reference,
+    value_bytes,
 )
+from isaaclab_arena.storage.recorded_episode import AttributeValue, array_checksum, num_samples_of
+
+ArrayType: TypeAlias = tuple[str, np.dtype, int]
+"""Path of an array below the group of its episode, element type, and number of dimensions."""
+AttributeType: TypeAlias = tuple[str, np.dtype | None]
+"""Name of an attribute and its type; None for a text."""
 
 _PLACE = struct.Struct("<QQ")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArrayType:
-    """What an array looks like, other than the sizes of its dimensions.
+class WholeEpisode:
+    """An episode whose arrays are what was written.
 
     Attributes:
-        name: Its path below the group of the episode.
-        encoded_type: Its element type as HDF5 writes it.
-        rank: Number of dimensions.
+        attributes: Of its group.
+        block: Its bytes.
+        group_offset: Where in the bytes its group is.
     """
+
+    attributes: dict[str, AttributeValue]
+    block: Block
+    group_offset: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ArraySlot:
+    """Where in the structure sizes and place of an array are filled in."""
 
     name: str
-    encoded_type: bytes
-    rank: int
+    dtype: np.dtype
+    shape: struct.Struct
+    shape_at: int
+    layout_at: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpisodeBlock(Block):
-    """The group of an episode and all that is below it.
+class _ValueSlot:
+    """Where in the structure the value of an attribute is filled in."""
 
-    Attributes:
-        episode_index: Its position in the job, which names its group.
-        group_offset: Where in the bytes the object header of the episode's group is.
-        num_samples: Control steps of the episode.
-        env_args: Text that describes the environment.
-    """
-
-    episode_index: int
-    group_offset: int
-    num_samples: int
-    env_args: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadBack:
-    """What is in the bytes of an episode.
-
-    Attributes:
-        shapes: Shape of each array.
-        contents: Bytes of each array.
-        values: Value of each attribute: its bytes, a text in UTF-8.
-        num_bytes: How many bytes the episode has.
-        pointers: Where in them the addresses are.
-    """
-
-    shapes: tuple[tuple[int, ...], ...]
-    contents: tuple[memoryview, ...]
-    values: tuple[bytes, ...]
+    name: str
+    dtype: np.dtype | None
+    at: int
     num_bytes: int
-    pointers: np.ndarray
 
 
 class EpisodeTemplate:
     """The structure of episodes that differ in sizes, contents and values of attributes alone.
 
     Args:
-        arrays: What arrays there are.
+        arrays: What arrays there are, in order of their names.
         attributes: What attributes the group of the episode has.
+
+    Attributes:
+        group_offset: Where in an episode's bytes the object header of its group is.
     """
 
     def __init__(self, arrays: Sequence[ArrayType], attributes: Sequence[AttributeType]) -> None:
-        self._metadata = bytearray()
-        self._dimensions: list[tuple[struct.Struct, int]] = []
-        self._layouts: list[int] = []
+        self._structure = bytearray()
         self._pointers: list[int] = []
-        self._attributes = attributes
-        self._item_bytes = [encoded_item_bytes(array.encoded_type) for array in arrays]
         members: dict[str, dict[str, int]] = {"": {}}
-        for array in arrays:
-            self._add_array(array, members)
+        self._arrays = [self._add_array(array, members) for array in arrays]
         for path in sorted(filter(None, members), key=lambda path: path.count("/"), reverse=True):
             parent, _, name = path.rpartition("/")
-            members[parent][name] = self._add_group(members[path])[0]
-        self._group_offset, self._values = self._add_group(members[""], attributes)
-        texts = [at for at, attribute in zip(self._values, attributes, strict=True) if attribute.value_bytes is None]
-        addresses = self._layouts + [at + HEAP_ADDRESS_OFFSET for at in texts]
+            members[parent][name], _ = self._add_group(members[path])
+        self.group_offset, self._values = self._add_group(members[""], attributes)
+        addresses = [slot.layout_at for slot in self._arrays]
+        addresses += [slot.at + HEAP_ADDRESS_OFFSET for slot in self._values if slot.dtype is None]
         self._all_pointers = np.array([*addresses, *self._pointers], np.int64)
-        self._moved_metadata: tuple[int, bytes] = (0, bytes(self._metadata))
-        self._fixed = self._bytes_that_are_fixed()
-        self._is_text = [attribute.value_bytes is None for attribute in attributes]
-
-    @property
-    def group_offset(self) -> int:
-        """Where in an episode's bytes the object header of its group is."""
-        return self._group_offset
+        self._moved: tuple[int, bytes] = (0, bytes(self._structure))
+        self._is_fixed = np.full(len(self._structure), 255, np.uint8)
+        places = [(slot.shape_at, slot.shape.size) for slot in self._arrays]
+        places += [(slot.layout_at, _PLACE.size) for slot in self._arrays]
+        for at, num_bytes in (*places, *((slot.at, slot.num_bytes) for slot in self._values)):
+            self._is_fixed[at : at + num_bytes] = 0
 
     @property
     def max_pointers(self) -> int:
@@ -136,135 +124,150 @@ class EpisodeTemplate:
             values: One value per `AttributeType`: its bytes, a text in UTF-8.
             address: Where in a file the episode is to stand.
         """
-        metadata = bytearray(self._metadata_at(address))
-        parts: list[bytes | bytearray | memoryview] = [metadata]
-        position = address + len(metadata)
+        structure = bytearray(self._structure_at(address))
+        pieces: list[bytes | bytearray | memoryview] = [structure]
+        position = address + len(structure)
         absent = []
-        for array, (dimensions, shape_at), layout_at in zip(arrays, self._dimensions, self._layouts, strict=True):
-            dimensions.pack_into(metadata, shape_at, *array.shape)
+        for array, slot in zip(arrays, self._arrays, strict=True):
+            slot.shape.pack_into(structure, slot.shape_at, *array.shape)
             num_bytes = array.nbytes
             if num_bytes == 0:
-                _PLACE.pack_into(metadata, layout_at, UNDEFINED, 0)
-                absent.append(layout_at)
+                _PLACE.pack_into(structure, slot.layout_at, UNDEFINED, 0)
+                absent.append(slot.layout_at)
                 continue
-            _PLACE.pack_into(metadata, layout_at, position, num_bytes)
-            parts.append(array.data)
-            rest = -num_bytes % 8
-            if rest:
-                parts.append(bytes(rest))
-            position += num_bytes + rest
+            _PLACE.pack_into(structure, slot.layout_at, position, num_bytes)
+            pieces += (array.data, bytes(-num_bytes % 8))
+            position += num_bytes + -num_bytes % 8
         texts: list[bytes] = []
-        for value, at, attribute in zip(values, self._values, self._attributes, strict=True):
-            if attribute.value_bytes is None:
+        for value, slot in zip(values, self._values, strict=True):
+            stored = value
+            if slot.dtype is None:
                 texts.append(value)
-                metadata[at : at + 16] = text_reference(len(value), position, len(texts))
-            else:
-                metadata[at : at + len(value)] = value
-        parts.append(text_heap(texts))
-        return parts, self._pointers_without(absent)
+                stored = text_reference(len(value), position, len(texts))
+            structure[slot.at : slot.at + slot.num_bytes] = stored
+        pieces.append(text_heap(texts))
+        return pieces, self._pointers_without(absent)
 
-    def read_back(self, content: bytes | memoryview, address: int) -> ReadBack | None:
-        """Return what `filled` was given, None if these are not bytes that it returns.
+    def read(self, content: bytes | memoryview, group_address: int) -> WholeEpisode | None:
+        """Return an episode that has this structure and whose arrays are what was written, None for any other.
 
         Args:
-            content: A file.
-            address: Where in it the episode stands.
+            content: The whole file.
+            group_address: Where in it the group of the episode is.
         """
-        metadata = self._metadata_at(address)
-        if address + len(metadata) > len(content):
+        view, address = memoryview(content), group_address - self.group_offset
+        if not self._has_structure(view, address):
             return None
-        found = np.frombuffer(content, np.uint8, len(metadata), address)
-        if ((found ^ np.frombuffer(metadata, np.uint8)) & self._fixed).any():
+        arrays = self._read_arrays(view, address)
+        if arrays is None:
             return None
-        view = memoryview(content)
-        position = address + len(metadata)
-        shapes, contents = [], []
-        for (dimensions, shape_at), layout_at, item_bytes in zip(
-            self._dimensions, self._layouts, self._item_bytes, strict=True
-        ):
-            shape = dimensions.unpack_from(content, address + shape_at)
-            place, num_bytes = _PLACE.unpack_from(content, address + layout_at)
-            if num_bytes != math.prod(shape) * item_bytes or place != (position if num_bytes else UNDEFINED):
+        crc, heap_address, absent = arrays
+        try:
+            attributes, end = self._read_values(view, address, heap_address)
+            num_samples_of(attributes)
+        except ValueError:
+            return None
+        if attributes.get("checksum") != crc:
+            return None
+        block = Block(content=view[address:end], pointers=self._pointers_without(absent), origin=address)
+        return WholeEpisode(attributes=attributes, block=block, group_offset=self.group_offset)
+
+    def _has_structure(self, content: memoryview, address: int) -> bool:
+        if address < 0 or address + len(self._structure) > len(content):
+            return False
+        found = np.frombuffer(content, np.uint8, len(self._structure), address)
+        differs = found ^ np.frombuffer(self._structure_at(address), np.uint8)
+        return not (differs & self._is_fixed).any()
+
+    def _read_arrays(self, content: memoryview, address: int) -> tuple[int, int, list[int]] | None:
+        """Return the checksum of the arrays, where they end, and which addresses are absent; None if misplaced."""
+        crc, position, absent = 0, address + len(self._structure), []
+        for slot in self._arrays:
+            shape = slot.shape.unpack_from(content, address + slot.shape_at)
+            place, num_bytes = _PLACE.unpack_from(content, address + slot.layout_at)
+            expected_place = position if num_bytes else UNDEFINED
+            if (place, num_bytes) != (expected_place, math.prod(shape) * slot.dtype.itemsize):
                 return None
-            shapes.append(shape)
-            contents.append(view[position : position + num_bytes])
+            if not num_bytes:
+                absent.append(slot.layout_at)
+            crc = array_checksum(slot.name, slot.dtype, shape, content[position : position + num_bytes], crc)
             position += num_bytes + -num_bytes % 8
-        values = self._values_of(view, address, position)
-        if values is None:
-            return None
-        heap = text_heap([value for value, is_text in zip(values, self._is_text, strict=True) if is_text])
-        if content[position : position + len(heap)] != heap:
-            return None
-        absent = [layout_at for layout_at, each in zip(self._layouts, contents, strict=True) if not each]
-        return ReadBack(
-            shapes=tuple(shapes),
-            contents=tuple(contents),
-            values=values,
-            num_bytes=position + len(heap) - address,
-            pointers=self._pointers_without(absent),
-        )
+        return crc, position, absent
+
+    def _read_values(
+        self, content: memoryview, address: int, heap_address: int
+    ) -> tuple[dict[str, AttributeValue], int]:
+        """Return the attributes, and where the episode ends.
+
+        Raises:
+            ValueError: If texts are not where `filled` puts them, or are no UTF-8.
+        """
+        attributes: dict[str, AttributeValue] = {}
+        texts: list[bytes] = []
+        position = heap_address + HEAP_HEADER_BYTES
+        for slot in self._values:
+            value = bytes(content[address + slot.at : address + slot.at + slot.num_bytes])
+            if slot.dtype is not None:
+                attributes[slot.name] = np.frombuffer(value, slot.dtype)[0].item()
+                continue
+            num_bytes = referenced_bytes(value)
+            position += HEAP_ENTRY_BYTES
+            texts.append(bytes(content[position : position + num_bytes]))
+            position += num_bytes + -num_bytes % 8
+            if value != text_reference(num_bytes, heap_address, len(texts)):
+                raise ValueError(f"the text '{slot.name}' is in another place")
+            attributes[slot.name] = texts[-1].decode()
+        heap = text_heap(texts)
+        end = heap_address + len(heap)
+        if content[heap_address:end] != heap:
+            raise ValueError("the texts are not as they were written")
+        return attributes, end
 
     def _pointers_without(self, absent: Sequence[int]) -> np.ndarray:
         return np.setdiff1d(self._all_pointers, absent) if absent else self._all_pointers
 
-    def _values_of(self, content: memoryview, address: int, heap_address: int) -> tuple[bytes, ...] | None:
-        """Return the values of the attributes, None if texts are not where `filled` puts them."""
-        values: list[bytes] = []
-        position, number = heap_address + HEAP_HEADER_BYTES, 0
-        for at, attribute in zip(self._values, self._attributes, strict=True):
-            value = bytes(content[address + at : address + at + (attribute.value_bytes or REFERENCE_BYTES)])
-            if attribute.value_bytes is None:
-                number += 1
-                num_bytes = referenced_bytes(value)
-                position += HEAP_ENTRY_BYTES
-                if value != text_reference(num_bytes, heap_address, number):
-                    return None
-                value = bytes(content[position : position + num_bytes])
-                position += num_bytes + -num_bytes % 8
-            values.append(value)
-        return tuple(values)
-
-    def _bytes_that_are_fixed(self) -> np.ndarray:
-        """Return 255 for each byte of the metadata that is the same in all episodes, otherwise 0."""
-        fixed = np.full(len(self._metadata), 255, np.uint8)
-        places = [(shape_at, dimensions.size) for dimensions, shape_at in self._dimensions]
-        places += [(layout_at, _PLACE.size) for layout_at in self._layouts]
-        places += [
-            (at, REFERENCE_BYTES if attribute.value_bytes is None else attribute.value_bytes)
-            for at, attribute in zip(self._values, self._attributes, strict=True)
-        ]
-        for at, num_bytes in places:
-            fixed[at : at + num_bytes] = 0
-        return fixed
-
-    def _metadata_at(self, address: int) -> bytes:
+    def _structure_at(self, address: int) -> bytes:
         # Files of one job have their episodes at one address.
-        if self._moved_metadata[0] != address:
-            structure = Block(content=self._metadata, pointers=np.array(self._pointers, np.int64))
-            self._moved_metadata = (address, bytes(structure.at(address)))
-        return self._moved_metadata[1]
+        if self._moved[0] != address:
+            structure = Block(content=self._structure, pointers=np.array(self._pointers, np.int64))
+            self._moved = (address, bytes(structure.at(address)))
+        return self._moved[1]
 
-    def _add_array(self, array: ArrayType, members: dict[str, dict[str, int]]) -> None:
-        header, offsets = object_header(dataset_messages(array.encoded_type, array.rank))
-        position = len(self._metadata)
-        self._metadata += header
-        self._dimensions.append((struct.Struct(f"<{array.rank}Q"), position + offsets[0] + DIMENSIONS_OFFSET))
-        self._layouts.append(position + offsets[-1] + LAYOUT_OFFSET)
-        parent, _, name = array.name.rpartition("/")
+    def _add_array(self, array: ArrayType, members: dict[str, dict[str, int]]) -> _ArraySlot:
+        path, dtype, rank = array
+        header, offsets = object_header(dataset_messages(dtype, rank))
+        position = len(self._structure)
+        self._structure += header
+        parent, _, name = path.rpartition("/")
         members.setdefault(parent, {})[name] = position
         while parent:
             parent = parent.rpartition("/")[0]
             members.setdefault(parent, {})
+        return _ArraySlot(
+            name=path,
+            dtype=dtype,
+            shape=struct.Struct(f"<{rank}Q"),
+            shape_at=position + offsets[0] + DIMENSIONS_OFFSET,
+            layout_at=position + offsets[-1] + LAYOUT_OFFSET,
+        )
 
     def _add_group(
         self, members: Mapping[str, int], attributes: Sequence[AttributeType] = ()
-    ) -> tuple[int, tuple[int, ...]]:
-        """Append a group; return its offset, and the offsets of the values of its attributes."""
-        position = len(self._metadata)
-        messages = [attribute_message(attribute) for attribute in attributes]
+    ) -> tuple[int, list[_ValueSlot]]:
+        """Append a group; return its offset, and where the values of its attributes are filled in."""
+        position = len(self._structure)
+        messages = [attribute_message(*attribute) for attribute in attributes]
         relative = [(name, address - position) for name, address in members.items()]
         block, offsets = group(relative, [message for message, _ in messages])
-        self._metadata += block.at(position)
+        self._structure += block.at(position)
         self._pointers += (block.pointers + position).tolist()
-        values = tuple(position + at + inside for at, (_, inside) in zip(offsets, messages, strict=True))
-        return position, values
+        return position, [
+            _ValueSlot(name=name, dtype=dtype, at=position + at + inside, num_bytes=value_bytes(dtype))
+            for (name, dtype), at, (_, inside) in zip(attributes, offsets, messages, strict=True)
+        ]
+
+
+@lru_cache(maxsize=64)
+def template_of(arrays: tuple[ArrayType, ...], attributes: tuple[AttributeType, ...]) -> EpisodeTemplate:
+    """Return the structure of episodes, which is worked out once."""
+    return EpisodeTemplate(arrays, attributes)

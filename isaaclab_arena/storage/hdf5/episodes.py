@@ -15,7 +15,7 @@ import numpy as np
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage.atomic import write_bytes
 from isaaclab_arena.storage.hdf5.compressed_image import compressed_episode_file
-from isaaclab_arena.storage.hdf5.element_types import template_of, top_attributes
+from isaaclab_arena.storage.hdf5.episode_template import template_of
 from isaaclab_arena.storage.hdf5.opened_file import member, opened, place
 from isaaclab_arena.storage.hdf5.reading_budget import check_array
 from isaaclab_arena.storage.hdf5.recording_image import episode_file
@@ -54,10 +54,12 @@ def write_episode(
         ConfigError: If the compression is not installed.
     """
     crc = checksum(episode.arrays) if crc is None else crc
-    num_samples = len(episode.arrays[ACTIONS])
-    attributes = {**episode.attributes, "num_samples": num_samples, "checksum": crc}
-    build = _episode_image if compression is Compression.NONE else compressed_episode_file
-    write_bytes(path, build(episode, attributes, num_samples, compression), overwrite=overwrite)
+    attributes = {**episode.attributes, "num_samples": len(episode.arrays[ACTIONS]), "checksum": crc}
+    if compression is Compression.NONE:
+        content = _episode_image(episode, attributes)
+    else:
+        content = compressed_episode_file(episode, attributes, compression)
+    write_bytes(path, content, overwrite=overwrite)
     return crc
 
 
@@ -210,12 +212,7 @@ def read_totals(path: Path) -> tuple[object, int]:
         return told, sum(number for number in steps if isinstance(number, int))
 
 
-def _episode_image(
-    episode: RecordedEpisode,
-    attributes: Mapping[str, AttributeValue],
-    num_samples: int,
-    compression: Compression,  # noqa: ARG001  one signature for both
-) -> bytearray:
+def _episode_image(episode: RecordedEpisode, attributes: Mapping[str, AttributeValue]) -> bytearray:
     arrays = {name: np.ascontiguousarray(array) for name, array in sorted(episode.arrays.items())}
     values = [value.encode() if isinstance(value, str) else np.asarray(value) for value in attributes.values()]
     template = template_of(
@@ -229,7 +226,7 @@ def _episode_image(
         template,
         tuple(arrays.values()),
         [value if isinstance(value, bytes) else value.tobytes() for value in values],
-        top_attributes(json_line(episode.env_args)),
+        env_args=json_line(episode.env_args),
         episode_index=episode.episode_index,
-        num_samples=num_samples,
+        num_samples=len(episode.arrays[ACTIONS]),
     )

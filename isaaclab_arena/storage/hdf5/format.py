@@ -1,5 +1,7 @@
 """The bytes of HDF5's structures, as its format specification 3.0 has them; pure functions, no file.
 
+Only element types come from HDF5's library, which knows how to write down each type of numpy.
+
 Only what a recording is made of: contiguous datasets, groups and scalar attributes in the format's first version, which
 is what h5py writes by default and every reader reads. Addresses are 8 bytes and count from the start of the file.
 """
@@ -7,8 +9,10 @@ is what h5py writes by default and every reader reads. Addresses are 8 bytes and
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
+import h5py
 import numpy as np
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -35,7 +39,6 @@ _NO_FREE_BLOCK = 1
 _TEXT = struct.Struct("<IQI")
 HEAP_HEADER_BYTES = 16
 HEAP_ENTRY_BYTES = _HEAP_ENTRY.size
-REFERENCE_BYTES = _TEXT.size
 _BYTES_OF_ADDRESS = np.arange(8)
 
 
@@ -50,21 +53,6 @@ class Message:
 
     kind: int
     content: bytes
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttributeType:
-    """What an attribute looks like.
-
-    Attributes:
-        name: Its name.
-        encoded_type: Its type as HDF5 writes it.
-        value_bytes: Size of its value; None for a text.
-    """
-
-    name: str
-    encoded_type: bytes
-    value_bytes: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,37 +115,35 @@ def object_header(messages: Sequence[Message]) -> tuple[bytes, tuple[int, ...]]:
     return prefix + b"".join(parts), tuple(offsets)
 
 
-def dataset_messages(encoded_type: bytes, rank: int) -> tuple[Message, ...]:
+def dataset_messages(dtype: np.dtype, rank: int) -> tuple[Message, ...]:
     """Return the messages of a contiguous dataset; its sizes and where its content is are left zero.
 
     See `DIMENSIONS_OFFSET` and `LAYOUT_OFFSET`.
     """
     return (
         Message(kind=_DATASPACE, content=_dataspace(rank)),
-        Message(kind=_DATATYPE, content=encoded_type),
+        Message(kind=_DATATYPE, content=_encoded_type(dtype)),
         Message(kind=_FILL_VALUE, content=_DEFAULT_FILL),
         Message(kind=_LAYOUT, content=bytes((3, 1)) + bytes(16)),
     )
 
 
-def text_attribute(name: str, encoded_type: bytes) -> AttributeType:
-    """Return the type of a text attribute.
+def attribute_message(name: str, dtype: np.dtype | None) -> tuple[Message, int]:
+    """Return the message of a scalar attribute whose value is left zero, and the offset of that value in it.
 
     Args:
         name: Its name.
-        encoded_type: The type of texts of any length in memory, where a text is 8 bytes; in a file it is a reference.
+        dtype: Its type, None for a text.
     """
-    in_file = encoded_type[:4] + struct.pack("<I", _TEXT.size) + encoded_type[8:]
-    return AttributeType(name=name, encoded_type=in_file, value_bytes=None)
+    encoded_name, kind, space = name.encode() + b"\0", _encoded_type(dtype), _dataspace(0)
+    head = struct.pack("<BxHHH", 1, len(encoded_name), len(kind), len(space))
+    head += padded(encoded_name) + padded(kind) + padded(space)
+    return Message(kind=_ATTRIBUTE, content=head + bytes(value_bytes(dtype))), len(head)
 
 
-def attribute_message(attribute: AttributeType) -> tuple[Message, int]:
-    """Return the message of a scalar attribute whose value is left zero, and the offset of that value in it."""
-    name, space = attribute.name.encode() + b"\0", _dataspace(0)
-    head = struct.pack("<BxHHH", 1, len(name), len(attribute.encoded_type), len(space))
-    head += padded(name) + padded(attribute.encoded_type) + padded(space)
-    num_bytes = _TEXT.size if attribute.value_bytes is None else attribute.value_bytes
-    return Message(kind=_ATTRIBUTE, content=head + bytes(num_bytes)), len(head)
+def value_bytes(dtype: np.dtype | None) -> int:
+    """Return how many bytes the value of an attribute takes in its message; a text is a reference there."""
+    return _TEXT.size if dtype is None else dtype.itemsize
 
 
 def group(members: Sequence[tuple[str, int]], messages: Sequence[Message] = ()) -> tuple[Block, tuple[int, ...]]:
@@ -209,9 +195,14 @@ def referenced_bytes(reference: bytes) -> int:
     return _TEXT.unpack(reference)[0]
 
 
-def encoded_item_bytes(encoded_type: bytes) -> int:
-    """Return how many bytes a value takes of a type as HDF5 writes it."""
-    return int.from_bytes(encoded_type[4:8], "little")
+@cache
+def _encoded_type(dtype: np.dtype | None) -> bytes:
+    """Return an element type as HDF5 writes it; None stands for a text of any length."""
+    in_memory = h5py.string_dtype() if dtype is None else dtype
+    # The library puts two bytes of its own before it.
+    encoded = h5py.h5t.py_create(in_memory, logical=True).encode()[2:]
+    # A text is an address in memory, and in a file a reference.
+    return encoded if dtype is not None else encoded[:4] + struct.pack("<I", _TEXT.size) + encoded[8:]
 
 
 def _dataspace(rank: int) -> bytes:

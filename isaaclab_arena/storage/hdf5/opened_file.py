@@ -17,8 +17,7 @@ from h5py import h5f, h5i, h5l, h5o  # pyright: ignore[reportAttributeAccessIssu
 from isaaclab_arena.errors import StorageError, first_line
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.hdf5.compressed_image import ZSTD_FILTER, load_zstd
-from isaaclab_arena.storage.hdf5.element_types import template_of
-from isaaclab_arena.storage.hdf5.episode_structure import EpisodeStructure
+from isaaclab_arena.storage.hdf5.episode_template import EpisodeTemplate, WholeEpisode, template_of
 from isaaclab_arena.storage.hdf5.reading_budget import ReadingBudget
 from isaaclab_arena.storage.layout import DATA_GROUP, demo_index, demo_name
 from isaaclab_arena.storage.recorded_episode import AttributeValue, checksum, num_samples_of, parsed_mapping
@@ -85,10 +84,6 @@ class OpenRecording:
             raise StorageError(f"{self.path} holds no {demo_name(episode_index)}")
         return group
 
-    def address(self, group: h5py.h5g.GroupID) -> int:
-        """Return where in the file a group begins."""
-        return h5o.get_info(group).addr
-
     def env_args(self) -> Mapping[str, Any]:
         """Return what describes the environment."""
         return parsed_mapping(self.attributes(self.data).get("env_args", "{}"), f"{self.path}: env_args")
@@ -122,7 +117,7 @@ class OpenRecording:
         num_samples_of(attributes)
         return attributes
 
-    def structure(self, group: h5py.h5g.GroupID) -> EpisodeStructure | None:
+    def template(self, group: h5py.h5g.GroupID) -> EpisodeTemplate | None:
         """Return the structure of an episode's group, None if it cannot be one that this program writes."""
         kinds = {name: (dataset.dtype, dataset.rank) for name, dataset in self.datasets(group)}
         attributes = []
@@ -132,12 +127,7 @@ class OpenRecording:
             if kind is None:
                 return None
             attributes.append((attribute.name.decode(), None if kind.kind in "OS" else kind))
-        arrays = tuple((name, *kinds[name]) for name in sorted(kinds))
-        return EpisodeStructure(
-            arrays=tuple((name, kind) for name, kind, _ in arrays),
-            attributes=tuple(attributes),
-            template=template_of(arrays, tuple(attributes)),
-        )
+        return template_of(tuple((name, *kinds[name]) for name in sorted(kinds)), tuple(attributes))
 
     def arrays(self, group: h5py.h5g.GroupID) -> dict[str, np.ndarray]:
         """Return all arrays below a group by their path."""
@@ -171,6 +161,36 @@ class OpenRecording:
             load_zstd()
             dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
         return array
+
+
+class AlikeEpisodes:
+    """Reads episodes without HDF5's library, in a twentieth of its time, if they look like the one before.
+
+    Attributes:
+        template: What the last episode looks like, None before the first.
+    """
+
+    def __init__(self) -> None:
+        self.template: EpisodeTemplate | None = None
+
+    def read(self, recording: OpenRecording, episode_index: int, content: memoryview) -> WholeEpisode | None:
+        """Return an episode whose arrays are what was written, None if that is for the library to say.
+
+        Args:
+            recording: A file.
+            episode_index: Which of its episodes.
+            content: The bytes of the file; see `mapped`.
+
+        Raises:
+            StorageError: If the file lacks the episode.
+        """
+        group = recording.group(episode_index)
+        address = h5o.get_info(group).addr
+        whole = None if self.template is None else self.template.read(content, address)
+        if whole is None:
+            self.template = recording.template(group)
+            whole = None if self.template is None else self.template.read(content, address)
+        return whole
 
 
 def _names(group: h5py.h5g.GroupID) -> Iterator[bytes]:

@@ -14,10 +14,10 @@ from typing import BinaryIO
 
 import numpy as np
 
-from isaaclab_arena.storage.hdf5.episode_template import EpisodeBlock, EpisodeTemplate
+from isaaclab_arena.storage.hdf5.episode_template import EpisodeTemplate
 from isaaclab_arena.storage.hdf5.format import (
     SUPERBLOCK_BYTES,
-    AttributeType,
+    Block,
     attribute_message,
     group,
     padded,
@@ -39,18 +39,20 @@ _TOTAL = b"#TOTAL##"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopAttributes:
-    """The attributes of the group of all episodes.
+class EpisodeBlock(Block):
+    """The group of an episode and all that is below it.
 
     Attributes:
-        total: Type of the number of control steps of all episodes, of 8 bytes.
-        env_args: Type of the text that describes the environment.
-        env_args_text: That text, in UTF-8.
+        episode_index: Its position in the job, which names its group.
+        group_offset: Where in the bytes the object header of the episode's group is.
+        num_samples: Control steps of the episode.
+        env_args: Text that describes the environment.
     """
 
-    total: AttributeType
-    env_args: AttributeType
-    env_args_text: bytes
+    episode_index: int
+    group_offset: int
+    num_samples: int
+    env_args: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +65,7 @@ class _Opening:
         name_at: Where the name of the episode's group belongs.
         total_at: Where its number of control steps belongs.
         env_args_at: Where the text is that describes the environment.
+        env_args_bytes: How long that text is.
     """
 
     content: bytes
@@ -70,14 +73,15 @@ class _Opening:
     name_at: int
     total_at: int
     env_args_at: int
+    env_args_bytes: int
 
 
 def episode_file(
     template: EpisodeTemplate,
     arrays: Sequence[np.ndarray],
     values: Sequence[bytes],
-    top: TopAttributes,
     *,
+    env_args: str,
     episode_index: int,
     num_samples: int,
 ) -> bytearray:
@@ -87,11 +91,11 @@ def episode_file(
         template: The structure of the episode.
         arrays: See `EpisodeTemplate.filled`.
         values: See `EpisodeTemplate.filled`.
-        top: Attributes of the group above it.
+        env_args: Text that describes the environment.
         episode_index: Position of the episode in the job.
         num_samples: Its control steps.
     """
-    opening = _opening(template.max_pointers, template.group_offset, top)
+    opening = _opening(template.max_pointers, template.group_offset, env_args)
     address = len(opening.content)
     parts, pointers = template.filled(arrays, values, address)
     content = bytearray().join((opening.content, *parts))
@@ -99,7 +103,7 @@ def episode_file(
     name = demo_name(episode_index).encode()
     content[opening.name_at : opening.name_at + len(_NAME)] = name.ljust(len(_NAME), b"\0")
     struct.pack_into("<q", content, opening.total_at, num_samples)
-    places = (address, opening.env_args_at, len(top.env_args_text), template.group_offset)
+    places = (address, opening.env_args_at, opening.env_args_bytes, template.group_offset)
     _INDEX.pack_into(
         content, _INDEX_ADDRESS, _SIGNATURE, 0, len(pointers), len(content), *places, episode_index, num_samples
     )
@@ -109,19 +113,21 @@ def episode_file(
 
 
 @lru_cache(maxsize=64)
-def _opening(max_pointers: int, group_offset: int, top: TopAttributes) -> _Opening:
+def _opening(max_pointers: int, group_offset: int, env_args: str) -> _Opening:
     before = padded(bytes(_POINTERS_ADDRESS + 4 * max_pointers))
     # How long these groups are does not depend on the address of the episode, which comes after them.
-    above, _ = _groups_above({_NAME: 0}, top, _TOTAL, len(before))
+    text = env_args.encode()
+    above, _ = _groups_above({_NAME: 0}, text, _TOTAL, len(before))
     address = len(before) + len(above)
-    above, root_address = _groups_above({_NAME: address + group_offset}, top, _TOTAL, len(before))
+    above, root_address = _groups_above({_NAME: address + group_offset}, text, _TOTAL, len(before))
     content = before + above
     return _Opening(
         content=content,
         root_address=root_address,
         name_at=content.index(_NAME.encode()),
         total_at=content.index(_TOTAL),
-        env_args_at=content.index(top.env_args_text),
+        env_args_at=content.index(text),
+        env_args_bytes=len(text),
     )
 
 
@@ -164,29 +170,30 @@ class DatasetWriter:
         pieces = block.pieces_at(self._position)
         self._position += sum(map(self._file.write, pieces))
 
-    def finish(self, top: TopAttributes, total: int) -> None:
+    def finish(self, env_args: str, total: int) -> None:
         """Write what leads to the episodes.
 
         Args:
-            top: Attributes of the group above them.
+            env_args: Text that describes their environment.
             total: Their number of control steps.
         """
-        above, root_address = _groups_above(self._members, top, struct.pack("<q", total), self._position)
+        total_value = struct.pack("<q", total)
+        above, root_address = _groups_above(self._members, env_args.encode(), total_value, self._position)
         self._file.write(above)
         self._file.seek(0)
         self._file.write(superblock(root_address=root_address, end_address=self._position + len(above)))
 
 
-def _groups_above(members: Mapping[str, int], top: TopAttributes, total: bytes, position: int) -> tuple[bytes, int]:
+def _groups_above(members: Mapping[str, int], env_args: bytes, total: bytes, position: int) -> tuple[bytes, int]:
     """Return the group of all episodes and the root group, to stand at a position, and the root group's address."""
-    messages = [attribute_message(top.total), attribute_message(top.env_args)]
+    messages = [attribute_message("total", np.dtype(np.int64)), attribute_message("env_args", None)]
     relative = [(name, address - position) for name, address in members.items()]
     block, offsets = group(relative, [message for message, _ in messages])
     content = block.at(position)
-    values = (total, text_reference(len(top.env_args_text), position + len(content), 1))
+    values = (total, text_reference(len(env_args), position + len(content), 1))
     for value, at, (_, inside) in zip(values, offsets, messages, strict=True):
         content[at + inside : at + inside + len(value)] = value
-    content += text_heap([top.env_args_text])
+    content += text_heap([env_args])
     root, _ = group([(DATA_GROUP, -len(content))])
     root_address = position + len(content)
     return bytes(content + root.at(root_address)), root_address

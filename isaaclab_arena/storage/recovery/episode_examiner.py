@@ -6,8 +6,8 @@ from pathlib import Path
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.long_work import told
 from isaaclab_arena.storage.atomic import storage_errors
-from isaaclab_arena.storage.hdf5.episode_structure import EpisodeStructure
-from isaaclab_arena.storage.hdf5.opened_file import OpenRecording, hdf5_errors, mapped, opened
+from isaaclab_arena.storage.hdf5.episode_template import EpisodeTemplate
+from isaaclab_arena.storage.hdf5.opened_file import AlikeEpisodes, OpenRecording, hdf5_errors, mapped, opened
 from isaaclab_arena.storage.hdf5.recording_image import block_of
 from isaaclab_arena.storage.recorded_episode import AttributeValue
 
@@ -16,7 +16,7 @@ class EpisodeExaminer:
     """Looks at one episode after the other; those that look like the one before it take a twentieth of the time."""
 
     def __init__(self) -> None:
-        self._structure: EpisodeStructure | None = None
+        self._episodes = AlikeEpisodes()
 
     def examine(self, path: Path, episode_indices: Sequence[int]) -> list[dict[str, AttributeValue] | StorageError]:
         """Read the arrays of episodes, compare them with their checksums, and return their attributes.
@@ -31,8 +31,8 @@ class EpisodeExaminer:
         Raises:
             StorageError: If the file as a whole cannot be read.
         """
-        if self._structure is not None and len(episode_indices) == 1:
-            attributes = _examine_part(path, episode_indices[0], self._structure)
+        if self._episodes.template is not None and len(episode_indices) == 1:
+            attributes = _examine_part(path, episode_indices[0], self._episodes.template)
             if attributes is not None:
                 return [attributes]
         with opened(path) as recording:
@@ -45,23 +45,18 @@ class EpisodeExaminer:
     ) -> dict[str, AttributeValue] | StorageError:
         try:
             with hdf5_errors("read", recording.path):
-                group = recording.group(episode_index)
-                address = recording.address(group)
-                whole = None if self._structure is None else self._structure.read(content, address)
-                if whole is not None:
-                    return whole.attributes
-                self._structure = recording.structure(group)
-                return recording.verified_attributes(episode_index)
+                whole = self._episodes.read(recording, episode_index, content)
+                return recording.verified_attributes(episode_index) if whole is None else whole.attributes
         except StorageError as error:
             return error
 
 
-def _examine_part(path: Path, episode_index: int, structure: EpisodeStructure) -> dict[str, AttributeValue] | None:
+def _examine_part(path: Path, episode_index: int, template: EpisodeTemplate) -> dict[str, AttributeValue] | None:
     """Return the attributes of an episode that has a file of its own, None if HDF5 has to look at it."""
     with storage_errors("read", path):
         content = path.read_bytes()
     block = block_of(content)
     if block is None or block.episode_index != episode_index:
         return None
-    whole = structure.read(content, block.origin + block.group_offset)
+    whole = template.read(content, block.origin + block.group_offset)
     return None if whole is None else whole.attributes
