@@ -74,6 +74,7 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/camera_throughput.py
 	$(BIN)/python benchmarks/ant_throughput.py
 	$(BIN)/python benchmarks/recording_overhead.py
+	$(BIN)/python benchmarks/episode_writing.py
 	$(BIN)/python benchmarks/two_ranks.py
 	$(BIN)/python benchmarks/training_throughput.py $(if $(MJLAB_PYTHON),--mjlab_python $(MJLAB_PYTHON))
 	$(BIN)/python benchmarks/training_ranks.py
