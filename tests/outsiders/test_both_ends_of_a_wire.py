@@ -1,5 +1,6 @@
 """Neither end of a wire may know the other's package, so each has its own copy of what reads bytes with care."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ import pytest
 @pytest.mark.parametrize("name", ["message_check", "npy_header", "numpy_map", "request_socket", "zmtp"])
 def test_both_ends_read_bytes_with_the_same_care(name):
     theirs, ours = (
-        Path(folder, f"{name}.py").read_text(encoding="utf-8")
-        for folder in ("submodules/Isaac-GR00T/gr00t/policy", "isaaclab_arena_gr00t/remote")
+        next(Path(package).rglob(f"{name}.py")).read_text(encoding="utf-8")
+        for package in ("submodules/Isaac-GR00T/gr00t/policy", "isaaclab_arena_gr00t/remote")
     )
-    assert theirs.replace("gr00t.policy.", "isaaclab_arena_gr00t.remote.") == ours
+    module = re.compile(r"(gr00t\.policy|isaaclab_arena_gr00t\.remote)\.(wire\.)?")
+    assert module.sub("", theirs) == module.sub("", ours)
