@@ -55,16 +55,14 @@ def _lines(package: str, *, with_title: bool) -> Iterator[str]:
     rooms = floors_of_package(package)
     width = max(len(room.name) for room in rooms)
     if with_title:
-        yield f"`{package}`:\n"
-    yield "```text"
+        yield f"`{package}`:"
+    yield ""
     floor = None
     for room in rooms:
         number = "" if room.floor == floor else str(room.floor)
-        yield f"{number:>2}  {room.name:<{width}}  {room.purpose}"
+        yield f"    {number:>2}  {room.name:<{width}}  {room.purpose}"
         floor = room.floor
-    yield "```"
-    if with_title:
-        yield ""
+    yield ""
 
 
 def _contracts() -> dict[str, list[str]]:
