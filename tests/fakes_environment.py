@@ -94,6 +94,15 @@ class ScriptedEnvironment(Environment):
     def episode_state(self, env_id: int) -> Mapping[str, np.ndarray]:
         return {"integration_state": self._position[env_id].double().numpy()}
 
+    def restore(
+        self, env_ids: torch.Tensor, conditions: Sequence[Conditions], states: Sequence[Mapping[str, np.ndarray]]
+    ) -> Observation:
+        self.reset(env_ids, conditions)
+        for env_id, state in zip(env_ids.tolist(), states, strict=True):
+            if state:
+                self._position[env_id] = torch.from_numpy(state["integration_state"])
+        return self._observe()
+
     def provenance(self) -> Mapping[str, str]:
         return {"model_hash": "abc"}
 

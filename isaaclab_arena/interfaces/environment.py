@@ -1,4 +1,4 @@
-"""The contract of an environment: a batch of rows that the loop starts, steps and starts again."""
+"""The contract of an environment: a batch of env slots that the loop starts, steps and starts again."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -19,28 +19,28 @@ StateTree: TypeAlias = dict[str, Any]
 """Nested dict of tensors whose first dimension is ``num_envs``: what the simulator knows, for recordings."""
 
 VIEWPORT = "viewport"
-"""The camera of ``filmable`` that shows a person the whole scene; no policy sees it."""
+"""The camera of a `Filmable` environment that shows a person the whole scene; no policy sees it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What one control step gave, for every row.
+    """What one control step gave, for every env slot.
 
-    Rows that are not running (never reset, or finished and not reset since) keep their last observation, get
+    Env slots that are not running (never reset, or finished and not reset since) keep their last observation, get
     reward 0 and are False in every mask.
 
     Attributes:
-        observation: Observation after the step, which for a finished row is its terminal observation.
+        observation: Observation after the step, which for a finished env slot is its terminal observation.
         reward: Shape: (num_envs,), float32.
         terminated: The task is over, solved or lost. Shape: (num_envs,), bool.
         truncated: The time limit was reached. Shape: (num_envs,), bool.
         success: The task is solved as of this step, or None where the environment does not measure success.
             Shape: (num_envs,), bool.
-        diverged: The physics of the row broke down (NaN, MuJoCo warning); the episode is an error, whatever the
+        diverged: The physics of the env slot broke down (NaN, MuJoCo warning); the episode is an error, whatever the
             other masks say. Shape: (num_envs,), bool.
-        metrics: Further scalars per row, each of shape (num_envs,), float32; their value at the end of an episode
+        metrics: Further scalars per env slot, each of shape (num_envs,), float32; their value at the end of an episode
             is kept in its record.
-        errors: Row to what went wrong there, for diverged rows where it was not the physics.
+        errors: Env slot to what went wrong there, for diverged ones where it was not the physics.
     """
 
     observation: Observation
@@ -54,26 +54,27 @@ class Step:
 
 
 class Environment(ABC):
-    """A batch of ``num_envs`` independent rows of one task.
+    """A batch of ``num_envs`` independent env slots of one task.
 
-    ``step`` never resets. The loop resets the rows it names, so the terminal observation exists, no frame is
-    lost, and no recorder needs to know about timing. A row runs from its reset until the step that reports it
-    ``terminated``, ``truncated`` or ``diverged``; then it rests, and costs no physics, until it is reset.
+    ``step`` never resets. The loop resets the env slots it names, so the terminal observation exists, no frame is
+    lost, and no recorder needs to know about timing. An env slot runs from its reset until the step that reports it
+    ``terminated``, ``truncated`` or ``diverged``. Then it rests, and costs no physics, until it is reset.
+
+    An environment may offer more by having the methods of a protocol: `Recordable`, `PartwiseRecordable`,
+    `Restorable`, `Snapshottable` and `Filmable`. What it does not offer is left out where it would be used.
 
     Attributes:
-        num_envs: Number of rows.
+        num_envs: Number of env slots.
         device: Where observations live and actions are expected.
         observation_spec: Group, then term, then `ArraySpec`.
         action_spec: Shape: (action_dim,), with bounds and names.
         task_description: What the task asks for, in the words a policy is told; see also `instruction`.
-        max_episode_length: Control steps until a row is truncated.
+        max_episode_length: Control steps until an env slot is truncated.
         control_dt: Time between two control steps [s].
         reproducible: Whether episodes follow from their conditions and actions alone, bit for bit where the device
             allows; results then promise it.
         returns_own_tensors: Whether nothing changes a tensor any more once `reset` or `step` has returned it, so that
-            whoever keeps it needs no copy.
-        filmable: Names of the cameras that `film` knows: those of ``camera_obs`` that show colours, and `VIEWPORT`.
-        filming_hint: What a user can do for more of them, empty where there is nothing to do.
+            it can be kept without a copy.
     """
 
     num_envs: int
@@ -85,8 +86,6 @@ class Environment(ABC):
     control_dt: float
     reproducible: bool = True
     returns_own_tensors: bool = False
-    filmable: tuple[str, ...] = ()
-    filming_hint: str = ""
 
     @abstractmethod
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
@@ -117,113 +116,27 @@ class Environment(ABC):
 
     @abstractmethod
     def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
-        """Start new episodes in the named rows and leave all other rows untouched.
+        """Start new episodes in the named env slots and leave all others untouched.
 
         Args:
-            env_ids: Rows to start, ascending. Shape: (n,), int64.
+            env_ids: Env slots to start, ascending. Shape: (n,), int64.
             conditions: What each of them starts from, in the same order.
 
         Returns:
-            The observation of all rows.
+            The observation of all env slots.
         """
 
     @abstractmethod
     def step(self, action: torch.Tensor) -> Step:
-        """Advance every running row by one control step.
+        """Advance every running env slot by one control step.
 
         Args:
-            action: Shape: (num_envs, action_dim). Rows that are not running are ignored.
+            action: Shape: (num_envs, action_dim). What stands in env slots that are not running is ignored.
         """
-
-    @abstractmethod
-    def state(self) -> StateTree:
-        """Return the simulator's state in Isaac Lab's layout, copied.
-
-        ``articulation/<name>/{joint_position,joint_velocity,root_pose,root_velocity}`` and
-        ``rigid_object/<name>/{root_pose,root_velocity}``; poses are (num_envs, 7), position [m] then quaternion
-        w x y z.
-        """
-
-    def state_parts(self) -> Sequence[torch.Tensor]:
-        """Return what `state` is made of, for whoever keeps every control step and wants the tree once per episode.
-
-        They are views of the simulation's memory, the same at every call, whose values the next `step` or `reset`
-        changes. Empty, as by default, where there is only `state`.
-
-        Returns:
-            All of one type. Shape of each: (num_envs, n).
-        """
-        return ()
-
-    def state_of(self, parts: np.ndarray) -> StateTree:
-        """Return `state` as it was when copies of `state_parts` were made, in arrays, to the last bit.
-
-        Args:
-            parts: The parts side by side, of any rows and moments. Shape: (n, width).
-
-        Returns:
-            As `state` has it; it may share memory with ``parts``. Shape of each: (n, ...).
-        """
-        raise NotImplementedError(f"{type(self).__name__} has no state_parts, so there is nothing to make a state of")
-
-    def episode_state(self, env_id: int) -> Mapping[str, np.ndarray]:
-        """Return what restores a row bit for bit beyond `state`; recorded once, at the start of an episode.
-
-        Args:
-            env_id: The row.
-        """
-        del env_id
-        return {}
-
-    def restore(
-        self, env_ids: torch.Tensor, conditions: Sequence[Conditions], states: Sequence[Mapping[str, np.ndarray]]
-    ) -> Observation:
-        """Start recorded episodes again in the named rows; by default from their conditions alone, as `reset` does.
-
-        Args:
-            env_ids: Rows to start, ascending. Shape: (n,), int64.
-            conditions: What each of them started from, in the same order.
-            states: What `episode_state` returned for each; empty where that was not recorded.
-
-        Returns:
-            The observation of all rows.
-        """
-        del states
-        return self.reset(env_ids, conditions)
-
-    def snapshot(self) -> Mapping[str, torch.Tensor] | None:
-        """Return everything that the future of all rows depends on, copied; None where there is no way to.
-
-        Training goes on from it exactly as if it had not stopped.
-        """
-        return None
-
-    def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor]) -> Observation:
-        """Put every row where it was when `snapshot` was taken, of this or of an equal environment.
-
-        Returns:
-            The observation of all rows, bit for bit the last one before the snapshot.
-        """
-        del snapshot
-        raise NotImplementedError(f"{type(self).__name__} takes no snapshots")
 
     def provenance(self) -> Mapping[str, str]:
         """Return what identifies the simulated world, for recordings: model hash, engine version."""
         return {}
-
-    def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """Return what cameras see of some rows now; nothing else changes by it.
-
-        Args:
-            env_ids: The rows.
-            cameras: Names out of ``filmable``.
-
-        Returns:
-            By name. Shape of each: (len(env_ids), height, width, 3), uint8, the first row the upper one.
-        """
-        del env_ids
-        known = ", ".join(self.filmable) or "nothing"
-        raise KeyError(f"no cameras {', '.join(cameras)}; this environment can film {known}{self.filming_hint}")
 
     def close(self) -> None:
         """Release what the environment holds. May be called more than once."""
@@ -247,7 +160,7 @@ class Environment(ABC):
 
     @property
     def single_action_space(self) -> gymnasium.spaces.Box:
-        """Space of one row's action. Shape: (action_dim,)."""
+        """Space of one env slot's action. Shape: (action_dim,)."""
         return _box(self.action_spec)
 
     @property

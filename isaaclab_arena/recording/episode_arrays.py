@@ -11,6 +11,7 @@ import torch
 
 from isaaclab_arena.interfaces.environment import Environment, Observation, StateTree
 from isaaclab_arena.interfaces.observer import Transition
+from isaaclab_arena.interfaces.recordable import PartwiseRecordable, Recordable, episode_state_of
 from isaaclab_arena.recording.step_ring import StepRing
 from isaaclab_arena.storage import layout
 
@@ -56,7 +57,9 @@ class EpisodeArrays:
         expected_steps = min(environment.max_episode_length, EXPECTED_STEPS)
         self._ring = StepRing(environment.num_envs, expected_steps)
         self._states = StepRing(environment.num_envs, expected_steps)
-        self._state_parts = environment.state_parts()
+        self._recordable = environment if isinstance(environment, Recordable) else None
+        self._partwise = environment if isinstance(environment, PartwiseRecordable) else None
+        self._state_parts = () if self._partwise is None else self._partwise.state_parts()
         self._held: list[list[torch.Tensor]] = []
         self._max_held = 1
         self._initial: dict[int, dict[str, np.ndarray]] = {}
@@ -70,7 +73,7 @@ class EpisodeArrays:
         states = self._initial_states()
         for env_id in env_ids:
             initial = {name: values[env_id : env_id + 1].copy() for name, values in states.items()}
-            for name, array in self._environment.episode_state(env_id).items():
+            for name, array in episode_state_of(self._environment, env_id).items():
                 initial[f"{layout.INITIAL_STATE}/{layout.SIMULATOR}/{name}"] = np.asarray(array)
             self._initial[env_id] = initial
         self._ring.start(env_ids)
@@ -99,8 +102,8 @@ class EpisodeArrays:
             for columns, pack in zip(self._columns, packs, strict=True)
             for column in columns
         }
-        if self._state_parts:
-            arrays |= self._states_of(initial.pop(_PARTS), self._states.take(env_id)[0])
+        if self._partwise is not None and self._state_parts:
+            arrays |= _states_of(self._partwise, initial.pop(_PARTS), self._states.take(env_id)[0])
         arrays |= initial
         arrays[layout.DONES] = np.zeros(len(packs[0]), np.uint8)
         arrays[layout.DONES][-1:] = 1
@@ -115,16 +118,10 @@ class EpisodeArrays:
         """Return the state of all env slots, or what it can be made of later."""
         if self._state_parts:
             return {_PARTS: torch.cat(tuple(self._state_parts), dim=1).cpu().numpy()}
-        state = flatten(self._environment.state(), layout.INITIAL_STATE)
-        return {path: tensor.cpu().numpy() for path, tensor in state}
+        return {path: tensor.cpu().numpy() for path, tensor in self._state(layout.INITIAL_STATE).items()}
 
-    def _states_of(self, initial: np.ndarray, steps: np.ndarray) -> dict[str, np.ndarray]:
-        states = self._environment.state_of(np.concatenate((initial, steps)))
-        arrays = {}
-        for path, values in flatten(states, ""):
-            arrays[layout.INITIAL_STATE + path] = np.ascontiguousarray(values[:1])
-            arrays[layout.STATES + path] = np.ascontiguousarray(values[1:])
-        return arrays
+    def _state(self, prefix: str) -> dict[str, torch.Tensor]:
+        return {} if self._recordable is None else dict(flatten(self._recordable.state(), prefix))
 
     def _tensors(self, transition: Transition) -> list[torch.Tensor]:
         """Return what is kept of a step, always in the same order; see `_names`."""
@@ -136,13 +133,13 @@ class EpisodeArrays:
                 value = value[key]
             tensors.append(value)
         if not self._state_parts:
-            states = dict(flatten(self._environment.state(), layout.STATES))
+            states = self._state(layout.STATES)
             tensors += [states[name] for name in sorted(states)]
         return tensors
 
     def _names(self) -> list[str]:
         terms = [name for name, _ in self._terms]
-        states = {} if self._state_parts else dict(flatten(self._environment.state(), layout.STATES))
+        states = {} if self._state_parts else self._state(layout.STATES)
         return [layout.ACTIONS, layout.REWARDS, *terms, *sorted(states)]
 
     def _lay_out(self, transition: Transition) -> None:
@@ -159,6 +156,15 @@ class EpisodeArrays:
         self._columns = [list(group.values()) for group in groups.values()]
         if self._environment.returns_own_tensors and all(tensor.ndim <= 2 for tensor in tensors):
             self._max_held = HELD_STEPS
+
+
+def _states_of(environment: PartwiseRecordable, initial: np.ndarray, steps: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the states of an episode, made of the parts that were kept at its start and after each step."""
+    arrays = {}
+    for path, values in flatten(environment.state_of(np.concatenate((initial, steps))), ""):
+        arrays[layout.INITIAL_STATE + path] = np.ascontiguousarray(values[:1])
+        arrays[layout.STATES + path] = np.ascontiguousarray(values[1:])
+    return arrays
 
 
 def flatten(tree: Observation | StateTree, prefix: str) -> Iterator[tuple[str, Any]]:

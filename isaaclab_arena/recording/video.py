@@ -8,6 +8,7 @@ import numpy as np
 
 from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRecord
+from isaaclab_arena.interfaces.filmable import Filmable
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.recording.captions import caption_bar
 from isaaclab_arena.recording.contact_sheet import MAX_EPISODES, FrameSamples, SheetRow, write_contact_sheet
@@ -97,13 +98,13 @@ class VideoRecorder(Observer):
 
     def _cameras(self, environment: Environment) -> tuple[str, ...]:
         """Return which cameras are filmed, the viewport first."""
-        viewport = [name for name in environment.filmable if name == VIEWPORT and self._options.viewport]
-        others = [name for name in environment.filmable if name != VIEWPORT and self._options.camera]
+        filmable = environment.filmable if isinstance(environment, Filmable) else ()
+        viewport = [name for name in filmable if name == VIEWPORT and self._options.viewport]
+        others = [name for name in filmable if name != VIEWPORT and self._options.camera]
         if not viewport and not others and not self._said_no_cameras:
             self._said_no_cameras = True
-            _LOG.warning(
-                "job '%s' has no videos: its environment has no such cameras%s", self._job, environment.filming_hint
-            )
+            hint = getattr(environment, "filming_hint", "")
+            _LOG.warning("job '%s' has no videos: its environment has no such cameras%s", self._job, hint)
         return (*viewport, *others)
 
     def _path(self, camera: str, start: EpisodeStart) -> Path:
@@ -116,7 +117,7 @@ class VideoRecorder(Observer):
         return self._directory / layout.VIDEOS_FOLDER / name
 
     def _film(self, environment: Environment, env_ids: Sequence[int]) -> None:
-        if not env_ids:
+        if not env_ids or not isinstance(environment, Filmable):
             return
         takes = self._takes[environment]
         frames = environment.film(env_ids, takes[env_ids[0]].cameras)

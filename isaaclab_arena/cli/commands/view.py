@@ -18,6 +18,7 @@ from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
+from isaaclab_arena.interfaces.filmable import Filmable
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.logs import plain_text
@@ -188,5 +189,5 @@ class _Filming(Observer):
             self._video.discard()
 
     def _add(self, environment: Environment) -> None:
-        if self._video is not None:
+        if self._video is not None and isinstance(environment, Filmable):
             self._video.add(environment.film([0], [VIEWPORT])[VIEWPORT][0])

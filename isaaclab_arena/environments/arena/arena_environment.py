@@ -96,7 +96,7 @@ class ArenaEnvironment(Environment):
     def restore(
         self, env_ids: torch.Tensor, conditions: Sequence[Conditions], states: Sequence[Mapping[str, np.ndarray]]
     ) -> Observation:
-        """Start recorded episodes again, from their whole integration state where it is given; see `Environment`."""
+        """Start recorded episodes again, from their whole integration state where it is given; see `Restorable`."""
         env_ids = env_ids.to(self.backend.device)
         self._begin(env_ids, conditions)
         self.backend.reset(env_ids, [self._start_state(condition) for condition in conditions])
@@ -144,7 +144,7 @@ class ArenaEnvironment(Environment):
         return _on_device(self._state.tree(parts.cpu().numpy()), parts.device)
 
     def state_parts(self) -> Sequence[torch.Tensor]:
-        """Return what `state` is made of; see `Environment.state_parts`."""
+        """Return what `state` is made of; see `PartwiseRecordable`."""
         return self._state.parts
 
     def state_of(self, parts: np.ndarray) -> StateTree:
@@ -165,7 +165,7 @@ class ArenaEnvironment(Environment):
     @torch.inference_mode(mode=False)
     @torch.no_grad()
     def restore_snapshot(self, snapshot: Mapping[str, torch.Tensor]) -> Observation:
-        """Put every env slot where it was; see `Environment.restore_snapshot`."""
+        """Put every env slot where it was; see `Snapshottable`."""
         prefix = "backend."
         self.backend.restore_snapshot(
             {name.removeprefix(prefix): tensor for name, tensor in snapshot.items() if name.startswith(prefix)}
@@ -175,7 +175,7 @@ class ArenaEnvironment(Environment):
         return self._observation(torch.arange(self.num_envs, device=self.backend.device))
 
     def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """Return what cameras see of some env slots now; see `Environment.film`."""
+        """Return what cameras see of some env slots now; see `Filmable`."""
         return self._cameras.film(env_ids, cameras)
 
     @property

@@ -11,7 +11,7 @@ import torch
 from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotFailure
 from isaaclab_arena.environments.gym.success import SuccessRule
 from isaaclab_arena.environments.gym.worker.env_slot import SlotStep
-from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation, StateTree, Step
+from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.specs import ArraySpec
 
@@ -159,19 +159,17 @@ class GymEnvironment(Environment):
         """
         return self._slots.expert_actions(task, observations)
 
-    def state(self) -> StateTree:
-        """Return nothing: Gymnasium's interface shows no state."""
-        return {}
-
     def provenance(self) -> Mapping[str, str]:
         """Return the environment's name and the versions of what it runs on, which may be another interpreter's."""
         return {"environment": self._traits.name, **self._slots.description["versions"]}
 
     def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """Return pictures that env slots observe, and for `VIEWPORT` what they render; see `Environment.film`."""
+        """Return pictures that env slots observe, and for `VIEWPORT` what they render; see `Filmable`."""
         unknown = set(cameras) - set(self.filmable)
         if unknown:
-            return super().film(env_ids, sorted(unknown))
+            known = ", ".join(self.filmable) or "nothing"
+            names = ", ".join(sorted(unknown))
+            raise KeyError(f"no cameras {names}; this environment can film {known}{self.filming_hint}")
         began_s = time.perf_counter()
         pictures = {name: self._arrays[name][list(env_ids)] for name in cameras if name != VIEWPORT}
         if VIEWPORT in cameras:

@@ -8,6 +8,7 @@ import numpy as np
 
 from isaaclab_arena.environments.gym.vector_env import EnvironmentVectorEnv
 from isaaclab_arena.interfaces.environment import VIEWPORT, Environment
+from isaaclab_arena.interfaces.filmable import Filmable
 
 
 class SingleEnv(gymnasium.Env):
@@ -58,7 +59,13 @@ class SingleEnv(gymnasium.Env):
         return _first_row(observation), float(reward[0]), bool(terminated[0]), bool(truncated[0]), told
 
     def render(self) -> np.ndarray:
-        """Return what the viewport shows. Shape: (height, width, 3), uint8."""
+        """Return what the viewport shows. Shape: (height, width, 3), uint8.
+
+        Raises:
+            KeyError: If the environment cannot be filmed.
+        """
+        if not isinstance(self.environment, Filmable):
+            raise KeyError(f"no camera {VIEWPORT}: this environment cannot be filmed")
         return self.environment.film([0], [VIEWPORT])[VIEWPORT][0]
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from isaaclab_arena.interfaces.environment import Environment, Observation, Stat
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, stated_model
+from isaaclab_arena.interfaces.recordable import Recordable
 
 
 def check_policy_batch(policy_batch: int, *, num_envs: int) -> None:
@@ -183,7 +184,6 @@ class WideView(Environment):
         self.max_episode_length = real.max_episode_length
         self.control_dt = real.control_dt
         self.reproducible = real.reproducible
-        self.filmable = real.filmable
 
     def __getattr__(self, name: str) -> Any:
         # A policy may know more of its environment than the contract says.
@@ -220,20 +220,18 @@ class WideView(Environment):
         raise PolicyError("a policy must not step the environment that it acts in")
 
     def state(self) -> StateTree:
-        """Return the simulator's state, zero beyond the real rows."""
-        return padded(self.real.state(), self.num_envs)
+        """Return the simulator's state, zero beyond the real env slots.
 
-    def episode_state(self, env_id: int) -> Mapping[str, np.ndarray]:
-        """See `Environment.episode_state`."""
-        return self.real.episode_state(env_id)
+        Raises:
+            PolicyError: If the environment shows no state.
+        """
+        if not isinstance(self.real, Recordable):
+            raise PolicyError("the environment that the policy acts in shows no state")
+        return padded(self.real.state(), self.num_envs)
 
     def provenance(self) -> Mapping[str, str]:
         """See `Environment.provenance`."""
         return self.real.provenance()
-
-    def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """See `Environment.film`."""
-        return self.real.film(env_ids, cameras)
 
     @property
     def render_s(self) -> float:

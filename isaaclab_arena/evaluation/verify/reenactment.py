@@ -12,6 +12,7 @@ from isaaclab_arena.evaluation.rollout.endings import BROKEN_OFF, ending_of
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions, conditions_from_json
 from isaaclab_arena.interfaces.observer import Transition
+from isaaclab_arena.interfaces.recordable import Restorable, episode_state_of
 from isaaclab_arena.recording.episode_arrays import EpisodeArrays, RecordedObservations
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.json_values import json_line
@@ -98,13 +99,17 @@ class _Stage:
             return None
         states = {row: _simulator_state(episode, environment, row) for row, episode in given.items()}
         for row, episode in given.items():
-            exactly = bool(states[row]) and _restores(environment)
+            exactly = bool(states[row]) and isinstance(environment, Restorable)
             self._scenes[row] = _Scene(recorded=episode, actions=self._actions(episode), from_exact_state=exactly)
             if self._arrays is None:
                 self._arrays = EpisodeArrays(environment, recorded_observations(episode))
         rows = torch.tensor(list(given), dtype=torch.int64, device=environment.device)
         try:
-            observation = environment.restore(rows, [_conditions(each) for each in given.values()], [*states.values()])
+            conditions = [_conditions(each) for each in given.values()]
+            if isinstance(environment, Restorable):
+                observation = environment.restore(rows, conditions, [*states.values()])
+            else:
+                observation = environment.reset(rows, conditions)
         except KeyError as missing:
             raise ArenaError(f"the recorded conditions lack {missing}, which this environment starts from") from missing
         except (TypeError, ValueError, IndexError, RuntimeError, OverflowError) as error:
@@ -166,15 +171,10 @@ def _simulator_state(episode: RecordedEpisode, environment: Environment, row: in
         for name, array in episode.arrays.items()
         if name.startswith(_SIMULATOR_PREFIX)
     }
-    own = environment.episode_state(row)
+    own = episode_state_of(environment, row)
     if own.keys() != recorded.keys() or any(own[name].shape != array.shape for name, array in recorded.items()):
         return {}
     return recorded
-
-
-def _restores(environment: Environment) -> bool:
-    """Whether an environment takes the simulator's state back, and not only the conditions."""
-    return type(environment).restore is not Environment.restore
 
 
 def _conditions(episode: RecordedEpisode) -> Conditions:

@@ -8,6 +8,7 @@ from rsl_rl.env import VecEnv
 from tensordict import TensorDict
 
 from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.snapshottable import Snapshottable
 from isaaclab_arena.models.action_scaling import ActionScaler
 from isaaclab_arena.policy.network_inputs import flattened
 from isaaclab_arena.training.learner.episode_starts import EpisodeStarts
@@ -133,7 +134,7 @@ class TrainingEnvironment(VecEnv):
 
     def snapshot(self) -> dict[str, torch.Tensor] | None:
         """Return everything that the future of all env slots depends on, None where the environment cannot."""
-        snapshot = self.environment.snapshot()
+        snapshot = self.environment.snapshot() if isinstance(self.environment, Snapshottable) else None
         if snapshot is None:
             return None
         counted = {}
@@ -154,6 +155,8 @@ class TrainingEnvironment(VecEnv):
             snapshot: From `snapshot`.
             metrics: Names of the environment's further numbers, as `EpisodeCounter` has them.
         """
+        if not isinstance(self.environment, Snapshottable):
+            raise TypeError(f"{type(self.environment).__name__} takes no snapshots")
         own = {name: value for name, value in snapshot.items() if not name.startswith("training/")}
         self._observation = self._flat(self.environment.restore_snapshot(own))
         self.episode_length_buf.copy_(snapshot[_EPISODE_LENGTH])

@@ -1,0 +1,34 @@
+"""The protocol of environments that can be filmed."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+
+@runtime_checkable
+class Filmable(Protocol):
+    """An environment that shows what cameras see; there are no videos of others.
+
+    It may also have an attribute ``filming_hint``: what a user can do for more cameras, to be put behind a message.
+
+    Attributes:
+        filmable: Names of the cameras that `film` knows: those of ``camera_obs`` that show colours, and ``viewport``.
+    """
+
+    filmable: tuple[str, ...]
+
+    def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> Mapping[str, np.ndarray]:
+        """Return what cameras see of some env slots now; nothing else changes by it.
+
+        Args:
+            env_ids: The env slots.
+            cameras: Names out of ``filmable``.
+
+        Returns:
+            By name. Shape of each: (len(env_ids), height, width, 3), uint8, the first row the upper one.
+
+        Raises:
+            KeyError: If there is no such camera.
+        """
+        ...
