@@ -89,8 +89,9 @@ def _summary(entry: Any) -> str:
     if isinstance(entry, type):
         documented = entry.__doc__
     elif hasattr(entry, "config_class"):
-        # A builder is described by the module that defines its options.
-        documented = inspect.getdoc(sys.modules[entry.config_class.__module__])
+        # A builder is described by the module that makes its task or, where it has no task, that defines its options.
+        defined = getattr(entry, "make_task", entry.config_class)
+        documented = inspect.getdoc(sys.modules[defined.__module__])
     else:
         documented = getattr(entry, "words", None)
     return (documented or "").strip().partition("\n")[0]

@@ -55,8 +55,8 @@ class ArenaEnvironment(Environment):
         self.reproducible = backend.reproducible
         self.device = device
         self.control_dt = control_dt
-        self.task_description = task.instruction
-        self.max_episode_length = round(task.time_limit_s / control_dt)
+        self.task_description = task.spec.instruction
+        self.max_episode_length = round(task.spec.time_limit_s / control_dt)
         self.action_spec = action_spec
         self._terms = dict(terms)
         self._cameras = cameras
@@ -190,17 +190,17 @@ class ArenaEnvironment(Environment):
     @property
     def task_name(self) -> str:
         """Registered name of the task."""
-        return self.task.name
+        return self.task.spec.name
 
     @property
     def landmarks(self) -> Mapping[str, str]:
         """Role to the name of the body or site that plays it."""
-        return self.task.landmarks
+        return self.task.spec.landmarks
 
     @property
     def sizes(self) -> Mapping[str, float]:
         """Lengths of the task's things [m]."""
-        return self.task.sizes
+        return self.task.spec.sizes
 
     @abstractmethod
     def _controls(self, action: torch.Tensor, running: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ from isaaclab_arena.environments.arena.simulation import backend_choice, on_the_
 from isaaclab_arena.environments.arena.summary import EnvironmentSummary, described_success
 from isaaclab_arena.environments.arena.table_environment import CONTROL_DT, START_NOISE_RAD, TableEnvironment
 from isaaclab_arena.environments.catalog import EMBODIMENTS, OBJECTS
-from isaaclab_arena.environments.mdp.actions import ACTION_MODES, make_action_mode
+from isaaclab_arena.environments.mdp.actions import ACTION_MODES, ActionModeName, make_action_mode
 from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.environments.robots.embodiment import Embodiment
 from isaaclab_arena.environments.robots.files import part_files, robot_files
@@ -31,12 +31,40 @@ _TABLE = "scenes/table.xml"
 
 
 @dataclass(frozen=True, kw_only=True)
+class TableOptions(CameraOptions):
+    """Options of a task on the table.
+
+    Attributes:
+        embodiment: Registered name of the robot.
+        action_mode: What actions mean.
+    """
+
+    embodiment: str = "panda"
+    action_mode: ActionModeName = "joint_position"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectOptions(CameraOptions):
+    """Options of a task on the table with an object of the user's choice.
+
+    Attributes:
+        embodiment: Registered name of the robot.
+        object: Registered name of the object.
+        action_mode: What actions mean.
+    """
+
+    embodiment: str = "panda"
+    object: str = "cube"
+    action_mode: ActionModeName = "joint_position"
+
+
+@dataclass(frozen=True, kw_only=True)
 class TableEnvironmentBuilder:
     """Builds one kind of environment on the table.
 
     Attributes:
-        config_class: Frozen dataclass with ``embodiment``, ``action_mode`` and, where the task has one, ``object``;
-            made from `CameraOptions` where policies may see pictures.
+        config_class: `TableOptions`, `ObjectOptions`, or another frozen dataclass with ``embodiment``, ``action_mode``
+            and perhaps ``object``; made from `CameraOptions` where policies may see pictures.
         make_task: Makes the task from the options and the embodiment. It raises `ConfigError` for a combination
             that cannot work, and it simulates nothing.
     """
@@ -87,10 +115,10 @@ class TableEnvironmentBuilder:
         task = self.make_task(default, find_embodiment(default.embodiment))
         objects = OBJECTS.names() if hasattr(default, "object") else ()
         return EnvironmentSummary(
-            instruction=task.instruction,
+            instruction=task.spec.instruction,
             success=described_success(task),
-            episode_length=round(task.time_limit_s / CONTROL_DT),
-            episode_s=task.time_limit_s,
+            episode_length=round(task.spec.time_limit_s / CONTROL_DT),
+            episode_s=task.spec.time_limit_s,
             embodiments=tuple(name for name in EMBODIMENTS.names() if self._accepts(embodiment=name)),
             objects=tuple(name for name in objects if self._accepts(object=name)),
         )
@@ -204,12 +232,11 @@ class TableEnvironmentBuilder:
 
 
 def _compile(task: Task, embodiment: Embodiment, more_parts: tuple[ScenePart, ...] = ()) -> mujoco.MjModel:
+    parts = (embodiment.part(), *task.spec.parts, *more_parts)
     try:
-        return compose_scene(
-            _TABLE, (embodiment.part(), *task.parts, *more_parts), task.contact_sensors, embodiment.scene_cameras
-        )
+        return compose_scene(_TABLE, parts, task.spec.contact_sensors, embodiment.scene_cameras)
     except ValueError as error:
-        raise EnvironmentBuildError(f"the scene of '{task.name}' does not compile: {error}") from error
+        raise EnvironmentBuildError(f"the scene of '{task.spec.name}' does not compile: {error}") from error
 
 
 def _camera_options(config: Any) -> CameraOptions:

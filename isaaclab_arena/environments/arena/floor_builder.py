@@ -51,10 +51,10 @@ class FloorEnvironmentBuilder:
         """Return what the environment is about, with its default options."""
         task = self.make_task(self.config_class())
         return EnvironmentSummary(
-            instruction=task.instruction,
+            instruction=task.spec.instruction,
             success=described_success(task),
-            episode_length=round(task.time_limit_s / task.control_dt),
-            episode_s=task.time_limit_s,
+            episode_length=round(task.spec.time_limit_s / task.control_dt),
+            episode_s=task.spec.time_limit_s,
             embodiments=(task.robot.name,),
         )
 
@@ -105,9 +105,9 @@ def _compile(task: FloorTask) -> mujoco.MjModel:
     robot = task.robot
     try:
         part = ScenePart(prefix="robot", asset=robot.asset)
-        return compose_scene(FLOOR, (part, *task.parts), task.contact_sensors, (robot.viewport,))
+        return compose_scene(FLOOR, (part, *task.spec.parts), task.spec.contact_sensors, (robot.viewport,))
     except ValueError as error:
-        raise EnvironmentBuildError(f"the scene of '{task.name}' does not compile: {error}") from error
+        raise EnvironmentBuildError(f"the scene of '{task.spec.name}' does not compile: {error}") from error
 
 
 def _camera_options(config: ViewportOptions) -> CameraOptions:

@@ -35,7 +35,7 @@ class FloorEnvironment(ArenaEnvironment):
             task=task,
             action_spec=self._actions.spec,
             terms=task.observation_terms(),
-            state=StateReader(backend, {"robot": moved, **task.articulations}, task.rigid_objects),
+            state=StateReader(backend, {"robot": moved, **task.spec.articulations}, task.spec.rigid_objects),
             cameras=cameras,
             control_dt=task.control_dt,
             device=device,

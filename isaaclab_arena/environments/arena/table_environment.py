@@ -9,8 +9,9 @@ from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
 from isaaclab_arena.environments.arena.cameras import EnvironmentCameras
 from isaaclab_arena.environments.arena.state import StateReader
 from isaaclab_arena.environments.mdp.actions import ActionMode
+from isaaclab_arena.environments.mdp.conditions import draw_uniform, point
 from isaaclab_arena.environments.mdp.observations import robot_terms
-from isaaclab_arena.environments.mdp.task import ArticulatedAsset, Task, draw_uniform, point
+from isaaclab_arena.environments.mdp.task import ArticulatedAsset, Task
 from isaaclab_arena.environments.variations.varied_world import VariedWorld
 from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.interfaces.episode import Conditions, Episode
@@ -58,8 +59,8 @@ class TableEnvironment(ArenaEnvironment):
             terms={**robot_terms(robot, backend), **task.observation_terms()},
             state=StateReader(
                 backend,
-                {"robot": arm, **task.articulations},
-                {**task.rigid_objects, **({} if varied is None else varied.rigid_objects)},
+                {"robot": arm, **task.spec.articulations},
+                {**task.spec.rigid_objects, **({} if varied is None else varied.rigid_objects)},
             ),
             cameras=cameras,
             control_dt=CONTROL_DT,

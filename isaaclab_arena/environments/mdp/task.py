@@ -1,15 +1,15 @@
-"""What a task is: what stands in the scene, how episodes start, what is observed, and when it is solved."""
+"""What a task is: a specification of the scene and the limits as data, and a judge of the state."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 import numpy as np
 import torch
 
+from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.observations import ObservationTerm
+from isaaclab_arena.environments.mdp.things import Thing
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
 from isaaclab_arena.sim.backend import Backend, StartState
 from isaaclab_arena.sim.scene.scene import ContactSensor, ScenePart
@@ -47,49 +47,84 @@ class ArticulatedAsset:
     free_joint: str | None = None
 
 
-class Task(ABC):
-    """One task of one environment; it keeps counters per env slot, so it serves a single environment.
+@dataclass(frozen=True, kw_only=True)
+class TaskSpec:
+    """What a task is made of, as data.
 
     Attributes:
         name: Registered name of its environment.
-        instruction: What it asks for, in the words a policy is told; see also `instruction_for`.
-        time_limit_s: When an env slot is truncated [s].
-        parts: What stands in the scene besides the table and the robot.
+        instruction: What it asks for, in the words a policy is told; see also `Task.instruction_for`.
+        time_limit_s: When an episode is truncated [s].
+        hold_steps: For how many consecutive control steps the goal has to be met.
+        things: What stands in the scene besides the table and the robot.
         contact_sensors: Contacts that it wants to know of.
-        rigid_objects: Name in recordings to the free joint of each loose object.
         articulations: Name in recordings to each thing with joints.
-        landmarks: Role (``object``, ``bin``, ``target``, ``handle``) to a body or site, for scripted policies.
+        sites: Further landmarks: role to a body or site.
         sizes: Lengths that a scripted policy needs [m].
-        held_steps: For how many control consecutive steps the goal has been met. Shape: (num_envs,), int64.
     """
 
     name: str
     instruction: str
     time_limit_s: float
-    parts: tuple[ScenePart, ...] = ()
+    hold_steps: int = 1
+    things: tuple[Thing, ...] = ()
     contact_sensors: tuple[ContactSensor, ...] = ()
-    rigid_objects: Mapping[str, str] = MappingProxyType({})
-    articulations: Mapping[str, ArticulatedAsset] = MappingProxyType({})
-    landmarks: Mapping[str, str] = MappingProxyType({})
-    sizes: Mapping[str, float] = MappingProxyType({})
+    articulations: Mapping[str, ArticulatedAsset] = field(default_factory=dict)
+    sites: Mapping[str, str] = field(default_factory=dict)
+    sizes: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def parts(self) -> tuple[ScenePart, ...]:
+        """The things as parts of a scene."""
+        return tuple(thing.part() for thing in self.things)
+
+    @property
+    def rigid_objects(self) -> dict[str, str]:
+        """Name in recordings to the free joint of each loose thing."""
+        return {thing.name: thing.joint for thing in self.things if thing.loose}
+
+    @property
+    def landmarks(self) -> dict[str, str]:
+        """Role (``object``, ``bin``, ``target``, ``handle``) to a body or site, for scripted policies."""
+        return {**{thing.prefix: thing.body for thing in self.things if thing.observed_as}, **self.sites}
+
+
+class Task(ABC):
+    """One task of one environment. It keeps counters per env slot, so it serves a single environment.
+
+    Args:
+        spec: What it is made of.
+
+    Attributes:
+        spec: The same.
+        held_steps: For how many consecutive control steps the goal has been met. Shape: (num_envs,), int64.
+    """
+
     held_steps: torch.Tensor
 
-    @abstractmethod
+    def __init__(self, spec: TaskSpec) -> None:
+        self.spec = spec
+
     def draw_conditions(self, generator: np.random.Generator) -> Mapping[str, ConditionValue]:
-        """Draw where the task's things start. Nothing but the generator may influence the draw."""
+        """Draw where things start, in their order. Nothing but the generator may influence the draw."""
+        return {key: value for thing in self.spec.things for key, value in thing.draw(generator).items()}
 
     def instruction_for(self, conditions: Conditions) -> str:
         """Return what an episode asks for; override it where the conditions decide."""
         del conditions
-        return self.instruction
+        return self.spec.instruction
 
-    @abstractmethod
     def start_state(self, conditions: Conditions) -> StartState:
         """Return the start of the task's things, without the robot."""
+        joints: dict[str, tuple[float, ...]] = {}
+        mocap: dict[str, tuple[float, ...]] = {}
+        for thing in self.spec.things:
+            (joints if thing.loose else mocap).update(thing.pose(conditions))
+        return StartState(joint_positions=joints, mocap_positions=mocap)
 
-    @abstractmethod
     def observation_terms(self) -> dict[str, ObservationTerm]:
         """Return what is observed besides the robot."""
+        return {name: term for thing in self.spec.things for name, term in thing.observation_terms().items()}
 
     def attach(self, backend: Backend) -> None:
         """Make the counters for the env slots of a simulation; called once, before the first episode."""
@@ -120,6 +155,19 @@ class Task(ABC):
         """
         return {name: value for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
 
+    def held(self, met: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
+        """Count the steps in which the goal is met; return whether it has been met for ``spec.hold_steps``.
+
+        Args:
+            met: Whether it is met now. Shape: (num_envs,), bool.
+            running: Env slots that made the step; the others keep their count. Shape: (num_envs,), bool.
+
+        Returns:
+            Shape: (num_envs,), bool.
+        """
+        self.held_steps = terms.count_while(met, self.held_steps, running)
+        return self.held_steps >= self.spec.hold_steps
+
     @abstractmethod
     def judge(self, backend: Backend, running: torch.Tensor) -> Judgement:
         """Judge the state after a control step.
@@ -128,36 +176,3 @@ class Task(ABC):
             backend: The simulation.
             running: Env slots that made the step; the others' counters stay. Shape: (num_envs,), bool.
         """
-
-
-def draw_uniform(generator: np.random.Generator, low: tuple[float, ...], high: tuple[float, ...]) -> tuple[float, ...]:
-    """Draw a point of a box, as plain numbers that fit into JSON."""
-    return tuple(float(value) for value in generator.uniform(low, high))
-
-
-def upright_pose(position: ConditionValue, yaw: ConditionValue) -> tuple[float, ...]:
-    """Return position and quaternion of a thing that stands upright at ``position`` [m], turned by ``yaw`` [rad]."""
-    half = number(yaw) / 2
-    return (*point(position), math.cos(half), 0.0, 0.0, math.sin(half))
-
-
-def point(value: ConditionValue) -> tuple[float, ...]:
-    """Return a condition that must be a point, as conditions come back from JSON as lists.
-
-    Raises:
-        TypeError: If it is none.
-    """
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        raise TypeError(f"a condition must be a sequence of numbers, got {value!r}")
-    return tuple(float(part) for part in value)
-
-
-def number(value: ConditionValue) -> float:
-    """Return a condition that must be a number.
-
-    Raises:
-        TypeError: If it is none.
-    """
-    if not isinstance(value, int | float):
-        raise TypeError(f"a condition must be a number, got {value!r}")
-    return float(value)

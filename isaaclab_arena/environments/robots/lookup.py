@@ -6,7 +6,8 @@ from functools import lru_cache
 import numpy as np
 
 from isaaclab_arena.environments.catalog import EMBODIMENTS
-from isaaclab_arena.environments.mdp.task import Task, point
+from isaaclab_arena.environments.mdp.conditions import point
+from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.robots.described import described_embodiment
 from isaaclab_arena.environments.robots.embodiment import Embodiment
@@ -68,8 +69,8 @@ def refuse_out_of_reach(task: Task, embodiment: Embodiment) -> None:
                 thing, robot = name.removesuffix(_POSITION), embodiment.robot.name
                 raise ConfigError(
                     Problem(
-                        f"'{task.name}' puts the {thing} {distance_m:.2f} m from the base of '{robot}', which reaches "
-                        f"{embodiment.workspace.reach_m:.2f} m",
+                        f"'{task.spec.name}' puts the {thing} {distance_m:.2f} m from the base of '{robot}', "
+                        f"which reaches {embodiment.workspace.reach_m:.2f} m",
                         key="embodiment",
                     )
                 )

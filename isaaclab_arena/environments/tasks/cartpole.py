@@ -11,9 +11,10 @@ import torch
 from isaaclab_arena.environments.arena.cameras import ViewportOptions
 from isaaclab_arena.environments.arena.floor_builder import FloorEnvironmentBuilder
 from isaaclab_arena.environments.mdp import terms
+from isaaclab_arena.environments.mdp.conditions import draw_uniform, number
 from isaaclab_arena.environments.mdp.floor_task import FloorTask
 from isaaclab_arena.environments.mdp.observations import ObservationTerm, number_term
-from isaaclab_arena.environments.mdp.task import Judgement, draw_uniform, number
+from isaaclab_arena.environments.mdp.task import Judgement, TaskSpec
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
 from isaaclab_arena.interfaces.specs import ArraySpec
@@ -63,15 +64,14 @@ class Cartpole(FloorTask):
     when the cart is more than 1 m from the middle, or, with a pole that stood at the start, when it leans by 0.8 rad.
     """
 
-    name = "cartpole"
     robot = CARTPOLE_ROBOT
     control_dt = 0.02
-    time_limit_s = 10.0
 
     def __init__(self, start: Start) -> None:
         self.starts_upright = start == "upright"
-        self.instruction = "balance the pole" if self.starts_upright else "swing the pole up and balance it"
-        self._episode_length = round(self.time_limit_s / self.control_dt)
+        instruction = "balance the pole" if self.starts_upright else "swing the pole up and balance it"
+        super().__init__(TaskSpec(name="cartpole", instruction=instruction, time_limit_s=10.0))
+        self._episode_length = round(self.spec.time_limit_s / self.control_dt)
         self._held_steps = self._episode_length if self.starts_upright else round(HELD_S / self.control_dt)
 
     def attach(self, backend: Backend) -> None:

@@ -66,7 +66,7 @@ def object_bodies(model: mujoco.MjModel, task: Task) -> dict[str, str]:
     """Return the task's loose objects: name in recordings to body."""
     return {
         name: model.body(int(model.jnt_bodyid[model.joint(joint).id])).name
-        for name, joint in task.rigid_objects.items()
+        for name, joint in task.spec.rigid_objects.items()
     }
 
 

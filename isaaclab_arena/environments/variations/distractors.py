@@ -8,7 +8,8 @@ import mujoco
 import numpy as np
 
 from isaaclab_arena.environments.catalog import OBJECTS
-from isaaclab_arena.environments.mdp.task import Task, number, point, upright_pose
+from isaaclab_arena.environments.mdp.conditions import number, point, upright_pose
+from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.variations.catalogue import DISTRACTOR_COUNT
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
@@ -27,7 +28,7 @@ _PARKED_X_M = -1.6
 
 def distractor_kinds(task: Task) -> tuple[ObjectAsset, ...]:
     """Return what may stand about: objects that the task's own words cannot mean."""
-    said = set(task.instruction.lower().split()) | set(task.rigid_objects)
+    said = set(task.spec.instruction.lower().split()) | set(task.spec.rigid_objects)
     kinds = [OBJECTS.get(name) for name in _KINDS]
     return tuple(kind for kind in kinds if not said & {kind.name, *kind.words.lower().split()})
 
@@ -138,8 +139,8 @@ def obstacles(model: mujoco.MjModel, task: Task, conditions: Conditions) -> list
         task: The task in it.
         conditions: Where its things start.
     """
-    asset_of = {joint.partition("/")[0]: name for name, joint in task.rigid_objects.items()}
-    asset_of |= {asset.root_body.partition("/")[0]: name for name, asset in task.articulations.items()}
+    asset_of = {joint.partition("/")[0]: name for name, joint in task.spec.rigid_objects.items()}
+    asset_of |= {asset.root_body.partition("/")[0]: name for name, asset in task.spec.articulations.items()}
     found = []
     for index in range(1, model.nbody):
         name = model.body(index).name

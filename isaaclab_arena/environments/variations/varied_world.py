@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 import mujoco
 import torch
 
-from isaaclab_arena.environments.mdp.task import Task, number, point
+from isaaclab_arena.environments.mdp.conditions import number, point
+from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.environments.variations.catalogue import (
     ACTION_NOISE,
     ACTION_NOISE_SEED,

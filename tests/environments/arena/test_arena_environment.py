@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.environments.mdp.task import point
+from isaaclab_arena.environments.mdp.conditions import point
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.policy.scripted import ScriptedPolicy
@@ -180,7 +180,7 @@ def test_the_velocity_of_a_loose_thing_is_that_of_its_joint_to_the_last_bit():
     start(env)
     for action in torch.rand(20, *env.action_space.shape) - 0.5:
         env.step(action)
-        for thing, joint in env.task.rigid_objects.items():
+        for thing, joint in env.task.spec.rigid_objects.items():
             assert torch.equal(env.state()["rigid_object"][thing]["root_velocity"], env.backend.free_velocity(joint))
 
 

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.environments.mdp.task import point
+from isaaclab_arena.environments.mdp.conditions import point
 from isaaclab_arena.environments.robots.so101 import SO101
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.scripted import ScriptedPolicy

@@ -25,7 +25,6 @@ from isaaclab_arena.environments.tasks.manipulation.sort_two import SortTwo
 from isaaclab_arena.environments.tasks.manipulation.stack import Stack
 from tests.environments.stated_world import StatedWorld, begin, first_success, judged
 
-ROBOT, WORKSPACE = PANDA.robot, PANDA.workspace
 TCP = "robot/tcp"
 FAR = (0.3, 0.0, 0.5)
 LITTLE = 1e-6
@@ -51,17 +50,17 @@ def held_at(*heights: float, **touching: Any) -> StatedWorld:
 
 def test_an_object_is_lifted_when_it_is_held_a_tenth_of_a_metre_above_where_a_5_cm_cube_rests_for_ten_steps():
     world = held_at(0.125 + LITTLE, 0.125 - LITTLE, 0.5)
-    assert first_success(LiftObject(ROBOT, CUBE, WORKSPACE), world) == [10, None, 10]
+    assert first_success(LiftObject(PANDA, CUBE), world) == [10, None, 10]
 
 
 def test_an_object_is_held_by_both_fingers_and_within_a_tenth_of_a_metre_of_the_tool_centre_point():
     world = held_at(0.2, 0.2, 0.2, 0.2, **fingers_on("object", [1, 0, 1, 1], [0, 1, 1, 1]))
     world.places[TCP] = [(0.5, 0.0, 0.2), (0.5, 0.0, 0.2), (0.5, 0.1 - LITTLE, 0.2), (0.5, 0.1 + LITTLE, 0.2)]
-    assert first_success(LiftObject(ROBOT, CUBE, WORKSPACE), world) == [None, None, 10, None]
+    assert first_success(LiftObject(PANDA, CUBE), world) == [None, None, 10, None]
 
 
 def test_a_break_starts_the_half_second_again():
-    task, world = LiftObject(ROBOT, CUBE, WORKSPACE), held_at(0.2)
+    task, world = LiftObject(PANDA, CUBE), held_at(0.2)
     begin(task, world)
     assert not judged(task, world, steps=9).success
     world.sensors["left_finger_touches_object"] = False
@@ -74,7 +73,7 @@ def test_a_break_starts_the_half_second_again():
 def test_the_reward_of_lifting_is_03_for_being_near_02_for_holding_05_for_height_and_1_for_success():
     world = held_at(0.075, 0.025, 0.075, 0.2, 0.2, **fingers_on("object", [0, 1, 1, 1, 1]))
     world.places[TCP] = [(0.5, 0.1, 0.075), (0.5, 0.05, 0.025), (0.5, 0.0, 0.075), (0.5, 0.0, 0.2), (0.5, 0.05, 0.2)]
-    task = LiftObject(ROBOT, CUBE, WORKSPACE)
+    task = LiftObject(PANDA, CUBE)
     expected = torch.tensor([0.15, 0.24 + 0.2, 0.3 + 0.2 + 0.25, 1.0, 0.24 + 0.2 + 0.5], dtype=torch.float64)
     begin(task, world)
     torch.testing.assert_close(judged(task, world).reward, expected)
@@ -88,7 +87,7 @@ def test_an_object_is_lost_beyond_every_edge_of_the_table():
     outward = [(-LITTLE, 0, 0), (LITTLE, 0, 0), (0, -LITTLE, 0), (0, LITTLE, 0), (0, 0, -LITTLE)]
     for sign, lost in ((-1, False), (1, True)):
         places = [tuple(a + sign * b for a, b in zip(*pair, strict=True)) for pair in zip(inside, outward, strict=True)]
-        world, task = StatedWorld(5, places={"object/body": places, TCP: FAR}), LiftObject(ROBOT, CUBE, WORKSPACE)
+        world, task = StatedWorld(5, places={"object/body": places, TCP: FAR}), LiftObject(PANDA, CUBE)
         begin(task, world)
         assert judged(task, world).lost.tolist() == [lost] * 5
 
@@ -103,7 +102,7 @@ def test_the_cube_of_the_named_colour_counts_and_the_other_one_may_not_be_lifted
     low = [(0.5, 0.1, 0.025), (0.5, 0.1, 0.075 - LITTLE), (0.5, 0.1, 0.075 + LITTLE), (0.5, 0.1, 0.025)]
     high = [(0.5, 0.0, 0.125 + LITTLE)] * 3 + [(0.5, 0.0, 0.125 - LITTLE)]
     world = colours(**{wanted: high, other: low}, tcp=(0.5, 0.0, 0.1), rows=4, touching=fingers_on(wanted))
-    task = PickByColour(ROBOT, WORKSPACE)
+    task = PickByColour(PANDA)
     assert first_success(task, world, [{"goal.colour": wanted}] * 4) == [10, 10, None, None]
     assert judged(task, world).lost.tolist() == [False, False, True, False]
 
@@ -153,7 +152,7 @@ def tower(
     ],
 )
 def test_a_tower_stands_for_ten_steps(world, solved):
-    assert first_success(Stack(ROBOT, WORKSPACE), world) == solved
+    assert first_success(Stack(PANDA), world) == solved
 
 
 def in_bin(*offsets: tuple[float, float, float], **more: Any) -> StatedWorld:
@@ -181,7 +180,7 @@ OUTWARD = [(1, 0, 0), (-1, 0, 0), (0, 1, 0), (0, -1, 0), (0, 0, 1), (0, 0, -1)]
 @pytest.mark.parametrize(("by", "solved"), [(-LITTLE, 5), (LITTLE, None)], ids=["within", "beyond"])
 def test_an_object_lies_in_the_bin_within_every_face_for_five_steps(by, solved):
     places = [tuple(a + by * b for a, b in zip(*pair, strict=True)) for pair in zip(WALLS, OUTWARD, strict=True)]
-    assert first_success(PickAndPlace(ROBOT, CUBE, WORKSPACE), in_bin(*places)) == [solved] * 6
+    assert first_success(PickAndPlace(PANDA, CUBE), in_bin(*places)) == [solved] * 6
 
 
 IN = (0.0, 0.0, 0.033)
@@ -206,7 +205,7 @@ IN = (0.0, 0.0, 0.033)
     ],
 )
 def test_an_object_is_placed_when_it_rests_in_the_upright_bin_and_is_let_go(world, solved):
-    assert first_success(PickAndPlace(ROBOT, CUBE, WORKSPACE), world) == solved
+    assert first_success(PickAndPlace(PANDA, CUBE), world) == solved
 
 
 def test_two_cubes_are_sorted_when_red_lies_in_the_left_bin_and_blue_in_the_right_one():
@@ -214,7 +213,7 @@ def test_two_cubes_are_sorted_when_red_lies_in_the_left_bin_and_blue_in_the_righ
     world = colours(red=[left, right, left, left], blue=[right, left, right, (0.5, 0, 0.025)], rows=4)
     world.places |= {"left_bin/body": (0.5, 0.28, 0.0), "right_bin/body": (0.5, -0.28, 0.0)}
     world.sensors |= {"right_finger_touches_blue": [0, 0, 1, 0]}
-    task = SortTwo(ROBOT, WORKSPACE)
+    task = SortTwo(PANDA)
     assert first_success(task, world) == [5, None, None, None]
     judgement = judged(task, world)
     assert judgement.reward[0].item() == pytest.approx(2.0)
@@ -246,13 +245,13 @@ def pushed(*offsets: tuple[float, float, float], **more: Any) -> StatedWorld:
     ],
 )
 def test_an_object_is_pushed_when_it_stands_at_rest_on_the_disc_for_five_steps(world, solved):
-    assert first_success(PushToGoal(ROBOT, CUBE, WORKSPACE), world) == solved
+    assert first_success(PushToGoal(PANDA, CUBE), world) == solved
 
 
 def test_an_object_that_is_to_be_pushed_is_lost_when_it_is_lifted_by_3_cm_or_falls_over():
     world = pushed((0, 0, 0.03 - LITTLE), (0, 0, 0.03 + LITTLE), (0, 0, 0), (0, 0, 0))
     world.orientations["object/body"] = [(1, 0, 0, 0), (1, 0, 0, 0), LEANING_17_DEGREES, LEANING_19_DEGREES]
-    task = PushToGoal(ROBOT, CUBE, WORKSPACE)
+    task = PushToGoal(PANDA, CUBE)
     begin(task, world)
     assert judged(task, world).lost.tolist() == [False, True, False, True]
 
@@ -260,7 +259,7 @@ def test_an_object_that_is_to_be_pushed_is_lost_when_it_is_lifted_by_3_cm_or_fal
 def test_the_reward_of_pushing_is_03_for_a_hand_that_is_near_07_for_the_goal_and_1_for_success():
     world = pushed((0.1, 0, 0), (0, 0, 0))
     world.places[TCP] = [(0.6, 0.2, 0.025), (0.5, 0.05, 0.025)]
-    task = PushToGoal(ROBOT, CUBE, WORKSPACE)
+    task = PushToGoal(PANDA, CUBE)
     begin(task, world)
     assert judged(task, world).reward.tolist() == pytest.approx([0.5, 0.24 + 0.7])
     assert judged(task, world, steps=4).reward.tolist() == pytest.approx([0.5, 1.94])
@@ -270,11 +269,11 @@ def test_a_cube_that_may_be_shoved_is_on_the_disc_within_4_cm_for_five_steps_how
     world = pushed((0.04 - LITTLE, 0, 0.05), (0, 0.04 + LITTLE, 0), speeds={"object/free": 1.0})
     world.places["object/body"][0] = (0.54 - LITTLE, 0.1, 0.2)
     world.orientations["robot/hand"] = (0, 1, 0, 0)
-    assert first_success(PushCube(ROBOT, WORKSPACE), world) == [5, None]
+    assert first_success(PushCube(PANDA), world) == [5, None]
 
 
 def test_the_reward_of_shoving_is_1_on_the_disc_less_what_strains_the_arm_and_1_for_success():
-    world, task = pushed((0, 0, 0), (0, 0, 0), (0, 0, 0)), PushCube(ROBOT, WORKSPACE)
+    world, task = pushed((0, 0, 0), (0, 0, 0), (0, 0, 0)), PushCube(PANDA)
     world.orientations["robot/hand"] = [(0, 1, 0, 0), (0, 1, 0, 0), (1, 0, 0, 0)]
     world.ctrl[1, 0] = 0.1
     begin(task, world)
@@ -284,7 +283,7 @@ def test_the_reward_of_shoving_is_1_on_the_disc_less_what_strains_the_arm_and_1_
 
 def test_a_tool_is_at_its_target_within_2_cm_for_five_steps():
     tools = [(0.5, 0, 0.3), (0.52 - LITTLE, 0, 0.3), (0.5, 0, 0.32 + LITTLE), (0.5, 0, 0.4)]
-    world, task = StatedWorld(4, places={"target/body": (0.5, 0, 0.3), TCP: tools}), Reach(ROBOT, WORKSPACE)
+    world, task = StatedWorld(4, places={"target/body": (0.5, 0, 0.3), TCP: tools}), Reach(PANDA)
     assert first_success(task, world) == [5, 5, None, None]
     assert judged(task, world).reward.tolist() == pytest.approx([2.0, 1 + 1 / 1.04, 1 / 1.04, 0.5], abs=1e-5)
 
@@ -296,7 +295,7 @@ def test_a_button_is_pressed_when_the_hand_holds_it_13_5_mm_down_for_four_steps(
         joints={"button/press": [0.0135 + LITTLE, 0.0135 - LITTLE, 0.015]},
         touching={"hand_touches_button": [1, 1, 0]},
     )
-    assert first_success(PressButton(ROBOT, WORKSPACE), world) == [4, None, None]
+    assert first_success(PressButton(PANDA), world) == [4, None, None]
 
 
 def opened(joint: str, handle: str, way: list[list[float]], **touching: Any) -> tuple[StatedWorld, torch.Tensor]:
@@ -329,9 +328,9 @@ def test_a_drawer_is_open_by_15_cm_for_three_steps_with_10_cm_of_it_pulled_by_a_
     ]
     world, steps = opened("cabinet/slide", "cabinet/handle", way, **{f"{finger}_finger_touches_handle": True})
     # The third row was open by 6 cm from the start and the fourth is pulled by less than 10; steps over 5 cm are jumps.
-    assert successes(OpenDrawer(ROBOT), world, steps, "cabinet/slide") == [1, 0, 2, 0, 0, 1]
+    assert successes(OpenDrawer(PANDA), world, steps, "cabinet/slide") == [1, 0, 2, 0, 0, 1]
     world.sensors = {}
-    assert successes(OpenDrawer(ROBOT), world, steps, "cabinet/slide") == [0] * 6
+    assert successes(OpenDrawer(PANDA), world, steps, "cabinet/slide") == [0] * 6
 
 
 def test_a_drawer_is_shut_to_1_cm_for_five_steps_with_half_its_way_pushed_by_the_hand():
@@ -345,7 +344,7 @@ def test_a_drawer_is_shut_to_1_cm_for_five_steps_with_half_its_way_pushed_by_the
     world, steps = opened("cabinet/slide", "cabinet/handle", way, hand_touches_drawer=True)
     # The last 8 cm of the third and the fourth row are one jump: what was pushed is half of the way, or not quite. In
     # the last row what would make it half is faster than 5 cm a step.
-    assert successes(CloseDrawer(ROBOT, WORKSPACE), world, steps, "cabinet/slide") == [1, 0, 2, 0, 0]
+    assert successes(CloseDrawer(PANDA), world, steps, "cabinet/slide") == [1, 0, 2, 0, 0]
 
 
 def test_a_door_is_open_by_1_rad_for_three_steps_with_06_rad_of_it_pulled_by_a_finger():
@@ -357,4 +356,4 @@ def test_a_door_is_open_by_1_rad_for_three_steps_with_06_rad_of_it_pulled_by_a_f
         [0.0, 0.151, 0.28, 0.42, 0.56, 0.7, *[1.2] * 3],
     ]
     world, steps = opened("microwave/hinge", "microwave/handle", way, left_finger_touches_handle=True)
-    assert successes(OpenMicrowave(ROBOT, WORKSPACE), world, steps, "microwave/hinge") == [1, 0, 1, 0, 0]
+    assert successes(OpenMicrowave(PANDA), world, steps, "microwave/hinge") == [1, 0, 1, 0, 0]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.environments.mdp.task import point
+from isaaclab_arena.environments.mdp.conditions import point
 from isaaclab_arena.environments.variations.distractors import obstacles
 from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.policy.scripted import ScriptedPolicy

@@ -11,10 +11,11 @@ import torch
 from isaaclab_arena.environments.arena.cameras import ViewportOptions
 from isaaclab_arena.environments.arena.floor_builder import FloorEnvironmentBuilder
 from isaaclab_arena.environments.mdp import terms
+from isaaclab_arena.environments.mdp.conditions import draw_uniform, number, point
 from isaaclab_arena.environments.mdp.floor_observations import vector_term
 from isaaclab_arena.environments.mdp.locomotion_terms import mean_square
 from isaaclab_arena.environments.mdp.observations import ObservationTerm, number_term
-from isaaclab_arena.environments.mdp.task import Judgement, draw_uniform, number, point
+from isaaclab_arena.environments.mdp.task import Judgement, TaskSpec
 from isaaclab_arena.environments.tasks.locomotion.humanoid import (
     HUMANOID,
     JOINTS,
@@ -63,14 +64,12 @@ class TrackMotion(HumanoidTask):
     an episode that began later than the motion reaches its end without having followed it.
     """
 
-    name = "track_motion"
-    instruction = "follow the motion"
-
     def __init__(self, motion: ReferenceMotion, start: Start) -> None:
         self._motion = motion
         self._starts_anywhere = start == "anywhere"
         self._last_frame = motion.num_frames - 1
-        self.time_limit_s = self._last_frame * self.control_dt
+        duration_s = self._last_frame * self.control_dt
+        super().__init__(TaskSpec(name="track_motion", instruction="follow the motion", time_limit_s=duration_s))
 
     def attach(self, backend: Backend) -> None:
         """Put the motion beside the simulation, and make room for where in it each env slot is."""

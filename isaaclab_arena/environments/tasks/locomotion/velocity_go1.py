@@ -10,11 +10,12 @@ import torch
 from isaaclab_arena.environments.arena.cameras import ViewportOptions
 from isaaclab_arena.environments.arena.floor_builder import FloorEnvironmentBuilder
 from isaaclab_arena.environments.mdp import locomotion_terms as terms
+from isaaclab_arena.environments.mdp.conditions import draw_uniform, number, point, upright_pose
 from isaaclab_arena.environments.mdp.floor_observations import last_action_term, sense_terms, vector_term
 from isaaclab_arena.environments.mdp.floor_task import FloorTask
 from isaaclab_arena.environments.mdp.locomotion_terms import total_square
 from isaaclab_arena.environments.mdp.observations import ObservationTerm
-from isaaclab_arena.environments.mdp.task import Judgement, draw_uniform, number, point, upright_pose
+from isaaclab_arena.environments.mdp.task import Judgement, TaskSpec
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
 from isaaclab_arena.sim.backend import Backend, StartState
 from isaaclab_arena.sim.scene.floor_robot import FloorRobot
@@ -71,18 +72,23 @@ class VelocityGo1(FloorTask):
     degrees.
     """
 
-    name = "velocity_go1"
-    instruction = "walk with the commanded velocity"
     robot = GO1
     control_dt = 0.02
-    time_limit_s = 10.0
-    contact_sensors = (
-        *(
+
+    def __init__(self) -> None:
+        feet = (
             ContactSensor(name=f"{leg}_touches_floor", body=f"robot/{leg}_foot", other="floor", other_is_geom=True)
             for leg in _LEGS
-        ),
-        ContactSensor(name=_TRUNK_TOUCH, body="robot/shell", other="floor", other_is_geom=True),
-    )
+        )
+        trunk = ContactSensor(name=_TRUNK_TOUCH, body="robot/shell", other="floor", other_is_geom=True)
+        super().__init__(
+            TaskSpec(
+                name="velocity_go1",
+                instruction="walk with the commanded velocity",
+                time_limit_s=10.0,
+                contact_sensors=(*feet, trunk),
+            )
+        )
 
     def attach(self, backend: Backend) -> None:
         """Make room for what is remembered of each env slot."""
@@ -142,7 +148,7 @@ class VelocityGo1(FloorTask):
         """Judge by velocity, posture, and how the feet are set."""
         reward = self._reward(backend)
         self._remember_step(backend, running)
-        ended = self._length >= round(self.time_limit_s / self.control_dt)
+        ended = self._length >= round(self.spec.time_limit_s / self.control_dt)
         judged = (self._length - round(SETTLING_S / self.control_dt)).clamp(min=1)
         return Judgement(
             reward=self.control_dt * reward,

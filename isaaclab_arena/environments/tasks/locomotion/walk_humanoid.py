@@ -10,10 +10,11 @@ import torch
 from isaaclab_arena.environments.arena.cameras import ViewportOptions
 from isaaclab_arena.environments.arena.floor_builder import FloorEnvironmentBuilder
 from isaaclab_arena.environments.mdp import terms
+from isaaclab_arena.environments.mdp.conditions import draw_uniform, number, point, upright_pose
 from isaaclab_arena.environments.mdp.floor_observations import vector_term
 from isaaclab_arena.environments.mdp.locomotion_terms import mean_square, slip
 from isaaclab_arena.environments.mdp.observations import ObservationTerm, number_term
-from isaaclab_arena.environments.mdp.task import Judgement, draw_uniform, number, point, upright_pose
+from isaaclab_arena.environments.mdp.task import Judgement, TaskSpec
 from isaaclab_arena.environments.tasks.locomotion.humanoid import (
     FEET,
     HUMANOID,
@@ -32,6 +33,7 @@ LOWEST_M = 0.5
 GAIT_PERIOD_S = 0.8
 
 _SLOWEST_M_S, _FASTEST_M_S = 0.6, 1.0
+_TIME_LIMIT_S = 10.0
 _MOST_TILTED = -0.5
 _STANCE = 0.55
 _SWING_HEIGHT_M = 0.09
@@ -50,16 +52,20 @@ class WalkHumanoid(HumanoidTask):
     pelvis is lower than 0.5 m or leans by more than 60 degrees.
     """
 
-    name = "walk_humanoid"
-    instruction = "walk straight ahead"
-    time_limit_s = 10.0
-    contact_sensors = tuple(
-        ContactSensor(name=name, body=foot, other="floor", other_is_geom=True)
-        for name, foot in zip(_CONTACTS, FEET, strict=True)
-    )
-
     def __init__(self) -> None:
-        self._episode_length = round(self.time_limit_s / self.control_dt)
+        feet = (
+            ContactSensor(name=name, body=foot, other="floor", other_is_geom=True)
+            for name, foot in zip(_CONTACTS, FEET, strict=True)
+        )
+        super().__init__(
+            TaskSpec(
+                name="walk_humanoid",
+                instruction="walk straight ahead",
+                time_limit_s=_TIME_LIMIT_S,
+                contact_sensors=tuple(feet),
+            )
+        )
+        self._episode_length = round(_TIME_LIMIT_S / self.control_dt)
         self._gait_steps = round(GAIT_PERIOD_S / self.control_dt)
 
     def attach(self, backend: Backend) -> None:
@@ -119,14 +125,14 @@ class WalkHumanoid(HumanoidTask):
         self._length = self._length + running
         distance = _along(backend.body_position(PELVIS)[:, :2] - self._start, self._ahead)
         fallen = (backend.body_position(PELVIS)[:, 2] < LOWEST_M) | (self.senses.gravity()[:, 2] > _MOST_TILTED)
-        asked = SHARE_OF_THE_WAY * self.time_limit_s * self._speed
+        asked = SHARE_OF_THE_WAY * _TIME_LIMIT_S * self._speed
         reward = self._reward(backend, running)
         self._feet = torch.where(running[:, None, None], _feet(backend), self._feet)
         return Judgement(
             reward=self.control_dt * reward,
             success=(self._length >= self._episode_length) & ~fallen & (distance >= asked),
             lost=fallen,
-            metrics={"distance_m": distance, "asked_distance_m": self.time_limit_s * self._speed},
+            metrics={"distance_m": distance, "asked_distance_m": _TIME_LIMIT_S * self._speed},
         )
 
     def _reward(self, backend: Backend, running: torch.Tensor) -> torch.Tensor:

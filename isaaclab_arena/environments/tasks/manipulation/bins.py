@@ -1,14 +1,44 @@
 """The bin of ``objects/bin.xml``, and what it means to lie in it."""
 
+from collections.abc import Mapping
+
 import torch
 
 from isaaclab_arena.environments.mdp import terms
+from isaaclab_arena.environments.mdp.things import Thing
+from isaaclab_arena.environments.objects import ObjectAsset
+from isaaclab_arena.environments.robots.workspace import Area
+from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.math.rotation import rotate_inverse
 
 BIN_INSIDE_M = 0.09
 BIN_FLOOR_M = 0.008
 BIN_RIM_M = 0.07
+BIN_SIZES: Mapping[str, float] = {"bin_floor": BIN_FLOOR_M, "bin_rim": BIN_RIM_M}
+
+
+def bin_thing(prefix: str, *, y: float, area: Area) -> Thing:
+    """Return a bin that starts in an area of the table; the scene is compiled with it at ``y`` [m]."""
+    return Thing(
+        prefix=prefix, asset="objects/bin.xml", position=(0.5, y, 0.0), area=area, loose=True, observed_as=prefix
+    )
+
+
+def refuse_wider_than_bin(thing: ObjectAsset) -> None:
+    """Refuse an object that does not fit into the bin.
+
+    Raises:
+        ConfigError: If it is wider than the bin is inside.
+    """
+    if thing.footprint_radius > BIN_INSIDE_M:
+        raise ConfigError(
+            Problem(
+                f"object '{thing.name}' is {2 * thing.footprint_radius:.2f} m across and does not fit into the bin, "
+                f"which is {2 * BIN_INSIDE_M:.2f} m wide inside",
+                key="object",
+            )
+        )
 
 
 def inside_bin(backend: Backend, body: str, bin_body: str, *, half_height: float) -> torch.Tensor:

@@ -3,12 +3,14 @@
 import torch
 
 from isaaclab_arena.environments.mdp import terms
+from isaaclab_arena.environments.mdp.things import Thing
 from isaaclab_arena.environments.objects import ObjectAsset
+from isaaclab_arena.environments.robots.workspace import Area
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.math.rotation import norm
 from isaaclab_arena.sim.scene.robot import Robot
-from isaaclab_arena.sim.scene.scene import ContactSensor, ScenePart
+from isaaclab_arena.sim.scene.scene import ContactSensor
 
 OBJECT_BODY = "object/body"
 OBJECT_JOINT = "object/free"
@@ -18,9 +20,19 @@ _CLEARANCE_M = 0.008
 _AT_REST_M_S = 0.05
 
 
-def object_part(thing: ObjectAsset, prefix: str = "object") -> ScenePart:
-    """Return an object as a part of a scene."""
-    return ScenePart(prefix=prefix, asset=thing.asset, position=(0.5, 0.0, thing.half_height))
+def object_thing(
+    thing: ObjectAsset, *, prefix: str = "object", called: str = "", area: Area | None = None, observed_as: str = ""
+) -> Thing:
+    """Return an object as a thing of a task's scene, which stands on the table; see `Thing`."""
+    return Thing(
+        prefix=prefix,
+        asset=thing.asset,
+        position=(0.5, 0.0, thing.half_height),
+        called=called or thing.name,
+        area=area,
+        loose=True,
+        observed_as=observed_as or prefix,
+    )
 
 
 def finger_sensors(robot: Robot, prefix: str = "object") -> tuple[ContactSensor, ContactSensor]:

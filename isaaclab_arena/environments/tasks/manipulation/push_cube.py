@@ -1,26 +1,24 @@
 """Push a cube to a marked place in any direction, a task that is made to be learned from states."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder
-from isaaclab_arena.environments.arena.cameras import CameraOptions
+from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder, TableOptions
 from isaaclab_arena.environments.mdp import terms
 from isaaclab_arena.environments.mdp.actions import ActionModeName
+from isaaclab_arena.environments.mdp.conditions import draw_uniform
 from isaaclab_arena.environments.mdp.locomotion_terms import mean_square
 from isaaclab_arena.environments.mdp.observations import ObservationTerm, offset_term
-from isaaclab_arena.environments.mdp.task import Judgement, draw_uniform
+from isaaclab_arena.environments.mdp.task import Judgement
 from isaaclab_arena.environments.objects import CUBE
 from isaaclab_arena.environments.robots.embodiment import Embodiment
-from isaaclab_arena.environments.robots.workspace import Workspace
 from isaaclab_arena.environments.tasks.manipulation.grasping import OBJECT_BODY, OBJECT_JOINT
-from isaaclab_arena.environments.tasks.manipulation.push_to_goal import GOAL_BODY, HOLD_STEPS, PushToGoal
+from isaaclab_arena.environments.tasks.manipulation.push_to_goal import GOAL_BODY, PushToGoal
 from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.math.rotation import norm
-from isaaclab_arena.sim.scene.robot import Robot
 
 TOLERANCE_M = 0.04
 NEAREST_GOAL_M = 0.10
@@ -41,15 +39,9 @@ _FAST_M_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class PushCubeConfig(CameraOptions):
-    """Options of ``push_cube``.
+class PushCubeOptions(TableOptions):
+    """Options of ``push_cube``, whose actions are small motions of the hand unless asked otherwise."""
 
-    Attributes:
-        embodiment: Registered name of the robot.
-        action_mode: What actions mean.
-    """
-
-    embodiment: str = "panda"
     action_mode: ActionModeName = "ee_delta"
 
 
@@ -59,12 +51,10 @@ class PushCube(PushToGoal):
     Lost when the cube falls off the table.
     """
 
-    name = "push_cube"
-    time_limit_s = 8.0
-
-    def __init__(self, robot: Robot, workspace: Workspace) -> None:
-        super().__init__(robot, CUBE, workspace)
-        self.area = workspace.on_table(_LOW, _HIGH)
+    def __init__(self, embodiment: Embodiment) -> None:
+        super().__init__(embodiment, CUBE)
+        self.spec = replace(self.spec, name="push_cube", time_limit_s=8.0)
+        self.area = embodiment.workspace.on_table(_LOW, _HIGH)
 
     def draw_conditions(self, generator: np.random.Generator) -> dict[str, float | tuple[float, ...]]:
         """Draw where the cube stands, and the disc 10 to 18 cm away from it in any direction."""
@@ -136,8 +126,7 @@ class PushCube(PushToGoal):
         in_place = torch.where(on_goal, 1.0, _near(hand_distance, _HAND_HALF_AT_M))
         tilt = terms.tilt_from_down(backend.body_orientation(self.robot.hand_body))
         pointing_down = terms.closeness(tilt, half_at=_TILT_HALF_AT)
-        self.held_steps = terms.count_while(on_goal, self.held_steps, running)
-        success = self.held_steps >= HOLD_STEPS
+        success = self.held(on_goal, running)
         return Judgement(
             reward=0.1 * pointing_down
             + 0.1 * self._closed(backend)
@@ -158,9 +147,7 @@ def _near(distance: torch.Tensor, half_at: tuple[float, float]) -> torch.Tensor:
     return 0.5 * (terms.closeness(distance, half_at=far) + terms.closeness(distance, half_at=well))
 
 
-def _make_task(config: PushCubeConfig, embodiment: Embodiment) -> PushCube:
-    del config
-    return PushCube(embodiment.robot, embodiment.workspace)
-
-
-PUSH_CUBE = TableEnvironmentBuilder(config_class=PushCubeConfig, make_task=_make_task)
+PUSH_CUBE = TableEnvironmentBuilder(
+    config_class=PushCubeOptions,
+    make_task=lambda _, embodiment: PushCube(embodiment),
+)

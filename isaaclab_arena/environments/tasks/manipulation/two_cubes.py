@@ -1,59 +1,72 @@
 """What tasks share in which a red cube and a blue one stand side by side."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
-from isaaclab_arena.environments.mdp.observations import ObservationTerm, body_pose_terms
-from isaaclab_arena.environments.mdp.task import draw_uniform, upright_pose
+from isaaclab_arena.environments.mdp.conditions import draw_uniform
+from isaaclab_arena.environments.mdp.task import Task, TaskSpec
+from isaaclab_arena.environments.mdp.things import Thing
 from isaaclab_arena.environments.objects import BLUE_CUBE, CUBE
-from isaaclab_arena.environments.robots.workspace import Workspace
-from isaaclab_arena.environments.tasks.manipulation.grasping import finger_sensors, object_part
-from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
-from isaaclab_arena.sim.scene.robot import Robot
-from isaaclab_arena.sim.scene.scene import ContactSensor, ScenePart
+from isaaclab_arena.environments.robots.embodiment import Embodiment
+from isaaclab_arena.environments.tasks.manipulation.grasping import finger_sensors, object_thing, refuse_too_wide
+from isaaclab_arena.interfaces.episode import ConditionValue
+from isaaclab_arena.sim.scene.scene import ContactSensor
 
 COLOURS = ("red", "blue")
+CUBES = tuple(
+    object_thing(cube, prefix=colour, called=f"{colour}_cube", observed_as=f"{colour}_cube")
+    for colour, cube in zip(COLOURS, (CUBE, BLUE_CUBE), strict=True)
+)
 
 _RIGHT_LOW, _RIGHT_HIGH = (0.42, -0.10, -np.pi), (0.58, -0.07, np.pi)
 _LEFT_LOW, _LEFT_HIGH = (0.42, 0.07, -np.pi), (0.58, 0.10, np.pi)
 
 
-class TwoCubes:
-    """The two cubes: parts ``red`` and ``blue``, called ``red_cube`` and ``blue_cube`` in conditions and recordings.
+class TwoCubesTask(Task):
+    """A task with two cubes: ``red`` and ``blue``, called ``red_cube`` and ``blue_cube`` in conditions and recordings.
 
     Args:
-        workspace: Where the robot works.
+        embodiment: The robot.
+        things: What else stands in the scene.
+        contact_sensors: Contacts that it wants to know of, besides those of the fingers with each cube.
+        sizes: Lengths that a scripted policy needs besides those of the cubes [m].
+        words_and_limits: Name, instruction, time limit and hold steps of the `TaskSpec`.
+
+    Raises:
+        ConfigError: If the gripper cannot take a cube.
     """
 
-    parts: tuple[ScenePart, ...] = (object_part(CUBE, "red"), object_part(BLUE_CUBE, "blue"))
+    def __init__(
+        self,
+        embodiment: Embodiment,
+        *,
+        things: tuple[Thing, ...] = (),
+        contact_sensors: tuple[ContactSensor, ...] = (),
+        sizes: Mapping[str, float] | None = None,
+        **words_and_limits: Any,
+    ) -> None:
+        refuse_too_wide(CUBE, embodiment.robot)
+        fingers = (sensor for colour in COLOURS for sensor in finger_sensors(embodiment.robot, colour))
+        super().__init__(
+            TaskSpec(
+                things=(*CUBES, *things),
+                contact_sensors=(*fingers, *contact_sensors),
+                sizes={**CUBE.sizes(), **(sizes or {})},
+                **words_and_limits,
+            )
+        )
+        self.robot = embodiment.robot
+        self.right = embodiment.workspace.on_table(_RIGHT_LOW, _RIGHT_HIGH)
+        self.left = embodiment.workspace.on_table(_LEFT_LOW, _LEFT_HIGH)
 
-    def __init__(self, workspace: Workspace) -> None:
-        self.right = workspace.on_table(_RIGHT_LOW, _RIGHT_HIGH)
-        self.left = workspace.on_table(_LEFT_LOW, _LEFT_HIGH)
-        self.rigid_objects = {"red_cube": "red/free", "blue_cube": "blue/free"}
-        self.landmarks = {"red": "red/body", "blue": "blue/body"}
-
-    def finger_sensors(self, robot: Robot) -> tuple[ContactSensor, ...]:
-        """Return the sensors that tell whether each finger touches each cube."""
-        return (*finger_sensors(robot, "red"), *finger_sensors(robot, "blue"))
-
-    def draw(self, generator: np.random.Generator) -> dict[str, ConditionValue]:
-        """Draw where the cubes stand, either one on either side."""
+    def draw_conditions(self, generator: np.random.Generator) -> dict[str, ConditionValue]:
+        """Draw where the cubes stand, either one on either side, and then everything else."""
         places = [draw_uniform(generator, *self.right), draw_uniform(generator, *self.left)]
         if generator.uniform() < 0.5:
             places.reverse()
         conditions: dict[str, ConditionValue] = {}
-        for colour, (x, y, yaw) in zip(COLOURS, places, strict=True):
-            conditions[f"{colour}_cube.position"] = (x, y, CUBE.half_height)
-            conditions[f"{colour}_cube.yaw"] = yaw
-        return conditions
-
-    def joint_positions(self, conditions: Conditions) -> dict[str, tuple[float, ...]]:
-        """Return the cubes, upright on the table."""
-        return {
-            f"{colour}/free": upright_pose(conditions[f"{colour}_cube.position"], conditions[f"{colour}_cube.yaw"])
-            for colour in COLOURS
-        }
-
-    def observation_terms(self) -> dict[str, ObservationTerm]:
-        """Return the poses of both cubes."""
-        return {**body_pose_terms("red_cube", "red/body"), **body_pose_terms("blue_cube", "blue/body")}
+        for cube, (x, y, yaw) in zip(CUBES, places, strict=True):
+            conditions |= cube.placed(x, y, yaw)
+        return {**conditions, **super().draw_conditions(generator)}

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from isaaclab_arena.environments.arena.floor_environment import FloorEnvironment
-from isaaclab_arena.environments.mdp.task import number
+from isaaclab_arena.environments.mdp.conditions import number
 from isaaclab_arena.environments.tasks.locomotion.humanoid import HUMANOID, JOINTS, ROOT
 from isaaclab_arena.environments.tasks.locomotion.track_motion import LARGEST_KEYPOINT_ERROR_M, TrackMotion
 from isaaclab_arena.interfaces.environment import Step

@@ -3,13 +3,13 @@ import math
 import pytest
 import torch
 
-from isaaclab_arena.environments.mdp.task import point
+from isaaclab_arena.environments.mdp.conditions import point
 from isaaclab_arena.environments.tasks.manipulation.push_cube import (
     FARTHEST_GOAL_M,
-    HOLD_STEPS,
     NEAREST_GOAL_M,
     TOLERANCE_M,
 )
+from isaaclab_arena.environments.tasks.manipulation.push_to_goal import HOLD_STEPS
 from tests.environments.building import build, episode, start
 from tests.environments.moving import put, solve
 

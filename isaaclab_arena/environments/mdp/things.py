@@ -1,0 +1,80 @@
+"""The things of a task's scene as data: which file, where episodes start them, and what is observed of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from isaaclab_arena.environments.mdp.conditions import draw_uniform, point, upright_pose
+from isaaclab_arena.environments.mdp.observations import ObservationTerm, body_pose_terms, position_term
+from isaaclab_arena.interfaces.episode import Conditions, ConditionValue
+from isaaclab_arena.sim.scene.scene import ScenePart
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thing:
+    """A thing in a scene. Its file holds one body called ``body``.
+
+    Attributes:
+        prefix: Its role in the scene: everything in its file is called ``<prefix>/<its name in the file>``.
+        asset: Path of its MJCF file, relative to the package's assets or absolute.
+        position: Where it is put when the scene is compiled [m]; its height is that of every start.
+        called: What conditions and recordings call it; the prefix by default.
+        area: Lowest and highest corner of where episodes start it: x and y or x, y and z [m], and the yaw of a loose
+            thing [rad]. None where the task draws it in a way of its own.
+        loose: Whether the body hangs on a free joint called ``free``; otherwise it is a mocap body.
+        observed_as: Prefix of what is observed of it, empty for nothing. A thing that is observed is a landmark.
+    """
+
+    prefix: str
+    asset: str
+    position: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    called: str = ""
+    area: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    loose: bool = False
+    observed_as: str = ""
+
+    @property
+    def name(self) -> str:
+        """What conditions and recordings call it."""
+        return self.called or self.prefix
+
+    @property
+    def body(self) -> str:
+        """Its body in the scene."""
+        return f"{self.prefix}/body"
+
+    @property
+    def joint(self) -> str:
+        """Its free joint in the scene, if it is loose."""
+        return f"{self.prefix}/free"
+
+    def part(self) -> ScenePart:
+        """Return it as a part of a scene."""
+        return ScenePart(prefix=self.prefix, asset=self.asset, position=self.position)
+
+    def draw(self, generator: np.random.Generator) -> dict[str, ConditionValue]:
+        """Draw ``<name>.position`` and, of a loose thing, ``<name>.yaw``; nothing without an area."""
+        if self.area is None:
+            return {}
+        drawn = draw_uniform(generator, *self.area)
+        return self.placed(*drawn) if self.loose else {f"{self.name}.position": (*drawn, *self.position[len(drawn) :])}
+
+    def placed(self, x: float, y: float, yaw: float) -> dict[str, ConditionValue]:
+        """Return the conditions of a loose thing that stands upright at a place [m, rad]."""
+        return {f"{self.name}.position": (x, y, self.position[2]), f"{self.name}.yaw": yaw}
+
+    def pose(self, conditions: Conditions) -> Mapping[str, tuple[float, ...]]:
+        """Return its free joint or its mocap body with the pose or position that conditions give it."""
+        position = conditions[f"{self.name}.position"]
+        if self.loose:
+            return {self.joint: upright_pose(position, conditions[f"{self.name}.yaw"])}
+        return {self.body: point(position)}
+
+    def observation_terms(self) -> dict[str, ObservationTerm]:
+        """Return what is observed of it: the pose of a loose thing, the position of another."""
+        if not self.observed_as:
+            return {}
+        if self.loose:
+            return body_pose_terms(self.observed_as, self.body)
+        return {f"{self.observed_as}_pos": position_term(lambda backend: backend.body_position(self.body))}
