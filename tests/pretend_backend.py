@@ -13,7 +13,7 @@ from isaaclab_arena.sim import backends
 from isaaclab_arena.sim.backend import Backend, StartState
 from isaaclab_arena.sim.model_changes import ModelChange
 from isaaclab_arena.sim.mujoco.backend import MujocoBackend
-from isaaclab_arena.sim.warp import backend as warp_backend
+from isaaclab_arena.sim.warp import launching
 from tests.pretend_gpu import GPU, GpuTensor
 
 
@@ -85,14 +85,14 @@ def simulate_with_warp(monkeypatch: pytest.MonkeyPatch) -> None:
 
     What Warp gives to torch is then on the GPU, and what it takes has to be.
     """
-    to_torch, from_torch, warp_device = warp.to_torch, warp.from_torch, warp_backend.warp_device
+    to_torch, from_torch, warp_device = warp.to_torch, warp.from_torch, launching.warp_device
 
     def from_gpu(tensor: torch.Tensor, **options: Any) -> warp.array:
         return from_torch(_held(tensor), **options)
 
     monkeypatch.setattr(warp, "to_torch", lambda array, **options: GpuTensor(to_torch(array, **options)))
     monkeypatch.setattr(warp, "from_torch", from_gpu)
-    monkeypatch.setattr(warp_backend, "warp_device", lambda _: warp_device(torch.device("cpu")))
+    monkeypatch.setattr(launching, "warp_device", lambda _: warp_device(torch.device("cpu")))
 
 
 def _held(tensor: torch.Tensor) -> torch.Tensor:

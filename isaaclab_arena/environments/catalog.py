@@ -39,18 +39,10 @@ EMBODIMENTS = Registry(
     schemes={"menagerie": "isaaclab_arena.environments.robots.menagerie:menagerie_embodiment"},
 )
 
+_OBJECTS = ("cube", "cylinder", "can", "bottle", "mug", "cracker_box", "plate", "bin", "blue_cube")
+
 OBJECTS = Registry(
     "object",
-    {
-        "cube": "isaaclab_arena.environments.objects:CUBE",
-        "cylinder": "isaaclab_arena.environments.objects:CYLINDER",
-        "can": "isaaclab_arena.environments.objects:CAN",
-        "bottle": "isaaclab_arena.environments.objects:BOTTLE",
-        "mug": "isaaclab_arena.environments.objects:MUG",
-        "cracker_box": "isaaclab_arena.environments.objects:CRACKER_BOX",
-        "plate": "isaaclab_arena.environments.objects:PLATE",
-        "bin": "isaaclab_arena.environments.objects:BIN",
-        "blue_cube": "isaaclab_arena.environments.objects:BLUE_CUBE",
-    },
+    {name: f"isaaclab_arena.environments.objects:{name.upper()}" for name in _OBJECTS},
     entry_point_group="isaaclab_arena.objects",
 )

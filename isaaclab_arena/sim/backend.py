@@ -15,31 +15,8 @@ import numpy as np
 import torch
 
 from isaaclab_arena.errors import EnvironmentBuildError
-from isaaclab_arena.sim.math.rotation import rotate
 from isaaclab_arena.sim.model_changes import ModelChange
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelNames:
-    """Where the model keeps what its names stand for.
-
-    Attributes:
-        joint_qpos: Joint to its entries of ``qpos``.
-        joint_dof: Joint to its entries of ``qvel``.
-        actuators: Actuator to its entry of ``ctrl``.
-        bodies: Body to its row of ``xpos`` and ``xquat``.
-        sites: Site to its row of ``site_xpos``.
-        sensors: Sensor to its entries of ``sensordata``.
-        mocap_bodies: Mocap body to its row of ``mocap_pos``.
-    """
-
-    joint_qpos: Mapping[str, slice]
-    joint_dof: Mapping[str, slice]
-    actuators: Mapping[str, int]
-    bodies: Mapping[str, int]
-    sites: Mapping[str, int]
-    sensors: Mapping[str, slice]
-    mocap_bodies: Mapping[str, int]
+from isaaclab_arena.sim.named_state import NamedState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +36,7 @@ class StartState:
     mocap_positions: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
-class Backend(ABC):
+class Backend(NamedState, ABC):
     """A batch of worlds that share a model.
 
     The tensors are live views of the simulation: read them after `step`, copy what must last, and write only
@@ -68,36 +45,18 @@ class Backend(ABC):
     Attributes:
         model: The compiled model that the worlds share.
         num_envs: Number of worlds.
-        device: Where the tensors live.
         reproducible: Whether the same calls give the same bits again.
         renders: Whether `isaaclab_arena.sim.warp.batch_cameras` renders the worlds where they are.
         physics_dt: Time that one substep advances [s].
-        names: Where named things are.
-        qpos: Shape: (num_envs, nq).
-        qvel: Shape: (num_envs, nv).
-        ctrl: Shape: (num_envs, nu).
-        xpos: Body positions [m]. Shape: (num_envs, nbody, 3).
-        xquat: Body orientations. Shape: (num_envs, nbody, 4).
-        site_xpos: Site positions [m]. Shape: (num_envs, nsite, 3).
-        sensordata: Shape: (num_envs, nsensordata).
         diverged: Worlds whose physics broke down since their reset: a MuJoCo error, a warning about bad positions,
             velocities, accelerations or controls, or a number that is not finite. Shape: (num_envs,), bool.
     """
 
     model: mujoco.MjModel
     num_envs: int
-    device: torch.device
     reproducible: bool
     renders: bool = False
     physics_dt: float
-    names: ModelNames
-    qpos: torch.Tensor
-    qvel: torch.Tensor
-    ctrl: torch.Tensor
-    xpos: torch.Tensor
-    xquat: torch.Tensor
-    site_xpos: torch.Tensor
-    sensordata: torch.Tensor
     diverged: torch.Tensor
 
     @abstractmethod
@@ -193,54 +152,3 @@ class Backend(ABC):
     @abstractmethod
     def engine(self) -> str:
         """Return name and version of the physics engine."""
-
-    def joint_indices(self, joints: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the entries of ``qpos`` and of ``qvel`` that belong to joints. Shapes: (sum of sizes,), int64."""
-        positions = [index for name in joints for index in _entries(self.names.joint_qpos[name])]
-        dofs = [index for name in joints for index in _entries(self.names.joint_dof[name])]
-        return torch.tensor(positions, device=self.device), torch.tensor(dofs, device=self.device)
-
-    def actuator_indices(self, actuators: Sequence[str]) -> torch.Tensor:
-        """Return the entries of ``ctrl`` that belong to actuators. Shape: (len(actuators),), int64."""
-        return torch.tensor([self.names.actuators[name] for name in actuators], device=self.device)
-
-    def joint_position(self, joint: str) -> torch.Tensor:
-        """Return a joint's position. Shape: (num_envs, 1), or (num_envs, 7) for a free joint."""
-        return self.qpos[:, self.names.joint_qpos[joint]]
-
-    def joint_velocity(self, joint: str) -> torch.Tensor:
-        """Return a joint's velocity. Shape: (num_envs, 1), or (num_envs, 6) for a free joint."""
-        return self.qvel[:, self.names.joint_dof[joint]]
-
-    def body_position(self, body: str) -> torch.Tensor:
-        """Return a body's position in the world [m]. Shape: (num_envs, 3)."""
-        return self.xpos[:, self.names.bodies[body]]
-
-    def body_orientation(self, body: str) -> torch.Tensor:
-        """Return a body's orientation in the world. Shape: (num_envs, 4)."""
-        return self.xquat[:, self.names.bodies[body]]
-
-    def site_position(self, site: str) -> torch.Tensor:
-        """Return a site's position in the world [m]. Shape: (num_envs, 3)."""
-        return self.site_xpos[:, self.names.sites[site]]
-
-    def sensor(self, sensor: str) -> torch.Tensor:
-        """Return a sensor's reading. Shape: (num_envs, dim)."""
-        return self.sensordata[:, self.names.sensors[sensor]]
-
-    def touching(self, contact_sensor: str) -> torch.Tensor:
-        """Return whether a contact sensor found a contact. Shape: (num_envs,), bool."""
-        return self.sensor(contact_sensor)[:, 0] > 0
-
-    def free_velocity(self, joint: str) -> torch.Tensor:
-        """Return the velocity of a free joint's body in the world: linear [m/s], angular [rad/s].
-
-        Shape: (num_envs, 6).
-        """
-        velocity = self.joint_velocity(joint)
-        angular = rotate(self.joint_position(joint)[:, 3:7], velocity[:, 3:6])
-        return torch.cat((velocity[:, :3], angular), dim=-1)
-
-
-def _entries(part: slice) -> range:
-    return range(part.start, part.stop)

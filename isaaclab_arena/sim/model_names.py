@@ -1,11 +1,34 @@
 """Where a compiled model keeps its named parts, and a name for the whole of it."""
 
 import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import mujoco
 import numpy as np
 
-from isaaclab_arena.sim.backend import ModelNames
+
+@dataclass(frozen=True, kw_only=True)
+class ModelNames:
+    """Where the model keeps what its names stand for.
+
+    Attributes:
+        joint_qpos: Joint to its entries of ``qpos``.
+        joint_dof: Joint to its entries of ``qvel``.
+        actuators: Actuator to its entry of ``ctrl``.
+        bodies: Body to its index in ``xpos`` and ``xquat``.
+        sites: Site to its index in ``site_xpos``.
+        sensors: Sensor to its entries of ``sensordata``.
+        mocap_bodies: Mocap body to its index in ``mocap_pos``.
+    """
+
+    joint_qpos: Mapping[str, slice]
+    joint_dof: Mapping[str, slice]
+    actuators: Mapping[str, int]
+    bodies: Mapping[str, int]
+    sites: Mapping[str, int]
+    sensors: Mapping[str, slice]
+    mocap_bodies: Mapping[str, int]
 
 
 def model_names(model: mujoco.MjModel) -> ModelNames:

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from isaaclab_arena.sim.backend import ModelNames, StartState
+from isaaclab_arena.sim.backend import StartState
+from isaaclab_arena.sim.model_names import ModelNames
 
 
 @dataclass(frozen=True, kw_only=True)

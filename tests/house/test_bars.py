@@ -23,8 +23,8 @@ REASON = re.compile(r"# noqa: [A-Z0-9, ]*PLC0415  \S")
 """A late import says on its own line why it is late."""
 
 KNOWN = {
-    *("PolicyBase", "Backend"),
-    *("_mistakes", "_push_to_goal", "as_jobs", "build", "export_arena", "from_environment", "info_document"),
+    "PolicyBase",
+    *("_mistakes", "as_jobs", "export_arena", "from_environment", "info_document"),
     *("job_conditions", "launch_if_asked", "make_single_env", "parse_tokens", "plan_sample", "rank_settings"),
     *("read_options", "repair_job", "resolve_jobs", "rollout_in_groups", "start_run", "wired", "work_of_rank"),
     *("write_lerobot_dataset", "write_recordings"),

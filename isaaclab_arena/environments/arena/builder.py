@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import mujoco
 import torch
@@ -22,10 +22,12 @@ from isaaclab_arena.environments.variations.distractors import Distractors, dist
 from isaaclab_arena.environments.variations.varied_world import VariedWorld
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem, did_you_mean
 from isaaclab_arena.interfaces.content import ContentSources
+from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.interfaces.variation import Variation
 from isaaclab_arena.registry import Registry
+from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.backends import faster_backend, make_backend
-from isaaclab_arena.sim.scene.scene import ScenePart, compose_scene
+from isaaclab_arena.sim.scene.scene import compose_scene
 
 _TABLE = "scenes/table.xml"
 
@@ -137,10 +139,7 @@ class TableEnvironmentBuilder:
         Raises:
             EnvironmentBuildError: If the scene does not compile.
         """
-        embodiment = find_embodiment(config.embodiment)
-        task = self.make_task(config, embodiment)
-        distractors = Distractors.ready(task, most_distractors(variations))
-        model = _compile(task, embodiment, distractors.parts())
+        model = self._scene_of(config, variations).compiled()
         return faster_backend(model, num_envs=num_envs, device=device, num_threads=num_threads)
 
     def _accepts(self, **options: str) -> bool:
@@ -158,14 +157,13 @@ class TableEnvironmentBuilder:
             EnvironmentBuildError: If the scene does not compile.
         """
         self.check(config)
-        embodiment = find_embodiment(config.embodiment)
-        task = self.make_task(config, embodiment)
-        home, noise = embodiment.robot.home, START_NOISE_RAD
+        parts = self._scene_of(config)
+        home, noise = parts.embodiment.robot.home, START_NOISE_RAD
         span = (tuple(round(value - noise, 6) for value in home), tuple(round(value + noise, 6) for value in home))
         scene = Scene(
-            model=_compile(task, embodiment),
-            task=task,
-            has_distractors=bool(distractor_kinds(task)),
+            model=parts.compiled(),
+            task=parts.task,
+            has_distractors=bool(distractor_kinds(parts.task)),
             joint_position_span=span,
         )
         return catalogue(scene)
@@ -198,45 +196,62 @@ class TableEnvironmentBuilder:
             EnvironmentBuildError: If the scene does not compile.
         """
         self.check(config)
-        embodiment = find_embodiment(config.embodiment)
-        task = self.make_task(config, embodiment)
-        distractors = Distractors.ready(task, most_distractors(variations))
-        device = torch.device(device)
+        scene, device = self._scene_of(config, variations), torch.device(device)
+        robot = scene.embodiment.robot
         backend = make_backend(
-            _compile(task, embodiment, distractors.parts()),
+            scene.compiled(),
             choice=backend_choice(config),
             num_envs=num_envs,
             device=device,
             num_threads=num_threads,
         )
-        action_mode = make_action_mode(config.action_mode, embodiment.robot, backend, CONTROL_DT)
-        varied = None
-        if variations:
-            varied = VariedWorld(
-                backend=backend,
-                base_body=embodiment.robot.base_body,
-                task=task,
-                action_spec=action_mode.spec,
-                variations=variations,
-                distractors=distractors,
-            )
+        action_mode = make_action_mode(config.action_mode, robot, backend, CONTROL_DT)
         return TableEnvironment(
             backend=backend,
-            robot=embodiment.robot,
-            task=task,
+            robot=robot,
+            task=scene.task,
             action_mode=action_mode,
             cameras=EnvironmentCameras(backend, _camera_options(config), device, num_threads=num_threads),
             device=device,
-            varied=varied,
+            varied=scene.varied(backend, action_mode.spec, variations) if variations else None,
         )
 
+    def _scene_of(self, config: Any, variations: tuple[Variation, ...] = ()) -> "_TableScene":
+        embodiment = find_embodiment(config.embodiment)
+        task = self.make_task(config, embodiment)
+        return _TableScene(embodiment, task, Distractors.ready(task, most_distractors(variations)))
 
-def _compile(task: Task, embodiment: Embodiment, more_parts: tuple[ScenePart, ...] = ()) -> mujoco.MjModel:
-    parts = (embodiment.part(), *task.spec.parts, *more_parts)
-    try:
-        return compose_scene(_TABLE, parts, task.spec.contact_sensors, embodiment.scene_cameras)
-    except ValueError as error:
-        raise EnvironmentBuildError(f"the scene of '{task.spec.name}' does not compile: {error}") from error
+
+class _TableScene(NamedTuple):
+    """What stands on the table and beside it."""
+
+    embodiment: Embodiment
+    task: Task
+    distractors: Distractors
+
+    def compiled(self) -> mujoco.MjModel:
+        """Return the scene as a model.
+
+        Raises:
+            EnvironmentBuildError: If it does not compile.
+        """
+        spec = self.task.spec
+        parts = (self.embodiment.part(), *spec.parts, *self.distractors.parts())
+        try:
+            return compose_scene(_TABLE, parts, spec.contact_sensors, self.embodiment.scene_cameras)
+        except ValueError as error:
+            raise EnvironmentBuildError(f"the scene of '{spec.name}' does not compile: {error}") from error
+
+    def varied(self, backend: Backend, action_spec: ArraySpec, variations: tuple[Variation, ...]) -> VariedWorld:
+        """Return what varies from episode to episode in worlds of this scene."""
+        return VariedWorld(
+            backend=backend,
+            base_body=self.embodiment.robot.base_body,
+            task=self.task,
+            action_spec=action_spec,
+            variations=variations,
+            distractors=self.distractors,
+        )
 
 
 def _camera_options(config: Any) -> CameraOptions:

@@ -29,6 +29,7 @@ MAX_DELAY = 100
 
 _SAMPLES = 256
 _VIEWPORT = "viewport"
+_COLOUR_SPREAD = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,55 +127,41 @@ def _objects(scene: Scene) -> Iterator[Variation]:
     model = scene.model
     for name, body in object_bodies(model, scene.task).items():
         mass = round(body_mass(model, body), 6)
-        yield _number(name, "mass", "kg", "what it weighs", (mass / 2, 2 * mass), (1e-4, 100.0))
+        yield _variation(name, "mass", "kg", "what it weighs", (mass / 2, 2 * mass), (1e-4, 100.0))
         if is_scalable(model, body):
-            yield _number(name, "size", "", "factor on its lengths; the mass stays", (0.9, 1.1), (0.2, 3.0))
+            yield _variation(name, "size", "", "factor on its lengths; the mass stays", (0.9, 1.1), (0.2, 3.0))
         touching = touching_geoms(model, body)
         if touching:
             friction = round(float(model.geom_friction[touching[0]][0]), 6)
             words = "coefficient of sliding friction, whatever it touches"
-            yield _number(name, "friction", "", words, (_cm(friction / 2), _cm(1.5 * friction)), (0.0, 10.0))
+            yield _variation(name, "friction", "", words, (_cm(friction / 2), _cm(1.5 * friction)), (0.0, 10.0))
         if body_geoms(model, body):
-            yield _colour(name, "red, green, blue of its main surface", colour_of(model, body)[:3], spread=0.25)
+            rgb = colour_of(model, body)[:3]
+            span = (
+                tuple(_cm(max(0.0, value - _COLOUR_SPREAD)) for value in rgb),
+                tuple(_cm(min(1.0, value + _COLOUR_SPREAD)) for value in rgb),
+            )
+            yield _variation(name, "color", "", "red, green, blue of its main surface", span, (0.0, 1.0))
 
 
 def _light(model: mujoco.MjModel) -> Iterator[Variation]:
     if model.nlight == 0:
         return
     x, y, z = (float(value) for value in model.light_dir[0])
-    direction = Sampler(low=(_cm(x - 0.4), _cm(y - 0.4), _cm(z)), high=(_cm(x + 0.4), _cm(y + 0.4), _cm(z)))
-    yield Variation(
-        asset="light",
-        name="direction",
-        unit="",
-        description="where the sun shines to; any length",
-        sampler=direction,
-        minimum=-10.0,
-        maximum=10.0,
-        sizes=(3,),
-        is_direction=True,
-    )
-    yield _number("light", "intensity", "", "factor on every light", (0.5, 1.5), (0.0, 5.0))
-    yield Variation(
-        asset="light",
-        name="color",
-        unit="",
-        description="factors on red, green, blue of every light",
-        sampler=Sampler(low=(0.7,) * 3, high=(1.0,) * 3),
-        minimum=0.0,
-        maximum=5.0,
-        sizes=(3,),
-    )
+    directions = (_cm(x - 0.4), _cm(y - 0.4), _cm(z)), (_cm(x + 0.4), _cm(y + 0.4), _cm(z))
+    direction = _variation("light", "direction", "", "where the sun shines to; any length", directions, (-10.0, 10.0))
+    yield replace(direction, is_direction=True)
+    yield _variation("light", "intensity", "", "factor on every light", (0.5, 1.5), (0.0, 5.0))
+    words = "factors on red, green, blue of every light"
+    yield _variation("light", "color", "", words, ((0.7,) * 3, (1.0,) * 3), (0.0, 5.0))
 
 
 def _cameras(model: mujoco.MjModel) -> Iterator[Variation]:
     for name in camera_assets(model):
-        yield _triple(
-            name, "position", "m", "how far it is from its place, along the axes of what carries it", 0.02, 1.0
-        )
-        yield _triple(
-            name, "rotation", "rad", "rotation vector about its own axes: right, up, backwards", 0.03, math.pi
-        )
+        words = "how far it is from its place, along the axes of what carries it"
+        yield _variation(name, "position", "m", words, ((-0.02,) * 3, (0.02,) * 3), (-1.0, 1.0))
+        words = "rotation vector about its own axes: right, up, backwards"
+        yield _variation(name, "rotation", "rad", words, ((-0.03,) * 3, (0.03,) * 3), (-math.pi, math.pi))
 
 
 def camera_assets(model: mujoco.MjModel) -> Mapping[str, str]:
@@ -184,86 +171,45 @@ def camera_assets(model: mujoco.MjModel) -> Mapping[str, str]:
 
 
 def _others(scene: Scene) -> Iterator[Variation]:
-    low, high = scene.joint_position_span
-    yield Variation(
-        asset="robot",
-        name="joint_position",
-        unit="rad",
-        description="where its joints start, in place of a draw about its home",
-        sampler=Sampler(low=low, high=high),
-        minimum=-2 * math.pi,
-        maximum=2 * math.pi,
-        sizes=(len(low),),
-        is_drawn_anyway=True,
-    )
+    words = "where its joints start, in place of a draw about its home"
+    turn = (-2 * math.pi, 2 * math.pi)
+    joints = _variation("robot", "joint_position", "rad", words, scene.joint_position_span, turn)
+    yield replace(joints, is_drawn_anyway=True)
     words = "how much higher the table stands than the robot's foot"
-    yield _number("table", "height", "m", words, (-0.03, 0.03), (-0.3, 0.3))
+    yield _variation("table", "height", "m", words, (-0.03, 0.03), (-0.3, 0.3))
     if scene.has_distractors:
         words = "how many objects stand about that have no part in the task"
         poses = tuple(f"distractor_{n}.{what}" for n in range(1, MAX_DISTRACTORS + 1) for what in ("position", "yaw"))
-        count = _whole("distractors", "count", "", words, (1, 3), (0, MAX_DISTRACTORS))
-        yield replace(count, companions=poses)
+        count = _variation("distractors", "count", "", words, (1, 3), (0, MAX_DISTRACTORS))
+        yield replace(count, integer=True, companions=poses)
     words = "standard deviation of the noise on actions, as a share of each one's range"
-    noise = _number("action", "noise", "", words, (0.0, 0.005), (0.0, 1.0))
+    noise = _variation("action", "noise", "", words, (0.0, 0.005), (0.0, 1.0))
     yield replace(noise, companions=(ACTION_NOISE_SEED,))
-    yield _whole("observation", "delay", "control steps", "how old what the policy sees is", (0, 3), (0, MAX_DELAY))
+    words = "how old what the policy sees is"
+    delay = _variation("observation", "delay", "control steps", words, (0, 3), (0, MAX_DELAY))
+    yield replace(delay, integer=True)
 
 
-def _number(
-    asset: str, name: str, unit: str, description: str, span: tuple[float, float], limits: tuple[float, float]
+def _variation(
+    asset: str,
+    name: str,
+    unit: str,
+    description: str,
+    span: tuple[float, float] | tuple[tuple[float, ...], tuple[float, ...]],
+    limits: tuple[float, float],
 ) -> Variation:
+    """Return a variation of numbers, uniform in a span: of one number, or of as many as its ends have."""
+    low, high = (end if isinstance(end, tuple) else (float(end),) for end in span)
+    minimum, maximum = limits
     return Variation(
         asset=asset,
         name=name,
         unit=unit,
         description=description,
-        sampler=Sampler(low=(span[0],), high=(span[1],)),
-        minimum=limits[0],
-        maximum=limits[1],
-    )
-
-
-def _whole(
-    asset: str, name: str, unit: str, description: str, span: tuple[int, int], limits: tuple[int, int]
-) -> Variation:
-    return Variation(
-        asset=asset,
-        name=name,
-        unit=unit,
-        description=description,
-        sampler=Sampler(low=(float(span[0]),), high=(float(span[1]),)),
-        minimum=limits[0],
-        maximum=limits[1],
-        integer=True,
-    )
-
-
-def _triple(asset: str, name: str, unit: str, description: str, span: float, limit: float) -> Variation:
-    return Variation(
-        asset=asset,
-        name=name,
-        unit=unit,
-        description=description,
-        sampler=Sampler(low=(-span,) * 3, high=(span,) * 3),
-        minimum=-limit,
-        maximum=limit,
-        sizes=(3,),
-    )
-
-
-def _colour(asset: str, description: str, rgb: Sequence[float], *, spread: float) -> Variation:
-    low = tuple(_cm(max(0.0, value - spread)) for value in rgb)
-    high = tuple(_cm(min(1.0, value + spread)) for value in rgb)
-    sampler = Sampler(low=low, high=high)
-    return Variation(
-        asset=asset,
-        name="color",
-        unit="",
-        description=description,
-        sampler=sampler,
-        minimum=0.0,
-        maximum=1.0,
-        sizes=(3,),
+        sampler=Sampler(low=low, high=high),
+        minimum=minimum,
+        maximum=maximum,
+        sizes=(len(low),),
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, TypeAlias
 
 Sizes: TypeAlias = Mapping[str, float]
@@ -164,47 +165,20 @@ def _push_to_goal(sizes: Sizes) -> Script:
     low = (0.0, 0.0, sizes["push_height"] - sizes["object_half_height"])
     high = (0.0, 0.0, sizes["object_top"] + 0.06)
     behind = -sizes["object_radius"] - 0.04
+    behind_object = partial(Phase, role="object", width_m=_FORK_M, toward="goal", along_m=behind)
+    lift_hand = Phase(
+        role=TOOL,
+        offset=(0.0, 0.0, 0.06),
+        width_m=_FORK_M,
+        tolerance_m=0.0,
+        max_steps=4 + round(sizes["object_top"] / 0.03),
+    )
     phases = (
-        Phase(role="object", offset=high, width_m=_FORK_M, follow="pose", toward="goal", along_m=behind),
-        Phase(
-            role="object",
-            offset=low,
-            width_m=_FORK_M,
-            follow="pose",
-            toward="goal",
-            along_m=behind,
-            step_m=0.04,
-            tolerance_m=0.01,
-            max_steps=30,
-        ),
-        Phase(
-            role="object",
-            offset=low,
-            width_m=_FORK_M,
-            toward="goal",
-            along_m=behind,
-            ahead_m=0.01,
-            retry=3,
-            tolerance_m=0.0,
-            max_steps=200,
-        ),
-        Phase(
-            role="object",
-            offset=low,
-            width_m=_FORK_M,
-            toward="goal",
-            along_m=behind,
-            ahead_m=-0.04,
-            tolerance_m=0.0,
-            max_steps=4,
-        ),
-        Phase(
-            role=TOOL,
-            offset=(0.0, 0.0, 0.06),
-            width_m=_FORK_M,
-            tolerance_m=0.0,
-            max_steps=4 + round(sizes["object_top"] / 0.03),
-        ),
+        behind_object(offset=high, follow="pose"),
+        behind_object(offset=low, follow="pose", step_m=0.04, tolerance_m=0.01, max_steps=30),
+        behind_object(offset=low, ahead_m=0.01, retry=3, tolerance_m=0.0, max_steps=200),
+        behind_object(offset=low, ahead_m=-0.04, tolerance_m=0.0, max_steps=4),
+        lift_hand,
     )
     return Script(phases=phases, hand="across")
 

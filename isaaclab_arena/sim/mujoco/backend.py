@@ -163,7 +163,7 @@ class MujocoBackend(Backend):
         self._warm_start[ids] = kept
 
     def _mark_diverged(self) -> None:
-        # A row that rests has the same numbers as when it was last looked at, so all rows can be looked at together.
+        # A world that rests has the same numbers as when it was last looked at, so all can be looked at together.
         # A sum is finite if every number is; that of finite numbers overflows only far beyond what MuJoCo calls bad.
         finite = np.isfinite(self._qpos.sum(axis=1) + self._qvel.sum(axis=1))
         self._diverged |= ~finite | (self._num_warnings != self._warnings_at_reset).any(axis=1)

@@ -2,8 +2,7 @@
 
 import copy
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import mujoco
@@ -28,7 +27,7 @@ from isaaclab_arena.sim.warp.buffers import (
     sizes_for,
     with_more_room,
 )
-from isaaclab_arena.sim.warp.kernels import one_compiler_at_a_time, warp_device, warp_turn
+from isaaclab_arena.sim.warp.launching import Launcher
 from isaaclab_arena.sim.warp.model import VariedModel
 from isaaclab_arena.sim.warp.starts import StartSender
 
@@ -79,10 +78,8 @@ class WarpBackend(Backend):
         self.names = model_names(model)
         self._has_early_sensors = bool((model.sensor_needstage < int(mujoco.mjtStage.mjSTAGE_ACC)).any())
         self.sizes = sizes or probed_sizes(model)
-        self._warp_device = warp_device(device)
-        self._stream = warp.Stream(self._warp_device) if self._warp_device.is_cuda else None
-        self._graphs: dict[str, warp.Graph | None] = {}
-        with one_compiler_at_a_time(), warp_turn(self._warp_device):
+        self.launcher = Launcher(device)
+        with self.launcher.compiling():
             self._model = _put_model(model, deterministic=deterministic)
             self._varied = VariedModel(model, self._model, num_envs)
             self._data = make_data(model, num_envs, self.sizes)
@@ -126,11 +123,9 @@ class WarpBackend(Backend):
         """Give the named worlds values of the model of their own; see `Backend.vary`."""
         if self._varied.vary(env_ids.to(self.device), changes):
             # Arrays that were made anew are not those of the graphs.
-            self._graphs.clear()
+            self.launcher.forget_graphs()
         if self._varied.fields:
-            with self.warp_work(), self._first_time_alone("constants"):
-                mujoco_warp.set_const(self._model, self._data)
-                mujoco_warp.kinematics(self._model, self._data)
+            self.launcher.launch("constants", self._derive_constants)
             self._place_static_geoms()
 
     def model_field(self, name: str) -> np.ndarray:
@@ -142,15 +137,13 @@ class WarpBackend(Backend):
         found = torch.zeros((2, self.num_envs, 3, self.model.nv), dtype=torch.float32, device=self.device)
         points = self.site_xpos[:, self.names.sites[site]].contiguous()
         bodies = torch.full((self.num_envs,), self.names.bodies[body], dtype=torch.int32, device=self.device)
-        with self.warp_work(), self._first_time_alone("jacobian"):
-            mujoco_warp.jac(
-                self._model,
-                self._data,
-                warp.from_torch(found[0]),
-                warp.from_torch(found[1]),
-                warp.from_torch(points, dtype=warp.vec3),
-                warp.from_torch(bodies),
-            )
+
+        def launch() -> None:
+            translation, rotation = warp.from_torch(found[0]), warp.from_torch(found[1])
+            at = warp.from_torch(points, dtype=warp.vec3)
+            mujoco_warp.jac(self._model, self._data, translation, rotation, at, warp.from_torch(bodies))
+
+        self.launcher.launch("jacobian", launch)
         return torch.cat((found[0], found[1]), dim=1)
 
     def integration_state(self, env_id: int) -> np.ndarray:
@@ -204,22 +197,6 @@ class WarpBackend(Backend):
         mujoco.mj_camlight(model, data)
         return model, data
 
-    @contextmanager
-    def warp_work(self) -> Iterator[None]:
-        """Let Warp work on this backend's device, after what torch was told before and before what it is told next.
-
-        Warp has a stream of its own, because nothing can be captured on the stream that torch uses by default.
-        """
-        if self._stream is None:
-            with warp_turn(self._warp_device):
-                yield
-            return
-        torch_stream = warp.stream_from_torch(torch.cuda.current_stream(self.device))
-        self._stream.wait_stream(torch_stream)
-        with warp_turn(self._warp_device), warp.ScopedStream(self._stream, sync_enter=False):
-            yield
-        torch_stream.wait_stream(self._stream)
-
     @property
     def warp_worlds(self) -> tuple[mujoco_warp.Model, mujoco_warp.Data]:
         """The worlds as MuJoCo-Warp has them, good until the next call of `step` or `vary`."""
@@ -262,8 +239,8 @@ class WarpBackend(Backend):
             before.constraints,
             self.sizes.constraints,
         )
-        self._graphs.clear()
-        with one_compiler_at_a_time(), warp_turn(self._warp_device):
+        self.launcher.forget_graphs()
+        with self.launcher.compiling():
             self._data = with_more_room(self.model, self._data, self.sizes)
 
     def _substeps(self, number: int) -> None:
@@ -273,11 +250,16 @@ class WarpBackend(Backend):
             for _ in range(number):
                 mujoco_warp.step(self._model, self._data)
 
-        self._replay(f"{number} steps", launch)
+        self.launcher.replay(f"{number} steps", launch)
 
     def _forward(self) -> None:
         """Compute all that follows from the state of all worlds."""
-        self._replay("forward", lambda: mujoco_warp.forward(self._model, self._data))
+        self.launcher.replay("forward", lambda: mujoco_warp.forward(self._model, self._data))
+
+    def _derive_constants(self) -> None:
+        """Compute what the model derives from fields that vary."""
+        mujoco_warp.set_const(self._model, self._data)
+        mujoco_warp.kinematics(self._model, self._data)
 
     def _derive(self) -> None:
         """Bring poses up to date with the state; contact sensors keep what they said after the last physics step."""
@@ -289,34 +271,7 @@ class WarpBackend(Backend):
                 mujoco_warp.com_vel(self._model, self._data)
                 mujoco_warp.sensor_vel(self._model, self._data)
 
-        self._replay("derive", launch)
-
-    def _replay(self, kind: str, launch: Callable[[], None]) -> None:
-        """Launch kernels that always do the same, on a GPU as one CUDA graph from the second time on.
-
-        The first time compiles what is needed, which a graph under capture could not.
-        """
-        with self.warp_work():
-            graph = self._graphs.get(kind)
-            if graph is None and kind in self._graphs and self._stream is not None:
-                with warp.ScopedCapture(device=self._warp_device, stream=self._stream) as capture:
-                    launch()
-                graph = self._graphs[kind] = capture.graph
-            if graph is not None:
-                warp.capture_launch(graph, stream=self._stream)
-            else:
-                with self._first_time_alone(kind):
-                    launch()
-
-    @contextmanager
-    def _first_time_alone(self, kind: str) -> Iterator[None]:
-        """Let other ranks wait while kernels are launched for the first time, which may compile them."""
-        if kind in self._graphs:
-            yield
-            return
-        with one_compiler_at_a_time():
-            yield
-        self._graphs[kind] = None
+        self.launcher.replay("derive", launch)
 
     def _renew(self, env_ids: torch.Tensor) -> None:
         """Compute all that follows from the state of some worlds, and leave the others' sensors and warm starts."""
@@ -327,14 +282,14 @@ class WarpBackend(Backend):
         self._restore({"sensordata": sensors}, others)
         self._state["qacc_warmstart"].copy_(warm_start)
 
-    def _restore(self, kept: Mapping[str, torch.Tensor], rows: torch.Tensor) -> None:
+    def _restore(self, kept: Mapping[str, torch.Tensor], worlds: torch.Tensor) -> None:
         for name, values in kept.items():
             tensor = self.sensordata if name == "sensordata" else self._state[name]
             if values.numel():
-                tensor.copy_(torch.where(_like(rows, values), values, tensor))
+                tensor.copy_(torch.where(_like(worlds, values), values, tensor))
 
-    def _put_back(self, rows: torch.Tensor) -> None:
-        self._restore({name: value.expand_as(self._state[name]) for name, value in self._at_rest.items()}, rows)
+    def _put_back(self, worlds: torch.Tensor) -> None:
+        self._restore({name: value.expand_as(self._state[name]) for name, value in self._at_rest.items()}, worlds)
 
     def _mark_diverged(self, moved: torch.Tensor) -> None:
         numbers = torch.cat((self.qpos, self.qvel, self._state["qacc_warmstart"], self._state["act"]), dim=1)
@@ -375,5 +330,5 @@ def _put_model(model: mujoco.MjModel, *, deterministic: bool) -> mujoco_warp.Mod
     return put
 
 
-def _like(rows: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    return rows.reshape(-1, *(1 for _ in values.shape[1:]))
+def _like(worlds: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    return worlds.reshape(-1, *(1 for _ in values.shape[1:]))

@@ -31,7 +31,7 @@ class BatchCameras:
         self._cameras = tuple(cameras)
         self._few = None if at_once is None or at_once >= backend.num_envs else FewWorlds(backend, at_once)
         num_worlds = backend.num_envs if self._few is None else self._few.num_worlds
-        with one_compiler_at_a_time(), backend.warp_work():
+        with one_compiler_at_a_time(), backend.launcher.work():
             self._context = context = render_context(backend.model, cameras, num_worlds=num_worlds, shadows=shadows)
         # Where each camera's pixels begin, read once: to read it back for every picture would be to wait for the GPU.
         self._starts = [
@@ -67,7 +67,7 @@ class BatchCameras:
 
     def _shot(self, model: mujoco_warp.Model, data: mujoco_warp.Data) -> Mapping[str, torch.Tensor]:
         """Take pictures of all worlds that there is memory for."""
-        with self._backend.warp_work():
+        with self._backend.launcher.work():
             mujoco_warp.refit_bvh(model, data, self._context)
             mujoco_warp.render(model, data, self._context)
         context, num_worlds = self._context, self._context.rgb_data.shape[0]

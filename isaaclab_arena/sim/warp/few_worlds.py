@@ -24,7 +24,7 @@ class FewWorlds:
     def __init__(self, backend: WarpBackend, num_worlds: int) -> None:
         self._backend = backend
         self.num_worlds = num_worlds
-        with one_compiler_at_a_time(), backend.warp_work():
+        with one_compiler_at_a_time(), backend.launcher.work():
             # Nothing ever touches there, and room for contacts would be most of it.
             self._data = mujoco_warp.make_data(backend.model, nworld=num_worlds, nconmax=1, njmax=1)
 

@@ -6,7 +6,8 @@ from math import prod
 import numpy as np
 import torch
 
-from isaaclab_arena.sim.backend import ModelNames, StartState
+from isaaclab_arena.sim.backend import StartState
+from isaaclab_arena.sim.model_names import ModelNames
 from isaaclab_arena.sim.start_states import write_starts
 
 
