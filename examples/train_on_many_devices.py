@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from isaaclab_arena.distributed.context import is_a_rank
-from isaaclab_arena.distributed.devices.devices import selectable_gpu_count
+from isaaclab_arena.distributed.devices.visible_gpus import selectable_gpu_count
 from isaaclab_arena.training import train
 
 

@@ -8,7 +8,9 @@ from typing import Self
 
 import torch
 
-from isaaclab_arena.distributed.devices.devices import choose_rank_device, parse_count, visible_gpu_count
+from isaaclab_arena.distributed.devices.device_names import parse_count
+from isaaclab_arena.distributed.devices.rank_device import choose_rank_device
+from isaaclab_arena.distributed.devices.visible_gpus import visible_gpu_count
 from isaaclab_arena.errors import ConfigError
 
 _REQUIRED = ("RANK", "LOCAL_RANK", "WORLD_SIZE")

@@ -22,7 +22,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 from torch.distributed.rendezvous import rendezvous
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.devices.devices import gpu_address
+from isaaclab_arena.distributed.devices.visible_gpus import gpu_address
 from isaaclab_arena.distributed.nccl_trial import try_together
 from isaaclab_arena.distributed.ranks import DistributedError, Ranks, network_failures
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem, first_line

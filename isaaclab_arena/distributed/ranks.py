@@ -11,10 +11,9 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 # torch.distributed has this name too, but only at run time, where a type checker does not see it.
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import PrefixStore, Store
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.mailbox import Mailbox
 from isaaclab_arena.errors import ArenaError, ConfigError, first_line
 
 _LOG = logging.getLogger(__name__)
@@ -117,9 +116,13 @@ class Ranks:
         own = pieces if self.context.is_rank_zero else [""] * count
         return "".join(self.share_from_rank_zero(f"{name}, part {part}", piece) for part, piece in enumerate(own))
 
-    def mailbox(self) -> Mailbox:
-        """Return where these ranks leave words for each other while their jobs run, if they share no disk."""
-        return Mailbox(self._store, f"{self._prefix}mailbox/")
+    def store(self, name: str) -> Store:
+        """Return a part of the key-value store, for words that ranks exchange after start-up.
+
+        Args:
+            name: What they exchange; each name has keys of its own.
+        """
+        return PrefixStore(f"{self._prefix}{name}", self._store)
 
     @contextmanager
     def keep_waiting(self) -> Iterator[None]:

@@ -9,18 +9,20 @@ from functools import partial
 from pathlib import Path
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.devices.devices import calculate_deterministically
+from isaaclab_arena.distributed.devices.determinism import calculate_deterministically
 from isaaclab_arena.distributed.launching.launcher_messages import leave_last_words
 from isaaclab_arena.distributed.process import die_with_parent, limit_threads
 from isaaclab_arena.distributed.process_group import initialise
-from isaaclab_arena.distributed.rank_status import RankState, RankStatus, StatusPublisher
 from isaaclab_arena.distributed.ranks import Ranks
-from isaaclab_arena.distributed.rendezvous import lowest_live_rank, wait_for_ranks
 from isaaclab_arena.errors import ArenaError, DiskUnusableError
 from isaaclab_arena.evaluation.finish import consolidate_what_others_left, merge_and_show, show_finished_run
+from isaaclab_arena.evaluation.heartbeat.rank_status import RankState, RankStatus
+from isaaclab_arena.evaluation.heartbeat.rank_watch import lowest_live_rank, wait_for_ranks
+from isaaclab_arena.evaluation.heartbeat.status_publisher import StatusPublisher
 from isaaclab_arena.evaluation.job.job_runner import JobRunner
 from isaaclab_arena.evaluation.job.rank_settings import rank_settings
-from isaaclab_arena.evaluation.nodes.result_sync import Exchange
+from isaaclab_arena.evaluation.nodes.message_store import MessageStore
+from isaaclab_arena.evaluation.nodes.result_sync import ResultSync
 from isaaclab_arena.evaluation.plan.condition_sets import check_saved_earlier, save_conditions
 from isaaclab_arena.evaluation.plan.planning import RunRequest
 from isaaclab_arena.evaluation.process.interruption import Interruption, watch_for_interruption
@@ -84,15 +86,15 @@ def execute_among(ranks: Ranks, request: RunRequest, *, is_whole_program: bool =
         request = replace(request, jobs=with_settled_backends(request.jobs, started.attempt))
         try:
             with log_file(started.output_directory / "logs" / f"rank{context.rank}.log", context.rank):
-                exchange = Exchange(
-                    ranks.mailbox(),
+                result_sync = ResultSync(
+                    MessageStore(ranks.store("messages")),
                     rank=context.rank,
-                    places=started.places,
+                    directories=started.places,
                     output_directory=started.output_directory,
                     run_id=started.attempt.run_id,
                     jobs=[job.name for job in started.plan.jobs],
                 )
-                run = _RankRun(request, context, started, started.attempt, interruption, exchange)
+                run = _RankRun(request, context, started, started.attempt, interruption, result_sync)
                 return run.execute(has_last_word=is_whole_program)
         except DiskUnusableError as error:
             raise DiskUnusableError(f"{error}; the run stops: make room, then go on with --resume") from error
@@ -108,7 +110,7 @@ class _RankRun:
         started: StartedRun,
         attempt: Attempt,
         interruption: Interruption,
-        exchange: Exchange,
+        result_sync: ResultSync,
     ) -> None:
         self._request = request
         self._context = context
@@ -118,8 +120,8 @@ class _RankRun:
         self._interruption = interruption
         self._how_to_go_on = how_to_go_on(request, context, started.output_directory)
         self._save_conditions = _saving_conditions(request, started.output_directory)
-        self._exchange = exchange
-        self._watch = exchange.watch
+        self._result_sync = result_sync
+        self._watch = result_sync.watch
         self._work = work_of_rank(
             request,
             attempt,
@@ -135,7 +137,7 @@ class _RankRun:
             jobs_total=self._work.num_jobs,
             episodes_total=self._work.num_episodes,
         )
-        with self._exchange, StatusPublisher(self._output_directory, status) as publisher:
+        with self._result_sync, StatusPublisher(self._output_directory, status) as publisher:
             with self._display():
                 state = self._run_jobs(publisher)
                 merges = self._is_the_one_to_merge(state, heard=publisher.is_heard)
@@ -158,7 +160,7 @@ class _RankRun:
         try:
             while not self._interruption.stop_requested() and (assigned := queue.next_job()) is not None:
                 job = assigned.job
-                self._exchange.follow(job.config.name)
+                self._result_sync.follow(job.config.name)
                 publisher.start_job(job.config.name, num_episodes=self._episodes_of_total(assigned))
                 observers = [ProgressObserver(publisher), *assigned.observers]
                 with heard_by(publisher.hear):
@@ -202,14 +204,14 @@ class _RankRun:
         """
         rank = self._context.rank
         if state is RankState.FAILED:
-            alone = not any(report.alive for report in self._exchange.neighbours() if report.rank != rank)
-            return alone and not self._exchange.is_away
-        while self._exchange.is_away:
-            if self._interruption.stop_requested() or not self._exchange.rank_zero_is_there():
+            alone = not any(report.alive for report in self._result_sync.neighbours() if report.rank != rank)
+            return alone and not self._result_sync.is_away
+        while self._result_sync.is_away:
+            if self._interruption.stop_requested() or not self._result_sync.rank_zero_is_there():
                 return False
             time.sleep(_POLL_INTERVAL_S)
         while True:
-            reports = self._exchange.neighbours()
+            reports = self._result_sync.neighbours()
             if not reports[0].alive and tables_are_current(self._output_directory):
                 return False
             lowest = lowest_live_rank(reports)
@@ -228,7 +230,7 @@ class _RankRun:
 
     def _merge(self, *, has_last_word: bool) -> int:
         """Write the tables from what is on disk and show them; return the exit code."""
-        self._exchange.collect()
+        self._result_sync.receive()
         if self._work.others_may_finish_jobs:
             consolidate_what_others_left(self._started.plan, self._output_directory)
         return merge_and_show(

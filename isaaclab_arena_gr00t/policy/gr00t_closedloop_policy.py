@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from isaaclab_arena.distributed.devices.devices import resolve_policy_device
+from isaaclab_arena.distributed.devices.policy_device import resolve_policy_device
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment

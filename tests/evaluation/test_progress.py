@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from isaaclab_arena.distributed.rank_status import RankState, RankStatus, StatusPublisher, read_rank_status
-from isaaclab_arena.distributed.rendezvous import RankFate, RankReport, RankWatch
+from isaaclab_arena.evaluation.heartbeat.rank_status import RankState, RankStatus, read_rank_status
+from isaaclab_arena.evaluation.heartbeat.rank_watch import RankFate, RankReport, RankWatch
+from isaaclab_arena.evaluation.heartbeat.status_publisher import StatusPublisher
 from isaaclab_arena.evaluation.job.start_up_clock import StartUpClock, StartUpPart
 from isaaclab_arena.evaluation.progress import (
     ProgressDisplay,

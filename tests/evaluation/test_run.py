@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.rank_status import StatusPublisher
 from isaaclab_arena.errors import PolicyLostError
+from isaaclab_arena.evaluation.heartbeat.status_publisher import StatusPublisher
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.planning import RunRequest

@@ -12,7 +12,7 @@ import torch
 
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.config.schema import JobDefaults
-from isaaclab_arena.distributed.devices.devices import draw_on
+from isaaclab_arena.distributed.devices.egl_devices import draw_on
 from isaaclab_arena.environments.gym.builder import GymBuilder, GymConfig
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import eval_runner

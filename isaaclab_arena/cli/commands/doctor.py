@@ -19,8 +19,7 @@ import tyro
 
 from isaaclab_arena.cli.commands.rank_views import gather_views, show_views, usable_cores
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.devices.devices import describe_variables
-from isaaclab_arena.distributed.devices.egl_devices import describe_egl_devices
+from isaaclab_arena.distributed.devices.egl_devices import describe_egl_devices, describe_variables
 from isaaclab_arena.distributed.devices.gpu_ids import joined_gpu_ids
 from isaaclab_arena.distributed.launching.launch import launch_if_asked
 from isaaclab_arena.distributed.launching.launch_options import LaunchOptions

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from isaaclab_arena.distributed.context import DistributedContext
-from isaaclab_arena.distributed.devices.devices import describe_variables
+from isaaclab_arena.distributed.devices.egl_devices import describe_variables
 from isaaclab_arena.distributed.process_group import choose_backend, gpu_name
 from isaaclab_arena.distributed.ranks import Ranks
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import tyro
 
-from isaaclab_arena.distributed.devices.devices import check_device_exists, visible_gpu_count
+from isaaclab_arena.distributed.devices.device_names import check_device_exists
+from isaaclab_arena.distributed.devices.visible_gpus import visible_gpu_count
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.verify.replaying import ReplayedEpisode, ReplaySettings, replay
 from isaaclab_arena.logs import plain_text

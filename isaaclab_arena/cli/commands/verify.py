@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import tyro
 
-from isaaclab_arena.distributed.devices.devices import visible_gpu_count
+from isaaclab_arena.distributed.devices.visible_gpus import visible_gpu_count
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.verify.directory_check import check_folder
 from isaaclab_arena.evaluation.verify.sample import draw_sample

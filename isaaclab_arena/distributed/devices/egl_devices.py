@@ -5,7 +5,15 @@ those of the extensions EGL_EXT_device_base, EGL_EXT_device_enumeration and EGL_
 """
 
 import ctypes
+import os
+from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import suppress
 
+import torch
+
+from isaaclab_arena.distributed.devices.visible_gpus import VISIBLE_DEVICES
+
+_EGL_DEVICE = "MUJOCO_EGL_DEVICE_ID"
 _CUDA_DEVICE = 0x323A
 _LIBRARIES = ("libEGL.so.1", "libEGL.so")
 
@@ -32,6 +40,33 @@ def egl_cuda_indices() -> list[int | None]:
         OSError: If there is no EGL, or it cannot list devices.
     """
     return _cuda_indices(_load_egl())
+
+
+def draw_on(
+    device: torch.device,
+    environ: MutableMapping[str, str] = os.environ,
+    egl_gpus: Callable[[], list[int | None]] = egl_cuda_indices,
+) -> None:
+    """Let what draws with OpenGL, in this process or in those that it starts, do so on the rank's GPU.
+
+    MuJoCo takes the first GPU that answers unless MUJOCO_EGL_DEVICE_ID says otherwise, so all ranks would draw on one.
+    EGL counts GPUs in an order of its own; where it does not tell which is which, nothing is set.
+
+    Args:
+        device: The rank's device; nothing is set for the CPU.
+        environ: Environment variables; a choice of the user's is left as it is.
+        egl_gpus: Returns the CUDA index of each of EGL's devices, in EGL's order.
+    """
+    if device.type != "cuda" or _EGL_DEVICE in environ:
+        return
+    with suppress(OSError, ValueError):
+        environ[_EGL_DEVICE] = str(egl_gpus().index(device.index or 0))
+
+
+def describe_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the environment variables that decide about devices and threads, with ``none`` for those not set."""
+    names = (VISIBLE_DEVICES, "MUJOCO_GL", _EGL_DEVICE, "OMP_NUM_THREADS")
+    return {name: repr(environ[name]) if name in environ else "none" for name in names}
 
 
 def _load_egl() -> ctypes.CDLL:

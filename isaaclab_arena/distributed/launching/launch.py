@@ -7,8 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from isaaclab_arena.distributed.context import is_a_rank, launcher_log_variable
-from isaaclab_arena.distributed.devices.devices import gpu_variables, narrow_gpus, selectable_gpu_count, visible_devices
 from isaaclab_arena.distributed.devices.gpu_ids import GpuSelection, select_gpus
+from isaaclab_arena.distributed.devices.visible_gpus import (
+    gpu_variables,
+    narrow_gpus,
+    selectable_gpu_count,
+    visible_devices,
+)
 from isaaclab_arena.distributed.launching.launch_options import LaunchOptions, without_launch_options
 from isaaclab_arena.errors import ConfigError, Problem
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from isaaclab_arena.distributed.devices.devices import draw_on
+from isaaclab_arena.distributed.devices.egl_devices import draw_on
 from isaaclab_arena.environments.gym.env_slots import (
     SOURCES,
     EnvSlots,

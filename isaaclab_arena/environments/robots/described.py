@@ -6,9 +6,9 @@ from pathlib import Path
 
 import mujoco
 
-from isaaclab_arena.distributed.devices.devices import menagerie_root
 from isaaclab_arena.environments.robots.description import RobotDescription, read_description
 from isaaclab_arena.environments.robots.embodiment import Embodiment
+from isaaclab_arena.environments.robots.menagerie_checkout import menagerie_root
 from isaaclab_arena.environments.robots.workspace import Workspace
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.plain_files import not_a_plain_file

@@ -11,7 +11,7 @@ from isaaclab_arena.config.arena.environment_options import in_own_options
 from isaaclab_arena.config.job_fields import COMMON_ENVIRONMENT_KEYS
 from isaaclab_arena.config.options import option_names, read_options
 from isaaclab_arena.config.schema import JobConfig
-from isaaclab_arena.distributed.devices.devices import (
+from isaaclab_arena.distributed.devices.policy_device import (
     check_policy_device,
     cpu_holds_for_policy,
     resolve_policy_device,

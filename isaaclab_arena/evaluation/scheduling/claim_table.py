@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from isaaclab_arena.distributed.rendezvous import RankFate, RankWatch
+from isaaclab_arena.evaluation.heartbeat.rank_watch import RankFate, RankWatch
 from isaaclab_arena.evaluation.scheduling.cost import (
     Measured,
     Measurements,

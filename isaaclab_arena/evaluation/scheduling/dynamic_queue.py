@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from isaaclab_arena.distributed.rendezvous import RankWatch
 from isaaclab_arena.episode_ranges import contain, of_ranges
+from isaaclab_arena.evaluation.heartbeat.rank_watch import RankWatch
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.scheduling.claim_table import Claim, ClaimTable
 from isaaclab_arena.evaluation.scheduling.cost import Measured, slots_to_use

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation.nodes.node_directory import Place, find_places, lowest_rank_at
+from isaaclab_arena.evaluation.nodes.node_directory import NodeDirectory, find_node_directories, lowest_rank_in
 from isaaclab_arena.evaluation.options import Assignment, RunOptions
 from isaaclab_arena.evaluation.startup.output_directory import clear_unbegun, make_output_directory, named_folder
 from isaaclab_arena.storage.atomic import storage_errors, write_text
@@ -31,7 +31,7 @@ class RunFolder:
     resumes: bool
 
 
-def places_of_ranks(ranks: Ranks, options: RunOptions, folder: RunFolder) -> tuple[Place, ...]:
+def places_of_ranks(ranks: Ranks, options: RunOptions, folder: RunFolder) -> tuple[NodeDirectory, ...]:
     """Find out where each rank writes, and refuse what several folders cannot serve.
 
     Args:
@@ -43,7 +43,9 @@ def places_of_ranks(ranks: Ranks, options: RunOptions, folder: RunFolder) -> tup
         ConfigError: If machines share no disk, and ranks were to claim work from each other or to resume a run.
         DistributedError: If a rank does not answer.
     """
-    places = find_places(ranks, [folder.path] if ranks.context.is_rank_zero else _where_it_may_be(options, folder.path))
+    places = find_node_directories(
+        ranks, [folder.path] if ranks.context.is_rank_zero else _where_it_may_be(options, folder.path)
+    )
     away = [f"rank {rank} on {place}" for rank, place in enumerate(places) if not place.with_rank_zero]
     if not away:
         return places
@@ -65,7 +67,7 @@ def places_of_ranks(ranks: Ranks, options: RunOptions, folder: RunFolder) -> tup
     return places
 
 
-def make_own_folder(ranks: Ranks, places: Sequence[Place]) -> RunLock | None:
+def make_own_folder(ranks: Ranks, places: Sequence[NodeDirectory]) -> RunLock | None:
     """Make the folders of the machines that do not share rank 0's; all ranks come to the same verdict.
 
     Returns:
@@ -79,7 +81,7 @@ def make_own_folder(ranks: Ranks, places: Sequence[Place]) -> RunLock | None:
     lock, verdict = None, ""
     if _makes_own_folder(places, rank):
         try:
-            path = make_output_directory(output_dir=places[rank].folder, output_base_dir="")
+            path = make_output_directory(output_dir=places[rank].directory, output_base_dir="")
             lock = RunLock(path).hold_alone()
             clear_unbegun(path)
         except ConfigError as error:
@@ -90,7 +92,7 @@ def make_own_folder(ranks: Ranks, places: Sequence[Place]) -> RunLock | None:
     return lock
 
 
-def describe_run_in_own_folder(ranks: Ranks, places: Sequence[Place], *, attempt: int) -> None:
+def describe_run_in_own_folder(ranks: Ranks, places: Sequence[NodeDirectory], *, attempt: int) -> None:
     """Write rank 0's ``run.json`` and its attempt into the folders of the other machines too.
 
     Args:
@@ -102,7 +104,7 @@ def describe_run_in_own_folder(ranks: Ranks, places: Sequence[Place], *, attempt
         DistributedError: If a rank does not answer.
         StorageError: If a file cannot be read or written.
     """
-    folder = Path(places[ranks.context.rank].folder)
+    folder = Path(places[ranks.context.rank].directory)
     for path in (folder / RUN_PLAN_FILE, attempt_path(folder, attempt)):
         text = ""
         if ranks.context.is_rank_zero:
@@ -113,8 +115,8 @@ def describe_run_in_own_folder(ranks: Ranks, places: Sequence[Place], *, attempt
             write_text(path, text)
 
 
-def _makes_own_folder(places: Sequence[Place], rank: int) -> bool:
-    return not places[rank].with_rank_zero and lowest_rank_at(places, rank) == rank
+def _makes_own_folder(places: Sequence[NodeDirectory], rank: int) -> bool:
+    return not places[rank].with_rank_zero and lowest_rank_in(places, rank) == rank
 
 
 def _where_it_may_be(options: RunOptions, path: Path) -> list[Path]:

@@ -14,7 +14,7 @@ from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.launching.launcher_messages import announce_run_directory
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation.nodes.node_directory import Place
+from isaaclab_arena.evaluation.nodes.node_directory import NodeDirectory
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.plan.planning import RunRequest, plan_attempt, plan_run
 from isaaclab_arena.evaluation.process.watchdog import Watchdog
@@ -64,7 +64,7 @@ class StartedRun:
     plan: RunPlan
     attempt: Attempt | None
     lock: RunLock
-    places: tuple[Place, ...]
+    places: tuple[NodeDirectory, ...]
 
 
 def start_run(request: RunRequest, context: DistributedContext, ranks: Ranks) -> StartedRun:
@@ -89,7 +89,7 @@ def start_run(request: RunRequest, context: DistributedContext, ranks: Ranks) ->
     said = ["", False] if begin is None else [str(begin.folder.path), begin.folder.resumes]
     path, resumes = json.loads(ranks.share_from_rank_zero("output_directory", json.dumps(said)))
     places = places_of_ranks(ranks, request.options, RunFolder(path=Path(path), resumes=resumes))
-    path = Path(places[context.rank].folder)
+    path = Path(places[context.rank].directory)
     is_apart = not all(place.with_rank_zero for place in places)
     lock = make_own_folder(ranks, places) if is_apart else None
     number = ""
@@ -249,7 +249,7 @@ class _Beginning:
         return watchdog.watch(job, silence_s=silence_s, missing="has not been tried on a GPU in")
 
 
-def _named(places: Sequence[Place]) -> tuple[str, ...]:
+def _named(places: Sequence[NodeDirectory]) -> tuple[str, ...]:
     # Ranks on several machines may share rank 0's folder, which then has one name.
     return tuple(str(places[0] if place.with_rank_zero else place) for place in places)
 

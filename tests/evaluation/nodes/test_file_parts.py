@@ -5,7 +5,7 @@ from isaaclab_arena.evaluation.nodes.file_parts import FilePart
 
 def test_a_part_comes_out_of_its_letter_as_it_went_in():
     part = FilePart(job="lift", file="rows.jsonl", offset=7, content='{"said": "grün 🤖"}\n'.encode()[:-5])
-    assert FilePart.of_letter(part.as_letter()) == part
+    assert FilePart.of_message(part.as_message()) == part
 
 
 @pytest.mark.parametrize(
@@ -13,4 +13,4 @@ def test_a_part_comes_out_of_its_letter_as_it_went_in():
 )
 def test_anything_else_is_no_part(letter):
     with pytest.raises(ValueError):  # noqa: PT011
-        FilePart.of_letter(letter)
+        FilePart.of_message(letter)

@@ -13,8 +13,9 @@ import json, os, signal, sys, time
 from pathlib import Path
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.process_group import initialise
-from isaaclab_arena.distributed.rank_status import RankState, RankStatus, StatusPublisher
-from isaaclab_arena.distributed.rendezvous import RankWatch, lowest_live_rank, wait_for_ranks
+from isaaclab_arena.evaluation.heartbeat.rank_status import RankState, RankStatus
+from isaaclab_arena.evaluation.heartbeat.status_publisher import StatusPublisher
+from isaaclab_arena.evaluation.heartbeat.rank_watch import RankWatch, lowest_live_rank, wait_for_ranks
 from isaaclab_arena.evaluation.process.interruption import watch_for_interruption
 
 directory, victim = Path(sys.argv[1]), int(sys.argv[2])

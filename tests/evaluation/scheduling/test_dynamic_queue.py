@@ -8,8 +8,8 @@ from itertools import islice
 
 import pytest
 
-from isaaclab_arena.distributed.rank_status import RankState, RankStatus, write_rank_status
-from isaaclab_arena.distributed.rendezvous import RankWatch
+from isaaclab_arena.evaluation.heartbeat.rank_status import RankState, RankStatus, write_rank_status
+from isaaclab_arena.evaluation.heartbeat.rank_watch import RankWatch
 from isaaclab_arena.evaluation.job.job_runner import JobRunner
 from isaaclab_arena.evaluation.scheduling.claim_table import ClaimTable
 from isaaclab_arena.evaluation.scheduling.dynamic_queue import ClaimedEpisodes, DynamicQueue

@@ -7,7 +7,7 @@ import pytest
 
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.evaluation.nodes.node_directory import Place
+from isaaclab_arena.evaluation.nodes.node_directory import NodeDirectory
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.startup.run_directories import (
     RunFolder,
@@ -29,11 +29,11 @@ def on_each(num_ranks: int, ask: Callable[[Ranks], _Answer]) -> list[_Answer]:
         return list(threads.map(ask, ranks_in_threads(num_ranks)))
 
 
-def places(folder: Path, outputs: Sequence[str], *, resumes: bool = False, **options) -> tuple[Place, ...]:
+def places(folder: Path, outputs: Sequence[str], *, resumes: bool = False, **options) -> tuple[NodeDirectory, ...]:
     (folder / outputs[0]).mkdir(exist_ok=True)
     run_folder = RunFolder(path=folder / outputs[0], resumes=resumes)
 
-    def ask(ranks: Ranks) -> tuple[Place, ...]:
+    def ask(ranks: Ranks) -> tuple[NodeDirectory, ...]:
         own = RunOptions(output_dir=str(folder / outputs[ranks.context.rank]), **options)
         return places_of_ranks(ranks, own, run_folder)
 
@@ -42,14 +42,14 @@ def places(folder: Path, outputs: Sequence[str], *, resumes: bool = False, **opt
 
 def test_ranks_that_are_given_other_folders_write_there(tmp_path):
     found = places(tmp_path, ["first", "second", "first"])
-    assert [Path(place.folder).name for place in found] == ["first", "second", "first"]
+    assert [Path(place.directory).name for place in found] == ["first", "second", "first"]
 
 
 def test_a_dated_folder_is_that_of_rank_0_or_one_of_the_same_name(tmp_path):
     dated = tmp_path / "outputs" / "2026-01-01_00-00-00"
     dated.mkdir(parents=True)
     seen, _ = on_each(2, lambda ranks: places_of_ranks(ranks, RunOptions(), RunFolder(path=dated, resumes=False)))
-    assert [place.folder for place in seen] == [str(dated)] * 2
+    assert [place.directory for place in seen] == [str(dated)] * 2
 
 
 def test_work_cannot_be_claimed_from_machines_that_share_no_disk(tmp_path):

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from isaaclab_arena.distributed.process import machine_identity, process_is_running
-from isaaclab_arena.distributed.rank_status import RankState, RankStatus, parse_rank_status, read_rank_status
+from isaaclab_arena.evaluation.heartbeat.rank_status import RankState, RankStatus, parse_rank_status, read_rank_status
 
 
 class RankFate(StrEnum):

@@ -1,0 +1,77 @@
+"""Reads names of devices and counts as users and launchers write them: ``cpu``, ``cuda:1``, ``LOCAL_RANK=3``."""
+
+import os
+import re
+from collections.abc import Mapping
+
+import torch
+
+from isaaclab_arena.distributed.devices.visible_gpus import visible_devices
+from isaaclab_arena.errors import ConfigError, Problem
+
+_CPU = "cpu"
+_LAST_INDEX = 127
+"""torch keeps an index in eight bits: to it ``cuda:256`` is ``cuda:0``."""
+_DEVICE_PATTERN = re.compile(r"cpu|cuda(?::(0|[1-9][0-9]{0,3}))?", re.ASCII)
+
+
+def check_device_exists(
+    name: str, *, visible_gpus: int, option: str, environ: Mapping[str, str] = os.environ
+) -> torch.device:
+    """Return the named device, ``cuda`` being ``cuda:0``.
+
+    Args:
+        name: ``cpu``, ``cuda`` or ``cuda:<index>``.
+        visible_gpus: GPUs that this process can use.
+        option: What the user gave it as, for the message.
+        environ: Environment variables, for the message.
+
+    Raises:
+        ConfigError: If it is no such name, or that GPU does not exist; the message names what exists.
+    """
+    index = _index_of(name, option=option)
+    if name == _CPU:
+        return torch.device(_CPU)
+    if index >= visible_gpus:
+        raise ConfigError(Problem(f"'{name}' does not exist; {_what_exists(visible_gpus, environ)}", key=option))
+    return torch.device("cuda", index)
+
+
+def parse_device(name: str, *, option: str) -> torch.device:
+    """Return the device of that name, whether it exists or not.
+
+    Raises:
+        ConfigError: If it is neither ``cpu`` nor ``cuda`` nor ``cuda:<index>``, or torch cannot count so far.
+    """
+    if _index_of(name, option=option) > _LAST_INDEX:
+        raise ConfigError(Problem(f"'{name}' does not exist; torch counts to cuda:{_LAST_INDEX}", key=option))
+    return torch.device(name)
+
+
+def parse_count(variable: str, text: str) -> int:
+    """Return the value of an environment variable that counts from 0.
+
+    Raises:
+        ConfigError: If it is not a plain decimal number: signs, blanks and leading zeros are refused.
+    """
+    if re.fullmatch(r"0|[1-9][0-9]{0,8}", text, re.ASCII) is None:
+        raise ConfigError(f"environment variable {variable}={text!r} is not a whole number from 0")
+    return int(text)
+
+
+def _index_of(name: str, *, option: str) -> int:
+    """Return the index that a device's name holds, 0 where it holds none."""
+    match = _DEVICE_PATTERN.fullmatch(name) if isinstance(name, str) else None
+    if match is None:
+        raise ConfigError(Problem(f"'{name}' is no device; use cpu, cuda or cuda:<index>", key=option))
+    return int(match[1] or 0)
+
+
+def _what_exists(visible_gpus: int, environ: Mapping[str, str]) -> str:
+    if visible_gpus:
+        gpus = "cuda:0" if visible_gpus == 1 else f"cuda:0 to cuda:{visible_gpus - 1}"
+        exists = f"this process can use cpu and {gpus}"
+    else:
+        exists = "no CUDA device is visible here, use cpu"
+    mask = visible_devices(environ)
+    return exists if mask is None else f"{exists} (CUDA_VISIBLE_DEVICES is {mask!r})"
