@@ -47,7 +47,7 @@ test-gpu: $(INSTALLED)
 # Says so and does nothing where there is no GPU. OPTIONS="--limit_s 540 --missing" does what fits into nine minutes,
 # and the next time goes on.
 gpu-check: $(INSTALLED)
-	$(BIN)/python benchmarks/gpu_check.py $(OPTIONS)
+	$(BIN)/python -m benchmarks.gpu.check $(OPTIONS)
 
 # OPTIONS="--area storage", "--file grpo", "--processes 4" or "--sample 20" try fewer, or more at a time.
 mutants: $(INSTALLED)
@@ -67,26 +67,26 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 
 # Each prints its table, and writes it into benchmarks/results where it says so. EnvPool takes part if it is installed,
-# and mjlab with MJLAB_PYTHON=<python of its environment>, which benchmarks/training_throughput.py says how to make.
+# and mjlab with MJLAB_PYTHON=<python of its environment>, which benchmarks/training/throughput.py says how to make.
 bench: $(INSTALLED)
-	$(BIN)/python benchmarks/physics_throughput.py
-	$(BIN)/python benchmarks/startup_time.py
-	$(BIN)/python benchmarks/camera_throughput.py
-	$(BIN)/python benchmarks/ant_throughput.py
-	$(BIN)/python benchmarks/recording_overhead.py
-	$(BIN)/python benchmarks/episode_writing.py
-	$(BIN)/python benchmarks/two_ranks.py
-	$(BIN)/python benchmarks/training_throughput.py $(if $(MJLAB_PYTHON),--mjlab_python $(MJLAB_PYTHON))
-	$(BIN)/python benchmarks/training_ranks.py
-	$(BIN)/python benchmarks/training_exchange.py
-	$(BIN)/python benchmarks/training_evaluation.py
-	$(BIN)/python benchmarks/slot_occupancy.py
-	$(BIN)/python benchmarks/makespan.py
-	$(BIN)/python benchmarks/merge_speed.py
-	$(BIN)/python benchmarks/many_episodes.py
-	$(BIN)/python benchmarks/memory.py
-	$(BIN)/python benchmarks/gr00t_policy.py
-	$(BIN)/python benchmarks/pipeline.py
+	$(BIN)/python -m benchmarks.simulation.physics_throughput
+	$(BIN)/python -m benchmarks.runs.startup_time
+	$(BIN)/python -m benchmarks.simulation.camera_throughput
+	$(BIN)/python -m benchmarks.simulation.ant_throughput
+	$(BIN)/python -m benchmarks.runs.recording_overhead
+	$(BIN)/python -m benchmarks.runs.episode_writing
+	$(BIN)/python -m benchmarks.runs.two_ranks
+	$(BIN)/python -m benchmarks.training.throughput $(if $(MJLAB_PYTHON),--mjlab_python $(MJLAB_PYTHON))
+	$(BIN)/python -m benchmarks.training.ranks
+	$(BIN)/python -m benchmarks.training.exchange
+	$(BIN)/python -m benchmarks.training.evaluation
+	$(BIN)/python -m benchmarks.runs.slot_occupancy
+	$(BIN)/python -m benchmarks.runs.makespan
+	$(BIN)/python -m benchmarks.runs.merge_speed
+	$(BIN)/python -m benchmarks.runs.many_episodes
+	$(BIN)/python -m benchmarks.runs.memory
+	$(BIN)/python -m benchmarks.gr00t.policy
+	$(BIN)/python -m benchmarks.gr00t.pipeline
 
 clean:
 	rm -rf $(VENV) outputs build *.egg-info

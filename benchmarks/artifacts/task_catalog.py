@@ -1,0 +1,189 @@
+"""Write docs/task_catalog.md, a page per task and its pictures from the tasks themselves and from the measured success.
+
+Usage: MUJOCO_GL=egl python -m benchmarks.artifacts.task_catalog [--no-pictures]
+"""
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import mujoco
+import torch
+from PIL import Image
+
+from benchmarks import RESULTS, ROOT
+from benchmarks.harness.environments import CPU, episodes
+from benchmarks.harness.pages import run
+from isaaclab_arena.environments.arena.builder import TableEnvironmentBuilder
+from isaaclab_arena.environments.arena.table_environment import TableEnvironment
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.policy.scripted import ScriptedPolicy
+from isaaclab_arena.sim.mujoco.backend import MujocoBackend
+
+DOCS = ROOT / "docs"
+LIST = DOCS / "task_catalog.md"
+PAGES = DOCS / "task_catalog"
+PICTURES = DOCS / "images" / "tasks"
+MEASURED = RESULTS / "scripted_success.md"
+# How much of the episode has passed in the picture, where half is not the moment to see.
+MOMENTS = {
+    "push_to_goal": 0.12,
+    "push_cube": 0.5,
+    "stack": 0.95,
+    "pick_by_colour": 0.9,
+    "lift_object": 0.9,
+    "sort_two": 0.7,
+}
+SIZE = (480, 360)
+OVERVIEW_TILE = (300, 225)
+OVERVIEW_COLUMNS = 4
+OVERVIEW_ORDER = (
+    *("reach", "lift_object", "pick_and_place", "push_to_goal", "push_cube", "stack", "open_drawer", "close_drawer"),
+    *("open_microwave", "press_button", "pick_by_colour", "sort_two"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to write."""
+
+    pictures: bool = True  # Whether pictures are taken anew, which needs OpenGL (MUJOCO_GL=egl without a display).
+
+
+def tasks() -> dict[str, TableEnvironmentBuilder]:
+    """Return the builders of all tasks on the table, by name."""
+    builders = {name: ENVIRONMENTS.get(name) for name in ENVIRONMENTS.names()}
+    return {name: builder for name, builder in builders.items() if isinstance(builder, TableEnvironmentBuilder)}
+
+
+def pages() -> dict[Path, str]:
+    """Return every page as it should be: the list of tasks, and a page for each."""
+    builders = tasks()
+    measured = measurements(MEASURED.read_text(encoding="utf-8"))
+    written = {PAGES / f"{name}.md": "\n".join(page(name, builder, measured)) for name, builder in builders.items()}
+    return {LIST: "\n".join(list_of_tasks(builders)), **written}
+
+
+def list_of_tasks(builders: dict[str, TableEnvironmentBuilder]) -> Iterator[str]:
+    """Yield the lines of the page that leads to all others."""
+    introduction = """
+        # The tasks
+
+        Every task runs with joint positions or end-effector deltas (`action_mode`), at 20 control steps per second.
+        Where things start is drawn per episode; the same seed gives the same starts to every policy. The numbers on the
+        pages are successes of the `scripted` policy, and of `zero_action` as a check that doing nothing solves nothing,
+        with 95 % Wilson intervals: [scripted_success.md](../benchmarks/results/scripted_success.md).
+        `isaaclab-arena list environments` shows the same in a terminal; [tasks.md](tasks.md) shows how to write a task.
+
+        These pages are written by `MUJOCO_GL=egl python -m benchmarks.artifacts.task_catalog`.
+
+        ![All tasks](images/tasks.jpg)
+
+        | task | what the policy is told | robots |
+        | --- | --- | --- |
+    """
+    yield textwrap.dedent(introduction).strip()
+    for name, builder in builders.items():
+        summary = builder.summary()
+        yield f"| [{name}](task_catalog/{name}.md) | {summary.instruction} | {', '.join(summary.embodiments)} |"
+    yield ""
+
+
+def page(name: str, builder: TableEnvironmentBuilder, measured: dict[str, list[str]]) -> Iterator[str]:
+    """Yield the lines of the page about one task."""
+    summary = builder.summary()
+    environment = builder.build(builder.config_class(), num_envs=1, device=CPU, num_threads=1)
+    specs = environment.observation_spec["policy"]
+    assert not isinstance(specs, ArraySpec)
+    yield from (f"# {name}", "", f"![{name}](../images/tasks/{name}.jpg)", "")
+    yield from (f"> {summary.instruction}", "", *textwrap.wrap(summary.success, 118), "")
+    yield "| | |"
+    yield "| --- | --- |"
+    yield f"| time limit | {summary.episode_s:g} s, {summary.episode_length} control steps |"
+    yield f"| robots | {', '.join(summary.embodiments)} |"
+    if summary.objects:
+        yield f"| objects | {', '.join(summary.objects)} |"
+    yield f"| drawn per episode | {', '.join(f'`{name}`' for name in drawn(environment))} |"
+    yield f"| observed besides the robot | {', '.join(f'`{name}`' for name in environment.task.observation_terms())} |"
+    numbers = sum(spec.shape[0] for spec in specs.values() if isinstance(spec, ArraySpec))
+    yield f"| numbers in observation and action | {numbers} and {environment.action_spec.shape[0]} |"
+    yield from measured.get(name, [])
+    yield from ("", "[All tasks](../task_catalog.md)", "")
+
+
+def drawn(environment: TableEnvironment) -> list[str]:
+    """Return the names of what an episode starts from."""
+    return list(environment.draw_conditions(episodes(1)[0].conditions_generator()))
+
+
+def measurements(text: str) -> dict[str, list[str]]:
+    """Return, by task, the rows of its table that hold its measured success."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) < 5 or cells[1] not in ("scripted", "zero_action"):
+            continue
+        task, _, variant = cells[0].partition(" ")
+        label = " ".join((cells[1], *([variant.strip("()")] if variant else []), *(["ee_delta"] * ("ee" in cells[2]))))
+        found.setdefault(task, []).append(f"| {label} | {cells[3]}, {cells[4]} |")
+    return found
+
+
+def take_picture(name: str, builder: TableEnvironmentBuilder, path: Path) -> None:
+    """Render a moment of the scripted policy's first episode."""
+    environment = builder.build(builder.config_class(), num_envs=1, device=CPU, num_threads=1)
+    (episode,) = episodes(1)
+    conditions = environment.draw_conditions(episode.conditions_generator())
+    observation = environment.reset(torch.tensor([0]), [conditions])
+    words = environment.instruction(conditions)
+    policy = ScriptedPolicy()
+    start = EpisodeStart(env_id=0, episode=episode, conditions=conditions, language_instruction=words)
+    policy.start_episodes(environment, [start])
+    states = []
+    while True:
+        step = environment.step(policy.get_action(environment, observation))
+        observation = step.observation
+        states.append(environment.backend.integration_state(0))
+        if bool(step.terminated | step.truncated):
+            break
+    moment = int(MOMENTS.get(name, 0.6) * (len(states) - 1))
+    environment.backend.set_integration_state(0, states[moment])
+    assert isinstance(environment.backend, MujocoBackend)
+    model, data = environment.backend.visible_world(0)
+    width, height = SIZE
+    with mujoco.Renderer(model, height, width) as renderer:
+        renderer.update_scene(data, camera="viewport")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(renderer.render()).save(path, quality=88)
+
+
+def take_overview(names: Sequence[str], path: Path) -> None:
+    """Put the pictures of all tasks, and the small robot, side by side."""
+    width, height = OVERVIEW_TILE
+    pictures = [PICTURES / f"{name}.jpg" for name in names] + [DOCS / "images" / "so101.png"]
+    rows = -(-len(pictures) // OVERVIEW_COLUMNS)
+    sheet = Image.new("RGB", (OVERVIEW_COLUMNS * (width + 6) - 6, rows * (height + 6) - 6), "white")
+    for index, picture in enumerate(pictures):
+        with Image.open(picture) as opened:
+            tile = opened.convert("RGB").resize(OVERVIEW_TILE, Image.Resampling.LANCZOS)
+        row, column = divmod(index, OVERVIEW_COLUMNS)
+        sheet.paste(tile, (column * (width + 6), row * (height + 6)))
+    sheet.save(path, quality=82)
+
+
+def main(options: Options) -> None:
+    """Write the pages, and the pictures."""
+    if options.pictures:
+        for name, builder in tasks().items():
+            take_picture(name, builder, PICTURES / f"{name}.jpg")
+        take_overview(OVERVIEW_ORDER, DOCS / "images" / "tasks.jpg")
+    PAGES.mkdir(exist_ok=True)
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    run(main, Options)

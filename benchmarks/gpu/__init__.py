@@ -1,0 +1,1 @@
+"""Checks and benchmarks that need a GPU, run by `make gpu-check`."""

@@ -1,0 +1,162 @@
+"""Write docs/performance.md from results: a table for each thing that was measured, and whether the goals are met."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from benchmarks.gpu.crossover import crossover
+from benchmarks.gpu.rows import EpisodesRow, PhysicsRow, PicturesRow, episodes_row
+from benchmarks.harness.tables import markdown_table
+
+BACKEND_GOAL, ENVIRONMENT_GOAL = 0.9, 0.7
+PHASES = ("simulate", "policy", "render", "record")
+
+TITLE = """\
+# What a GPU gives
+
+Made by `make gpu-check`: the tests, training and every job file on a GPU, then physics, pictures and whole evaluations,
+with MuJoCo on the same machine's CPU, on all its cores, measured beside each. Where a GPU is lent for minutes,
+`make gpu-check OPTIONS="--limit_s 540 --missing"` does what fits into nine of them and goes on the next time.
+"""
+NOTHING = "No machine with a GPU has run it yet, so there is nothing to show."
+
+PHYSICS = """\
+Physics steps of all worlds per second, the median of turns that alternate and start from the same states: MuJoCo-Warp
+alone, as CUDA graphs of a control step each; through this package's backend; through environments, with observations,
+rewards and episodes that begin anew; and MuJoCo on the CPU. `mjwarp-testspeed` is that program's own figure for the
+same model with the same room for contacts, from the model's default state. Memory is that of the device after the first
+steps, in kB of 1,000 bytes. Building is that with compiled kernels."""
+
+CROSSOVER = """\
+Worlds from which on a GPU makes more physics steps per second than MuJoCo on the CPU, between numbers of worlds that
+were measured or beyond them:"""
+
+PICTURES = """\
+Pictures per second of all cameras together: by rendering alone, in whole control steps, and by rendering alone on the
+CPU, whose speed does not depend on the number of worlds. Memory is that of worlds with their cameras."""
+
+EPISODES = """\
+Whole evaluations by `eval_runner`, recorded, each in a process of its own, the policy on the device of the simulation:
+episodes per second once all is built, and with building, in which a process loads its kernels. Shares are those of the
+time without building; on a GPU, work counts towards the phase that waits for it. "Times the CPU" compares episodes per
+second, without building and with it."""
+
+
+def page(results: Sequence[Mapping[str, Any]]) -> str:
+    """Return the document, with a section for each machine that was measured."""
+    lines = [TITLE]
+    if not results:
+        lines += [NOTHING, ""]
+    for result in results:
+        lines += [*machine_lines(result), ""]
+    return "\n".join(lines)
+
+
+def machine_lines(result: Mapping[str, Any]) -> list[str]:
+    """Return the section of one machine."""
+    lines = [f"## {result['gpu']}", "", f"{result['cpu']}. {result['versions']}.", ""]
+    lines += [f"- {each['outcome']}: {each['name']}" for each in result["checks"]]
+    physics = [PhysicsRow(**row) for row in result.get("physics", ())]
+    pictures = [PicturesRow(**row) for row in result.get("pictures", ())]
+    episodes = [episodes_row(row) for row in result.get("episodes", ())]
+    if physics:
+        lines += ["", "### Physics", "", PHYSICS, "", *physics_lines(physics)]
+    if pictures:
+        lines += ["", "### Pictures", "", PICTURES, "", *pictures_lines(pictures)]
+    if episodes:
+        lines += ["", "### Episodes", "", EPISODES, "", *episodes_lines(episodes)]
+    return lines
+
+
+def physics_lines(rows: Sequence[PhysicsRow]) -> list[str]:
+    """Return the table of physics, the goals, and the crossovers."""
+    table = [
+        (
+            *(f"`{row.task}`", f"{row.worlds:,}", "" if row.testspeed is None else f"{row.testspeed:,.0f}"),
+            *(f"{row.bare:,.0f}", f"{row.backend:,.0f}", f"{row.backend / row.bare:.2f}"),
+            *(f"{row.environment:,.0f}", f"{row.environment / row.bare:.2f}", f"{row.cpu:,.0f}"),
+            *(_kilobytes(row.bytes_per_world), f"{row.build_s:.1f}"),
+        )
+        for row in rows
+    ]
+    heading = (
+        *("task", "worlds", "`mjwarp-testspeed`", "MuJoCo-Warp alone", "backend", "of alone", "environment"),
+        *("of alone", "CPU", "kB a world", "build s"),
+    )
+    return [*markdown_table(heading, table), *goal_lines(rows), *crossover_lines(rows)] if rows else []
+
+
+def goal_lines(rows: Sequence[PhysicsRow]) -> list[str]:
+    """Return, for each goal, in how many rows it is met, and where it is missed most."""
+    goals: list[tuple[str, float, Callable[[PhysicsRow], float | None]]] = [
+        ("The backend, of MuJoCo-Warp alone", BACKEND_GOAL, lambda row: row.backend / row.bare),
+        ("The backend, of `mjwarp-testspeed`", BACKEND_GOAL, lambda row: row.testspeed and row.backend / row.testspeed),
+        ("Control steps, of MuJoCo-Warp alone", ENVIRONMENT_GOAL, lambda row: row.environment / row.bare),
+    ]
+    lines = []
+    for words, goal, ratio in goals:
+        found = [(value, row) for row in rows if (value := ratio(row)) is not None]
+        if not found:
+            continue
+        lowest, where = min(found, key=lambda each: each[0])
+        met = sum(value >= goal for value, _ in found)
+        verdict = "met" if met == len(found) else "**not met**" if met == 0 else f"met in {met} of {len(found)} rows"
+        worlds = f"{where.worlds:,} world{'s' if where.worlds > 1 else ''}"
+        lines.append(f"- {words}: at least {goal} is {verdict}; the least is {lowest:.2f}, `{where.task}`, {worlds}.")
+    return ["", *lines]
+
+
+def crossover_lines(rows: Sequence[PhysicsRow]) -> list[str]:
+    """Return the table of crossovers: a row for each task."""
+    table = []
+    for task in dict.fromkeys(row.task for row in rows):
+        own = [row for row in rows if row.task == task]
+        ways = ([(row.worlds, getattr(row, way), row.cpu) for row in own] for way in ("bare", "backend"))
+        table.append((f"`{task}`", *(str(crossover(speeds)) for speeds in ways)))
+    return ["", CROSSOVER, "", *markdown_table(("task", "MuJoCo-Warp alone", "backend"), table)]
+
+
+def pictures_lines(rows: Sequence[PicturesRow]) -> list[str]:
+    """Return the table of pictures."""
+    heading = ("task", "picture", "worlds", "rendering", "control steps", "CPU", "times the CPU", "kB a world")
+    table = [
+        (
+            *(f"`{row.task}`", f"{row.size_px} x {row.size_px}", f"{row.worlds:,}", f"{row.rendered:,.0f}"),
+            *(f"{row.stepped:,.0f}", f"{row.cpu:,.0f}", f"{row.rendered / row.cpu:.2f}"),
+            _kilobytes(row.bytes_per_world),
+        )
+        for row in rows
+    ]
+    return markdown_table(heading, table, words=2) if rows else []
+
+
+def episodes_lines(rows: Sequence[EpisodesRow]) -> list[str]:
+    """Return the table of whole evaluations: a line for each side of a row."""
+    heading = (
+        *("job", "`num_envs`", "episodes", "simulated by", "episodes/s", "episodes/s with building"),
+        *(*PHASES, "rest", "times the CPU", "times the CPU with building"),
+    )
+    table = []
+    for row in rows:
+        gains = (row.warp.per_s / row.cpu.per_s, row.warp.per_s_with_build / row.cpu.per_s_with_build)
+        for name, side, last in (
+            ("MuJoCo-Warp", row.warp, [f"{gain:.2f}" for gain in gains]),
+            ("MuJoCo", row.cpu, ["", ""]),
+        ):
+            shares = [side.share(phase) for phase in PHASES]
+            table.append(
+                (
+                    *(row.job, f"{row.worlds:,}", f"{side.episodes:,}", name),
+                    *(_three_digits(side.per_s), _three_digits(side.per_s_with_build)),
+                    *(f"{100 * share:.0f} %" for share in (*shares, max(0.0, 1 - sum(shares)))),
+                    *last,
+                )
+            )
+    return markdown_table(heading, table) if rows else []
+
+
+def _kilobytes(number: float | None) -> str:
+    return "" if number is None else f"{number / 1e3:,.0f}"
+
+
+def _three_digits(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"

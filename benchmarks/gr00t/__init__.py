@@ -1,0 +1,1 @@
+"""Benchmarks of GR00T policies: queries, start, server, jobs."""

@@ -1,0 +1,79 @@
+"""Measure how long a GR00T model takes from its directory to its first answer, by what the time goes into.
+
+Usage: python -m benchmarks.gr00t.start YAML DEVICE NUM_THREADS, which starts once and prints the seconds
+"""
+
+import json
+import os
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from benchmarks.harness.tables import markdown_table
+from benchmarks.harness.timing import in_turn, timed
+from benchmarks.harness.workers import Worker, module
+
+STAGES = ("import torch", "import gr00t", "load", "first query", "second query")
+Start = dict[str, dict[str, float]]
+"""Stage to wall and CPU seconds."""
+
+
+def start_once(yaml: str, device: str, num_threads: int) -> Start:
+    """Load the model of a YAML file in this process, which has loaded nothing, and ask it twice."""
+    found: Start = {}
+
+    def stage(name: str, call: Callable[[], Any]) -> Any:
+        results = []
+        found[name] = vars(timed(lambda: results.append(call())))
+        return results.pop()
+
+    torch = stage("import torch", _import_torch)
+    torch.set_num_threads(num_threads)
+    policy_class = stage("import gr00t", _import_policy_class)
+    # These load what the stages above measure.
+    from benchmarks.gr00t.checkpoint import shown  # noqa: PLC0415
+    from isaaclab_arena_gr00t.config import read_policy_config  # noqa: PLC0415
+
+    config = read_policy_config(yaml)
+    policy = stage("load", lambda: policy_class(config.embodiment_tag, config.model_path, device=device))
+    observation = shown(policy.get_modality_config(), policy.get_dimensions(), 1, config)
+    for name in STAGES[-2:]:
+        stage(name, lambda: policy.get_action(observation, {"noise_seeds": [0]}))
+    return found
+
+
+def _import_torch() -> Any:
+    import torch  # noqa: PLC0415  the import is what is measured
+
+    return torch
+
+
+def _import_policy_class() -> Any:
+    from gr00t.policy.gr00t_policy import Gr00tPolicy  # noqa: PLC0415  the import is what is measured
+
+    return Gr00tPolicy
+
+
+def start_elsewhere(yaml: str, device: str, num_threads: int) -> Start:
+    """Do so in a process of its own."""
+    worker = Worker(module("benchmarks.gr00t.start", yaml, device, num_threads), os.environ)
+    found = worker.answer()
+    worker.close()
+    return found
+
+
+def start_table(yaml: str, *, devices: Sequence[str], num_threads: int, repetitions: int) -> list[str]:
+    """Return the lines of the table of starts."""
+    calls = {device: lambda device=device: start_elsewhere(yaml, device, num_threads) for device in devices}
+    rows = []
+    for device, starts in in_turn(calls, repetitions).items():
+        for name, clock in (("wall", "wall_s"), ("CPU", "cpu_s")):
+            seconds = [statistics.median(start[stage][clock] for start in starts) for stage in STAGES]
+            whole = statistics.median(sum(start[stage][clock] for stage in STAGES[:-1]) for start in starts)
+            rows.append((device, name, *(f"{each:.2f}" for each in (*seconds, whole))))
+    return markdown_table(("device", "seconds", *STAGES, "to the first answer"), rows, words=2)
+
+
+if __name__ == "__main__":
+    print(json.dumps(start_once(sys.argv[1], sys.argv[2], int(sys.argv[3]))))

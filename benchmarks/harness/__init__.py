@@ -1,0 +1,1 @@
+"""What every benchmark uses: options, machine line, paired timing, tables, pages of results, processes."""

@@ -1,0 +1,92 @@
+"""Build environments, run episodes in them, and keep what became of the episodes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
+from isaaclab_arena.interfaces.observer import Observer, Transition
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.policy.catalog import resolve_policy_class
+from isaaclab_arena.results.statistics import wilson_interval
+
+CPU = torch.device("cpu")
+
+
+def build(name: str, num_envs: int, *, device: torch.device = CPU, num_threads: int = 1, **options: Any) -> Any:
+    """Build a registered environment.
+
+    Args:
+        name: Its name.
+        num_envs: Number of env slots.
+        device: Where it simulates.
+        num_threads: Threads of physics and pictures.
+        options: Options of the environment.
+    """
+    builder = ENVIRONMENTS.get(name)
+    config = builder.config_class(**options)
+    builder.check(config)
+    return builder.build(config, num_envs=num_envs, device=device, num_threads=num_threads)
+
+
+def make_policy(policy_type: str, options: Mapping[str, Any] | None = None) -> PolicyBase:
+    """Return a policy by its registered name."""
+    return resolve_policy_class(policy_type).from_dict(dict(options or {}))
+
+
+def episodes(number: int, seed: int = 0) -> list[Episode]:
+    """Return the first episodes of a job."""
+    return [Episode(job="benchmark", episode_index=index, seed=seed) for index in range(number)]
+
+
+class Tally(Observer):
+    """Keeps the records of finished episodes, and counts the slots that run.
+
+    Attributes:
+        records: Records of finished episodes.
+        busy: Steps of env slots in which an episode ran.
+        steps: Steps of all env slots.
+    """
+
+    def __init__(self) -> None:
+        self.records: list[EpisodeRecord] = []
+        self.busy = self.steps = 0
+
+    def on_step(self, environment: Environment, transition: Transition) -> None:
+        """Count the slots that made this step."""
+        self.busy += int(transition.running.sum())
+        self.steps += environment.num_envs
+
+    def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
+        """Keep the record."""
+        del environment
+        self.records.append(record)
+
+    def count(self, outcome: Outcome) -> int:
+        """Return how many episodes ended with an outcome."""
+        return sum(record.outcome is outcome for record in self.records)
+
+    @property
+    def lengths(self) -> str:
+        """Smallest, largest and mean number of steps of an episode, in words."""
+        lengths = [record.length for record in self.records]
+        return f"{min(lengths)} to {max(lengths)}, mean {sum(lengths) / len(lengths):.0f}"
+
+
+def tally(environment: Environment, policy: PolicyBase, num_episodes: int, seed: int = 0) -> Tally:
+    """Run episodes, and return what became of them."""
+    found = Tally()
+    rollout(environment, policy, episodes(num_episodes, seed), [found])
+    assert len(found.records) == num_episodes
+    return found
+
+
+def success_rate(successes: int, number: int) -> str:
+    """Return a success rate with its Wilson interval: ``97.5 % [94.3, 98.9]``."""
+    interval = wilson_interval(successes, number)
+    low, high = (interval.low, interval.high) if interval else (0.0, 1.0)
+    return f"{100 * successes / number:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"

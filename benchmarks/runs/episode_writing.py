@@ -1,0 +1,236 @@
+"""Compare ways to write episodes: HDF5 as finished bytes, through h5py, and as safetensors that h5py consolidates.
+
+Each way writes the same episodes, one file per episode, put in place by renaming, and consolidates them into one
+dataset in robomimic's layout. Each notices damage in an episode file by checksums when it consolidates it. The ways run
+in turn, in one process. The figures are CPU milliseconds per episode of the run that other programs disturbed least.
+
+The files lie in memory where the system offers that. A disk costs all ways the same, and some disks far more than the
+writing: ext4 without a journal looks at every inode that was freed in the last minutes before it makes a file.
+"""
+
+import json
+import struct
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import h5py
+import numpy as np
+import torch
+from safetensors.numpy import save
+
+from benchmarks.harness.environments import build, episodes, make_policy
+from benchmarks.harness.pages import Page, PageOptions, run
+from benchmarks.harness.tables import Table
+from benchmarks.harness.timing import in_turn, values
+from isaaclab_arena.errors import StorageError
+from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordingOptions
+from isaaclab_arena.storage.atomic import flush_to_disk, write_bytes, written_in_place
+from isaaclab_arena.storage.hdf5.compressed_image import compressed_episode_file
+from isaaclab_arena.storage.hdf5.consolidation import consolidate
+from isaaclab_arena.storage.hdf5.dataset_assembly import copy_episodes
+from isaaclab_arena.storage.hdf5.episodes import read_episode, verify_episodes, write_episode
+from isaaclab_arena.storage.json_values import json_line
+from isaaclab_arena.storage.layout import ACTIONS, DATA_GROUP, EPISODES_FOLDER, demo_name, episode_file_name
+from isaaclab_arena.storage.recorded_episode import AttributeValue, Compression, RecordedEpisode, checksum
+
+ENVIRONMENT = "lift_object"
+CAMERAS = ("front", "wrist")
+PICTURE_SHAPE = (128, 128, 3)
+MEMORY = Path("/dev/shm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(PageOptions):
+    """What to measure."""
+
+    repeats: int = 9  # Runs of each way.
+    episodes: int = 48  # Episodes of each run without cameras; with cameras it is a sixth of them.
+    directory: Path | None = None  # Where the files lie; by default in memory.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """A way to write episodes."""
+
+    name: str  # What the table calls it.
+    write: Callable[[Path, RecordedEpisode], object]  # Writes the file of one episode.
+    consolidate: Callable[[Sequence[Path], Path], object]  # Makes one dataset of such files and removes them.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """CPU milliseconds per episode."""
+
+    write_ms: float
+    consolidate_ms: float
+
+
+def write_through_h5py(path: Path, episode: RecordedEpisode) -> None:
+    """Write the file of one episode through h5py, in memory first."""
+    content = compressed_episode_file(episode, _attributes(episode), Compression.NONE)
+    write_bytes(path, content)
+
+
+def consolidate_hdf5_through_h5py(parts: Sequence[Path], dataset: Path) -> None:
+    """Copy HDF5 files of one episode each into a dataset through h5py, and verify the copies."""
+    indices = range(len(parts))
+    with written_in_place(dataset) as temporary:
+        copy_episodes(list(zip(indices, parts, strict=True)), temporary)
+        verify_episodes(temporary, indices)
+        flush_to_disk(temporary)
+    _remove(parts)
+
+
+def write_safetensors(path: Path, episode: RecordedEpisode) -> None:
+    """Write the file of one episode as safetensors; attributes and their checksum are in its header."""
+    said = json_line({"attributes": _attributes(episode), "env_args": episode.env_args, "index": episode.episode_index})
+    arrays = {name: np.ascontiguousarray(array) for name, array in episode.arrays.items()}
+    write_bytes(path, save(arrays, {"episode": said, "crc": str(zlib.crc32(said.encode()))}))
+
+
+def consolidate_safetensors(parts: Sequence[Path], dataset: Path) -> None:
+    """Read safetensors files, compare them with their checksums, and write a dataset through h5py."""
+    with written_in_place(dataset) as temporary:
+        with h5py.File(temporary, "x") as file:
+            data = file.create_group(DATA_GROUP)
+            total, env_args = 0, {}
+            for part in parts:
+                episode = read_safetensors(part)
+                group = h5py.h5g.create(data.id, demo_name(episode.episode_index).encode())
+                _write_group(group, episode)
+                total += len(episode.arrays[ACTIONS])
+                env_args = episode.env_args
+            data.attrs["total"] = total
+            data.attrs["env_args"] = json_line(env_args)
+        flush_to_disk(temporary)
+    _remove(parts)
+
+
+def read_safetensors(path: Path) -> RecordedEpisode:
+    """Return the episode of a file of `write_safetensors`.
+
+    Raises:
+        StorageError: If it is not what was written.
+    """
+    content = path.read_bytes()
+    (header_bytes,) = struct.unpack_from("<Q", content)
+    begin = 8 + header_bytes
+    header = json.loads(content[8:begin])
+    metadata = header.pop("__metadata__")
+    if int(metadata["crc"]) != zlib.crc32(metadata["episode"].encode()):
+        raise StorageError(f"{path}: its header is not what was written")
+    said = json.loads(metadata["episode"])
+    arrays = {}
+    for name, about in header.items():
+        first, end = (begin + offset for offset in about["data_offsets"])
+        arrays[name] = np.frombuffer(memoryview(content)[first:end], _NUMPY_TYPES[about["dtype"]]).reshape(
+            about["shape"]
+        )
+    if checksum(arrays) != said["attributes"]["checksum"]:
+        raise StorageError(f"{path}: its arrays are not what was written")
+    return RecordedEpisode(
+        episode_index=said["index"], arrays=arrays, attributes=said["attributes"], env_args=said["env_args"]
+    )
+
+
+_NUMPY_TYPES = {"F32": np.float32, "F64": np.float64, "U8": np.uint8, "I64": np.int64}
+
+WAYS = (
+    Way(name="HDF5 as finished bytes", write=write_episode, consolidate=consolidate),
+    Way(name="HDF5 through h5py", write=write_through_h5py, consolidate=consolidate_hdf5_through_h5py),
+    Way(name="safetensors, HDF5 through h5py", write=write_safetensors, consolidate=consolidate_safetensors),
+)
+
+
+def _attributes(episode: RecordedEpisode) -> dict[str, AttributeValue]:
+    own = {"num_samples": len(episode.arrays[ACTIONS]), "checksum": checksum(episode.arrays)}
+    return {**episode.attributes, **own}
+
+
+def _write_group(group: h5py.h5g.GroupID, episode: RecordedEpisode) -> None:
+    for name, value in episode.attributes.items():
+        array = np.array(value, dtype=h5py.string_dtype() if isinstance(value, str) else None)
+        kind, space = h5py.h5t.py_create(array.dtype, logical=True), h5py.h5s.create(h5py.h5s.SCALAR)
+        h5py.h5a.create(group, name.encode(), kind, space).write(array)
+    links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+    links.set_create_intermediate_group(True)
+    for name, array in sorted(episode.arrays.items()):
+        kind, space = h5py.h5t.py_create(array.dtype, logical=True), h5py.h5s.create_simple(array.shape)
+        h5py.h5d.create(group, name.encode(), kind, space, lcpl=links).write(h5py.h5s.ALL, h5py.h5s.ALL, array)
+
+
+def _remove(parts: Sequence[Path]) -> None:
+    for part in parts:
+        part.unlink()
+
+
+def recorded_episodes(number: int) -> list[RecordedEpisode]:
+    """Return episodes as the recorder writes them, of a job without cameras."""
+    environment = build(ENVIRONMENT, 8)
+    with tempfile.TemporaryDirectory(prefix="episode_writing_") as name:
+        job = RecordedJob(name="writing", rank=0, world_size=1, attempt=1, env_args={"env_name": ENVIRONMENT})
+        recorder = EpisodeRecorder(Path(name), job, RecordingOptions())
+        rollout(environment, make_policy("scripted"), episodes(number), [recorder])
+        recorder.close()
+        files = [Path(name, EPISODES_FOLDER, episode_file_name(index)) for index in range(number)]
+        recorded = [read_episode(file, index) for index, file in enumerate(files)]
+    environment.close()
+    return recorded
+
+
+def with_cameras(recorded: Sequence[RecordedEpisode]) -> list[RecordedEpisode]:
+    """Return episodes with the pictures of two cameras beside their states."""
+    generator = np.random.default_rng(0)
+
+    def pictures(episode: RecordedEpisode) -> Mapping[str, np.ndarray]:
+        shape = (len(episode.arrays[ACTIONS]), *PICTURE_SHAPE)
+        return {f"camera_obs/{name}": generator.integers(0, 256, shape, np.uint8) for name in CAMERAS}
+
+    return [replace(episode, arrays={**episode.arrays, **pictures(episode)}) for episode in recorded]
+
+
+def measure(way: Way, recorded: Sequence[RecordedEpisode], directory: Path | None) -> Cost:
+    """Write and consolidate episodes once, and return what that took."""
+    with tempfile.TemporaryDirectory(prefix="episode_writing_", dir=directory) as name:
+        parts = [Path(name, EPISODES_FOLDER, episode_file_name(episode.episode_index)) for episode in recorded]
+        begin = time.process_time()
+        for part, episode in zip(parts, recorded, strict=True):
+            way.write(part, episode)
+        written = time.process_time()
+        way.consolidate(parts, Path(name, "dataset.hdf5"))
+        consolidated = time.process_time()
+        verify_episodes(Path(name, "dataset.hdf5"), range(len(recorded)))
+    ms = 1000 / len(recorded)
+    return Cost(write_ms=ms * (written - begin), consolidate_ms=ms * (consolidated - written))
+
+
+def main(options: Options) -> None:
+    """Write episodes without pictures and with them, and write the page."""
+    torch.set_num_threads(1)
+    page = Page("episode_writing", "What writing an episode costs", options)
+    states = recorded_episodes(options.episodes)
+    jobs = {"states": states, "states, two cameras": with_cameras(states[: max(1, options.episodes // 6)])}
+    directory = options.directory or (MEMORY if MEMORY.is_dir() else None)
+    table = Table("an episode", "way", "write", "consolidate", "both", words=2)
+    for job, recorded in jobs.items():
+        size = sum(array.nbytes for episode in recorded for array in episode.arrays.values()) / len(recorded)
+        calls = {way.name: partial(measure, way, recorded, directory) for way in WAYS}
+        for name, costs in in_turn(calls, options.repeats, warm_up=1).items():
+            write_ms, consolidate_ms = (min(values(costs, figure)) for figure in ("write_ms", "consolidate_ms"))
+            ms = (f"{each:.2f}" for each in (write_ms, consolidate_ms, write_ms + consolidate_ms))
+            table.add(f"{job}, {size / 1000:,.0f} kB", name, *ms)
+    text = f"""\
+Episodes of `{ENVIRONMENT}`, pictures of {PICTURE_SHAPE[0]} by {PICTURE_SHAPE[1]}, files in memory.
+CPU milliseconds per episode, the least of {options.repeats} runs. `write` is done at the end of every episode, and
+`consolidate` at the end of a job."""
+    page.write(text, table)
+
+
+if __name__ == "__main__":
+    run(main, Options)

@@ -1,0 +1,234 @@
+"""Simulate how long a run of uneven jobs takes, against the best that is possible.
+
+Ranks are simulated: no process, no file, no physics. But who takes what is decided by the functions that real ranks
+decide with. An episode takes about a second, episodes run one after the other on a rank, and what is known of a job's
+length is what finished pieces have shown.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.harness.pages import run
+from benchmarks.harness.tables import markdown_table
+from isaaclab_arena.episode_ranges import EpisodeRanges, count_episodes
+from isaaclab_arena.evaluation.scheduling.cost import (
+    Measured,
+    Measurements,
+    OpenWork,
+    choose,
+    expected_s,
+    order_of_work,
+)
+from isaaclab_arena.evaluation.scheduling.pieces import pieces_of, split_shares
+
+
+@dataclass(frozen=True)
+class Options:
+    """Makespan over its lower bound, for uneven jobs."""
+
+    ranks: int = 8
+    draws: int = 50
+    """Random lists of each kind; the table shows their mean."""
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedJob:
+    """A job whose future is known: how long each of its episodes will take [s]."""
+
+    environment: str
+    episode_s: np.ndarray
+
+    @property
+    def episodes(self) -> EpisodeRanges:
+        """All of its episodes."""
+        return ((0, len(self.episode_s)),)
+
+    def seconds(self, ranges: EpisodeRanges) -> float:
+        """Return how long some episodes take [s]."""
+        return float(sum(self.episode_s[begin:end].sum() for begin, end in ranges))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """A simulated run: when its last rank ended [s], and how many environments were built on all ranks."""
+
+    makespan_s: float
+    num_builds: int
+
+
+Jobs = Sequence[SimulatedJob]
+
+
+def round_robin(jobs: Jobs, num_ranks: int) -> Outcome:
+    """``--assignment round_robin``, the default."""
+    indices = range(len(jobs))
+    return _settled(
+        jobs, [[(index, jobs[index].episodes) for index in indices[rank::num_ranks]] for rank in range(num_ranks)]
+    )
+
+
+def split(jobs: Jobs, num_ranks: int) -> Outcome:
+    """``--assignment split``: every rank has a share of every job."""
+    work: list[list[tuple[int, EpisodeRanges]]] = [[] for _ in range(num_ranks)]
+    for index, job in enumerate(jobs):
+        for rank, share in enumerate(split_shares(job.episodes, num_ranks, first_rank=index % num_ranks)):
+            if share:
+                work[rank].append((index, share))
+    return _settled(jobs, work)
+
+
+def dynamic(jobs: Jobs, num_ranks: int) -> Outcome:
+    """``--assignment dynamic``: ranks claim pieces of jobs as they go."""
+    total = sum(len(job.episode_s) for job in jobs)
+    pieces = [pieces_of(job.episodes, total_remaining=total, world_size=num_ranks) for job in jobs]
+    return _claimed(jobs, pieces, num_ranks)
+
+
+MODES: dict[str, Callable[[Jobs, int], Outcome]] = {
+    "round_robin": round_robin,
+    "split": split,
+    "dynamic": dynamic,
+}
+
+
+def _settled(jobs: Jobs, work: list[list[tuple[int, EpisodeRanges]]]) -> Outcome:
+    ends, num_builds = [], 0
+    for pieces in work:
+        ends.append(sum(jobs[index].seconds(ranges) for index, ranges in pieces))
+        environments = [jobs[index].environment for index, _ in pieces]
+        num_builds += sum(before != after for before, after in zip([None, *environments], environments, strict=False))
+    return Outcome(makespan_s=max(ends), num_builds=num_builds)
+
+
+class _Claims:
+    """What the ranks know of the jobs, and who works on which."""
+
+    def __init__(self, jobs: Jobs, pieces: Sequence[Sequence[EpisodeRanges]]) -> None:
+        self._jobs = jobs
+        self._free = [deque(of_job) for of_job in pieces]
+        self._measurements = Measurements({index: job.environment for index, job in enumerate(jobs)})
+        self._job_of: dict[int, int] = {}
+        self._built: dict[int, str] = {}
+        self.num_builds = 0
+
+    def next_piece(self, rank: int) -> tuple[int, EpisodeRanges] | None:
+        """Return the next piece of the job that a rank works on, else one of the job that comes next."""
+        index = self._job_of.pop(rank, None)
+        if index is None or not self._free[index]:
+            index = self._next_job(self._built.get(rank))
+        if index is None:
+            return None
+        self._job_of[rank] = index
+        environment = self._jobs[index].environment
+        self.num_builds += self._built.get(rank) != environment
+        self._built[rank] = environment
+        return index, self._free[index].popleft()
+
+    def done(self, index: int, ranges: EpisodeRanges) -> None:
+        """Take note of how long a piece took."""
+        seconds = self._jobs[index].seconds(ranges)
+        self._measurements.add(index, Measured(episodes=count_episodes(ranges), env_steps=0, seconds=seconds))
+
+    def _next_job(self, built: str | None) -> int | None:
+        working = list(self._job_of.values())
+        order = order_of_work(
+            [
+                OpenWork(
+                    job_index=index,
+                    expected_s=expected_s(self._measurements.of(index), episodes=sum(map(count_episodes, pieces))),
+                    num_ranks=working.count(index),
+                    environment_key=self._jobs[index].environment,
+                )
+                for index, pieces in enumerate(self._free)
+                if pieces
+            ]
+        )
+        return order[choose(order, built)].job_index if order else None
+
+
+def _claimed(jobs: Jobs, pieces: Sequence[Sequence[EpisodeRanges]], num_ranks: int) -> Outcome:
+    claims = _Claims(jobs, pieces)
+    free_at: list[tuple[float, int, tuple[int, EpisodeRanges] | None]] = [
+        (0.0, rank, None) for rank in range(num_ranks)
+    ]
+    makespan_s = 0.0
+    while free_at:
+        now_s, rank, ended = heapq.heappop(free_at)
+        makespan_s = max(makespan_s, now_s)
+        if ended is not None:
+            claims.done(*ended)
+        claimed = claims.next_piece(rank)
+        if claimed is not None:
+            index, ranges = claimed
+            heapq.heappush(free_at, (now_s + jobs[index].seconds(ranges), rank, claimed))
+    return Outcome(makespan_s=makespan_s, num_builds=claims.num_builds)
+
+
+def draw_jobs(kind: str, generator: np.random.Generator) -> list[SimulatedJob]:
+    """Return a random list of jobs of a kind."""
+    num_jobs = {"3 jobs": 3, "40 jobs, log-normal": 40}.get(kind, 16)
+    episodes = np.full(num_jobs, 50)
+    mean_s = np.ones(num_jobs)
+    if kind == "one job 10 times longer":
+        episodes[generator.integers(num_jobs)] *= 10
+    if kind.endswith("log-normal"):
+        episodes = np.ceil(50 * generator.lognormal(sigma=0.7, size=num_jobs)).astype(int)
+        mean_s = generator.lognormal(sigma=0.7, size=num_jobs)
+    return [
+        # Two jobs in a row share an environment, as two policies on one task do.
+        SimulatedJob(
+            environment=f"environment {index // 2}", episode_s=length_s * generator.lognormal(sigma=0.3, size=number)
+        )
+        for index, (number, length_s) in enumerate(zip(episodes, mean_s, strict=True))
+    ]
+
+
+KINDS = ("equal jobs", "one job 10 times longer", "16 jobs, log-normal", "40 jobs, log-normal", "3 jobs")
+
+
+TABLES = (
+    ("Makespan over its lower bound: an even share, or what is longest and not cut, a job or an episode", 2),
+    ("Makespan over an even share, whatever can be cut", 2),
+    ("Environments built on all ranks", 0),
+)
+"""Titles and decimals."""
+
+
+def lower_bounds(jobs: Jobs, num_ranks: int) -> dict[str, float]:
+    """Return for each mode what no order of its work can beat [s]: an even share, or the longest that is not cut."""
+    share_s = sum(job.seconds(job.episodes) for job in jobs) / num_ranks
+    longest_job_s = max(job.seconds(job.episodes) for job in jobs)
+    longest_episode_s = max(float(job.episode_s.max()) for job in jobs)
+    return {mode: max(share_s, longest_job_s if mode == "round_robin" else longest_episode_s) for mode in MODES}
+
+
+def mean_of_draws(kind: str, options: Options) -> dict[str, np.ndarray]:
+    """Return for each mode the makespan over its bound and over an even share, and the environments built."""
+    values: dict[str, list[tuple[float, float, int]]] = {mode: [] for mode in MODES}
+    for draw in range(options.draws):
+        jobs = draw_jobs(kind, np.random.default_rng([options.seed, KINDS.index(kind), draw]))
+        bounds = lower_bounds(jobs, options.ranks)
+        even_share_s = sum(job.seconds(job.episodes) for job in jobs) / options.ranks
+        for mode, simulate in MODES.items():
+            outcome = simulate(jobs, options.ranks)
+            over_bound, over_share = outcome.makespan_s / bounds[mode], outcome.makespan_s / even_share_s
+            values[mode].append((over_bound, over_share, outcome.num_builds))
+    return {mode: np.mean(drawn, axis=0) for mode, drawn in values.items()}
+
+
+def main(options: Options) -> None:
+    """Print the tables."""
+    means = {kind: mean_of_draws(kind, options) for kind in KINDS}
+    print(f"{options.ranks} simulated ranks, mean of {options.draws} lists of each kind.")
+    for column, (title, digits) in enumerate(TABLES):
+        rows = [[kind, *(f"{means[kind][mode][column]:.{digits}f}" for mode in MODES)] for kind in KINDS]
+        print("\n".join(["", f"{title}:", "", *markdown_table(("jobs", *MODES), rows)]))
+
+
+if __name__ == "__main__":
+    run(main, Options)

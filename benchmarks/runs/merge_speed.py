@@ -1,0 +1,179 @@
+"""Measure how long the tables of a large run take.
+
+Writes what the ranks of a run leave on disk, as they would write it, then reads it all and writes every table, as
+happens at the end of a run and in ``isaaclab-arena merge``. Reading and writing are said separately.
+"""
+
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.harness.pages import Page, PageOptions, run
+from benchmarks.harness.tables import Table
+from benchmarks.harness.timing import median
+from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.results.merge import merge_results
+from isaaclab_arena.results.result_files import write_tables
+from isaaclab_arena.storage.layout import job_directory
+from isaaclab_arena.storage.provenance import Node
+from isaaclab_arena.storage.run.commits import CommitRow, CommitWriter
+from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible, write_job_report
+from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan, write_run_plan
+
+WHEN = "2026-01-01T00:00:00.000+00:00"
+RANKS = 8
+OUTCOMES = ("success", "failure", "timeout")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(PageOptions):
+    """What to measure."""
+
+    episodes: int = 100_000  # Episodes of each run.
+    jobs: tuple[int, ...] = (1, 100, 10_000)  # Jobs of each run.
+    repeats: int = 3  # How often each is merged.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merge:
+    """What one merge took, in CPU seconds and by the clock."""
+
+    read_cpu_s: float
+    write_cpu_s: float
+    wall_s: float
+
+
+def write_run(directory: Path, *, num_jobs: int, num_episodes: int) -> None:
+    """Write what a finished run leaves.
+
+    Args:
+        directory: The run's directory.
+        num_jobs: Its jobs, which share the episodes.
+        num_episodes: Its episodes.
+    """
+    jobs = tuple(planned(index, num_episodes // num_jobs) for index in range(num_jobs))
+    plan = RunPlan(
+        run_id="run",
+        created_at=WHEN,
+        config_hash="0" * 64,
+        source_file="jobs.json",
+        command_line=(),
+        world_size=RANKS,
+        versions={},
+        git_revision=None,
+        machine=Node(host="here", cpu="some", cores=2, platform="Linux"),
+        devices=("cpu",) * RANKS,
+        jobs=jobs,
+    )
+    write_run_plan(directory, plan)
+    generator = np.random.default_rng(0)
+    for job in jobs:
+        of_job = job_directory(directory, job.name)
+        of_job.mkdir()
+        writer = CommitWriter(of_job, job.rank or 0)
+        for row in rows(job, generator):
+            writer.write(row)
+        writer.close()
+        write_job_report(of_job, report(job))
+
+
+def planned(index: int, num_episodes: int) -> PlanEntry:
+    """Return a job of the plan."""
+    config = JobConfig(
+        index=index,
+        name=f"job{index:05d}",
+        environment="pick_and_place",
+        policy_type="scripted",
+        environment_args={"environment": "pick_and_place", "object": "cube", "num_envs": 16},
+        num_envs=16,
+        num_episodes=num_episodes,
+    )
+    return PlanEntry(config=config, rank=index % RANKS, object="cube", embodiment="panda")
+
+
+def rows(job: PlanEntry, generator: np.random.Generator) -> Iterator[CommitRow]:
+    """Yield the commit lines of a job."""
+    for index in range(job.config.num_episodes or 0):
+        outcome = OUTCOMES[int(generator.integers(len(OUTCOMES)))]
+        numbers = generator.uniform(-1.0, 1.0, 12).tolist()
+        yield CommitRow(
+            job_name=job.name,
+            env_id=index % 16,
+            episode_in_env=index // 16,
+            language_instruction="put the cube into the bin",
+            seed=0,
+            success=outcome == "success",
+            episode_length=int(generator.integers(40, 240)),
+            timestamp=WHEN,
+            variations={
+                "robot.joint_position": numbers[:7],
+                "object.position": numbers[7:10],
+                "target.position": numbers[10:],
+            },
+            episode_index=index,
+            outcome=outcome,
+            termination="terminated",
+            episode_return=numbers[0],
+            metrics={"progress": abs(numbers[1]), "distance_m": abs(numbers[2])},
+            rank=job.rank or 0,
+            episode_seed=int(generator.integers(2**62)),
+            dataset_file=f"dataset_{job.name}.hdf5",
+            episode_file=f"episodes/e{index:06d}.h5",
+            checksum=int(generator.integers(2**32)),
+            wall_s=1.5,
+        )
+
+
+def report(job: PlanEntry) -> JobReport:
+    """Return the report of a job."""
+    return JobReport(
+        job=job.name,
+        rank=job.rank or 0,
+        device="cpu",
+        status=ReportedStatus.COMPLETED,
+        started_at=WHEN,
+        ended_at=WHEN,
+        wall_s=4.0,
+        build_s=1.0,
+        simulate_s=2.0,
+        env_steps=600,
+        num_episodes=job.config.num_episodes,
+        reproducible=Reproducible.BITWISE,
+    )
+
+
+def merge(directory: Path, num_episodes: int) -> Merge:
+    """Read a run, write its tables, and return what that took."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    merged = merge_results(directory)
+    read = time.process_time()
+    write_tables(directory, merged)
+    written = time.process_time()
+    assert merged.complete
+    assert len(merged.episodes) == num_episodes
+    return Merge(read_cpu_s=read - cpu, write_cpu_s=written - read, wall_s=time.perf_counter() - wall)
+
+
+def main(options: Options) -> None:
+    """Merge runs with few jobs and with many, and write the page."""
+    page = Page("merge_speed", "How long the tables of a large run take", options)
+    table = Table("episodes", "jobs", "read, CPU s", "write, CPU s", "both, CPU s", "both, s", words=0)
+    for num_jobs in options.jobs:
+        with tempfile.TemporaryDirectory(prefix="merge_speed_") as name:
+            write_run(Path(name), num_jobs=num_jobs, num_episodes=options.episodes)
+            merges = [merge(Path(name), options.episodes) for _ in range(options.repeats)]
+        read, write, wall = (median(merges, figure) for figure in ("read_cpu_s", "write_cpu_s", "wall_s"))
+        seconds = (f"{each:.1f}" for each in (read, write, read + write, wall))
+        table.add(f"{options.episodes:,}", f"{num_jobs:,}", *seconds)
+    text = f"""\
+Medians of {options.repeats}; one process, one thread. Every table is written, as CSV and as Parquet. Imports, about a
+second, are not counted."""
+    page.write(text, table)
+
+
+if __name__ == "__main__":
+    run(main, Options)

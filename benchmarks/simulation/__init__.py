@@ -1,0 +1,1 @@
+"""Benchmarks of physics and cameras on the CPU."""

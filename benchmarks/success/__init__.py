@@ -1,0 +1,1 @@
+"""Benchmarks of how often policies solve tasks."""

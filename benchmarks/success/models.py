@@ -1,0 +1,111 @@
+"""Measure how often the models in models/ solve their tasks: trained policies, or the GR00T models.
+
+The model that picks by colour is also told no colour, and the other colour.
+"""
+
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from benchmarks import ROOT
+from benchmarks.harness.environments import success_rate
+from benchmarks.harness.evaluations import job_rows
+from benchmarks.harness.pages import Page, PageOptions, run
+from benchmarks.harness.tables import markdown_table
+from isaaclab_arena.evaluation import eval_runner
+
+SWAPPED = "colour-swapped"
+HEADING = ("job", "environment", "successes", "rate, Wilson 95 %", "wanted", "failure/timeout/error")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Models:
+    """Models that are measured together."""
+
+    title: str  # Heading of their page.
+    jobs: str  # Their job file.
+    notes: str  # What a reader of the page has to know.
+    wanted: Mapping[str, str]  # Job to the success rate that it is to reach, in words.
+
+
+PAGES = {
+    "trained_policies": Models(
+        title="How often the trained policies in this repository solve their tasks",
+        jobs="jobs/trained.json",
+        notes="""\
+The jobs of jobs/trained.json, seed 0, which neither training nor the evaluations during training have seen. What each
+task calls success is in docs/machines.md and docs/task_catalog.md; how each policy was made, in its directory of
+models/.""",
+        wanted={
+            **dict.fromkeys(("cartpole", "reach", "push-cube"), "at least 90 %"),
+            "velocity-go1": "at least 80 %",
+        },
+    ),
+    "gr00t_success": Models(
+        title="How often the models in this repository solve their tasks",
+        jobs="jobs/gr00t_evaluation.json",
+        notes="""\
+The jobs of jobs/gr00t_evaluation.json, seed 0, from cameras, joints and the instruction alone. In `colour-not-named`
+the instruction is "pick up the cube"; in `colour-swapped` the model is told the other colour, and success is still to
+lift the cube that the task means.""",
+        wanted={
+            **dict.fromkeys(("lift", "place", "drawer", "colour"), "at least 80 %"),
+            **dict.fromkeys(("colour-not-named", SWAPPED), "at most 60 %"),
+        },
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(PageOptions):
+    """What to measure."""
+
+    # Which models, by the page of results that they have.
+    page: Literal["trained_policies", "gr00t_success"] = "trained_policies"
+    episodes: int = 200  # Episodes of each job.
+
+
+def jobs_document(models: Models, episodes: int) -> dict[str, Any]:
+    """Return the jobs of a file, and one more for the model that is told the other colour."""
+    document = json.loads((ROOT / models.jobs).read_text(encoding="utf-8"))
+    document["defaults"]["num_episodes"] = episodes
+    if SWAPPED in models.wanted:
+        (told,) = (job for job in document["jobs"] if job["name"] == "colour")
+        policy = "benchmarks.success.swapped_colours.SwappedColours"
+        document["jobs"].append({**told, "name": SWAPPED, "policy_type": policy})
+    return document
+
+
+def evaluate(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Run jobs on the CPU, in this process, which shows how far it is; return what the results say of each."""
+    with tempfile.TemporaryDirectory(prefix="success_") as name:
+        file = Path(name) / "jobs.json"
+        file.write_text(json.dumps(document), encoding="utf-8")
+        arguments = ["--eval_jobs_config", str(file), "--output_dir", f"{name}/out", "--no_dataset"]
+        if eval_runner.main([*arguments, "--device", "cpu"]) != 0:
+            raise SystemExit("the evaluation did not complete")
+        return job_rows(Path(name))
+
+
+def main(options: Options) -> None:
+    """Evaluate models, print the table and write the page."""
+    models = PAGES[options.page]
+    page = Page(options.page, models.title, options, "mujoco", "torch")
+    lines = [
+        (
+            *(job["name"], job["environment"], f"{job['successes']}/{job['episodes']}"),
+            *(success_rate(job["successes"], job["episodes"]), models.wanted.get(job["name"], "")),
+            f"{job['failures']}/{job['timeouts']}/{job['errors']}",
+        )
+        for job in evaluate(jobs_document(models, options.episodes))
+    ]
+    table = "\n".join(markdown_table(HEADING, lines, words=len(HEADING)))
+    print(table)
+    page.write(models.notes, table)
+
+
+if __name__ == "__main__":
+    run(main, Options)

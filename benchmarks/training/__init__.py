@@ -1,0 +1,1 @@
+"""Benchmarks of training: throughput, ranks, what they exchange, evaluation during training."""

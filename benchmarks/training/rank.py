@@ -1,0 +1,119 @@
+"""Run one rank of a training, as a process that the benchmarks of training start and ask to go on.
+
+Usage: python -m benchmarks.training.rank [--physics_steps N] TASK [what isaaclab_arena.training.train takes]
+
+Prints as one line of JSON what it trains and how long it took to get ready. Each line ``<iterations>`` on the standard
+input makes it do that many iterations and print, as one line of JSON, what they took and what it sent to other ranks.
+"""
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed
+
+from benchmarks.harness.workers import serve
+from benchmarks.training.stopwatch import LearningStopwatch
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.process import limit_threads
+from isaaclab_arena.distributed.process_group import initialise
+from isaaclab_arena.environments.tasks.cartpole import Cartpole
+from isaaclab_arena.sim.threads import default_num_threads
+from isaaclab_arena.training.learner import learner as learner_module
+from isaaclab_arena.training.learner.agent import check_agent, networks_of
+from isaaclab_arena.training.learner.learner import Learner
+from isaaclab_arena.training.settings.config import TrainingConfig
+from isaaclab_arena.training.settings.options import read_train_options
+from isaaclab_arena.training.settings.request import training_config
+
+PHYSICS_STEPS = "--physics_steps"
+PHYSICS_DT = 0.002
+COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "gather")
+
+
+class Sent:
+    """Counts the collectives of this process by the bytes that it puts into them.
+
+    Attributes:
+        calls: Collective and bytes of this rank's own tensor to the number of such calls.
+    """
+
+    def __init__(self) -> None:
+        self.calls: Counter[tuple[str, int]] = Counter()
+        for name in COLLECTIVES:
+            setattr(torch.distributed, name, self._counted(name, getattr(torch.distributed, name)))
+
+    def _counted(self, name: str, collective: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            # all_gather takes the list of what is received first, and then what is sent.
+            own = args[1] if name == "all_gather" else args[0]
+            self.calls[name, own.numel() * own.element_size()] += 1
+            return collective(*args, **kwargs)
+
+        return call
+
+
+def facts(config: TrainingConfig, learner: Learner) -> dict[str, Any]:
+    """Return what has to be known to compare this training with another one."""
+    algorithm = learner.algorithm
+    of_algorithm = getattr(algorithm, "settings", algorithm)
+    parameters = [one for network in networks_of(algorithm).values() for one in network.parameters()]
+    return {
+        "num_envs": config.num_envs,
+        "physics_steps": round(learner.environment.environment.control_dt / PHYSICS_DT),
+        "physics_dt": PHYSICS_DT,
+        "num_steps_per_env": config.agent.num_steps_per_env,
+        "hidden_dims": list(config.agent.actor["hidden_dims"]),
+        "num_learning_epochs": of_algorithm.num_learning_epochs,
+        "num_mini_batches": of_algorithm.num_mini_batches,
+        "gradient_bytes": sum(one.numel() * one.element_size() for one in parameters if one.requires_grad),
+    }
+
+
+def main(arguments: list[str]) -> None:
+    """Build a learner, and let it learn whenever asked."""
+    if PHYSICS_STEPS in arguments:
+        at = arguments.index(PHYSICS_STEPS)
+        Cartpole.control_dt = int(arguments[at + 1]) * PHYSICS_DT
+        arguments = arguments[:at] + arguments[at + 2 :]
+    options, task, words = read_train_options(arguments, program=sys.argv[0])
+    context = DistributedContext.from_environment(device="cpu")
+    config = training_config(options, task, words, world_size=context.world_size)
+    check_agent(config)
+    limit_threads(options.torch_threads)
+    with initialise(context, timeout_s=config.distributed.timeout_s):
+        learner, start = built(config, context, options.num_threads or default_num_threads(context.local_world_size))
+        sent, stopwatch = Sent(), LearningStopwatch(learner.algorithm)
+
+        def respond(iterations: int) -> dict[str, Any]:
+            sent.calls.clear()
+            took = stopwatch.turn(lambda: [learner.iterate() for _ in range(iterations)])
+            calls = [[name, size, number] for (name, size), number in sent.calls.items()]
+            return {**took, "env_steps": iterations * learner.env_steps_per_iteration, "calls": calls}
+
+        serve({"facts": facts(config, learner), "start": start}, respond)
+        learner.close()
+
+
+def built(config: TrainingConfig, context: DistributedContext, num_threads: int) -> tuple[Learner, dict[str, float]]:
+    """Build a learner; return it with what its environment and its networks took [s]."""
+    networks_s, build_algorithm = [], learner_module.build_algorithm
+
+    def timed_build(*args: Any) -> Any:
+        began = time.perf_counter()
+        algorithm = build_algorithm(*args)
+        networks_s.append(time.perf_counter() - began)
+        return algorithm
+
+    learner_module.build_algorithm = timed_build
+    began = time.perf_counter()
+    learner = Learner(config, context, num_threads=num_threads)
+    built_s = time.perf_counter() - began
+    return learner, {"environment_s": built_s - networks_s[0], "networks_s": networks_s[0]}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,38 @@
+"""Benchmarks use what others can use: the package, and not the tests, the import path or private names."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks import ROOT
+
+FILES = sorted((ROOT / "benchmarks").rglob("*.py"))
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield str(node.module)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_benchmark_imports_nothing_of_the_tests_and_leaves_the_import_path_alone(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert not [name for name in imported(ast.parse(text)) if name.split(".")[0] == "tests"]
+    assert "sys.path" not in text
+
+
+def test_no_room_of_benchmarks_has_more_than_twelve_files() -> None:
+    rooms = {path.parent for path in FILES}
+    assert max(len(list(room.glob("*.py"))) for room in rooms) <= 12
+
+
+def test_tests_of_benchmarks_stand_where_the_benchmarks_stand() -> None:
+    here = Path(__file__).parent
+    tests = [path.relative_to(here) for path in here.glob("*/test_*.py")]
+    homeless = [path for path in tests if not (ROOT / "benchmarks" / path.parent / path.name[5:]).is_file()]
+    assert not homeless

@@ -1,0 +1,17 @@
+from benchmarks.training.exchange import Options, counted, exchanged, figures
+
+
+def test_collectives_of_an_iteration_are_told_apart_by_what_is_in_them():
+    facts = {"num_learning_epochs": 2, "num_mini_batches": 3, "gradient_bytes": 400}
+    calls = [["all_reduce", 400, 12], ["all_reduce", 4, 24], ["broadcast", 4, 12]]
+    one = exchanged(facts, {"calls": calls}, 2)
+    assert (one.mini_batches, one.gradient_calls, one.calls) == (6, 6, 24)
+    assert one.sent_bytes == 6 * 400 + 18 * 4
+    assert one.least_bytes == 2400
+    assert figures(one)[3:] == ("24", "4.0", "2,472", "412", "1.030")
+
+
+def test_two_ranks_exchange_one_gradient_for_each_mini_batch():
+    one = counted(Options(num_envs=4), ("agent.num_steps_per_env=8",))
+    assert one.gradient_calls == one.mini_batches == 20
+    assert 1.0 < one.sent_bytes / one.least_bytes < 1.01
