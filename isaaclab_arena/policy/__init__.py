@@ -1,1 +1,1 @@
-"""Policies, and the base class a user's own policy derives from."""
+"""Policies that come along, and the table of their names."""

@@ -115,6 +115,21 @@ def test_what_a_document_shows_how_to_write_can_be_evaluated(tmp_path, document)
     assert row["episodes"] == row["planned"] > 0
 
 
+@pytest.mark.parametrize(("document", "name"), [("policies.md", "wave"), ("tasks.md", "raise_gripper")])
+def test_what_a_document_shows_how_to_test_passes(tmp_path, document, name):
+    """The document's example keeps every rule, and the rules really run."""
+    text = (ROOT / "docs" / document).read_text()
+    examples = [(re.match(r"# my_package/(\w+)\.py\n", body), body) for body in blocks(text, "python")]
+    written = {match[1]: body for match, body in examples if match}
+    (tmp_path / "my_package").mkdir()
+    for module in (name, f"test_{name}"):
+        (tmp_path / "my_package" / f"{module}.py").write_text(written[module])
+    arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "my_package"]
+    finished = run([sys.executable, *arguments], directory=tmp_path, extra={"PYTHONPATH": f"{ROOT}:{tmp_path}"})
+    assert finished.returncode == 0, finished.stdout
+    assert int(re.findall(r"(\d+) passed", finished.stdout)[0]) >= 5
+
+
 def test_an_entry_point_makes_a_policy_known_by_name(tmp_path):
     text = (ROOT / "docs" / "policies.md").read_text()
     (tmp_path / "my_package").mkdir()

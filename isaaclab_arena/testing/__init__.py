@@ -1,0 +1,1 @@
+"""Tests that environments and policies of your own inherit."""

@@ -1,0 +1,337 @@
+"""Tests of the contract `Environment`, one per rule, that a test class of your own environment inherits."""
+
+import contextlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+from unittest import SkipTest
+
+import numpy as np
+import torch
+
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.episode import conditions_from_json
+from isaaclab_arena.interfaces.filmable import Filmable
+from isaaclab_arena.interfaces.recordable import PartwiseRecordable, Recordable, Restorable
+from isaaclab_arena.interfaces.snapshottable import Snapshottable
+from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.testing.playing import (
+    action_of,
+    bits,
+    conditions_of,
+    continued,
+    difference,
+    ended,
+    env_ids_of,
+    leaves,
+    require,
+    shown_in,
+    start,
+    trace,
+)
+
+
+class EnvironmentConformance(ABC):
+    """The rules that every `Environment` keeps, and those of the protocols that it offers.
+
+    Derive a class whose name begins with ``Test`` and define `make`; pytest then runs each rule as a test::
+
+        class TestMine(EnvironmentConformance):
+            def make(self, num_envs):
+                return MyEnvironment(num_envs)
+
+    Attributes:
+        num_steps: Control steps for which a test plays an episode at most. Rules about the end of an episode are
+            tested only on an environment whose episodes end within them.
+    """
+
+    num_steps: ClassVar[int] = 20
+
+    @abstractmethod
+    def make(self, num_envs: int) -> Environment:
+        """Return a new environment with so many env slots, in none of which an episode has started."""
+
+    def test_specs_describe_the_environment(self) -> None:
+        """Sizes are positive, and the bounds and names of an action are as many as its numbers."""
+        with self._made(2) as environment:
+            require(environment.num_envs == 2, f"num_envs is {environment.num_envs}, and 2 were asked for")
+            require(environment.control_dt > 0, f"control_dt is {environment.control_dt} s")
+            length = environment.max_episode_length
+            require(length >= 1, f"max_episode_length is {length}")
+            spec = environment.action_spec
+            require(len(spec.shape) == 1, f"the shape of an action is {spec.shape}, not (action_dim,)")
+            for name in ("low", "high", "names"):
+                values = getattr(spec, name)
+                require(values is None or len(values) == spec.shape[0], f"action_spec.{name} does not fit {spec.shape}")
+            low, high = spec.low or (-np.inf,), spec.high or (np.inf,)
+            require(np.all(np.array(low) <= np.array(high)), "action_spec.low lies above action_spec.high")
+
+    def test_conditions_follow_from_the_generator_alone(self) -> None:
+        """The same generator gives the same conditions, whatever was drawn before."""
+        with self._made(1) as environment, self._made(2) as other:
+            first = conditions_of(environment, 0)
+            conditions_of(environment, 1)
+            require(conditions_of(environment, 0) == first, "conditions depend on what was drawn before")
+            require(conditions_of(other, 0) == first, "conditions depend on num_envs")
+
+    def test_conditions_survive_a_json_file(self) -> None:
+        """Conditions are plain values: numbers, words and tuples of numbers."""
+        with self._made(1) as environment:
+            conditions = dict(conditions_of(environment, 0))
+            read = dict(conditions_from_json(json.loads(json.dumps(conditions))))
+            require(read == conditions, f"conditions change in a JSON file: {conditions} becomes {read}")
+
+    def test_instructions_are_words(self) -> None:
+        """A policy is told something in every episode."""
+        with self._made(1) as environment:
+            words = environment.instruction(conditions_of(environment, 0))
+            require(isinstance(words, str) and words, f"the instruction is {words!r}")
+
+    def test_observations_are_as_specified(self) -> None:
+        """Observations have the groups, terms, shapes and types of ``observation_spec``, after resets and steps."""
+        with self._made(2) as environment:
+            observation = start(environment, {0: 0, 1: 1})
+            self._check_observation(environment, observation)
+            step = environment.step(action_of(environment, {0: 0, 1: 1}, 0))
+            self._check_observation(environment, step.observation)
+            sound = ~step.diverged
+            for path, value in leaves(step.observation):
+                finite = torch.isfinite(value.float()).flatten(1).all(dim=1)
+                require(
+                    bool(finite[sound].all()), f"'{path}' holds NaN or infinity in an env slot that has not diverged"
+                )
+
+    def test_steps_have_the_shapes_of_the_contract(self) -> None:
+        """Rewards and metrics are float32, masks bool, all of shape (num_envs,)."""
+        with self._made(2) as environment:
+            start(environment, {0: 0, 1: 1})
+            step = environment.step(action_of(environment, {0: 0, 1: 1}, 0))
+            numbers = {"reward": step.reward, **step.metrics}
+            masks = {name: getattr(step, name) for name in ("terminated", "truncated", "success", "diverged")}
+            if step.success is None:
+                del masks["success"]
+            for named, dtype in ((numbers, torch.float32), (masks, torch.bool)):
+                for name, value in named.items():
+                    found = (tuple(value.shape), value.dtype)
+                    require(found == ((2,), dtype), f"'{name}' has shape and type {found}, not {((2,), dtype)}")
+
+    def test_a_step_leaves_the_action_as_it_is(self) -> None:
+        """The action belongs to the caller, who records it."""
+        with self._made(1) as environment:
+            start(environment, {0: 0})
+            action = action_of(environment, {0: 0}, 0)
+            before = action.clone()
+            environment.step(action)
+            require(torch.equal(before, action), "step changed the action that it was given")
+
+    def test_env_slots_rest_until_they_are_reset(self) -> None:
+        """Without a running episode an env slot keeps its observation, gets reward 0 and is False in every mask."""
+        with self._made(2) as environment:
+            observation = start(environment, {0: 0})
+            resting = shown_in(observation, 1)
+            for number in range(self.num_steps):
+                step = environment.step(action_of(environment, {0: 0}, number))
+                self._check_rest(step, 1, resting)
+                if bool(ended(step)[0]):
+                    break
+            else:
+                return
+            terminal = shown_in(step.observation, 0)
+            for number in range(2):
+                self._check_rest(environment.step(action_of(environment, {0: 1}, number)), 0, terminal)
+
+    def test_actions_of_resting_env_slots_are_ignored(self) -> None:
+        """An env slot without an episode may be given anything, also NaN."""
+        with self._made(2) as environment:
+            expected = trace(environment, 0, {0: 0}, 3)
+        with self._made(2) as environment:
+            shown = [shown_in(start(environment, {0: 0}), 0)]
+            action = action_of(environment, {0: 0}, 0)
+            action[1] = torch.nan
+            step = environment.step(action)
+            found = [*shown, shown_in(step.observation, 0)]
+        message = "an action in a resting env slot changes another one"
+        require(found[0] == expected[0] and found[1].items() <= expected[1].items(), message)
+
+    def test_a_reset_leaves_other_env_slots_untouched(self) -> None:
+        """Resetting one env slot changes nothing that is observed of another, now or later."""
+        with self._made(2) as environment:
+            expected = trace(environment, 0, {0: 0, 1: 1}, self.num_steps)
+        with self._made(2) as environment:
+            shown = trace(environment, 0, {0: 0, 1: 1}, 1)
+            if len(expected) == len(shown):
+                return
+            after = shown_in(start(environment, {1: 2}), 0)
+            require(after.items() <= shown[-1].items(), "a reset of env slot 1 changes what is observed of env slot 0")
+            if environment.reproducible:
+                found = continued(environment, 0, {0: 0, 1: 2}, shown, self.num_steps, first_step=1)
+                why = difference(expected, found)
+                require(not why, f"a reset of env slot 1 changes the episode in env slot 0: {why}")
+
+    def test_an_episode_follows_from_its_conditions_and_actions(self) -> None:
+        """A reproducible episode is the same in any env slot, among any neighbours and after any other episode."""
+        with self._made(1) as environment:
+            if not environment.reproducible:
+                raise SkipTest("the environment does not say that it is reproducible")
+            expected = trace(environment, 0, {0: 0}, self.num_steps)
+        with self._made(3) as environment:
+            trace(environment, 2, {0: 3, 2: 4}, 2)
+            why = difference(expected, trace(environment, 2, {0: 1, 1: 2, 2: 0}, self.num_steps))
+            require(not why, f"the same conditions and actions give another episode in another env slot: {why}")
+
+    def test_the_time_limit_truncates(self) -> None:
+        """No episode is longer than ``max_episode_length``, and one that the limit ends is truncated."""
+        with self._made(1) as environment:
+            limit = environment.max_episode_length
+            if limit > self.num_steps:
+                raise SkipTest(f"an episode may last {limit} steps, and num_steps is {self.num_steps}")
+            start(environment, {0: 0})
+            for number in range(limit):
+                step = environment.step(action_of(environment, {0: 0}, number))
+                if bool(ended(step)[0]):
+                    return
+            raise AssertionError(f"the episode goes on after max_episode_length, {limit} steps")
+
+    def test_returned_tensors_stay_as_they_are(self) -> None:
+        """An environment that says ``returns_own_tensors`` never changes a tensor that it has returned."""
+        with self._made(1) as environment:
+            if not environment.returns_own_tensors:
+                raise SkipTest("the environment does not say that it returns tensors of its own")
+            observation = start(environment, {0: 0})
+            step = environment.step(action_of(environment, {0: 0}, 0))
+            returned = [*leaves(observation), *leaves(step.observation), ("reward", step.reward), *step.metrics.items()]
+            before = [bits(value) for _, value in returned]
+            environment.step(action_of(environment, {0: 0}, 1))
+            start(environment, {0: 1})
+            for (path, value), was in zip(returned, before, strict=True):
+                require(bits(value) == was, f"'{path}' changed after it was returned")
+
+    def test_closing_twice_is_allowed(self) -> None:
+        """`close` may be called more than once."""
+        environment = self.make(1)
+        environment.close()
+        environment.close()
+
+    def test_a_recorded_state_has_all_env_slots_and_stays_as_it_is(self) -> None:
+        """`Recordable`: `state` is a copy, whose tensors have one entry per env slot."""
+        with self._made(2) as environment:
+            if not isinstance(environment, Recordable):
+                raise SkipTest("the environment is not Recordable")
+            start(environment, {0: 0, 1: 1})
+            state = dict(leaves(environment.state()))
+            before = {path: bits(value) for path, value in state.items()}
+            environment.step(action_of(environment, {0: 0, 1: 1}, 0))
+            for path, value in state.items():
+                require(len(value) == 2, f"'{path}' of the state has {len(value)} entries for 2 env slots")
+                require(bits(value) == before[path], f"'{path}' of the state is no copy: a step changed it")
+
+    def test_the_parts_of_a_state_make_the_state(self) -> None:
+        """`PartwiseRecordable`: `state_of` makes of copies of `state_parts` what `state` returned."""
+        with self._made(2) as environment:
+            if not isinstance(environment, PartwiseRecordable):
+                raise SkipTest("the environment is not PartwiseRecordable")
+            start(environment, {0: 0, 1: 1})
+            expected = {path: value.cpu().numpy() for path, value in leaves(environment.state())}
+            parts = torch.cat(tuple(environment.state_parts()), dim=1).cpu().numpy()
+            environment.step(action_of(environment, {0: 0, 1: 1}, 0))
+            found = {path: np.asarray(value) for path, value in leaves(environment.state_of(parts))}
+            require(found.keys() == expected.keys(), f"state_of has {sorted(found)}, state has {sorted(expected)}")
+            for path, value in expected.items():
+                require(
+                    np.array_equal(found[path], value, equal_nan=True), f"'{path}' differs between state_of and state"
+                )
+
+    def test_a_recorded_episode_starts_again_exactly(self) -> None:
+        """`Restorable`: `restore` from `episode_state` gives the same episode, in another env slot too."""
+        with self._made(2) as environment:
+            if not isinstance(environment, Restorable):
+                raise SkipTest("the environment is not Restorable")
+            shown = [shown_in(start(environment, {0: 0}), 0)]
+            kept = {name: np.array(value) for name, value in environment.episode_state(0).items()}
+            expected = continued(environment, 0, {0: 0}, shown, self.num_steps)
+        with self._made(2) as environment:
+            if not isinstance(environment, Restorable):
+                raise SkipTest("the environment is not Restorable")
+            trace(environment, 1, {1: 3}, 2)
+            conditions = [conditions_of(environment, 0)]
+            again = [shown_in(environment.restore(env_ids_of(environment, [1]), conditions, [kept]), 1)]
+            why = difference(expected, continued(environment, 1, {1: 0}, again, self.num_steps))
+            require(not why, f"a restored episode is another one: {why}")
+
+    def test_a_snapshot_brings_everything_back(self) -> None:
+        """`Snapshottable`: after `restore_snapshot` everything goes on as it did after `snapshot`, to the last bit."""
+        with self._made(2) as environment, self._made(2) as other:
+            if not isinstance(environment, Snapshottable) or not isinstance(other, Snapshottable):
+                raise SkipTest("the environment is not Snapshottable")
+            episodes = {0: 0, 1: 1}
+            shown = trace(environment, 0, episodes, 2)
+            snapshot = environment.snapshot()
+            if snapshot is None:
+                raise SkipTest("the environment takes no snapshot in this configuration")
+            kept = {name: tensor.clone() for name, tensor in snapshot.items()}
+            expected = continued(environment, 0, episodes, shown[-1:], self.num_steps, first_step=2)
+            for each in (environment, other):
+                again = shown_in(each.restore_snapshot({name: tensor.clone() for name, tensor in kept.items()}), 0)
+                message = "the observation after restore_snapshot is not the last one before snapshot"
+                require(again.items() <= expected[0].items(), message)
+                found = continued(each, 0, episodes, expected[:1], self.num_steps, first_step=2)
+                why = difference(expected, found)
+                require(not why, f"after restore_snapshot the episode goes on otherwise: {why}")
+            changed = [name for name, tensor in snapshot.items() if not torch.equal(tensor.cpu(), kept[name].cpu())]
+            require(not changed, f"steps changed the snapshot: {', '.join(changed)}")
+
+    def test_films_are_pictures_and_change_nothing(self) -> None:
+        """`Filmable`: `film` returns uint8 pictures of the env slots and cameras it is asked for."""
+        with self._made(2) as environment:
+            if not isinstance(environment, Filmable) or not environment.filmable:
+                raise SkipTest("the environment is not Filmable, or has nothing to film")
+            expected = trace(environment, 0, {0: 0}, 2)
+            start(environment, {0: 0, 1: 1})
+            pictures = environment.film([1], environment.filmable)
+            require(set(pictures) == set(environment.filmable), f"film returned {sorted(pictures)}")
+            for name, picture in pictures.items():
+                is_picture = picture.dtype == np.uint8 and picture.ndim == 4 and picture.shape[::3] == (1, 3)
+                require(is_picture, f"the film of '{name}' has shape {picture.shape} and type {picture.dtype}")
+            if environment.reproducible:
+                why = difference(expected, trace(environment, 0, {0: 0}, 2))
+                require(not why, f"filming changes the episode: {why}")
+            self._check_unknown_camera(environment)
+
+    @contextlib.contextmanager
+    def _made(self, num_envs: int) -> Iterator[Environment]:
+        environment = self.make(num_envs)
+        try:
+            yield environment
+        finally:
+            environment.close()
+
+    @staticmethod
+    def _check_observation(environment: Environment, observation: Observation) -> None:
+        specs: Mapping[str, ArraySpec] = dict(leaves(environment.observation_spec))
+        found: Mapping[str, Any] = dict(leaves(observation))
+        require(found.keys() == specs.keys(), f"{sorted(found)} are observed, {sorted(specs)} are specified")
+        for path, spec in specs.items():
+            value = found[path]
+            shape = (environment.num_envs, *spec.shape)
+            fits = tuple(value.shape) == shape and value.dtype is spec.dtype and value.device == environment.device
+            seen = f"{tuple(value.shape)}, {value.dtype} on {value.device}"
+            require(fits, f"'{path}' is {seen}; the spec says {shape}, {spec.dtype} on {environment.device}")
+
+    @staticmethod
+    def _check_rest(step: Any, slot: int, resting: dict[str, bytes]) -> None:
+        moved = [path for path, value in shown_in(step.observation, slot).items() if value != resting[path]]
+        require(not moved, f"a step changes what is observed of a resting env slot: {', '.join(moved)}")
+        require(float(step.reward[slot]) == 0.0, f"a resting env slot gets reward {float(step.reward[slot])}")
+        for name in ("terminated", "truncated", "success", "diverged"):
+            mask = getattr(step, name)
+            require(mask is None or not bool(mask[slot]), f"'{name}' is True in a resting env slot")
+
+    @staticmethod
+    def _check_unknown_camera(environment: Filmable) -> None:
+        try:
+            environment.film([0], ["no such camera"])
+        except (KeyError, ConfigError):
+            return
+        raise AssertionError("film accepts a camera that is not in filmable; it must raise KeyError")

@@ -1,0 +1,141 @@
+"""What the conformance tests share: requirements, episodes, and actions that follow from an episode and a step."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from isaaclab_arena.interfaces.environment import Environment, Observation, Step
+from isaaclab_arena.interfaces.episode import Conditions, Episode
+
+SEED = 20
+
+Trace: TypeAlias = list[dict[str, bytes]]
+"""What an episode showed, step by step: name to bytes."""
+
+
+def require(condition: object, message: str) -> None:
+    """Fail the test with a message unless a condition holds.
+
+    Raises:
+        AssertionError: If it does not hold.
+    """
+    if not condition:
+        raise AssertionError(message)
+
+
+def episode(index: int) -> Episode:
+    """Return an episode of the job that conformance tests play."""
+    return Episode(job="conformance", episode_index=index, seed=SEED)
+
+
+def conditions_of(environment: Environment, index: int) -> Conditions:
+    """Return what an episode starts from, drawn as the loop draws it."""
+    drawn = environment.draw_conditions(episode(index).conditions_generator())
+    return environment.vary_conditions(drawn, episode(index))
+
+
+def env_ids_of(environment: Environment, slots: Sequence[int]) -> torch.Tensor:
+    """Return env slots as the contract has them. Shape: (len(slots),), int64."""
+    return torch.tensor(sorted(slots), dtype=torch.int64, device=environment.device)
+
+
+def start(environment: Environment, episodes: Mapping[int, int]) -> Observation:
+    """Start episodes, and return the observation.
+
+    Args:
+        environment: Where.
+        episodes: Env slot to the index of its episode.
+    """
+    conditions = [conditions_of(environment, episodes[slot]) for slot in sorted(episodes)]
+    return environment.reset(env_ids_of(environment, list(episodes)), conditions)
+
+
+def action_of(environment: Environment, episodes: Mapping[int, int], step: int) -> torch.Tensor:
+    """Return an action that depends on episode and step alone, zero in env slots without an episode.
+
+    Args:
+        environment: Says how large actions are and what their bounds are; a number without bounds is within -1 to 1.
+        episodes: Env slot to the index of its episode.
+        step: Control steps made so far.
+
+    Returns:
+        Shape: (num_envs, action_dim), float32.
+    """
+    spec = environment.action_spec
+    low = np.full(spec.shape, -1.0) if spec.low is None else np.maximum(spec.low, -1e3)
+    high = np.full(spec.shape, 1.0) if spec.high is None else np.minimum(spec.high, 1e3)
+    action = np.zeros((environment.num_envs, *spec.shape), np.float32)
+    for slot, index in episodes.items():
+        action[slot] = np.random.default_rng([SEED, index, step]).uniform(low, high)
+    return torch.from_numpy(action).to(environment.device)
+
+
+def ended(step: Step) -> torch.Tensor:
+    """Return in which env slots an episode ended. Shape: (num_envs,), bool."""
+    return step.terminated | step.truncated | step.diverged
+
+
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield path and value of every leaf of a nested dict."""
+    for name, value in tree.items():
+        path = f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{path}/")
+        else:
+            yield path, value
+
+
+def shown_in(observation: Observation, slot: int) -> dict[str, bytes]:
+    """Return what an observation shows of one env slot, to the last bit."""
+    return {path: bits(value[slot]) for path, value in leaves(observation)}
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    """Return the bytes of a tensor."""
+    return tensor.detach().cpu().contiguous().numpy().tobytes()
+
+
+def trace(environment: Environment, slot: int, episodes: Mapping[int, int], num_steps: int) -> Trace:
+    """Play episodes until the one in an env slot ends, and return what it showed.
+
+    Args:
+        environment: Where they are played; all of them start now.
+        slot: The env slot that is looked at.
+        episodes: Env slot to the index of its episode.
+        num_steps: Control steps at most.
+    """
+    return continued(environment, slot, episodes, [shown_in(start(environment, episodes), slot)], num_steps)
+
+
+def continued(
+    environment: Environment,
+    slot: int,
+    episodes: Mapping[int, int],
+    shown: Trace,
+    num_steps: int,
+    *,
+    first_step: int = 0,
+) -> Trace:
+    """Play episodes on until the one in an env slot ends, and return what it showed, behind what it showed before."""
+    shown = list(shown)
+    for number in range(first_step, num_steps):
+        step = environment.step(action_of(environment, episodes, number))
+        masks = (step.terminated, step.truncated, step.diverged, step.reward)
+        outcome = {"outcome": b"".join(bits(each[slot]) for each in masks)}
+        shown.append({**shown_in(step.observation, slot), **outcome})
+        if bool(ended(step)[slot]):
+            break
+    return shown
+
+
+def difference(expected: Trace, found: Trace) -> str:
+    """Return where two traces differ first, empty where they do not."""
+    for number, (one, other) in enumerate(zip(expected, found, strict=False)):
+        for name in one:
+            if one[name] != other.get(name):
+                return f"'{name}' differs after {number} steps"
+    return (
+        "" if len(expected) == len(found) else f"one ends after {len(expected) - 1} steps, one after {len(found) - 1}"
+    )

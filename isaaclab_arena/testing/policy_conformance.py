@@ -1,0 +1,276 @@
+"""Tests of the contract `PolicyBase`, one per rule, that a test class of your own policy inherits."""
+
+import contextlib
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar
+from unittest import SkipTest
+
+import numpy as np
+import torch
+
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.policy import PolicyBase, declared_options, overrides
+from isaaclab_arena.interfaces.policy_traits import SharesNetwork
+from isaaclab_arena.testing.playing import bits, conditions_of, ended, episode, leaves, require, start
+
+
+class PolicyConformance(ABC):
+    """The rules that every `PolicyBase` keeps, and what it promises in its ``traits``.
+
+    Derive a class whose name begins with ``Test`` and say what the policy is and where it acts; pytest then runs each
+    rule as a test::
+
+        class TestMine(PolicyConformance):
+            policy_class = MyPolicy
+            options = {"amplitude": 0.2}
+
+            def make_environment(self, num_envs):
+                return MyEnvironment(num_envs)
+
+    Attributes:
+        policy_class: The class.
+        options: What stands in ``policy_config_dict``; a fixture of the class may set ``self.options``.
+        num_steps: Control steps for which a test plays an episode at most.
+    """
+
+    policy_class: ClassVar[type[PolicyBase[Any]]]
+    options: Mapping[str, Any] = MappingProxyType({})
+    num_steps: ClassVar[int] = 6
+
+    def make(self) -> PolicyBase[Any]:
+        """Return a new policy."""
+        return self.policy_class.from_dict(self.options)
+
+    @abstractmethod
+    def make_environment(self, num_envs: int) -> Environment:
+        """Return a new environment with so many env slots, in which the policy can act."""
+
+    def test_unknown_options_are_refused(self) -> None:
+        """A mistyped option is an error, and not ignored."""
+        if not overrides(self.policy_class, "from_dict") and declared_options(self.policy_class).names is None:
+            raise SkipTest("the policy does not say which options it has")
+        try:
+            self.policy_class.from_dict({**self.options, "no_such_option": 1}).close()
+        except (ConfigError, TypeError, KeyError, ValueError):
+            return
+        raise AssertionError("the policy takes an option that it does not have")
+
+    def test_actions_fit_the_environment(self) -> None:
+        """An action has shape (num_envs, action_dim) and no NaN or infinity."""
+        with self._playing(2) as (policy, environment):
+            for action in _played(policy, environment, {0: 0, 1: 1}, self.num_steps):
+                require(torch.isfinite(action.float()).all(), "the action holds NaN or infinity")
+
+    def test_observations_stay_as_they_are(self) -> None:
+        """A policy never changes what it is shown, which is recorded."""
+        with self._playing(2) as (policy, environment):
+            observation = _begun(policy, environment, {0: 0, 1: 1})
+            before = {path: bits(value) for path, value in leaves(observation)}
+            policy.get_action(environment, observation)
+            changed = [path for path, value in leaves(observation) if bits(value) != before[path]]
+            require(not changed, f"get_action changes what it is shown: {', '.join(changed)}")
+
+    def test_finished_names_env_slots(self) -> None:
+        """`finished` returns a mask of shape (num_envs,), or None."""
+        with self._playing(2) as (policy, environment):
+            policy.get_action(environment, _begun(policy, environment, {0: 0, 1: 1}))
+            finished = policy.finished()
+            if finished is not None:
+                found = (tuple(finished.shape), finished.dtype)
+                require(found == ((2,), torch.bool), f"finished() has shape and type {found}, not {((2,), torch.bool)}")
+
+    def test_a_policy_with_a_length_says_it(self) -> None:
+        """A policy that `has_length` says how many control steps or episodes a run has."""
+        policy = self.make()
+        try:
+            if policy.has_length():
+                lengths = (policy.length(), policy.num_episodes())
+                known = any(isinstance(length, int) and length > 0 for length in lengths)
+                require(known, f"the policy has_length(), and length() and num_episodes() are {lengths}")
+        finally:
+            policy.close()
+
+    def test_an_episode_is_played_alike_after_any_other(self) -> None:
+        """A reproducible policy carries nothing from one episode or job into the next."""
+        with self._playing(2) as (policy, environment):
+            self._need(policy.traits.reproducible, "reproducible")
+            expected = _played(policy, environment, {0: 0, 1: 1}, self.num_steps)
+        with self._playing(2) as (policy, environment):
+            _played(policy, environment, {0: 2, 1: 3}, 2)
+            found = _played(policy, environment, {0: 0, 1: 1}, self.num_steps)
+            _require_equal(expected, found, 0, 0, "the same episode is played otherwise after another one")
+
+    def test_noise_comes_from_the_episode(self) -> None:
+        """A reproducible policy draws nothing from the process-wide generators."""
+        actions = []
+        for seed in (0, 1):
+            with self._playing(2) as (policy, environment), _global_seed(seed):
+                self._need(policy.traits.reproducible, "reproducible")
+                actions.append(_played(policy, environment, {0: 0, 1: 1}, self.num_steps))
+        _require_equal(actions[0], actions[1], 0, 0, "actions depend on the process-wide generators of random numbers")
+
+    def test_an_episode_leaves_its_neighbours_alone(self) -> None:
+        """An episode that begins in one env slot makes a reproducible policy forget nothing of another."""
+        with self._playing(2) as (policy, environment):
+            self._need(policy.traits.reproducible, "reproducible")
+            expected = _played(policy, environment, {0: 0, 1: 1}, self.num_steps)
+        with self._playing(2) as (policy, environment):
+            found = _played(policy, environment, {0: 0, 1: 1}, self.num_steps, again={1: 2})
+        for number, (one, other) in enumerate(zip(expected, found, strict=False)):
+            # The last digits of a network may depend on its neighbours; what it does must not.
+            alike = torch.allclose(one[0].float(), other[0].float(), rtol=1e-3, atol=1e-3)
+            require(alike, f"an episode that begins in env slot 1 changes the action in env slot 0 at step {number}")
+
+    def test_env_slots_do_not_influence_each_other(self) -> None:
+        """A batch-invariant policy answers the same bits in any env slot, among any number of neighbours."""
+        with self._playing(1) as (policy, environment):
+            self._need(policy.traits.batch_invariant and policy.traits.reproducible, "reproducible and batch_invariant")
+            expected = _played(policy, environment, {0: 0}, self.num_steps)
+        with self._playing(3) as (policy, environment):
+            found = _played(policy, environment, {0: 1, 1: 2, 2: 0}, self.num_steps)
+        _require_equal(expected, found, 0, 2, "an action depends on the env slot or its neighbours")
+
+    def test_one_object_serves_any_num_envs(self) -> None:
+        """A policy that says so acts in environments of other sizes, one after the other."""
+        with self._playing(2) as (policy, environment):
+            self._need(policy.traits.serves_any_num_envs, "serves_any_num_envs")
+            _played(policy, environment, {0: 0, 1: 1}, 2)
+            for num_envs in (3, 1):
+                with contextlib.closing(self.make_environment(num_envs)) as other:
+                    _played(policy, other, {0: 0}, 2)
+
+    def test_a_shared_network_has_a_memory_for_each(self) -> None:
+        """`SharesNetwork`: what one of two policies plays does not change what the other does."""
+        with self._playing(2) as (policy, environment):
+            self._need(policy.traits.reproducible, "reproducible")
+            expected = _played(policy, environment, {0: 0, 1: 1}, self.num_steps)
+        with self._playing(2) as (policy, environment), contextlib.closing(self.make_environment(2)) as other:
+            sharing = policy.with_own_memory() if isinstance(policy, SharesNetwork) else None
+            if sharing is None:
+                raise SkipTest("the policy does not share its network")
+            playing = _steps(policy, environment, {0: 0, 1: 1}, self.num_steps)
+            found = [next(playing)]
+            _played(sharing, other, {0: 2, 1: 3}, 2)
+            found += playing
+            sharing.close()
+        _require_equal(expected, found, 0, 0, "a policy that shares the network changes what the first one does")
+
+    def test_closing_twice_is_allowed(self) -> None:
+        """`close` may be called more than once."""
+        policy = self.make()
+        policy.close()
+        policy.close()
+
+    @contextlib.contextmanager
+    def _playing(self, num_envs: int) -> Iterator[tuple[PolicyBase[Any], Environment]]:
+        environment = self.make_environment(num_envs)
+        policy = self.make()
+        try:
+            yield policy, environment
+        finally:
+            policy.close()
+            environment.close()
+
+    @staticmethod
+    def _need(promised: object, name: str) -> None:
+        if not promised:
+            raise SkipTest(f"the policy does not say that it is {name}")
+
+
+def _begun(policy: PolicyBase[Any], environment: Environment, episodes: Mapping[int, int]) -> Observation:
+    """Begin a job as the loop does, and return the first observation."""
+    policy.check_environment(environment)
+    policy.set_task_description(environment.task_description)
+    policy.reset()
+    observation = start(environment, episodes)
+    policy.start_episodes(environment, _starts(environment, episodes))
+    return observation
+
+
+def _starts(environment: Environment, episodes: Mapping[int, int]) -> Sequence[EpisodeStart]:
+    drawn = {slot: conditions_of(environment, index) for slot, index in sorted(episodes.items())}
+    return [
+        EpisodeStart(
+            env_id=slot,
+            episode=episode(episodes[slot]),
+            conditions=conditions,
+            language_instruction=environment.instruction(conditions),
+        )
+        for slot, conditions in drawn.items()
+    ]
+
+
+def _steps(
+    policy: PolicyBase[Any],
+    environment: Environment,
+    episodes: Mapping[int, int],
+    num_steps: int,
+    again: Mapping[int, int] | None = None,
+) -> Iterator[torch.Tensor]:
+    """Play episodes until one of them ends.
+
+    Args:
+        policy: What acts.
+        environment: Where.
+        episodes: Env slot to the index of its episode.
+        num_steps: Control steps at most.
+        again: Episodes that begin after the second step.
+
+    Yields:
+        The action of each step. Shape: (num_envs, action_dim).
+    """
+    observation = _begun(policy, environment, episodes)
+    for number in range(num_steps):
+        if again is not None and number == 2:
+            observation = environment.reset(
+                torch.tensor(sorted(again), device=environment.device),
+                [conditions_of(environment, again[slot]) for slot in sorted(again)],
+            )
+            policy.end_episodes(environment, sorted(again))
+            policy.start_episodes(environment, _starts(environment, again))
+        action = torch.as_tensor(policy.get_action(environment, observation))
+        shape = (environment.num_envs, *environment.action_spec.shape)
+        require(tuple(action.shape) == shape, f"the action has shape {tuple(action.shape)}, not {shape}")
+        yield action.clone()
+        step = environment.step(action.to(environment.device, torch.float32))
+        observation = step.observation
+        if bool(ended(step)[list(episodes)].any()):
+            return
+
+
+def _played(
+    policy: PolicyBase[Any],
+    environment: Environment,
+    episodes: Mapping[int, int],
+    num_steps: int,
+    again: Mapping[int, int] | None = None,
+) -> list[torch.Tensor]:
+    with torch.no_grad():
+        return list(_steps(policy, environment, episodes, num_steps, again))
+
+
+def _require_equal(
+    expected: Sequence[torch.Tensor], found: Sequence[torch.Tensor], slot: int, other_slot: int, message: str
+) -> None:
+    for number, (one, other) in enumerate(zip(expected, found, strict=False)):
+        require(bits(one[slot]) == bits(other[other_slot]), f"{message}, first at step {number}")
+
+
+@contextlib.contextmanager
+def _global_seed(seed: int) -> Iterator[None]:
+    """Seed the process-wide generators, and put them back."""
+    kept = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng():
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: TID251
+        torch.manual_seed(seed)  # noqa: TID251
+        try:
+            yield
+        finally:
+            random.setstate(kept[0])
+            np.random.set_state(kept[1])

@@ -1,0 +1,35 @@
+"""Every environment that ships keeps the rules that users' own environments are tested by."""
+
+import pytest
+
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.testing.environment_conformance import EnvironmentConformance
+from tests.environments.building import ALL_ENVIRONMENTS, FLOOR_ENVIRONMENTS, build
+from tests.environments.gym import gym_running
+
+FILMED = ("reach", "cartpole")
+
+
+class TestShipped(EnvironmentConformance):
+    """The tasks on a table, and those of robots on a floor."""
+
+    num_steps = 4
+
+    @pytest.fixture(autouse=True, params=[*ALL_ENVIRONMENTS, *FLOOR_ENVIRONMENTS])
+    def choose(self, request):
+        self.name = request.param
+
+    def make(self, num_envs: int) -> Environment:
+        return build(self.name, num_envs=num_envs)
+
+    def test_films_are_pictures_and_change_nothing(self) -> None:
+        if self.name not in FILMED:
+            pytest.skip("seconds of rendering, by the same code for every task")
+        super().test_films_are_pictures_and_change_nothing()
+
+
+class TestGym(EnvironmentConformance):
+    """Environments behind Gymnasium's interface, in this process."""
+
+    def make(self, num_envs: int) -> Environment:
+        return gym_running.build(num_envs=num_envs)
