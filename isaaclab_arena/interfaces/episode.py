@@ -38,6 +38,8 @@ class Episode:
         seed: Seed of the job.
         conditions_seed: Seed of the initial conditions where it differs from ``seed`` (Arena's ``placement_seed``).
         saved_conditions: What it starts from where that was saved earlier, instead of what its streams would give.
+        start_state: A recorded state to start from, as `Environment.episode_state` returned it; None to start from the
+            conditions alone.
     """
 
     job: str
@@ -45,6 +47,7 @@ class Episode:
     seed: int
     conditions_seed: int | None = None
     saved_conditions: Conditions | None = field(default=None, hash=False, repr=False)
+    start_state: Mapping[str, np.ndarray] | None = field(default=None, compare=False, repr=False)
 
     def conditions_generator(self) -> np.random.Generator:
         """Return a fresh generator for the episode's initial conditions."""
@@ -94,7 +97,6 @@ class EpisodeRecord:
         language_instruction: What the policy was told.
         metrics: Further scalars that the environment reports, for example ``final_distance_m``.
         error: What went wrong, for outcome ``error``.
-        first_row: Rows that the job has in groups before this one; 0 unless its rows are divided.
     """
 
     episode: Episode
@@ -108,9 +110,3 @@ class EpisodeRecord:
     language_instruction: str
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
-    first_row: int = 0
-
-    @property
-    def job_row(self) -> int:
-        """The row among all of the job's, which stands in its results."""
-        return self.first_row + self.env_id

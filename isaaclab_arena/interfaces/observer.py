@@ -18,19 +18,12 @@ class EpisodeStart:
         episode: Which episode.
         conditions: What it starts from.
         language_instruction: What the policy is told.
-        first_row: Rows that the job has in groups before this one; 0 unless its rows are divided.
     """
 
     env_id: int
     episode: Episode
     conditions: Conditions
     language_instruction: str
-    first_row: int = 0
-
-    @property
-    def job_row(self) -> int:
-        """The row among all of the job's, which names what is kept of the episode."""
-        return self.first_row + self.env_id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +51,8 @@ class Observer:
     Order of calls, for each row: ``on_episode_start``, then ``on_step`` once per control step, then
     ``on_episode_end``. A rollout that is cut short ends without ``on_episode_end`` for the episodes under way.
 
-    Where a job's rows are divided into groups, each group has an environment of its own: the hooks are called for one
-    environment after the other, always in the same thread, and rows are those of the environment that is named.
+    A job may have several environments. The hooks are called for one of them after the other, always in the same
+    thread, and env slots are those of the environment that is named.
     """
 
     def on_episode_start(

@@ -16,6 +16,7 @@ from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.recording.episode_arrays import EpisodeArrays, RecordedObservations
+from isaaclab_arena.recording.slot_numbers import SlotNumbers
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.atomic import FileThereError
 from isaaclab_arena.storage.contents import Contents
@@ -78,7 +79,7 @@ class EpisodeRecorder(Observer):
 
     An episode's file is put in place by renaming it, then its line is appended to the commit file; so whatever
     happens, an episode that has a line has a whole file. `consolidate` turns the files into one dataset. The job may
-    have several environments, one for each group of its env slots.
+    have several environments, which `begin_rebuild` names.
 
     Args:
         job_directory: Directory of the job.
@@ -112,6 +113,7 @@ class EpisodeRecorder(Observer):
         self._finished_in_env: dict[int, int] = {}
         self._parts: list[Path] = []
         self._underway: dict[Environment, _UnderWay] = {}
+        self._slots = SlotNumbers()
 
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
@@ -121,7 +123,7 @@ class EpisodeRecorder(Observer):
         if environment not in self._underway:
             self._underway[environment] = self._begin(environment)
         started_s = time.perf_counter()
-        self._started_s.update(dict.fromkeys((start.job_row for start in starts), started_s))
+        self._started_s.update({self._slots.of(environment, start.env_id): started_s for start in starts})
         arrays = self._underway[environment].arrays
         if arrays is not None:
             arrays.start([start.env_id for start in starts])
@@ -135,15 +137,15 @@ class EpisodeRecorder(Observer):
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         """Write the episode's file, then commit it; or drop it, if another rank has taken it over meanwhile."""
         underway = self._underway[environment].arrays
+        arrays = None if underway is None else underway.take(record.env_id)
+        # From here on the slot is known by its number among all of the job's.
+        record = dataclasses.replace(record, env_id=self._slots.of(environment, record.env_id))
         if not self._may_commit(record.episode.episode_index):
-            del self._started_s[record.job_row]
-            if underway is not None:
-                underway.take(record.env_id)
+            del self._started_s[record.env_id]
             return
-        if underway is None:
+        if arrays is None:
             self._commits.write(self._row(record))
             return
-        arrays = underway.take(record.env_id)
         crc = checksum(arrays)
         name = layout.episode_file_name(record.episode.episode_index)
         path = self._episodes_directory / name
@@ -152,9 +154,10 @@ class EpisodeRecorder(Observer):
             self._commits.write_line(line)
         self._parts.append(path)
 
-    def begin_rebuild(self) -> None:
-        """Let go of the environments so far: others take their place."""
+    def begin_rebuild(self, environments: Sequence[Environment]) -> None:
+        """Let go of the environments so far; these take their place, and their env slots are numbered through."""
         self._underway.clear()
+        self._slots = SlotNumbers(environments)
 
     def consolidate(self) -> Consolidation:
         """Turn the episode files written so far into ``dataset_<job>….hdf5``, and remove them.
@@ -183,14 +186,14 @@ class EpisodeRecorder(Observer):
         )
 
     def _row(self, record: EpisodeRecord, episode_file: str | None = None, crc: int | None = None) -> CommitRow:
-        finished = self._finished_in_env.get(record.job_row, 0)
-        self._finished_in_env[record.job_row] = finished + 1
+        finished = self._finished_in_env.get(record.env_id, 0)
+        self._finished_in_env[record.env_id] = finished + 1
         context = CommitContext(
             rank=self._job.rank,
             attempt=self._job.attempt,
             episode_in_env=finished,
             timestamp=datetime.now(UTC).astimezone().isoformat(timespec="milliseconds"),
-            wall_s=time.perf_counter() - self._started_s.pop(record.job_row),
+            wall_s=time.perf_counter() - self._started_s.pop(record.env_id),
             dataset_file=None if episode_file is None else self._dataset_name,
             episode_file=episode_file,
             checksum=crc,

@@ -12,6 +12,7 @@ from isaaclab_arena.interfaces.filmable import Filmable
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.recording.captions import caption_bar
 from isaaclab_arena.recording.contact_sheet import MAX_EPISODES, FrameSamples, SheetRow, write_contact_sheet
+from isaaclab_arena.recording.slot_numbers import SlotNumbers
 from isaaclab_arena.recording.video_file import VideoFile
 from isaaclab_arena.recording.video_options import VideoOptions
 from isaaclab_arena.storage import layout
@@ -37,13 +38,15 @@ class VideoRecorder(Observer):
         self._options = options
         self._names_rebuilds = names_rebuilds
         self._rebuild = 0
+        self._slots = SlotNumbers()
         self._takes: dict[Environment, dict[int, _Take]] = {}
         self._sheet: list[SheetRow] = []
         self._said_no_cameras = False
 
-    def begin_rebuild(self, rebuild: int) -> None:
-        """Say which rebuild the next episodes belong to, and let go of the environments before."""
+    def begin_rebuild(self, rebuild: int, environments: Sequence[Environment]) -> None:
+        """Say which rebuild and which environments the next episodes belong to, and let go of those before."""
         self._rebuild = rebuild
+        self._slots = SlotNumbers(environments)
         self._discard_takes()
 
     def on_episode_start(
@@ -56,7 +59,7 @@ class VideoRecorder(Observer):
         for start in filmed:
             files = {
                 camera: VideoFile(
-                    self._path(camera, start),
+                    self._path(environment, camera, start),
                     frames_per_second=1 / environment.control_dt,
                     title=f"{self._job}, episode {start.episode.episode_index}, {camera}",
                 )
@@ -107,10 +110,10 @@ class VideoRecorder(Observer):
             _LOG.warning("job '%s' has no videos: its environment has no such cameras%s", self._job, hint)
         return (*viewport, *others)
 
-    def _path(self, camera: str, start: EpisodeStart) -> Path:
+    def _path(self, environment: Environment, camera: str, start: EpisodeStart) -> Path:
         name = layout.video_file_name(
             None if camera == VIEWPORT else camera,
-            env_id=start.job_row,
+            env_id=self._slots.of(environment, start.env_id),
             episode_index=start.episode.episode_index,
             rebuild=self._rebuild if self._names_rebuilds else None,
         )

@@ -26,7 +26,7 @@ KNOWN = {
     "PolicyBase",
     *("_mistakes", "as_jobs", "export_arena", "from_environment", "info_document"),
     *("job_conditions", "launch_if_asked", "make_single_env", "parse_tokens", "plan_sample", "rank_settings"),
-    *("read_options", "repair_job", "resolve_jobs", "rollout_in_groups", "start_run", "wired", "work_of_rank"),
+    *("read_options", "repair_job", "resolve_jobs", "start_run", "wired", "work_of_rank"),
     *("write_lerobot_dataset", "write_recordings"),
 }
 """Functions and classes that are larger still. Names leave this list, and none comes in."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 
 from isaaclab_arena.evaluation.batching.policy_probe import ProbeResult, probe_rows
@@ -12,8 +11,7 @@ from isaaclab_arena.evaluation.job.rank_settings import RankSettings
 from isaaclab_arena.evaluation.job.served_model import settle_served_model
 from isaaclab_arena.evaluation.job.start_up_clock import StartUpClock, StartUpPart
 from isaaclab_arena.evaluation.plan.job import Job
-from isaaclab_arena.evaluation.rollout.env_group import RowGroup
-from isaaclab_arena.evaluation.rollout.rollout import row_shares
+from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, group_sizes
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import SharesNetwork
@@ -31,7 +29,7 @@ class BuiltGroups:
         served_model: What the policy's server states of its model, None for a policy that asks no server.
     """
 
-    groups: Sequence[RowGroup]
+    groups: Sequence[EnvGroup]
     policy_batch: int | None
     plan_because: str | None
     served_model: str | None = None
@@ -49,7 +47,7 @@ def build_groups(
         start_up: Is told what has been built.
         directory: Folder of the job, where it is kept on how many rows its policy is asked.
     """
-    shares = row_shares(job.config.num_envs, min(settings.num_groups, job.config.num_envs))
+    shares = group_sizes(job.config.num_envs, min(settings.num_groups, job.config.num_envs))
     benches = workbench.benches(len(shares))
     jobs = [job.with_rows(share, policy_rows=share) for share in shares]
     environments = [_environment(bench, each, settings) for bench, each in zip(benches, jobs, strict=True)]
@@ -66,10 +64,9 @@ def build_groups(
     )
     asked = asked_policies(settling, simulated_on=settings.device.type)
     start_up.finish(StartUpPart.POLICY)
-    first_rows = accumulate(shares[:-1], initial=0)
     groups = [
-        RowGroup(environment=environment, policy=policy, first_row=first_row)
-        for environment, policy, first_row in zip(environments, asked.policies, first_rows, strict=True)
+        EnvGroup(environment=environment, policy=policy)
+        for environment, policy in zip(environments, asked.policies, strict=True)
     ]
     served_model = settle_served_model(directory, job.config.name, asked.policies)
     return BuiltGroups(

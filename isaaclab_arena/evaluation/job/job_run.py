@@ -4,6 +4,7 @@ import logging
 import random
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,8 +28,10 @@ from isaaclab_arena.evaluation.plan.episode_supply import EpisodeSupply
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.recorded_environment import environment_args
 from isaaclab_arena.evaluation.process.watchdog import allowed_silence_s
-from isaaclab_arena.evaluation.rollout.env_group import RolloutLimits, RowGroup
-from isaaclab_arena.evaluation.rollout.rollout import RolloutResult, rollout_in_groups
+from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
+from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, pipelined_rollout
+from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.rollout.running_episodes import RolloutResult
 from isaaclab_arena.evaluation.rollout.stopwatch import Phase
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.observer import Observer, Transition
@@ -89,7 +92,7 @@ class JobRun:
                 if indices == ():
                     continue
                 groups = self._build(directory, anew=bool(self._results))
-                self._prepare(writers, directory, rebuild, groups[0].environment)
+                self._prepare(writers, directory, rebuild, [group.environment for group in groups])
                 self._run_rebuild(rebuild, indices, groups, writers.observers())
                 if self._results[-1].interrupted:
                     return
@@ -148,7 +151,7 @@ class JobRun:
             return None
         return Reproducible.BITWISE if self._built.plan_because is None else Reproducible.PLAN
 
-    def _build(self, directory: Path, *, anew: bool) -> Sequence[RowGroup]:
+    def _build(self, directory: Path, *, anew: bool) -> Sequence[EnvGroup]:
         """Return the groups of the job's rows, as the job before left them if it asked for the same, unless anew."""
         if anew:
             self._workbench.clear()
@@ -163,13 +166,13 @@ class JobRun:
         self._built = built
         return built.groups
 
-    def _prepare(self, writers: "_Writers", directory: Path, rebuild: int, environment: Environment) -> None:
+    def _prepare(self, writers: "_Writers", directory: Path, rebuild: int, environments: Sequence[Environment]) -> None:
         if writers.recorder is None:
-            writers.recorder = self._new_recorder(directory, environment)
+            writers.recorder = self._new_recorder(directory, environments[0])
             writers.videos = self._new_video_recorder(directory)
-        writers.recorder.begin_rebuild()
+        writers.recorder.begin_rebuild(environments)
         if writers.videos is not None:
-            writers.videos.begin_rebuild(rebuild)
+            writers.videos.begin_rebuild(rebuild, environments)
 
     def _new_recorder(self, directory: Path, environment: Environment) -> EpisodeRecorder:
         config, settings = self._job.config, self._settings
@@ -199,7 +202,7 @@ class JobRun:
         self,
         rebuild: int,
         indices: Iterable[int] | None,
-        groups: Sequence[RowGroup],
+        groups: Sequence[EnvGroup],
         writers: Sequence[Observer],
     ) -> None:
         job, policy = self._job, groups[0].policy
@@ -211,9 +214,10 @@ class JobRun:
             started = sum(result.finished_episodes + result.cut_episodes for result in self._results)
             indices = indices_that_start(job, policy, started=started)
         silence_s = allowed_silence_s(self._settings.step_timeout_s, job.config.episode_timeout_s)
+        single = groups[0] if len(groups) == 1 else None
+        play = partial(rollout, single.environment, single.policy) if single else partial(pipelined_rollout, groups)
         with self._boundary.watchdog.watch(job.config.name, silence_s=silence_s):
-            result = rollout_in_groups(
-                groups,
+            result = play(
                 (episode_of(job, index) for index in indices),
                 [self._start_up, *writers, self._env_steps, *self._observers],
                 language_instruction=job.config.language_instruction,
@@ -226,7 +230,7 @@ class JobRun:
     def _limits(self, length: JobLength) -> RolloutLimits:
         return RolloutLimits(
             max_steps=length.num_steps,
-            max_rows=self._supply.max_rows(self._job.config.num_envs),
+            max_envs=self._supply.max_rows(self._job.config.num_envs),
             episode_timeout_s=self._job.config.episode_timeout_s,
         )
 

@@ -26,10 +26,10 @@ class Ending:
 
 
 def ending_of(step: Step, env_id: int) -> Ending:
-    """Return the end of the episode in row ``env_id`` that ended with ``step``.
+    """Return the end of the episode in env slot ``env_id`` that ended with ``step``.
 
-    A diverged row is an error whatever the task made of its state. Success that is not measured stays None: such an
-    episode is a time-out or has no outcome, but is never called a failure.
+    A diverged env slot is an error whatever the task made of its state. Success that is not measured stays None: such
+    an episode is a time-out or has no outcome, but is never called a failure.
     """
     if bool(step.diverged[env_id]):
         error = step.errors.get(env_id, "the physics diverged")

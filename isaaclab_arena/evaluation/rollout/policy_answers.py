@@ -1,10 +1,59 @@
-"""What passes between the loop and a policy: checked on the way in, copied on the way out."""
+"""Asks a policy: it is shown a copy of the observation, and what it answers is checked."""
+
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.policy import PolicyBase
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyAnswer:
+    """What a policy answered to one observation.
+
+    Attributes:
+        action: What it does. Shape: (num_envs, action_dim), float32, on the environment's device.
+        finished: Env slots in which it has nothing more to do, None for none. Shape: (num_envs,), bool.
+    """
+
+    action: torch.Tensor
+    finished: torch.Tensor | None
+
+
+def ask(policy: PolicyBase, environment: Environment, observation: Observation, running: torch.Tensor) -> PolicyAnswer:
+    """Show a policy an observation and return its checked answer.
+
+    Args:
+        policy: What is asked. It gets tensors of its own: what it does to them must not reach a recording.
+        environment: Gives the shape of an action.
+        observation: The observation of all env slots.
+        running: Env slots whose values matter. Shape: (num_envs,), bool.
+
+    Raises:
+        PolicyError: If the action has the wrong shape or holds NaN or infinity.
+        PolicyLostError: If the policy answers no more.
+    """
+    action = checked_action(policy.get_action(environment, copied(observation)), environment, running)
+    return PolicyAnswer(action=action, finished=checked_finished(policy.finished(), environment))
+
+
+def agreed_instruction(policy: PolicyBase, environment: Environment, asked: str | None) -> str | None:
+    """Return what the policy is told in every episode, None if the environment says it for each.
+
+    Args:
+        policy: It may insist on an instruction of its own.
+        environment: Describes the task.
+        asked: The job's instruction, None where it has none.
+
+    Raises:
+        PolicyError: If the policy will follow something that is no text.
+    """
+    told = asked or environment.task_description
+    answer = checked_instruction(policy.set_task_description(told), told)
+    return asked if answer == told else answer
 
 
 def checked_action(action: object, environment: Environment, running: torch.Tensor) -> torch.Tensor:
@@ -13,11 +62,11 @@ def checked_action(action: object, environment: Environment, running: torch.Tens
     Args:
         action: What the policy returned.
         environment: Gives the shape that is due.
-        running: Rows whose values matter. Shape: (num_envs,), bool.
+        running: Env slots whose values matter. Shape: (num_envs,), bool.
 
     Raises:
-        PolicyError: If it is neither a tensor nor an array of numbers, is complex, has the wrong shape, or a running
-            row holds NaN or infinity.
+        PolicyError: If it is neither a tensor nor an array of numbers, is complex, has the wrong shape, or holds NaN
+            or infinity in a running env slot.
     """
     action = action_tensor(action)
     expected = (environment.num_envs, *environment.action_spec.shape)
@@ -31,7 +80,7 @@ def checked_action(action: object, environment: Environment, running: torch.Tens
     bad = running & ~torch.isfinite(action).flatten(1).all(dim=1)
     if bool(bad.any()):
         env_id = int(torch.nonzero(bad)[0])
-        raise PolicyError(f"get_action returned NaN or infinity in row {env_id}: {action[env_id].tolist()}")
+        raise PolicyError(f"get_action returned NaN or infinity in env slot {env_id}: {action[env_id].tolist()}")
     return action
 
 

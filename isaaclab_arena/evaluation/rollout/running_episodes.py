@@ -1,67 +1,104 @@
-"""The episodes under way in the rows of a batch: how long each of them is, and what it has earned."""
+"""The episodes under way in the env slots of an environment: their lengths, their returns and their ends."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
 from isaaclab_arena.errors import ArenaError
-from isaaclab_arena.evaluation.rollout.endings import Ending, ending_of
-from isaaclab_arena.interfaces.environment import Step
+from isaaclab_arena.evaluation.rollout.endings import Ending, ending_of, out_of_time
+from isaaclab_arena.interfaces.environment import Observation, Step
 from isaaclab_arena.interfaces.episode import EpisodeRecord
-from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.observer import EpisodeStart, Transition
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutResult:
+    """What a rollout did.
+
+    Attributes:
+        finished_episodes: Episodes that ran to their end.
+        cut_episodes: Episodes that had started when the step limit or a stop request ended the rollout.
+        env_steps: Control steps summed over running env slots.
+        interrupted: Whether a stop request ended it.
+    """
+
+    finished_episodes: int
+    cut_episodes: int
+    env_steps: int
+    interrupted: bool
 
 
 class RunningEpisodes:
-    """Which episode each row runs, and what it has gathered so far.
+    """Which episode each env slot runs, and what it has gathered so far.
 
     Args:
-        num_rows: Number of rows.
+        num_envs: Number of env slots.
         device: Where masks and sums live.
 
     Attributes:
-        running: Rows in which an episode is under way. Shape: (num_rows,), bool.
+        running: Env slots in which an episode is under way. Shape: (num_envs,), bool.
         num_running: Their number.
-        num_finished: Episodes that ran to their end.
+        num_steps: Control steps counted so far.
     """
 
-    def __init__(self, num_rows: int, device: torch.device) -> None:
-        self.running = torch.zeros(num_rows, dtype=torch.bool, device=device)
+    def __init__(self, num_envs: int, device: torch.device) -> None:
+        self.running = torch.zeros(num_envs, dtype=torch.bool, device=device)
         self.num_running = 0
-        self.num_finished = 0
-        self._starts: list[EpisodeStart | None] = [None] * num_rows
-        self._started_s = [0.0] * num_rows
-        self._length = torch.zeros(num_rows, dtype=torch.int64, device=device)
+        self.num_steps = 0
+        self._env_steps = 0
+        self._num_finished = 0
+        self._starts: list[EpisodeStart | None] = [None] * num_envs
+        self._started_s = [0.0] * num_envs
+        self._length = torch.zeros(num_envs, dtype=torch.int64, device=device)
         # Double precision, so that the sum does not depend on the order of magnitude of what came before.
-        self._return = torch.zeros(num_rows, dtype=torch.float64, device=device)
+        self._return = torch.zeros(num_envs, dtype=torch.float64, device=device)
+        self._latest: Step | None = None
 
     def begin(self, starts: Sequence[EpisodeStart], *, now_s: float) -> None:
-        """Begin episodes in rows that are free."""
-        rows = torch.tensor([start.env_id for start in starts], dtype=torch.int64, device=self.running.device)
+        """Begin episodes in env slots that are free."""
+        env_ids = torch.tensor([start.env_id for start in starts], dtype=torch.int64, device=self.running.device)
         for start in starts:
             self._starts[start.env_id] = start
             self._started_s[start.env_id] = now_s
-        self.running[rows] = True
+        self.running[env_ids] = True
         self.num_running += len(starts)
-        self._length[rows] = 0
-        self._return[rows] = 0.0
+        self._length[env_ids] = 0
+        self._return[env_ids] = 0.0
+
+    def transition(self, observation: Observation, action: torch.Tensor, step: Step) -> Transition:
+        """Return what observers are shown of a step that the running episodes made.
+
+        Args:
+            observation: What the policy saw.
+            action: What it did. Shape: (num_envs, action_dim).
+            step: What came of it.
+        """
+        running = self.running.clone()
+        return Transition(
+            running=running, num_running=self.num_running, observation=observation, action=action, step=step
+        )
 
     def count(self, step: Step) -> None:
         """Count a step of every episode under way."""
+        self._latest = step
+        self.num_steps += 1
+        self._env_steps += self.num_running
         self._length += self.running
         self._return += torch.where(self.running, step.reward, 0.0)
 
-    def over(self, step: Step, policy_finished: torch.Tensor | None, *, max_length: int) -> dict[int, Ending]:
-        """Return how episodes ended with a step, by row.
+    def over(self, policy_finished: torch.Tensor | None, *, max_length: int) -> dict[int, Ending]:
+        """Return how episodes ended with the step that was counted last, by env slot.
 
         Args:
-            step: The step.
-            policy_finished: Rows in which the policy has nothing more to do, None for none. Shape: (num_rows,), bool.
+            policy_finished: Env slots in which the policy has nothing more to do, None for none.
+                Shape: (num_envs,), bool.
             max_length: Control steps after which an episode must be over.
 
         Raises:
             ArenaError: If one of them is longer.
         """
+        step = self._counted()
         over = step.terminated | step.truncated | step.diverged
         if policy_finished is not None:
             over = over | policy_finished.to(over.device)
@@ -70,42 +107,43 @@ class RunningEpisodes:
         over, overdue = (torch.stack((over, overdue)) & self.running).cpu()
         if bool(overdue.any()):
             raise ArenaError(
-                f"the environment broke its contract: row {int(torch.nonzero(overdue)[0])} made {max_length} steps, "
-                "its max_episode_length, and was not truncated"
+                f"the environment broke its contract: env slot {int(torch.nonzero(overdue)[0])} made {max_length} "
+                "steps, its max_episode_length, and was not truncated"
             )
         if not bool(over.any()):
             return {}
         verdicts = _on_cpu(step)
         return {env_id: ending_of(verdicts, env_id) for env_id in torch.nonzero(over).flatten().tolist()}
 
-    def late(self, *, now_s: float, limit_s: float) -> list[int]:
-        """Return the rows of episodes that have taken longer than a limit [s]."""
+    def late(self, *, now_s: float, limit_s: float | None) -> dict[int, Ending]:
+        """Return how episodes end that have taken longer than a limit [s], by env slot; none do without a limit."""
+        if limit_s is None:
+            return {}
         running = torch.nonzero(self.running).flatten().tolist()
-        return [env_id for env_id in running if now_s - self._started_s[env_id] > limit_s]
+        return {env_id: out_of_time(limit_s) for env_id in running if now_s - self._started_s[env_id] > limit_s}
 
     def tried(self) -> list[int]:
-        """Return the rows of episodes that have made a step."""
+        """Return the env slots of episodes that have made a step."""
         return torch.nonzero(self.running & (self._length > 0)).flatten().tolist()
 
-    def end(self, endings: Mapping[int, Ending], step: Step) -> list[EpisodeRecord]:
-        """End episodes, and return what is known of them.
+    def end(self, endings: Mapping[int, Ending]) -> list[EpisodeRecord]:
+        """End episodes with the step that was counted last, and return what is known of them.
 
         Args:
-            endings: Row to how its episode ends.
-            step: The last step, for its metrics.
+            endings: Env slot to how its episode ends.
         """
         if not endings:
             return []
         lengths, returns = self._length.cpu(), self._return.cpu()
-        metrics = {name: values.cpu() for name, values in step.metrics.items()}
+        metrics = {name: values.cpu() for name, values in self._counted().metrics.items()}
         self.running[torch.tensor(list(endings), device=self.running.device)] = False
         self.num_running -= len(endings)
-        self.num_finished += len(endings)
+        self._num_finished += len(endings)
         records = []
         for env_id, ending in endings.items():
             start = self._starts[env_id]
             if start is None:
-                raise RuntimeError(f"row {env_id} ended an episode that was never started")
+                raise RuntimeError(f"env slot {env_id} ended an episode that was never started")
             record = EpisodeRecord(
                 episode=start.episode,
                 env_id=env_id,
@@ -118,14 +156,31 @@ class RunningEpisodes:
                 language_instruction=start.language_instruction,
                 metrics={name: float(values[env_id]) for name, values in metrics.items()},
                 error=ending.error,
-                first_row=start.first_row,
             )
             records.append(record)
         return records
 
+    def result(self, *, interrupted: bool) -> RolloutResult:
+        """Return what was done so far; episodes under way are cut.
+
+        Args:
+            interrupted: Whether a stop request ended it.
+        """
+        return RolloutResult(
+            finished_episodes=self._num_finished,
+            cut_episodes=self.num_running,
+            env_steps=self._env_steps,
+            interrupted=interrupted,
+        )
+
+    def _counted(self) -> Step:
+        if self._latest is None:
+            raise RuntimeError("no step was counted yet")
+        return self._latest
+
 
 def _on_cpu(step: Step) -> Step:
-    """Return a step whose verdicts on the rows are read once, and not row by row."""
+    """Return a step whose verdicts are read once, and not slot by slot."""
     return replace(
         step,
         terminated=step.terminated.cpu(),

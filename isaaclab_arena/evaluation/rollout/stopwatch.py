@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
+from isaaclab_arena.interfaces.environment import Environment
+
 
 class Phase(StrEnum):
     """What a job's wall time is spent on; the rest of it is idle."""
@@ -24,18 +26,22 @@ class Stopwatch:
         self._started = time.perf_counter()
 
     @contextmanager
-    def measure(self, phase: Phase) -> Iterator[None]:
-        """Count the time inside the ``with`` block towards ``phase``. Blocks must not be nested."""
-        begin = time.perf_counter()
+    def measure(self, phase: Phase, environment: Environment | None = None) -> Iterator[None]:
+        """Count the time inside the ``with`` block towards a phase. Blocks must not be nested.
+
+        Args:
+            phase: The phase.
+            environment: What it renders within the block counts as `Phase.RENDER` instead.
+        """
+        begin, rendered_s = time.perf_counter(), 0.0 if environment is None else environment.render_s
         try:
             yield
         finally:
             self._seconds[phase] += time.perf_counter() - begin
-
-    def move(self, seconds: float, *, counted_as: Phase, to: Phase) -> None:
-        """Count seconds towards another phase than the one whose block they passed in."""
-        self._seconds[counted_as] -= seconds
-        self._seconds[to] += seconds
+            if environment is not None:
+                rendered_s = environment.render_s - rendered_s
+                self._seconds[phase] -= rendered_s
+                self._seconds[Phase.RENDER] += rendered_s
 
     def add(self, phase: Phase, seconds: float) -> None:
         """Count seconds towards a phase that were measured elsewhere."""

@@ -14,7 +14,7 @@ import torch
 from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.evaluation.plan.job import OPEN_BACKEND, Job
-from isaaclab_arena.evaluation.rollout.rollout import row_shares
+from isaaclab_arena.evaluation.rollout.pipelined import group_sizes
 from isaaclab_arena.interfaces.environment_builder import SimulatedBuilder
 from isaaclab_arena.storage.run.attempts import Attempt, JobWork
 
@@ -127,7 +127,7 @@ def _measured(job: Job, machinery: Machinery) -> str:
     try:
         return builder.faster_backend(
             job.environment_config,
-            num_envs=row_shares(num_envs, min(machinery.num_groups, num_envs))[0],
+            num_envs=group_sizes(num_envs, min(machinery.num_groups, num_envs))[0],
             device=torch.device(machinery.devices[0]),
             num_threads=machinery.num_threads,
             variations=job.variations,

@@ -100,7 +100,7 @@ def commit_row(record: EpisodeRecord, context: CommitContext) -> CommitRow:
     """Return the row of a finished episode."""
     return CommitRow(
         job_name=record.episode.job,
-        env_id=record.job_row,
+        env_id=record.env_id,
         episode_in_env=context.episode_in_env,
         language_instruction=record.language_instruction,
         seed=record.episode.seed,

@@ -124,7 +124,7 @@ def test_rows_behind_the_real_ones_never_start_and_never_finish():
     [
         ("wrong_shape", r"returned shape \(8, 1\), the environment takes \(8, 2\)"),
         ("list", "must return a torch.Tensor, or a numpy array of real numbers, got list"),
-        ("nan", "NaN or infinity in row 0"),
+        ("nan", "NaN or infinity in env slot 0"),
     ],
 )
 def test_a_bad_answer_is_the_policys_error_as_without_padding(action, message):

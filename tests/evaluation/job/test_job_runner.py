@@ -144,7 +144,7 @@ def test_a_job_that_cannot_be_built_promises_nothing(tmp_path):
     ("changes", "error"),
     [
         ({"raise_at": 25}, "ValueError: I would rather not"),
-        ({"action": "nan"}, "PolicyError: get_action returned NaN or infinity in row 0"),
+        ({"action": "nan"}, "PolicyError: get_action returned NaN or infinity in env slot 0"),
         ({"action": "wrong_shape"}, "PolicyError: get_action returned shape"),
         ({"environment": CoinConfig(fail_to_build=True)}, "RuntimeError: the mint is closed"),
     ],

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from isaaclab_arena.evaluation.batching.fixed_batch import on_fixed_batch
-from isaaclab_arena.evaluation.rollout.rollout import RolloutLimits, rollout
+from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
+from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.policy import rsl_rl
@@ -118,7 +119,7 @@ def test_a_policy_on_a_batch_of_one_size_is_asked_there_too(tmp_path):
 def test_episodes_are_cut_there_as_they_are_here(tmp_path):
     env = build_on_the_floor("cartpole", num_envs=NUM_ENVS, device=GPU, backend="warp")
     done = rollout(
-        env, TurningPolicy(), [episode(index) for index in range(4)], [], limits=RolloutLimits(max_steps=3, max_rows=1)
+        env, TurningPolicy(), [episode(index) for index in range(4)], [], limits=RolloutLimits(max_steps=3, max_envs=1)
     )
     assert done.cut_episodes == 1
 

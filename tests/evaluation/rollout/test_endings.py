@@ -18,7 +18,7 @@ BOTH = (False, True)
 
 
 def step(*, terminated: bool, truncated: bool, success: bool | None, diverged: bool, **more) -> Step:
-    """Return a step of one row."""
+    """Return a step of one env slot."""
     return Step(
         observation={},
         reward=torch.ones(1),
@@ -65,7 +65,7 @@ def test_diverged_physics_comes_before_everything(terminated, truncated, success
     )
 
 
-def test_an_error_says_what_the_environment_says_of_that_row():
+def test_an_error_says_what_the_environment_says_of_that_env_slot():
     broken = step(terminated=False, truncated=False, success=False, diverged=True, errors={0: "it fell apart"})
     assert ending_of(broken, 0).error == "it fell apart"
 
@@ -76,13 +76,16 @@ def test_episodes_that_nothing_repeats_are_errors():
     assert (out_of_time(1).success, policy_lost("").success) == (None, None)
 
 
-def under_way(num_rows: int = 1) -> RunningEpisodes:
-    running = RunningEpisodes(num_rows, torch.device("cpu"))
+def under_way(num_envs: int = 1) -> RunningEpisodes:
+    running = RunningEpisodes(num_envs, torch.device("cpu"))
     starts = [
         EpisodeStart(
-            env_id=row, episode=Episode(job="j", episode_index=row, seed=0), conditions={}, language_instruction=""
+            env_id=env_id,
+            episode=Episode(job="j", episode_index=env_id, seed=0),
+            conditions={},
+            language_instruction="",
         )
-        for row in range(num_rows)
+        for env_id in range(num_envs)
     ]
     running.begin(starts, now_s=0.0)
     return running
@@ -93,19 +96,19 @@ def test_any_reason_ends_an_episode_and_none_leaves_it(terminated, truncated, di
     running = under_way()
     last = step(terminated=terminated, truncated=truncated, success=False, diverged=diverged)
     running.count(last)
-    over = running.over(last, torch.tensor([finished]), max_length=10)
+    over = running.over(torch.tensor([finished]), max_length=10)
     assert bool(over) is (terminated or truncated or diverged or finished)
 
 
-def test_a_row_that_rests_does_not_end_again():
+def test_an_env_slot_that_rests_does_not_end_again():
     running = under_way()
     last = step(terminated=True, truncated=False, success=True, diverged=False)
     running.count(last)
-    (record,) = running.end(running.over(last, None, max_length=10), last)
+    (record,) = running.end(running.over(None, max_length=10))
     assert (record.length, record.episode_return, record.success) == (1, 1.0, True)
     running.count(last)
-    assert running.over(last, torch.tensor([True]), max_length=10) == {}
-    assert (running.num_running, running.num_finished) == (0, 1)
+    assert running.over(torch.tensor([True]), max_length=10) == {}
+    assert (running.num_running, running.result(interrupted=False).finished_episodes) == (0, 1)
 
 
 def test_an_episode_may_end_on_the_last_step_it_has_and_not_after():
@@ -113,11 +116,11 @@ def test_an_episode_may_end_on_the_last_step_it_has_and_not_after():
     on = step(terminated=False, truncated=False, success=False, diverged=False)
     for _ in range(2):
         running.count(on)
-        assert running.over(on, None, max_length=3) == {}
+        assert running.over(None, max_length=3) == {}
     running.count(on)
-    assert list(running.over(on, torch.tensor([True]), max_length=3)) == [0]
+    assert list(running.over(torch.tensor([True]), max_length=3)) == [0]
     with pytest.raises(Exception, match="made 3 steps, its max_episode_length, and was not truncated"):
-        running.over(on, None, max_length=3)
+        running.over(None, max_length=3)
 
 
 # The task says solved or lost, on the last step that there is or before it: terminated, truncated, success.

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ArenaError, PolicyError, PolicyLostError
-from isaaclab_arena.evaluation.rollout.rollout import RolloutLimits, rollout
+from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
+from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.evaluation.rollout.stopwatch import Phase, Stopwatch
 from isaaclab_arena.interfaces.episode import Episode, Outcome
 from isaaclab_arena.interfaces.policy import PolicyBase
@@ -112,7 +113,7 @@ def test_no_episode_is_started_on_the_last_step():
 
 
 def test_rows_beyond_the_most_that_are_to_be_used_rest():
-    result, notebook, _ = run(8, 12, limits=RolloutLimits(max_rows=3))
+    result, notebook, _ = run(8, 12, limits=RolloutLimits(max_envs=3))
     assert result.finished_episodes == 12
     assert {record.env_id for record in notebook.records} == {0, 1, 2}
     assert max(int(transition.running.sum()) for transition in notebook.transitions) == 3
@@ -231,7 +232,7 @@ def test_a_policy_that_has_finished_ends_its_episode():
 @pytest.mark.parametrize(
     ("action", "message"),
     [
-        ("nan", "NaN or infinity in row 0"),
+        ("nan", "NaN or infinity in env slot 0"),
         ("wrong_shape", r"shape \(3, 1\), the environment takes \(3, 2\)"),
         ("list", "must return a torch.Tensor, or a numpy array of real numbers, got list"),
     ],
@@ -318,7 +319,7 @@ def test_an_action_is_copied_so_that_a_policy_may_reuse_its_buffer():
 def test_an_environment_that_never_ends_an_episode_is_an_error_and_not_a_hang():
     environment = CoinEnvironment(CoinConfig(success_rate=0.0), 2)
     environment.max_episode_length = 20
-    with pytest.raises(ArenaError, match="row 0 made 20 steps, its max_episode_length, and was not truncated"):
+    with pytest.raises(ArenaError, match="env slot 0 made 20 steps, its max_episode_length, and was not truncated"):
         rollout(environment, ShrugPolicy(), episodes(2), [])
 
 

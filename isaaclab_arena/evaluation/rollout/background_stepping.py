@@ -1,61 +1,14 @@
-"""Control steps of one environment: made at once, or on a thread of their own while the policy acts elsewhere."""
+"""Control steps of one environment on a thread of their own, while the policy acts for another environment."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import torch
 
 from isaaclab_arena.evaluation.rollout.stopwatch import Phase, Stopwatch
 from isaaclab_arena.interfaces.environment import Environment, Step
-
-
-class Stepping(Protocol):
-    """Makes the control steps of one environment, one at a time."""
-
-    def begin(self, action: torch.Tensor) -> None:
-        """Begin a step. Shape of ``action``: (num_envs, action_dim); it must not change until the step is over."""
-
-    def finish(self) -> Step:
-        """Return the step that was begun, and raise what it raised."""
-        ...
-
-    def close(self) -> None:
-        """Wait for a step under way, whatever comes of it. May be called more than once."""
-
-
-class ImmediateStepping:
-    """Makes a step when it is begun.
-
-    Args:
-        environment: What is stepped.
-        stopwatch: Counts how long it takes.
-    """
-
-    def __init__(self, environment: Environment, stopwatch: Stopwatch) -> None:
-        self._environment = environment
-        self._stopwatch = stopwatch
-        self._step: Step | None = None
-
-    def begin(self, action: torch.Tensor) -> None:
-        """Make a step. Shape of ``action``: (num_envs, action_dim)."""
-        rendered_s = self._environment.render_s
-        with self._stopwatch.measure(Phase.SIMULATE):
-            self._step = self._environment.step(action)
-        rendered_s = self._environment.render_s - rendered_s
-        self._stopwatch.move(rendered_s, counted_as=Phase.SIMULATE, to=Phase.RENDER)
-
-    def finish(self) -> Step:
-        """Return the step."""
-        step, self._step = self._step, None
-        if step is None:
-            raise RuntimeError("no step was begun")
-        return step
-
-    def close(self) -> None:
-        """Nothing is under way."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Rows divided into groups: the same episodes, while the policy acts for one group and another is simulated."""
+"""Env slots divided into groups: the same episodes, while the policy acts for one group and another is simulated."""
 
 import threading
 import time
@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import PolicyLostError
-from isaaclab_arena.evaluation.rollout.env_group import RolloutLimits, RowGroup
-from isaaclab_arena.evaluation.rollout.rollout import rollout_in_groups, row_shares
+from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
+from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, group_sizes, pipelined_rollout
 from isaaclab_arena.evaluation.rollout.stopwatch import Phase, Stopwatch
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Outcome
@@ -22,32 +22,22 @@ SOON_S = 20.0
 """Longer than anything here takes, and short enough for a test that would otherwise hang."""
 
 
-def coin_groups(*sizes: int, config: CoinConfig | None = None, policies=None) -> list[RowGroup]:
+def coin_groups(*sizes: int, config: CoinConfig | None = None, policies=None) -> list[EnvGroup]:
     policies = policies or [ShrugPolicy() for _ in sizes]
     return [
-        RowGroup(
-            environment=CoinEnvironment(config or CoinConfig(), size), policy=policy, first_row=sum(sizes[:number])
-        )
-        for number, (size, policy) in enumerate(zip(sizes, policies, strict=True))
+        EnvGroup(environment=CoinEnvironment(config or CoinConfig(), size), policy=policy)
+        for size, policy in zip(sizes, policies, strict=True)
     ]
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (4, 3), (16, 16), (2, 2, 2)])
 def test_every_planned_episode_runs_exactly_once_in_whichever_group(sizes):
     notebook = Notebook()
-    result = rollout_in_groups(coin_groups(*sizes), episodes(50), [notebook])
+    result = pipelined_rollout(coin_groups(*sizes), episodes(50), [notebook])
     assert sorted(record.episode.episode_index for record in notebook.records) == list(range(50))
     assert sum(bool(record.success) for record in notebook.records) == sum(toss(index) for index in range(50))
     assert (result.finished_episodes, result.cut_episodes) == (50, 0)
     assert result.env_steps == sum(record.length for record in notebook.records)
-
-
-def test_rows_are_counted_through_the_groups():
-    notebook = Notebook()
-    rollout_in_groups(coin_groups(3, 2), episodes(20), [notebook])
-    assert {(record.first_row, record.job_row) for record in notebook.records} == {
-        (0, 0), (0, 1), (0, 2), (3, 3), (3, 4)
-    }  # fmt: skip
 
 
 class Trajectories(Observer):
@@ -62,16 +52,16 @@ class Trajectories(Observer):
             self._episodes[environment, start.env_id] = start.episode.episode_index
 
     def on_step(self, environment, transition) -> None:
-        for row in torch.nonzero(transition.running).flatten().tolist():
-            seen = transition.observation["policy"]["position"][row]
-            together = torch.cat([seen, transition.action[row], transition.step.reward[row, None]])
-            self.steps.setdefault(self._episodes[environment, row], []).append(together)
+        for env_id in torch.nonzero(transition.running).flatten().tolist():
+            seen = transition.observation["policy"]["position"][env_id]
+            together = torch.cat([seen, transition.action[env_id], transition.step.reward[env_id, None]])
+            self.steps.setdefault(self._episodes[environment, env_id], []).append(together)
 
 
 def trajectories(*sizes: int) -> dict[int, torch.Tensor]:
     observer = Trajectories()
-    groups = [RowGroup(environment=ScriptedEnvironment(size), policy=PushPolicy()) for size in sizes]
-    rollout_in_groups(groups, push_episodes(30), [observer])
+    groups = [EnvGroup(environment=ScriptedEnvironment(size), policy=PushPolicy()) for size in sizes]
+    pipelined_rollout(groups, push_episodes(30), [observer])
     return {index: torch.stack(steps) for index, steps in observer.steps.items()}
 
 
@@ -121,14 +111,13 @@ class MeetsTheSimulation(ShrugPolicy):
 def test_the_policy_acts_for_one_group_while_another_is_simulated():
     meeting = Meeting()
     groups = [
-        RowGroup(environment=MeetsThePolicy(meeting), policy=ShrugPolicy()),
-        RowGroup(
+        EnvGroup(environment=MeetsThePolicy(meeting), policy=ShrugPolicy()),
+        EnvGroup(
             environment=CoinEnvironment(CoinConfig(success_rate=0.0, failure_step=5), 1),
             policy=MeetsTheSimulation(meeting),
-            first_row=1,
         ),
     ]
-    result = rollout_in_groups(groups, episodes(2), [])
+    result = pipelined_rollout(groups, episodes(2), [])
     assert result.finished_episodes == 2
     assert meeting.num_meetings == 5
 
@@ -161,7 +150,7 @@ class NotesThreads(ShrugPolicy):
 
 def test_policies_and_observers_are_called_in_the_thread_of_the_caller_only():
     observer, policies = Threads(), [NotesThreads(), NotesThreads()]
-    rollout_in_groups(coin_groups(2, 2, policies=policies), episodes(9), [observer])
+    pipelined_rollout(coin_groups(2, 2, policies=policies), episodes(9), [observer])
     here = {threading.get_ident()}
     assert observer.called_in == policies[0].called_in == policies[1].called_in == here
 
@@ -184,11 +173,11 @@ class Slow(CoinEnvironment):
 def test_what_a_step_raises_ends_the_rollout_when_no_other_step_is_under_way():
     slow = Slow(CoinConfig(), 2)
     groups = [
-        RowGroup(environment=Explodes(CoinConfig(), 2), policy=ShrugPolicy()),
-        RowGroup(environment=slow, policy=ShrugPolicy(), first_row=2),
+        EnvGroup(environment=Explodes(CoinConfig(), 2), policy=ShrugPolicy()),
+        EnvGroup(environment=slow, policy=ShrugPolicy()),
     ]
     with pytest.raises(RuntimeError, match="the table fell over"):
-        rollout_in_groups(groups, episodes(9), [])
+        pipelined_rollout(groups, episodes(9), [])
     assert not slow.is_stepping
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("simulation")]
 
@@ -203,7 +192,7 @@ class Lost(ShrugPolicy):
 def test_episodes_of_all_groups_are_errors_when_the_policy_of_one_is_lost():
     notebook = Notebook()
     with pytest.raises(PolicyLostError):
-        rollout_in_groups(coin_groups(1, 1, policies=[ShrugPolicy(), Lost()]), episodes(5), [notebook])
+        pipelined_rollout(coin_groups(1, 1, policies=[ShrugPolicy(), Lost()]), episodes(5), [notebook])
     assert [(record.outcome, record.termination) for record in notebook.records] == [(Outcome.ERROR, "policy_lost")] * 2
     # The step that the first group was making is nobody's any more.
     assert [record.length for record in notebook.records] == [7, 7]
@@ -212,7 +201,7 @@ def test_episodes_of_all_groups_are_errors_when_the_policy_of_one_is_lost():
 def test_steps_under_way_at_a_stop_request_are_finished_and_observed():
     asked = iter([False] * 7 + [True])
     notebook = Notebook()
-    result = rollout_in_groups(coin_groups(1, 1), episodes(5), [notebook], stop_requested=lambda: next(asked))
+    result = pipelined_rollout(coin_groups(1, 1), episodes(5), [notebook], stop_requested=lambda: next(asked))
     assert result.interrupted
     assert len(notebook.transitions) == result.env_steps == 7
     assert result.cut_episodes == 2
@@ -220,24 +209,34 @@ def test_steps_under_way_at_a_stop_request_are_finished_and_observed():
 
 def test_every_group_may_make_the_steps_that_a_job_is_limited_to():
     notebook = Notebook()
-    result = rollout_in_groups(coin_groups(2, 2), episodes(200), [notebook], limits=RolloutLimits(max_steps=30))
+    result = pipelined_rollout(coin_groups(2, 2), episodes(200), [notebook], limits=RolloutLimits(max_steps=30))
     assert len(notebook.transitions) == 2 * 30
     assert result.env_steps == 4 * 30
     num_started = sum(line.startswith("start") for line in notebook.lines)
     assert num_started == result.finished_episodes + result.cut_episodes
 
 
-def test_rows_that_may_be_used_are_shared_among_the_groups():
-    notebook = Notebook()
-    rollout_in_groups(coin_groups(4, 4), episodes(20), [notebook], limits=RolloutLimits(max_rows=3))
-    assert {record.job_row for record in notebook.records} == {0, 1, 4}
+class Slots(Observer):
+    """Notes which env slots run episodes."""
+
+    def __init__(self) -> None:
+        self.used: set[tuple[Environment, int]] = set()
+
+    def on_episode_end(self, environment, record) -> None:
+        self.used.add((environment, record.env_id))
+
+
+def test_env_slots_that_may_be_used_are_shared_among_the_groups():
+    slots, groups = Slots(), coin_groups(4, 4)
+    pipelined_rollout(groups, episodes(20), [slots], limits=RolloutLimits(max_envs=3))
+    assert slots.used == {(groups[0].environment, 0), (groups[0].environment, 1), (groups[1].environment, 0)}
 
 
 @pytest.mark.parametrize(
-    ("num_rows", "num_groups", "shares"), [(8, 2, [4, 4]), (7, 2, [4, 3]), (1, 2, [1, 0]), (5, 1, [5])]
+    ("num_envs", "num_groups", "sizes"), [(8, 2, [4, 4]), (7, 2, [4, 3]), (1, 2, [1, 0]), (5, 1, [5])]
 )
-def test_rows_are_divided_as_equally_as_can_be(num_rows, num_groups, shares):
-    assert row_shares(num_rows, num_groups) == shares
+def test_env_slots_are_divided_as_equally_as_can_be(num_envs, num_groups, sizes):
+    assert group_sizes(num_envs, num_groups) == sizes
 
 
 def test_only_the_time_that_is_waited_for_a_simulation_is_counted():
@@ -252,6 +251,6 @@ def test_only_the_time_that_is_waited_for_a_simulation_is_counted():
             return super().step(action)
 
     config, stopwatch = CoinConfig(success_rate=0.0, failure_step=6), Stopwatch()
-    groups = [RowGroup(environment=Busy(config, 1), policy=Thoughtful()) for _ in range(2)]
-    rollout_in_groups(groups, episodes(2), [], stopwatch=stopwatch)
+    groups = [EnvGroup(environment=Busy(config, 1), policy=Thoughtful()) for _ in range(2)]
+    pipelined_rollout(groups, episodes(2), [], stopwatch=stopwatch)
     assert sum(stopwatch.seconds(phase) for phase in Phase) <= stopwatch.elapsed_s()

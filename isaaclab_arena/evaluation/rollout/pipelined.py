@@ -1,0 +1,132 @@
+"""The loop for groups of env slots that take turns: while one group is simulated, the policy acts for another."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+
+import torch
+
+from isaaclab_arena.errors import PolicyLostError
+from isaaclab_arena.evaluation.rollout.background_stepping import BackgroundStepping
+from isaaclab_arena.evaluation.rollout.limits import NO_LIMITS, RolloutLimits
+from isaaclab_arena.evaluation.rollout.policy_answers import PolicyAnswer
+from isaaclab_arena.evaluation.rollout.rollout import EpisodeLoop
+from isaaclab_arena.evaluation.rollout.running_episodes import RolloutResult
+from isaaclab_arena.evaluation.rollout.stopwatch import Stopwatch
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.interfaces.observer import Observer
+from isaaclab_arena.interfaces.policy import PolicyBase
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvGroup:
+    """Env slots that are simulated together, and whose actions are asked for together.
+
+    Attributes:
+        environment: Its env slots run episodes.
+        policy: Gives their actions, and remembers their episodes and no others.
+    """
+
+    environment: Environment
+    policy: PolicyBase
+
+
+def group_sizes(num_envs: int, num_groups: int) -> list[int]:
+    """Return how many of some env slots each group has: as equal as can be, the first groups one more."""
+    size, left = divmod(num_envs, num_groups)
+    return [size + (group < left) for group in range(num_groups)]
+
+
+@torch.no_grad()
+def pipelined_rollout(
+    groups: Sequence[EnvGroup],
+    episodes: Iterable[Episode],
+    observers: Sequence[Observer],
+    *,
+    language_instruction: str | None = None,
+    limits: RolloutLimits = NO_LIMITS,
+    stop_requested: Callable[[], bool] = lambda: False,
+    stopwatch: Stopwatch | None = None,
+) -> RolloutResult:
+    """Run episodes in groups of env slots; see `rollout` for the arguments and what is raised.
+
+    The groups take turns, always in the same order, so what comes out does not depend on which of them is quicker.
+    Every group may make ``max_steps``; ``max_envs`` are shared among them. Policies and observers are called in the
+    caller's thread only, steps are made in others.
+    """
+    pending, watch = iter(episodes), stopwatch or Stopwatch()
+    taking_turns: list[_GroupTurns] = []
+    try:
+        with ExitStack() as stack:
+            for group in groups:
+                common = pending, observers, language_instruction, limits, watch
+                loop = EpisodeLoop(group.environment, group.policy, *common)
+                stepping = stack.enter_context(closing(BackgroundStepping(group.environment, watch)))
+                taking_turns.append(_GroupTurns(loop, stepping))
+            for group, num_used in zip(taking_turns, _num_used(groups, limits), strict=True):
+                group.loop.reset(range(num_used))
+            interrupted = _take_turns(taking_turns, stop_requested)
+    except PolicyLostError as error:
+        for group in taking_turns:
+            group.loop.end_lost_episodes(error)
+        raise
+    results = [group.loop.episodes.result(interrupted=interrupted) for group in taking_turns]
+    return RolloutResult(
+        finished_episodes=sum(result.finished_episodes for result in results),
+        cut_episodes=sum(result.cut_episodes for result in results),
+        env_steps=sum(result.env_steps for result in results),
+        interrupted=interrupted,
+    )
+
+
+def _num_used(groups: Sequence[EnvGroup], limits: RolloutLimits) -> list[int]:
+    num_envs = [group.environment.num_envs for group in groups]
+    sizes = group_sizes(limits.num_used(sum(num_envs)), len(groups))
+    return [min(size, most) for size, most in zip(sizes, num_envs, strict=True)]
+
+
+def _take_turns(groups: Sequence["_GroupTurns"], stop_requested: Callable[[], bool]) -> bool:
+    """Let groups take turns until nothing is left to do; return whether a stop request ended it before."""
+    interrupted = False
+    while not interrupted and any(group.is_stepping or group.loop.may_step for group in groups):
+        for group in groups:
+            group.loop.reset(group.finish_step())
+            if not group.loop.may_step:
+                continue
+            interrupted = stop_requested()
+            if interrupted:
+                break
+            group.begin_step()
+    for group in groups:
+        group.finish_step()
+    return interrupted
+
+
+class _GroupTurns:
+    """One group's turns: what the policy answers in one turn is simulated until the next."""
+
+    def __init__(self, loop: EpisodeLoop, stepping: BackgroundStepping) -> None:
+        self.loop = loop
+        self._stepping = stepping
+        self._answer: PolicyAnswer | None = None
+
+    @property
+    def is_stepping(self) -> bool:
+        """Whether a step was begun and not finished."""
+        return self._answer is not None
+
+    def begin_step(self) -> None:
+        """Ask the policy, and begin the step that it answers."""
+        answer = self.loop.act()
+        self._stepping.begin(answer.action)
+        self._answer = answer
+
+    def finish_step(self) -> Sequence[int]:
+        """Finish the step that was begun, if any; return the env slots whose episodes ended with it."""
+        answer, self._answer = self._answer, None
+        if answer is None:
+            return ()
+        step = self._stepping.finish()
+        self.loop.observe(answer, step)
+        return self.loop.end(answer, step)
