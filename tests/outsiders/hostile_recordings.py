@@ -444,7 +444,7 @@ def _readers(bad: Path, output: Path) -> dict[str, tuple[Callable[[], object], t
         "verify one": (lambda: hdf5.verify_episodes(bad, [VICTIM]), own),
         "totals": (lambda: hdf5.read_totals(bad), own),
         "steps": (lambda: _read_steps(bad), own),
-        "replay": (lambda: list(replay(files, settings)), (ConfigError, ArenaError)),
+        "replay": (lambda: replay(files, settings, lambda _: None), (ConfigError, ArenaError)),
         "replay policy": (lambda: _play(bad), (ConfigError, PolicyError)),
         "merge": (lambda: merge_results(output), ()),
         "verify": (lambda: list(check_folder(output, merge_results(output))), ()),

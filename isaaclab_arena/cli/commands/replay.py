@@ -1,7 +1,7 @@
 """``isaaclab-arena replay``: simulate recorded episodes again without their policy, and compare every control step."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +34,7 @@ class ReplayOptions:
     """Which episodes, for example 0,5,7-9. By default all."""
 
     num_envs: int = 16
-    """Rows that are simulated at once."""
+    """Env slots that are simulated at once."""
 
     device: str = "cpu"
     """Where to simulate: cpu, cuda or cuda:<index>."""
@@ -57,29 +57,40 @@ def main(argv: Sequence[str]) -> int:
     settings = ReplaySettings(
         num_envs=options.num_envs, device=device, num_threads=default_num_threads(), may_import=options.allow_import
     )
-    replayed: list[ReplayedEpisode] = []
-    told: set[str] = set()
-    for episode in _in_order(replay(files, settings), files):
+    shown = _Shown(files)
+    replay(files, settings, shown.add)
+    print(plain_text(summary(shown.replayed), keep_lines=True))
+    return 0 if all(episode.is_bitwise for episode in shown.replayed) else 1
+
+
+class _Shown:
+    """Shows episodes in the order asked for, each as soon as all before it have ended.
+
+    Attributes:
+        replayed: Those that were shown.
+    """
+
+    def __init__(self, episodes: Iterable[int]) -> None:
+        self.replayed: list[ReplayedEpisode] = []
+        self._order = list(episodes)
+        self._waiting: dict[int, ReplayedEpisode] = {}
+        self._said: set[str] = set()
+
+    def add(self, episode: ReplayedEpisode) -> None:
+        """Show an episode that has ended, and those that waited for it; or have it wait."""
+        self._waiting[episode.episode_index] = episode
+        while self._waiting and self._order[len(self.replayed)] in self._waiting:
+            following = self._waiting.pop(self._order[len(self.replayed)])
+            self._show(following)
+            self.replayed.append(following)
+
+    def _show(self, episode: ReplayedEpisode) -> None:
         lines = [f"the environment is not the one that was recorded: {each}" for each in episode.contents]
         for line in [*lines, *(f"when this was recorded, {each}" for each in episode.other_provenance)]:
-            if line not in told:
-                told.add(line)
+            if line not in self._said:
+                self._said.add(line)
                 print(plain_text(line))
         print(plain_text(described(episode)), flush=True)
-        replayed.append(episode)
-    print(plain_text(summary(replayed), keep_lines=True))
-    return 0 if all(episode.is_bitwise for episode in replayed) else 1
-
-
-def _in_order(replayed: Iterable[ReplayedEpisode], episodes: Iterable[int]) -> Iterator[ReplayedEpisode]:
-    """Yield episodes in the order asked for, each as soon as all before it have ended."""
-    waiting: dict[int, ReplayedEpisode] = {}
-    arriving = iter(replayed)
-    for index in episodes:
-        while index not in waiting:
-            episode = next(arriving)
-            waiting[episode.episode_index] = episode
-        yield waiting.pop(index)
 
 
 def described(episode: ReplayedEpisode) -> str:

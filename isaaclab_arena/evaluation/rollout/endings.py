@@ -8,6 +8,9 @@ from isaaclab_arena.interfaces.episode import Outcome
 OUT_OF_TIME = "episode_timeout"
 """Termination of an episode that took longer than its wall time allowed."""
 
+POLICY_FINISHED = "policy_finished"
+"""Termination of an episode that ended because its policy had nothing more to do."""
+
 POLICY_LOST = "policy_lost"
 """Termination of an episode whose policy answered no more."""
 
@@ -35,7 +38,7 @@ def ending_of(step: Step, env_id: int) -> Ending:
         error = step.errors.get(env_id, "the physics diverged")
         return Ending(outcome=Outcome.ERROR, success=None, termination="diverged", error=error)
     terminated, truncated = bool(step.terminated[env_id]), bool(step.truncated[env_id])
-    termination = "terminated" if terminated else "time_limit" if truncated else "policy_finished"
+    termination = "terminated" if terminated else "time_limit" if truncated else POLICY_FINISHED
     timed_out = truncated and not terminated
     if step.success is None:
         return Ending(outcome=Outcome.TIMEOUT if timed_out else None, success=None, termination=termination)

@@ -1,7 +1,7 @@
 """Recordings simulated again and compared with themselves: which episodes come out the same, to the last bit."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
@@ -16,7 +16,7 @@ from isaaclab_arena.evaluation.plan.recorded_environment import recorded_environ
 from isaaclab_arena.evaluation.provenance.provenance import provenance_on
 from isaaclab_arena.evaluation.startup.contents import ContentReader
 from isaaclab_arena.evaluation.verify.episode_comparison import Difference, compared_fields, first_difference
-from isaaclab_arena.evaluation.verify.reenactment import Reenactment, recorded_observations, reenact
+from isaaclab_arena.evaluation.verify.replay_rollout import Replay, recorded_observations, replay_in
 from isaaclab_arena.interfaces.content import UNKNOWN
 from isaaclab_arena.recording.recorder import RecordedObservations
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, changes
@@ -61,7 +61,7 @@ class ReplaySettings:
     """How recordings are replayed; none of it changes a bit of what comes out on a CPU.
 
     Attributes:
-        num_envs: Rows of the batch; fewer where there are fewer episodes.
+        num_envs: Env slots; fewer where there are fewer episodes.
         device: Where it is simulated.
         num_threads: Threads of the physics.
         may_import: Whether code that a recording names may be loaded; see `recorded_environment_job`.
@@ -73,12 +73,13 @@ class ReplaySettings:
     may_import: bool = False
 
 
-def replay(files: Mapping[int, Path], settings: ReplaySettings) -> Iterator[ReplayedEpisode]:
-    """Simulate recorded episodes again, without their policy, and yield each as it ends.
+def replay(files: Mapping[int, Path], settings: ReplaySettings, tell: Callable[[ReplayedEpisode], None]) -> None:
+    """Simulate recorded episodes again, without their policy.
 
     Args:
         files: Which file holds each episode, by index.
         settings: How.
+        tell: Called with each episode as it ends.
 
     Raises:
         ConfigError: If a recording cannot be read or does not say what its environment was, or there is no such
@@ -93,10 +94,12 @@ def replay(files: Mapping[int, Path], settings: ReplaySettings) -> Iterator[Repl
     key_of = {file: json.dumps(env_args, sort_keys=True) for file, env_args in told.items()}
     ordered = sorted(files, key=lambda index: (key_of[files[index]], index))
     for _, group in groupby(ordered, key=lambda index: key_of[files[index]]):
-        yield from _replay_together({index: files[index] for index in group}, settings)
+        _replay_together({index: files[index] for index in group}, settings, tell)
 
 
-def _replay_together(files: Mapping[int, Path], settings: ReplaySettings) -> Iterator[ReplayedEpisode]:
+def _replay_together(
+    files: Mapping[int, Path], settings: ReplaySettings, tell: Callable[[ReplayedEpisode], None]
+) -> None:
     """Replay the recordings of one environment."""
     job = _environment_job(files, settings)
     contents = ContentReader().environment(job)
@@ -104,11 +107,11 @@ def _replay_together(files: Mapping[int, Path], settings: ReplaySettings) -> Ite
     damaged: list[ReplayedEpisode] = []
     try:
         now = Provenance(facts={**provenance_on(settings.device).facts, **environment.provenance()})
-        for reenactment in reenact(environment, _intact(files, damaged)):
-            yield _judged(reenactment, now, contents)
+        replay_in(environment, _intact(files, damaged), lambda replayed: tell(_judged(replayed, now, contents)))
     finally:
         environment.close()
-    yield from damaged
+    for episode in damaged:
+        tell(episode)
 
 
 def _environment_job(files: Mapping[int, Path], settings: ReplaySettings) -> Job:
@@ -150,8 +153,8 @@ def _mistakes_of(file: Path) -> Iterator[None]:
         raise ConfigError(Problem(text, file=None if str(file) in text else str(file))) from error
 
 
-def _judged(reenactment: Reenactment, now: Provenance, contents: Mapping[str, str]) -> ReplayedEpisode:
-    recorded = reenactment.recorded
+def _judged(replayed: Replay, now: Provenance, contents: Mapping[str, str]) -> ReplayedEpisode:
+    recorded = replayed.recorded
     known = recorded.contents
     # A policy plays no part here, and conditions come with the recording.
     before = {} if known is None else {**known.environment, SAVED_CONDITIONS: UNKNOWN}
@@ -159,8 +162,8 @@ def _judged(reenactment: Reenactment, now: Provenance, contents: Mapping[str, st
     return ReplayedEpisode(
         episode_index=recorded.episode_index,
         num_steps=len(recorded.arrays[ACTIONS]),
-        difference=first_difference(recorded, reenactment.found),
-        from_exact_state=reenactment.from_exact_state,
+        difference=first_difference(recorded, replayed.found),
+        from_exact_state=replayed.from_exact_state,
         compared=compared_fields(recorded),
         other_provenance=was.told_differences(now),
         contents=() if known is None else tuple(f"{what} {how}" for what, how in changes(before, contents)),

@@ -7,7 +7,7 @@ import torch
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.evaluation.verify.episode_comparison import first_difference
-from isaaclab_arena.evaluation.verify.reenactment import reenact
+from isaaclab_arena.evaluation.verify.replay_rollout import Replay, replay_in
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordedObservations, RecordingOptions
 from isaaclab_arena.storage.hdf5.episodes import read_episode
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode
@@ -27,8 +27,8 @@ class ShortPolicy(PushPolicy):
     def get_action(self, env, observation):
         self.steps += 1
         low, high = (np.asarray(bound) for bound in (env.action_spec.low, env.action_spec.high))
-        rows = [self.streams[row].uniform(low, high) for row in range(env.num_envs)]
-        return torch.tensor(np.array(rows), dtype=torch.float32)
+        drawn = [self.streams[env_id].uniform(low, high) for env_id in range(env.num_envs)]
+        return torch.tensor(np.array(drawn), dtype=torch.float32)
 
     def finished(self):
         return torch.full((len(self.streams),), self.steps >= NUM_STEPS)
@@ -43,8 +43,14 @@ def record(folder, environment, policy, number, observations=RecordedObservation
     return [read_episode(folder / "dataset_push.hdf5", index) for index in range(number)]
 
 
+def replays(environment, recorded) -> list[Replay]:
+    found: list[Replay] = []
+    replay_in(environment, recorded, found.append)
+    return found
+
+
 def differences(environment, recorded) -> dict[int, str | None]:
-    found = {each.recorded.episode_index: each for each in reenact(environment, recorded)}
+    found = {each.recorded.episode_index: each for each in replays(environment, recorded)}
     assert sorted(found) == sorted(episode.episode_index for episode in recorded)
     judged = {index: first_difference(each.recorded, each.found) for index, each in found.items()}
     return {index: None if difference is None else str(difference) for index, difference in judged.items()}
@@ -54,13 +60,13 @@ def differences(environment, recorded) -> dict[int, str | None]:
 def test_a_recording_of_every_task_comes_out_again_to_the_last_bit(tmp_path, name):
     recorded = record(tmp_path, build(name, num_envs=2), ShortPolicy(), 2)
     assert {len(episode.arrays["actions"]) for episode in recorded} == {NUM_STEPS}
-    again = list(reenact(build(name), recorded))
+    again = replays(build(name), recorded)
     assert all(each.from_exact_state for each in again)
     assert [first_difference(each.recorded, each.found) for each in again] == [None, None]
 
 
 @pytest.mark.parametrize("num_envs", [1, 3, 16])
-def test_rows_take_the_next_recording_as_they_become_free(tmp_path, num_envs):
+def test_env_slots_take_the_next_recording_as_they_become_free(tmp_path, num_envs):
     recorded = record(tmp_path, ScriptedEnvironment(4, cameras=True), PushPolicy(), 12)
     assert {episode.attributes["outcome"] for episode in recorded} == {"success", "failure", "timeout", "error"}
     found = differences(ScriptedEnvironment(num_envs, cameras=True), recorded)
@@ -85,7 +91,7 @@ def test_without_a_state_it_starts_from_the_conditions_and_says_so(tmp_path):
     (recorded,) = record(tmp_path, build("reach"), ShortPolicy(), 1)
     arrays = {name: array for name, array in recorded.arrays.items() if "simulator" not in name}
     stateless = RecordedEpisode(episode_index=0, arrays=arrays, attributes=recorded.attributes, env_args={})
-    (again,) = reenact(build("reach"), [stateless])
+    (again,) = replays(build("reach"), [stateless])
     assert not again.from_exact_state
     assert first_difference(stateless, again.found) is None
 
@@ -102,7 +108,7 @@ def test_the_state_of_another_model_is_a_difference_at_the_start(tmp_path):
 def test_the_conditions_of_another_object_are_refused(tmp_path):
     recorded = record(tmp_path, build("lift_object"), ShortPolicy(), 1)
     with pytest.raises(ArenaError, match=r"recorded conditions lack 'mug\.position'"):
-        list(reenact(build("lift_object", object="mug"), recorded))
+        replays(build("lift_object", object="mug"), recorded)
 
 
 def test_a_changed_action_shows_in_the_step_it_leads_to(tmp_path):
@@ -129,7 +135,7 @@ def test_actions_beyond_the_end_of_the_episode_are_a_difference(tmp_path):
 def test_actions_that_do_not_fit_are_refused(tmp_path):
     recorded = record(tmp_path, ScriptedEnvironment(1), PushPolicy(), 1)
     with pytest.raises(ArenaError, match=r"actions of demo_0 have shape \(\d, 3\); .* = \(1 or more, 8\)"):
-        list(reenact(ScriptedEnvironment(1, action_dim=8), recorded))
+        replays(ScriptedEnvironment(1, action_dim=8), recorded)
 
 
 def test_conditions_that_do_not_fit_are_refused(tmp_path):
@@ -138,7 +144,7 @@ def test_conditions_that_do_not_fit_are_refused(tmp_path):
         episode_index=0, arrays=recorded.arrays, attributes={"conditions": '{"coin.heads": 1}'}, env_args={}
     )
     with pytest.raises(ArenaError, match=r"recorded conditions lack 'point\.start'"):
-        list(reenact(ScriptedEnvironment(1), [stranger]))
+        replays(ScriptedEnvironment(1), [stranger])
 
 
 @pytest.mark.parametrize(
