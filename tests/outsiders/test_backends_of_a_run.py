@@ -16,8 +16,7 @@ from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.environments.arena.floor_builder import FloorEnvironmentBuilder
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError
-from isaaclab_arena.evaluation.job.build_cache import Workbench
-from isaaclab_arena.evaluation.job.group_building import build_groups
+from isaaclab_arena.evaluation.job.group_building import GroupBuilder
 from isaaclab_arena.evaluation.job.start_up_clock import StartUpClock
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.plan.job import Job
@@ -204,7 +203,7 @@ def test_groups_of_rows_share_what_was_measured_for_the_largest(builder, tmp_pat
     settled = job.with_backend(settle_backends([job], machinery)["coins"])
     assert [rows for rows, _ in builder.measured] == [measured]
     clock = StartUpClock("coins", import_s=None)
-    build_groups(settled, settings(tmp_path, num_groups=num_groups), Workbench(), clock, tmp_path / "coins")
+    GroupBuilder(settings(tmp_path, num_groups=num_groups)).build(settled, tmp_path / "coins", clock)
     assert builder.backends == ["warp"] * min(num_groups, 5)
 
 

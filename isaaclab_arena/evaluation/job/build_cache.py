@@ -1,12 +1,10 @@
-"""The environments and the policies in use, kept as long as the next job asks for the same ones."""
+"""A cache of size one: what was built for the last job, for as long as the next job asks for the same."""
 
 import logging
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from isaaclab_arena.evaluation.batching.policy_probe import ProbeResult
-from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.policy import PolicyBase
+_LOG = logging.getLogger(__name__)
 
 
 class Closable(Protocol):
@@ -16,70 +14,39 @@ class Closable(Protocol):
         """Release them."""
 
 
-_LOG = logging.getLogger(__name__)
-
-Tool = TypeVar("Tool", bound=Closable)
+Built = TypeVar("Built", bound=Closable)
 
 
-class Slot(Generic[Tool]):
-    """Holds one built thing and what it was built from."""
+class BuildCache(Generic[Built]):
+    """Keeps the environments, or the policies, of the last job: one for each group of its env slots."""
 
     def __init__(self) -> None:
-        self._key: str | None = None
-        self._tool: Tool | None = None
+        self._entries: list[tuple[str, Built]] = []
 
-    def get(self, key: str, build: Callable[[], Tool]) -> Tool:
-        """Return what was built for ``key``, building it, after closing what was there, if that was another."""
-        if self._tool is None or self._key != key:
-            self.clear()
-            self._tool = build()
-            self._key = key
-        return self._tool
+    def get(self, keys: Sequence[str], build: Callable[[Sequence[Built]], Built]) -> Sequence[Built]:
+        """Return one object for each key, after closing what the last call returned for other keys.
 
-    def clear(self) -> None:
-        """Close what is there. If that fails it is logged: the next job is not to blame."""
-        tool, self._tool, self._key = self._tool, None, None
-        if tool is None:
-            return
-        try:
-            tool.close()
-        except BaseException:  # noqa: BLE001  closing is a user's code too, and must not take the next job down
-            _LOG.warning("closing %s failed", type(tool).__name__, exc_info=True)
-
-
-class Bench:
-    """What has been built for one group of rows: consecutive jobs that ask for the same share it."""
-
-    def __init__(self) -> None:
-        self.environment: Slot[Environment] = Slot()
-        self.policy: Slot[PolicyBase] = Slot()
-
-    def clear(self) -> None:
-        """Close both."""
-        self.policy.clear()
-        self.environment.clear()
-
-
-class Workbench:
-    """What one rank has built, for each group of a job's rows.
-
-    Attributes:
-        probed: What policies have shown when they were asked about made-up observations: policy, environment and rows
-            of the batch to what came of it.
-    """
-
-    def __init__(self) -> None:
-        self._benches: list[Bench] = []
-        self.probed: dict[tuple[str, str, int], ProbeResult] = {}
-
-    def benches(self, num_groups: int) -> Sequence[Bench]:
-        """Return one bench for each group, after clearing those that are too many."""
-        while len(self._benches) > num_groups:
-            self._benches.pop().clear()
-        while len(self._benches) < num_groups:
-            self._benches.append(Bench())
-        return self._benches
+        Args:
+            keys: What each group asks for.
+            build: Builds the next object, given those before it.
+        """
+        num_kept = 0
+        while num_kept < min(len(keys), len(self._entries)) and keys[num_kept] == self._entries[num_kept][0]:
+            num_kept += 1
+        self._keep(num_kept)
+        for key in keys[num_kept:]:
+            self._entries.append((key, build([built for _, built in self._entries])))
+        return [built for _, built in self._entries]
 
     def clear(self) -> None:
         """Close everything."""
-        self.benches(0)
+        self._keep(0)
+
+    def _keep(self, number: int) -> None:
+        """Close all but the first objects. If that fails it is logged: the next job is not to blame."""
+        while len(self._entries) > number:
+            _, built = self._entries.pop()
+            try:
+                built.close()
+            except BaseException:  # noqa: BLE001  closing is a user's code too, and must not take the next job down
+                _LOG.warning("closing %s failed", type(built).__name__, exc_info=True)

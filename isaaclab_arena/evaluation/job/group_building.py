@@ -1,12 +1,13 @@
-"""What a job's rows are made of: for each group an environment and a policy, built or left by the job before."""
+"""Builds the environments and policies of a job, one of each for every group of its env slots."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from isaaclab_arena.evaluation.batching.policy_probe import ProbeResult, probe_rows
 from isaaclab_arena.evaluation.batching.settling import Settling, asked_policies
-from isaaclab_arena.evaluation.job.build_cache import Bench, Workbench
+from isaaclab_arena.evaluation.job.build_cache import BuildCache
 from isaaclab_arena.evaluation.job.rank_settings import RankSettings
 from isaaclab_arena.evaluation.job.served_model import settle_served_model
 from isaaclab_arena.evaluation.job.start_up_clock import StartUpClock, StartUpPart
@@ -19,11 +20,11 @@ from isaaclab_arena.interfaces.policy_traits import SharesNetwork
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltGroups:
-    """The groups of a job's rows.
+    """The groups of a job's env slots.
 
     Attributes:
-        groups: The groups, in order of their rows.
-        policy_batch: Rows that each policy is asked on together, None where that makes no difference.
+        groups: The groups, in order of their env slots.
+        policy_batch: Env slots that each policy is asked for together, None where that makes no difference.
         plan_because: Why episodes do not follow, to the last bit, from their conditions, observations and streams; None
             if they do.
         served_model: What the policy's server states of its model, None for a policy that asks no server.
@@ -35,97 +36,89 @@ class BuiltGroups:
     served_model: str | None = None
 
 
-def build_groups(
-    job: Job, settings: RankSettings, workbench: Workbench, start_up: StartUpClock, directory: Path
-) -> BuiltGroups:
-    """Return the groups of a job's rows, with what the job before left of what this one asks for.
+class GroupBuilder:
+    """Builds what one job after the other needs, and keeps it for the next job that asks for the same.
 
     Args:
-        job: The job.
-        settings: Into how many groups rows are divided, and where they are simulated.
-        workbench: Keeps what is built.
-        start_up: Is told what has been built.
-        directory: Folder of the job, where it is kept on how many rows its policy is asked.
+        settings: Into how many groups env slots are divided, and where they are simulated.
     """
-    shares = group_sizes(job.config.num_envs, min(settings.num_groups, job.config.num_envs))
-    benches = workbench.benches(len(shares))
-    jobs = [job.with_rows(share, policy_rows=share) for share in shares]
-    environments = [_environment(bench, each, settings) for bench, each in zip(benches, jobs, strict=True)]
-    start_up.finish(StartUpPart.ENVIRONMENT)
-    workshop = _PolicyWorkshop(job, benches, environments, workbench)
-    settling = Settling(
-        directory=directory,
-        policy_class=job.policy_class,
-        environments=environments,
-        fixed_batch=settings.policy_batch,
-        planned=settings.planned_batches.get(job.config.name),
-        make=workshop.make,
-        probe=workshop.probe,
-    )
-    asked = asked_policies(settling, simulated_on=settings.device.type)
-    start_up.finish(StartUpPart.POLICY)
-    groups = [
-        EnvGroup(environment=environment, policy=policy)
-        for environment, policy in zip(environments, asked.policies, strict=True)
-    ]
-    served_model = settle_served_model(directory, job.config.name, asked.policies)
-    return BuiltGroups(
-        groups=groups, policy_batch=asked.batch, plan_because=asked.plan_because, served_model=served_model
-    )
 
+    def __init__(self, settings: RankSettings) -> None:
+        self._settings = settings
+        self._environments: BuildCache[Environment] = BuildCache()
+        self._policies: BuildCache[PolicyBase] = BuildCache()
+        self._probed: dict[tuple[str, str, int], ProbeResult] = {}
 
-class _PolicyWorkshop:
-    """Builds the policies of a job's groups, and asks them; what was built and found before is used again."""
+    def build(self, job: Job, directory: Path, start_up: StartUpClock) -> BuiltGroups:
+        """Return the groups of a job's env slots.
 
-    def __init__(
-        self, job: Job, benches: Sequence[Bench], environments: Sequence[Environment], workbench: Workbench
-    ) -> None:
-        self._job = job
-        self._benches = benches
-        self._environments = environments
-        self._workbench = workbench
-        self._begun: list[PolicyBase] = []
+        Args:
+            job: The job.
+            directory: Directory of the job, which remembers for how many env slots its policy is asked.
+            start_up: Is told what has been built.
+        """
+        settings, num_envs = self._settings, job.config.num_envs
+        sizes = group_sizes(num_envs, min(settings.num_groups, num_envs))
+        jobs = [job.with_rows(size, policy_rows=size) for size in sizes]
+        environments = self._environments.get(
+            [each.environment_key for each in jobs],
+            lambda built: jobs[len(built)].build_environment(device=settings.device, num_threads=settings.num_threads),
+        )
+        start_up.finish(StartUpPart.ENVIRONMENT)
+        settling = Settling(
+            directory=directory,
+            policy_class=job.policy_class,
+            environments=environments,
+            fixed_batch=settings.policy_batch,
+            planned=settings.planned_batches.get(job.config.name),
+            make=partial(self._make_policies, job, environments, []),
+            probe=partial(self._probe, job, environments[0]),
+        )
+        asked = asked_policies(settling, simulated_on=settings.device.type)
+        start_up.finish(StartUpPart.POLICY)
+        return BuiltGroups(
+            groups=[
+                EnvGroup(environment=environment, policy=policy)
+                for environment, policy in zip(environments, asked.policies, strict=True)
+            ],
+            policy_batch=asked.batch,
+            plan_because=asked.plan_because,
+            served_model=settle_served_model(directory, job.config.name, asked.policies),
+        )
 
-    def make(self, num_rows: int | None) -> Sequence[PolicyBase]:
-        """Return the policy of each group; see `Settling.make`."""
-        policies: list[PolicyBase] = []
-        for bench, environment in zip(self._benches, self._environments, strict=True):
-            rows = environment.num_envs
-            # A policy whose rows never influence each other is asked as it is.
-            asked_on = rows if num_rows is None or self._job.policy_class.traits.batch_invariant else num_rows
-            job = self._job.with_rows(rows, policy_rows=asked_on)
-            policies.append(_policy(bench, job, policies[0] if policies else None))
-            self._begin(policies[-1], environment)
+    def clear(self) -> None:
+        """Close everything that was built."""
+        self._policies.clear()
+        self._environments.clear()
+
+    def _make_policies(
+        self, job: Job, environments: Sequence[Environment], begun: list[PolicyBase], policy_batch: int | None
+    ) -> Sequence[PolicyBase]:
+        """Return the policy of each group; see `Settling.make`. Those in ``begun`` have seen their environment."""
+        sizes = [environment.num_envs for environment in environments]
+        # A policy whose env slots never influence each other is asked as it is.
+        fixed = None if job.policy_class.traits.batch_invariant else policy_batch
+        jobs = [job.with_rows(size, policy_rows=fixed or size) for size in sizes]
+        policies = self._policies.get(
+            [each.policy_key for each in jobs], lambda built: _new_policy(jobs[len(built)], built)
+        )
+        for policy, environment in zip(policies, environments, strict=True):
+            if not any(policy is each for each in begun):
+                policy.reset()
+                policy.check_environment(environment)
+                begun.append(policy)
         return policies
 
-    def _begin(self, policy: PolicyBase, environment: Environment) -> None:
-        """Have a policy forget the job before and look at the environment of this one, once."""
-        if not any(policy is each for each in self._begun):
-            policy.reset()
-            policy.check_environment(environment)
-            self._begun.append(policy)
-
-    def probe(self, policy: PolicyBase, batch: int) -> ProbeResult:
-        """Ask the first group's policy; see `Settling.probe`. Jobs that follow each other need not ask again."""
-        found = self._workbench.probed
-        key = (self._job.policy_key, self._job.environment_key, batch)
-        if key not in found:
-            found[key] = probe_rows(policy, self._environments[0], num_rows=batch)
-        return found[key]
+    def _probe(self, job: Job, environment: Environment, policy: PolicyBase, batch: int) -> ProbeResult:
+        """Probe the first group's policy; see `Settling.probe`. The answer is kept for the jobs that follow."""
+        key = (job.policy_key, job.environment_key, batch)
+        if key not in self._probed:
+            self._probed[key] = probe_rows(policy, environment, num_rows=batch)
+        return self._probed[key]
 
 
-def _environment(bench: Bench, job: Job, settings: RankSettings) -> Environment:
-    return bench.environment.get(
-        job.environment_key,
-        lambda: job.build_environment(device=settings.device, num_threads=settings.num_threads),
-    )
-
-
-def _policy(bench: Bench, job: Job, like: PolicyBase | None) -> PolicyBase:
-    """Return a group's policy, which shares the network of the policy ``like`` if it can."""
-
-    def build() -> PolicyBase:
-        sharing = like.with_own_memory() if isinstance(like, SharesNetwork) else None
-        return job.build_policy() if sharing is None else sharing
-
-    return bench.policy.get(job.policy_key, build)
+def _new_policy(job: Job, others: Sequence[PolicyBase]) -> PolicyBase:
+    """Return a policy that shares the network of the first group's policy if it can."""
+    first = others[0] if others else None
+    sharing = first.with_own_memory() if isinstance(first, SharesNetwork) else None
+    return job.build_policy() if sharing is None else sharing

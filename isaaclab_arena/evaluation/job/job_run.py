@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from isaaclab_arena.evaluation.job.build_cache import Workbench
-from isaaclab_arena.evaluation.job.group_building import BuiltGroups, build_groups
+from isaaclab_arena.errors import JobTimeoutError
+from isaaclab_arena.evaluation.job.group_building import BuiltGroups, GroupBuilder
 from isaaclab_arena.evaluation.job.rank_settings import RankSettings
 from isaaclab_arena.evaluation.job.start_up_clock import StartUpClock
-from isaaclab_arena.evaluation.job.step_boundary import StepBoundary
 from isaaclab_arena.evaluation.plan.episode_plan import (
     JobLength,
     episode_of,
@@ -27,12 +26,12 @@ from isaaclab_arena.evaluation.plan.episode_plan import (
 from isaaclab_arena.evaluation.plan.episode_supply import EpisodeSupply
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.recorded_environment import environment_args
-from isaaclab_arena.evaluation.process.watchdog import allowed_silence_s
+from isaaclab_arena.evaluation.process.watchdog import Watchdog, allowed_silence_s
 from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
 from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, pipelined_rollout
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.evaluation.rollout.running_episodes import RolloutResult
-from isaaclab_arena.evaluation.rollout.stopwatch import Phase
+from isaaclab_arena.evaluation.rollout.stopwatch import Phase, Stopwatch
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.observer import Observer, Transition
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob
@@ -52,9 +51,10 @@ class JobRun:
         job: The job.
         supply: Which of its episodes to run.
         settings: What all jobs of the rank share.
-        workbench: Holds the environment and the policy in use.
+        builder: Builds the job's environments and policies, or has them from the job before.
         observers: Watch the job, beside its recorder.
-        boundary: Sees to it that the job stops when it has to.
+        watchdog: Is told that the job goes on.
+        stop_requested: Asked before every step; True ends the job there.
         start_up: Measures how the job begins.
     """
 
@@ -63,18 +63,20 @@ class JobRun:
         job: Job,
         supply: EpisodeSupply,
         settings: RankSettings,
-        workbench: Workbench,
+        builder: GroupBuilder,
         observers: Sequence[Observer],
-        boundary: StepBoundary,
+        watchdog: Watchdog,
+        stop_requested: Callable[[], bool],
         start_up: StartUpClock,
     ) -> None:
         self._job = job
         self._supply = supply
         self._settings = settings
-        self._workbench = workbench
+        self._builder = builder
         self._observers = observers
-        self._boundary = boundary
-        self._stopwatch = boundary.stopwatch
+        self._watchdog = watchdog
+        self._stop_requested = stop_requested
+        self._stopwatch = Stopwatch()
         self._start_up = start_up
         self._started_at = _now()
         self._results: list[RolloutResult] = []
@@ -152,13 +154,13 @@ class JobRun:
         return Reproducible.BITWISE if self._built.plan_because is None else Reproducible.PLAN
 
     def _build(self, directory: Path, *, anew: bool) -> Sequence[EnvGroup]:
-        """Return the groups of the job's rows, as the job before left them if it asked for the same, unless anew."""
+        """Return the groups of the job's env slots; those of the job before if it asked for the same, unless anew."""
         if anew:
-            self._workbench.clear()
+            self._builder.clear()
         config, silence_s = self._job.config, self._settings.build_timeout_s
-        watched = self._boundary.watchdog.watch(config.name, silence_s=silence_s, missing="has not been built in")
+        watched = self._watchdog.watch(config.name, silence_s=silence_s, missing="has not been built in")
         with watched, self._stopwatch.measure(Phase.BUILD):
-            built = build_groups(self._job, self._settings, self._workbench, self._start_up, directory)
+            built = self._builder.build(self._job, directory, self._start_up)
         if built.plan_because is not None and self._built is None:
             # What an earlier start settled may not hold on this machine alone, which then has to be heard.
             level = logging.WARNING if config.name in self._settings.planned_batches else logging.INFO
@@ -216,16 +218,28 @@ class JobRun:
         silence_s = allowed_silence_s(self._settings.step_timeout_s, job.config.episode_timeout_s)
         single = groups[0] if len(groups) == 1 else None
         play = partial(rollout, single.environment, single.policy) if single else partial(pipelined_rollout, groups)
-        with self._boundary.watchdog.watch(job.config.name, silence_s=silence_s):
+        with self._watchdog.watch(job.config.name, silence_s=silence_s):
             result = play(
                 (episode_of(job, index) for index in indices),
                 [self._start_up, *writers, self._env_steps, *self._observers],
                 language_instruction=job.config.language_instruction,
                 limits=self._limits(length),
-                stop_requested=self._boundary.must_stop,
+                stop_requested=self._must_stop,
                 stopwatch=self._stopwatch,
             )
         self._results.append(result)
+
+    def _must_stop(self) -> bool:
+        """Return whether the job is to stop here; asked before every step.
+
+        Raises:
+            JobTimeoutError: If the job has taken longer than it may.
+        """
+        self._watchdog.step_finished()
+        limit_s = self._job.config.timeout_s
+        if limit_s is not None and self._stopwatch.elapsed_s() > limit_s:
+            raise JobTimeoutError(f"job '{self._job.config.name}' took longer than {limit_s:g} s, its timeout_s")
+        return self._stop_requested()
 
     def _limits(self, length: JobLength) -> RolloutLimits:
         return RolloutLimits(
@@ -260,7 +274,7 @@ class _Writers:
 
 
 class _EnvStepCounter(Observer):
-    """Counts control steps over running rows, also those of a rollout that raises."""
+    """Counts control steps over running env slots, also those of a rollout that raises."""
 
     def __init__(self) -> None:
         self.total = 0

@@ -1,4 +1,4 @@
-"""One job after the other on a rank: run it, write down what failed, and report how it went, whatever happens."""
+"""Runs one job after the other on a rank, and writes a report of each, whatever happens."""
 
 import logging
 import traceback
@@ -6,15 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from isaaclab_arena.errors import DiskUnusableError
-from isaaclab_arena.evaluation.job.build_cache import Workbench
+from isaaclab_arena.evaluation.job.group_building import GroupBuilder
 from isaaclab_arena.evaluation.job.job_run import JobRun
 from isaaclab_arena.evaluation.job.rank_settings import RankSettings
 from isaaclab_arena.evaluation.job.start_up_clock import StartUpClock
-from isaaclab_arena.evaluation.job.step_boundary import StepBoundary
 from isaaclab_arena.evaluation.plan.episode_supply import EVERYTHING, EpisodeSupply
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.process.watchdog import Watchdog
-from isaaclab_arena.evaluation.rollout.stopwatch import Stopwatch
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage.atomic import storage_errors
@@ -43,7 +41,7 @@ class JobRunner:
         self._settings = settings
         self._tell = tell
         self._stop_requested = stop_requested
-        self._workbench = Workbench()
+        self._builder = GroupBuilder(settings)
         self._import_s = settings.import_s
         self._watchdog = Watchdog(settings.output_directory / "logs" / f"rank{settings.rank}.watchdog.txt")
 
@@ -64,13 +62,12 @@ class JobRunner:
         directory = job_directory(self._settings.output_directory, job.config.name)
         with storage_errors("make", directory):
             directory.mkdir(parents=True, exist_ok=True)
-        boundary = StepBoundary(
-            config=job.config, stopwatch=Stopwatch(), watchdog=self._watchdog, stop_requested=self._stop_requested
-        )
         start_up = StartUpClock(job.config.name, import_s=self._import_s, tell=self._tell)
         # Jobs after the first find everything imported.
         self._import_s = None if self._import_s is None else 0.0
-        job_run = JobRun(job, supply, self._settings, self._workbench, observers, boundary, start_up)
+        job_run = JobRun(
+            job, supply, self._settings, self._builder, observers, self._watchdog, self._stop_requested, start_up
+        )
         error, traceback_file = None, None
         try:
             job_run.run(directory)
@@ -80,14 +77,14 @@ class JobRunner:
             error = describe(raised)
             traceback_file = self._write_traceback(job, directory)
             # What took part in a failure may be in any state, and the next job deserves better.
-            self._workbench.clear()
+            self._builder.clear()
         report = job_run.report(error=error, traceback_file=traceback_file)
         write_job_report(directory, report)
         return report
 
     def close(self) -> None:
         """Close the environment and the policy in use."""
-        self._workbench.clear()
+        self._builder.clear()
 
     def _write_traceback(self, job: Job, directory: Path) -> str:
         path = directory / traceback_file_name(self._settings.rank, self._settings.attempt)

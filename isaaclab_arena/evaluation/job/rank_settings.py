@@ -1,4 +1,4 @@
-"""What all jobs of one rank share, from the options of its run."""
+"""The settings that all jobs of one rank share, from the options of its run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,8 +30,8 @@ class RankSettings:
         attempt: Which start of the program on this run, from 1.
         recording: What is recorded.
         video: What is filmed.
-        num_groups: Groups that a job's rows are divided into; while one is simulated the policy acts for another.
-        policy_batch: Rows that policies are always asked on, None for as many as a job has.
+        num_groups: Groups that a job's env slots are divided into; while one is simulated the policy acts for another.
+        policy_batch: Env slots that policies are always asked for together, None for as many as a job has.
         step_timeout_s: How long a job may go without a finished control step before the process is ended [s]; 0 for
             however long.
         import_s: What this process took from its start to that of the program [s]; None if nobody knows.
@@ -39,8 +39,8 @@ class RankSettings:
             [s]; 0 for however long.
         provenance: What identifies the run, kept with every recording: versions, configuration hash.
         contents: What each job evaluates, by its name; a job that is not here has nobody who knows.
-        planned_batches: Rows that the policy of each job is asked on together, by its name, where an earlier start of
-            the program settled that.
+        planned_batches: Env slots that the policy of each job is asked for together, by the job's name, where an
+            earlier start of the program settled that.
     """
 
     rank: int

@@ -1,4 +1,4 @@
-"""Jobs whose rows are divided into groups: each has its environment, and policies share what can be shared."""
+"""Jobs whose env slots are divided into groups: each has its environment, and policies share what can be shared."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def what_came_out(rows: list[dict]) -> list[tuple]:
     return sorted(tuple(row[name] for name in names) for row in rows)
 
 
-def test_episodes_and_their_recordings_are_those_of_rows_that_are_not_divided(tmp_path):
+def test_episodes_and_their_recordings_are_those_of_env_slots_that_are_not_divided(tmp_path):
     asked, recording = job(num_envs=5, num_episodes=30), RecordingOptions()
     report, divided = played(tmp_path / "divided", asked, recording=recording)
     _, together = played(tmp_path / "together", asked, num_groups=1, recording=recording)
@@ -39,14 +39,14 @@ def test_episodes_and_their_recordings_are_those_of_rows_that_are_not_divided(tm
     assert [path.name for path in (tmp_path / "divided" / "coins").glob("*.hdf5")] == ["dataset_coins.hdf5"]
 
 
-def test_the_rows_of_each_group_are_an_environment_of_their_own(tmp_path):
+def test_the_env_slots_of_each_group_are_an_environment_of_their_own(tmp_path):
     builder = CoinBuilder()
     played(tmp_path, job(builder=builder, num_envs=5))
     assert [environment.num_envs for environment in builder.built] == [3, 2]
     assert all(environment.closed for environment in builder.built)
 
 
-def test_a_single_row_is_not_divided(tmp_path):
+def test_a_single_env_slot_is_not_divided(tmp_path):
     builder = CoinBuilder()
     played(tmp_path, job(builder=builder, num_envs=1))
     assert [environment.num_envs for environment in builder.built] == [1]
@@ -71,7 +71,7 @@ def test_groups_are_kept_for_the_next_job_that_asks_for_the_same(tmp_path):
 
 
 class Sharing(ShrugPolicy):
-    """Has a network that is loaded once, however many rows there are."""
+    """Has a network that is loaded once, however many env slots there are."""
 
     loaded = 0
 
@@ -93,25 +93,25 @@ def test_a_policy_that_can_share_its_network_is_loaded_once(tmp_path):
 
 
 class Counted(ShrugPolicy):
-    """Is told for how many rows it acts, and refuses to act for others."""
+    """Is told for how many env slots it acts, and refuses to act for others."""
 
     traits = PolicyTraits(reproducible=True)
 
     def __init__(self, num_envs: int) -> None:
         super().__init__()
-        self.num_rows = num_envs
+        self.told = num_envs
 
     @classmethod
     def from_dict(cls, config_dict) -> "Counted":
         return cls(config_dict["num_envs"])
 
     def get_action(self, env, observation):
-        assert env.num_envs == self.num_rows
+        assert env.num_envs == self.told
         return super().get_action(env, observation)
 
 
 @pytest.mark.parametrize("policy_batch", [None, 8])
-def test_each_policy_is_told_the_number_of_rows_that_it_is_asked_on(tmp_path, policy_batch):
+def test_each_policy_is_told_the_number_of_env_slots_that_it_is_asked_for(tmp_path, policy_batch):
     asked = job(policy_class=Counted, num_envs=5)
     asked = Job(**{**vars(asked), "policy_options": {"num_envs": policy_batch or 5}})
     report, _ = played(tmp_path, asked, policy_batch=policy_batch)
@@ -125,7 +125,7 @@ def test_a_group_that_fails_is_the_jobs_failure(tmp_path):
     assert report.error == "ValueError: I would rather not"
 
 
-def test_control_steps_are_counted_once_for_each_running_row(tmp_path):
+def test_control_steps_are_counted_once_for_each_running_env_slot(tmp_path):
     report, rows = played(tmp_path, job(num_envs=5, num_episodes=30))
     assert report.env_steps == sum(row["episode_length"] for row in rows)
 
@@ -136,7 +136,7 @@ def test_time_adds_up(tmp_path):
     assert parts == pytest.approx(report.wall_s, abs=0.01)
 
 
-def test_how_rows_are_divided_decides_what_comes_out_unless_batches_have_one_size():
+def test_how_env_slots_are_divided_decides_what_comes_out_unless_batches_have_one_size():
     assert RunOptions(pipeline=2).result_settings()["pipeline"] == 2
     assert RunOptions(pipeline=2, deterministic=True).result_settings()["pipeline"] is None
     assert RunOptions().result_settings()["pipeline"] is None

@@ -1,0 +1,60 @@
+from collections.abc import Sequence
+
+from isaaclab_arena.evaluation.job.build_cache import BuildCache
+
+
+class Thing:
+    """Notes when it is closed, and may refuse to."""
+
+    def __init__(self, name: str, closed: list[str], *, stuck: bool = False) -> None:
+        self.name = name
+        self._closed = closed
+        self._stuck = stuck
+
+    def close(self) -> None:
+        self._closed.append(self.name)
+        if self._stuck:
+            raise RuntimeError("the lid is stuck")
+
+
+def filled(cache: BuildCache[Thing], closed: list[str], *keys: str) -> Sequence[Thing]:
+    return cache.get(keys, lambda built: Thing(f"{keys[len(built)]}{len(built)}", closed, stuck=keys[0] == "stuck"))
+
+
+def test_what_is_asked_for_again_is_not_built_again():
+    cache, closed = BuildCache[Thing](), []
+    first = filled(cache, closed, "a", "b")
+    again = filled(cache, closed, "a", "b")
+    assert [id(thing) for thing in first] == [id(thing) for thing in again]
+    assert closed == []
+
+
+def test_what_was_built_for_another_key_is_closed_before_anything_is_built():
+    cache, closed = BuildCache[Thing](), []
+    first = filled(cache, closed, "a", "b")
+    seen: list[list[str]] = []
+
+    def build(built: Sequence[Thing]) -> Thing:
+        seen.append(list(closed))
+        return Thing(f"new {len(built)}", closed)
+
+    second = cache.get(["a", "c", "d"], build)
+    assert second[0] is first[0]
+    assert [thing.name for thing in second] == ["a0", "new 1", "new 2"]
+    assert seen == [["b1"], ["b1"]]
+
+
+def test_groups_that_are_too_many_are_closed():
+    cache, closed = BuildCache[Thing](), []
+    filled(cache, closed, "a", "a", "a")
+    assert [thing.name for thing in filled(cache, closed, "a")] == ["a0"]
+    assert closed == ["a2", "a1"]
+
+
+def test_what_cannot_be_closed_takes_nothing_else_down(caplog):
+    cache, closed = BuildCache[Thing](), []
+    filled(cache, closed, "stuck", "b")
+    cache.clear()
+    assert closed == ["b1", "stuck0"]
+    assert "closing Thing failed" in caplog.text
+    assert filled(cache, closed, "stuck")[0].name == "stuck0"
