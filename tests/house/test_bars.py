@@ -25,7 +25,7 @@ REASON = re.compile(r"# noqa: [A-Z0-9, ]*PLC0415  \S")
 KNOWN = {
     "PolicyBase",
     *("_mistakes", "as_jobs", "export_arena", "from_environment", "info_document"),
-    *("job_conditions", "launch_if_asked", "make_single_env", "parse_tokens", "plan_sample", "rank_settings"),
+    *("job_conditions", "launch_if_asked", "make_single_env", "parse_tokens"),
     *("read_options", "repair_job", "resolve_jobs", "start_run", "wired", "work_of_rank"),
     *("write_lerobot_dataset", "write_recordings"),
 }

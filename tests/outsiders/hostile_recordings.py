@@ -28,7 +28,7 @@ import torch
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ArenaError, ConfigError, PolicyError, StorageError
 from isaaclab_arena.evaluation.eval_runner import main as evaluate
-from isaaclab_arena.evaluation.verify.directory_check import check_folder
+from isaaclab_arena.evaluation.verify.directory_check import check_directory
 from isaaclab_arena.evaluation.verify.replaying import ReplaySettings, replay
 from isaaclab_arena.policy.catalog import resolve_policy_class
 from isaaclab_arena.results.merge import merge_results
@@ -447,7 +447,7 @@ def _readers(bad: Path, output: Path) -> dict[str, tuple[Callable[[], object], t
         "replay": (lambda: replay(files, settings, lambda _: None), (ConfigError, ArenaError)),
         "replay policy": (lambda: _play(bad), (ConfigError, PolicyError)),
         "merge": (lambda: merge_results(output), ()),
-        "verify": (lambda: list(check_folder(output, merge_results(output))), ()),
+        "verify": (lambda: list(check_directory(output, merge_results(output))), ()),
         "leftovers": (lambda: consolidate_leftovers(output / JOB, JOB), own),
     }
 

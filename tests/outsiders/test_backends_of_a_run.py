@@ -234,7 +234,7 @@ def test_episodes_are_verified_on_the_backend_that_they_ran_on(tmp_path, monkeyp
     plan = read_run_plan(folder)
     plan = replace(plan, jobs=tuple(replace(job, backend="warp") for job in plan.jobs))
     monkeypatch.setattr(verification_plan, "resolve_jobs", lambda *_, **__: (job_of(TossBuilder()),))
-    again, _ = verification_plan.plan_sample(plan, {"coins": [0, 3]}, num_envs=None, world_size=1)
+    again, _ = verification_plan.plan_sample(plan, {"coins": [0, 3]}, num_envs=None, world_size=1, policy_batches={})
     [job] = verification_plan.jobs_of_plan(again, folder, may_import=False)
     assert job.environment_config.backend == "warp"
 

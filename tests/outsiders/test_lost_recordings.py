@@ -2,7 +2,7 @@
 
 import pytest
 
-from isaaclab_arena.evaluation.verify.directory_check import check_folder
+from isaaclab_arena.evaluation.verify.directory_check import check_directory
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.storage.run.run_plan import write_run_plan
@@ -21,7 +21,7 @@ def job(tmp_path) -> JobOnDisk:
 
 
 def what_verify_says(output) -> list[str]:
-    return list(check_folder(output, merge_results(output)))
+    return list(check_directory(output, merge_results(output)))
 
 
 @pytest.mark.parametrize("damage", [None, b"", b"no HDF5"], ids=["deleted", "empty", "garbage"])

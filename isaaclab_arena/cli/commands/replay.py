@@ -28,7 +28,7 @@ class ReplayOptions:
     """
 
     dataset: tyro.conf.Positional[str]
-    """A recording, the folder of a job, or a pattern such as 'out/lift/dataset_lift_rank*.hdf5'."""
+    """A recording, the directory of a job, or a pattern such as 'out/lift/dataset_lift_rank*.hdf5'."""
 
     episodes: str | None = None
     """Which episodes, for example 0,5,7-9. By default all."""
@@ -136,7 +136,7 @@ def chosen_episodes(text: str) -> list[int]:
 
 def _recorded_episodes(dataset: str) -> Mapping[int, Path]:
     if (Path(dataset) / RUN_PLAN_FILE).is_file():
-        message = f"'{dataset}' is the output of a whole run; name the folder of one of its jobs, or a dataset there"
+        message = f"'{dataset}' is the output of a whole run; name the directory of one of its jobs, or a dataset there"
         raise ConfigError(Problem(message, key=_DATASET))
     return index_episodes(find_recordings(dataset, key=_DATASET), key=_DATASET)
 

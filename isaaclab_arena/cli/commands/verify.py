@@ -12,7 +12,7 @@ import tyro
 
 from isaaclab_arena.distributed.devices.visible_gpus import visible_gpu_count
 from isaaclab_arena.errors import ConfigError, Problem
-from isaaclab_arena.evaluation.verify.directory_check import check_folder
+from isaaclab_arena.evaluation.verify.directory_check import check_directory
 from isaaclab_arena.evaluation.verify.sample import draw_sample
 from isaaclab_arena.evaluation.verify.verification import (
     Sample,
@@ -37,7 +37,7 @@ class VerifyOptions:
     """
 
     output_dir: tyro.conf.Positional[Path]
-    """The folder of one run, which holds run.json. Nothing is written there."""
+    """The directory of one run, which holds run.json. Nothing is written there."""
 
     sample: int = 8
     """How many episodes to run again, from all jobs alike; 0 only checks the files."""
@@ -46,7 +46,7 @@ class VerifyOptions:
     """Which ones."""
 
     num_envs: int | None = None
-    """Rows of every job. By default 1 where the job had several, else 3."""
+    """Env slots of every job. By default 1 where the job had several, else 3."""
 
     nproc: int | None = None
     """Number of ranks. By default 2 where the run had 1, else 1."""
@@ -59,13 +59,13 @@ def main(argv: Sequence[str]) -> int:
     """Verify a run, say what was found, and return the exit code.
 
     Raises:
-        ConfigError: If the folder is no output of a run, or an option is wrong.
+        ConfigError: If the directory is no output of a run, or an option is wrong.
         ArenaError: If the sample could not be run.
     """
     options = tyro.cli(VerifyOptions, args=list(argv), prog="isaaclab-arena verify", use_underscores=True)
     _check(options)
     merged = merge_results(options.output_dir)
-    is_whole = _tell_problems(check_folder(options.output_dir, merged), merged.plan, len(merged.episodes))
+    is_whole = _tell_problems(check_directory(options.output_dir, merged), merged.plan, len(merged.episodes))
     sample = draw_sample(episodes_to_draw_from(options.output_dir, merged.plan), options.sample, seed=options.seed)
     if not sample:
         _say("no episode was run again" if options.sample == 0 else "no episode has finished that could be run again")
@@ -112,14 +112,14 @@ def summary(verified: Sequence[VerifiedEpisode]) -> str:
 def _verified(options: VerifyOptions, plan: RunPlan, sample: Sample) -> list[VerifiedEpisode]:
     num_ranks = options.nproc or _another_number_of_ranks(plan)
     with _ended_by_signals(), TemporaryDirectory(prefix="verify_") as temporary:
-        folder = Path(temporary)
+        directory = Path(temporary)
         _say(f"running again: {_in_words(sample)}")
-        again = prepare_sample(options.output_dir, folder, sample, num_envs=options.num_envs, num_ranks=num_ranks)
+        again = prepare_sample(options.output_dir, directory, sample, num_envs=options.num_envs, num_ranks=num_ranks)
         _say(_what_changed(plan, again))
-        run_sample(options.output_dir, folder, may_import=not options.no_import)
+        run_sample(options.output_dir, directory, may_import=not options.no_import)
         verified: list[VerifiedEpisode] = []
         told: set[str] = set()
-        for episode in compare_runs(options.output_dir, folder, sample):
+        for episode in compare_runs(options.output_dir, directory, sample):
             for line in _what_was_other(episode):
                 if line not in told:
                     told.add(line)
@@ -187,8 +187,8 @@ def _another_number_of_ranks(plan: RunPlan) -> int:
 
 def _what_changed(plan: RunPlan, again: RunPlan) -> str:
     before = {job.name: job.config.num_envs for job in plan.jobs}
-    rows = sorted({(before[job.name], job.config.num_envs) for job in again.jobs})
-    changes = ", ".join(f"{old} to {new}" for old, new in rows)
+    pairs = sorted({(before[job.name], job.config.num_envs) for job in again.jobs})
+    changes = ", ".join(f"{old} to {new}" for old, new in pairs)
     return f"num_envs from {changes}; ranks from {plan.world_size} to {again.world_size}"
 
 

@@ -1,4 +1,4 @@
-"""Asking a policy about made-up observations, to learn whether a row's actions depend on the rows beside it.
+"""Asks a policy about made-up observations, to learn whether the action in an env slot depends on the other slots.
 
 It is asked by the calls that the loop makes, so whatever lies between an observation and an action takes part:
 pictures, what a recurrent network remembers, noise from an episode's stream, chunks of actions.
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.evaluation.batching.fixed_batch import WideView
-from isaaclab_arena.evaluation.batching.slot_probe import answers_follow_from_rows, num_distinct_rows
+from isaaclab_arena.evaluation.batching.slot_probe import answers_follow_from_examples, num_examples
 from isaaclab_arena.evaluation.rollout.policy_answers import action_tensor
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Episode
@@ -38,7 +38,7 @@ class ProbeResult:
     """What came of asking a policy.
 
     Attributes:
-        passes: Whether each row was answered the same bits at every place and among all neighbours.
+        passes: Whether each example was answered the same bits at every place and among all neighbours.
         error: Why it could not be asked, None if it could.
     """
 
@@ -46,21 +46,21 @@ class ProbeResult:
     error: str | None = None
 
 
-def probe_rows(policy: PolicyBase, environment: Environment, *, num_rows: int) -> ProbeResult:
+def probe_policy(policy: PolicyBase, environment: Environment, *, batch: int) -> ProbeResult:
     """Ask a policy a few times, and leave it, its streams and the process-wide generators as they were.
 
     Args:
         policy: What is asked; between jobs, when no episode is under way.
         environment: Says what is observed. It is neither reset nor stepped.
-        num_rows: Rows that are asked for together. If the environment has more, those behind them rest.
+        batch: Env slots that are asked for together. If the environment has more, those behind them rest.
     """
-    if num_rows == 1:
+    if batch == 1:
         return ProbeResult(passes=True)
     probed = (policy.with_own_memory() if isinstance(policy, SharesNetwork) else None) or policy
     try:
         with _generators_kept(), torch.no_grad():
-            ask = _Asking(probed, WideView(environment, max(num_rows, environment.num_envs)), num_rows)
-            return ProbeResult(passes=answers_follow_from_rows(ask, num_rows))
+            ask = _Asking(probed, WideView(environment, max(batch, environment.num_envs)), batch)
+            return ProbeResult(passes=answers_follow_from_examples(ask, batch))
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # noqa: BLE001  a policy from elsewhere may be at a loss about what nobody has seen
@@ -71,53 +71,51 @@ def probe_rows(policy: PolicyBase, environment: Environment, *, num_rows: int) -
 
 
 class _Asking:
-    """Asks a policy about rows in any order. Calling it is what `row_probe.Ask` describes."""
+    """Asks a policy about examples in any order. Calling it is what `slot_probe.Ask` describes."""
 
-    def __init__(self, policy: PolicyBase, view: WideView, num_rows: int) -> None:
+    def __init__(self, policy: PolicyBase, view: WideView, batch: int) -> None:
         self._policy = policy
         self._view = view
-        self._num_rows = num_rows
+        self._batch = batch
         generator = np.random.default_rng(_SEED)
         # Two steps, of which the second is not the first again.
-        size = num_distinct_rows(num_rows)
+        size = num_examples(batch)
         self._steps = [made_up(view.observation_spec, size, generator, view.device) for _ in range(2)]
 
-    def __call__(self, rows: Sequence[int], num_steps: int) -> Sequence[torch.Tensor]:
+    def __call__(self, examples: Sequence[int], num_steps: int) -> Sequence[torch.Tensor]:
         self._policy.reset()
-        self._policy.start_episodes(self._view, [self._start(place, row) for place, row in enumerate(rows)])
-        order = torch.tensor(rows, device=self._view.device)
+        self._policy.start_episodes(self._view, [self._start(place, each) for place, each in enumerate(examples)])
+        order = torch.tensor(examples, device=self._view.device)
         shown = [_rearranged(step, order, self._view.num_envs) for step in self._steps[:num_steps]]
-        return [action_tensor(self._policy.get_action(self._view, each))[: self._num_rows] for each in shown]
+        return [action_tensor(self._policy.get_action(self._view, each))[: self._batch] for each in shown]
 
-    def _start(self, place: int, row: int) -> EpisodeStart:
-        episode = Episode(job="probe", episode_index=row, seed=_SEED)
+    def _start(self, place: int, example: int) -> EpisodeStart:
+        episode = Episode(job="probe", episode_index=example, seed=_SEED)
         drawn = self._view.draw_conditions(episode.conditions_generator())
         conditions = self._view.vary_conditions(drawn, episode)
         words = self._view.instruction(conditions)
         return EpisodeStart(env_id=place, episode=episode, conditions=conditions, language_instruction=words)
 
 
-def made_up(
-    spec: ObservationSpec, num_rows: int, generator: np.random.Generator, device: torch.device
-) -> dict[str, Any]:
-    """Return observations as an environment might make them: each row of another magnitude, pictures of noise.
+def made_up(spec: ObservationSpec, number: int, generator: np.random.Generator, device: torch.device) -> dict[str, Any]:
+    """Return observations as an environment might make them: each example of another magnitude, pictures of noise.
 
     Args:
         spec: What is observed.
-        num_rows: Number of rows.
+        number: Number of examples.
         generator: Where the numbers come from.
         device: Where they are to live.
     """
     return {
-        name: _numbers(part, num_rows, generator).to(device)
+        name: _numbers(part, number, generator).to(device)
         if isinstance(part, ArraySpec)
-        else made_up(part, num_rows, generator, device)
+        else made_up(part, number, generator, device)
         for name, part in spec.items()
     }
 
 
-def _numbers(spec: ArraySpec, num_rows: int, generator: np.random.Generator) -> torch.Tensor:
-    shape = (num_rows, *spec.shape)
+def _numbers(spec: ArraySpec, number: int, generator: np.random.Generator) -> torch.Tensor:
+    shape = (number, *spec.shape)
     low, high = (
         np.full(spec.shape, default) if bound is None else np.array(bound).reshape(spec.shape)
         for bound, default in ((spec.low, -np.inf), (spec.high, np.inf))
@@ -126,7 +124,7 @@ def _numbers(spec: ArraySpec, num_rows: int, generator: np.random.Generator) -> 
         top = 1 if spec.dtype is torch.bool else _HIGHEST_PIXEL if spec.dtype is _PIXELS else _HIGHEST_NUMBER
         return torch.from_numpy(np.clip(generator.integers(0, top, shape, endpoint=True), low, high)).to(spec.dtype)
     # Small numbers and large ones: a network that is driven to its limits has lost the digits that would differ.
-    magnitude = 10.0 ** generator.uniform(-1.5, 0.5, (num_rows, *[1] * len(spec.shape)))
+    magnitude = 10.0 ** generator.uniform(-1.5, 0.5, (number, *[1] * len(spec.shape)))
     free = np.clip(magnitude * generator.standard_normal(shape), low, high)
     is_bounded = np.isfinite(low) & np.isfinite(high)
     least, most = np.where(is_bounded, low, 0.0), np.where(is_bounded, high, 0.0)
@@ -134,14 +132,14 @@ def _numbers(spec: ArraySpec, num_rows: int, generator: np.random.Generator) -> 
     return torch.from_numpy(np.where(is_bounded, within, free)).to(spec.dtype)
 
 
-def _rearranged(tree: Mapping[str, Any], order: torch.Tensor, num_rows: int) -> dict[str, Any]:
-    """Return rows in another order, and zeros behind them; memory of its own, for the policy may change it."""
+def _rearranged(tree: Mapping[str, Any], order: torch.Tensor, num_envs: int) -> dict[str, Any]:
+    """Return examples in another order, and zeros behind them; memory of its own, for the policy may change it."""
     wide: dict[str, Any] = {}
     for name, part in tree.items():
         if isinstance(part, Mapping):
-            wide[name] = _rearranged(part, order, num_rows)
+            wide[name] = _rearranged(part, order, num_envs)
         else:
-            wide[name] = torch.zeros((num_rows, *part.shape[1:]), dtype=part.dtype, device=part.device)
+            wide[name] = torch.zeros((num_envs, *part.shape[1:]), dtype=part.dtype, device=part.device)
             wide[name][: len(order)] = part[order]
     return wide
 

@@ -1,4 +1,4 @@
-"""On how many rows a job's policies are asked, and whether the same bits can be promised for that.
+"""Settles for how many env slots a job's policies are asked together, and whether the same bits can be promised then.
 
 A network's last digits change with the size of the batch, so that belongs to the job. On some processors they also
 change with the place in a batch whose size is no multiple of 4. So the batch is filled up, and then asked whether
@@ -22,17 +22,17 @@ from isaaclab_arena.storage.run.settled_batch import SettledBatch, read_settled,
 _LOG = logging.getLogger(__name__)
 
 MULTIPLES = (4, 8, 16)
-"""What a batch is filled up to. 4 rows come first even where the batch as it is might do: a probe of a few calls sees a
-network that differs in a few of 100 rows too seldom to be relied on, and filling up costs three rows at most."""
+"""What a batch is filled up to. 4 comes first even where the batch as it is might do: a probe of a few calls too seldom
+sees a network that differs in a few of 100 places, and filling up costs three places at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AskedPolicies:
-    """The policies of a job's groups of rows, ready to be asked.
+    """The policies of a job's groups of env slots, ready to be asked.
 
     Attributes:
         policies: One for each group.
-        batch: Rows that each is asked on together, None where that makes no difference.
+        batch: Env slots that each is asked for together, None where that makes no difference.
         plan_because: Why the same bits are not promised, None if they are.
     """
 
@@ -43,18 +43,18 @@ class AskedPolicies:
 
 @dataclass(frozen=True, kw_only=True)
 class Settling:
-    """What is needed to settle on how many rows a job's policies are asked.
+    """What is needed to settle for how many env slots a job's policies are asked.
 
     Attributes:
-        directory: Folder of the job, where what was settled is kept.
+        directory: Directory of the job, where what was settled is kept.
         policy_class: Class of the policies.
-        environments: The environment of each group of rows.
-        fixed_batch: Rows that policies are always asked on, None for as many as there are.
-        planned: Rows that the policies were asked on when an earlier start of the program built the job, None if none
-            did.
-        make: Builds the policy of each group, or returns those that are there, for a number of rows that they are
-            asked on; None for as many as each group has.
-        probe: Asks the first group's policy, of which so many rows are asked on together, whether places matter.
+        environments: The environment of each group of env slots.
+        fixed_batch: Env slots that policies are always asked for, None for as many as there are.
+        planned: Env slots that the policies were asked for when an earlier start of the program built the job, None if
+            none did.
+        make: Builds the policy of each group, or returns those that are there, for a number of env slots that they are
+            asked for; None for as many as each group has.
+        probe: Asks the first group's policy, on a batch of that size, whether places matter.
     """
 
     directory: Path
@@ -66,16 +66,16 @@ class Settling:
     probe: Callable[[PolicyBase, int], ProbeResult]
 
     @property
-    def num_rows(self) -> int:
-        """Rows that the policies would be asked on if nothing were filled up."""
+    def num_envs(self) -> int:
+        """Env slots that the policies would be asked for if nothing were filled up."""
         return self.fixed_batch or max(environment.num_envs for environment in self.environments)
 
 
-def filled_up(num_rows: int) -> tuple[int, ...]:
-    """Return the sizes that a batch may be filled up to, the one that is tried first in front. One row needs none."""
-    if num_rows == 1:
+def filled_up(num_envs: int) -> tuple[int, ...]:
+    """Return the sizes that a batch may be filled up to, the one that is tried first in front. One needs none."""
+    if num_envs == 1:
         return (1,)
-    return tuple(dict.fromkeys(-(-num_rows // multiple) * multiple for multiple in MULTIPLES))
+    return tuple(dict.fromkeys(-(-num_envs // multiple) * multiple for multiple in MULTIPLES))
 
 
 def asked_policies(settling: Settling, *, simulated_on: str) -> AskedPolicies:
@@ -88,7 +88,7 @@ def asked_policies(settling: Settling, *, simulated_on: str) -> AskedPolicies:
     because = _because_of_environments(settling.environments, simulated_on)
     traits = settling.policy_class.traits
     is_likely = because is None and traits.reproducible and not traits.batch_invariant
-    first = next(_sizes(settling, settling.num_rows), None) if is_likely else settling.fixed_batch
+    first = next(_sizes(settling, settling.num_envs), None) if is_likely else settling.fixed_batch
     policies = settling.make(first)
     because = because or _because_of_policies(policies)
     if because is not None or policies[0].traits.batch_invariant:
@@ -98,9 +98,9 @@ def asked_policies(settling: Settling, *, simulated_on: str) -> AskedPolicies:
 
 def _settled(settling: Settling, policies: Sequence[PolicyBase]) -> AskedPolicies:
     """Return the policies on the first batch on which places make no difference, or on the one that was settled."""
-    own = _rows_per_call(policies[0], settling.num_rows)
-    num_rows = settling.num_rows if own is None else own
-    earlier, sizes = _earlier(settling), tuple(_sizes(settling, num_rows))
+    own = _size_of_calls(policies[0], settling.num_envs)
+    num_envs = settling.num_envs if own is None else own
+    earlier, sizes = _earlier(settling), tuple(_sizes(settling, num_envs))
     batch, result = sizes[0], ProbeResult(passes=False)
     for batch in sizes:
         result = settling.probe(_made(settling, batch, fills_calls=own is not None)[0], batch)
@@ -109,26 +109,26 @@ def _settled(settling: Settling, policies: Sequence[PolicyBase]) -> AskedPolicie
     if result.error is not None:
         return _as_they_are(settling, _cannot_be_asked(result.error))
     # Where no batch will do, at least as little is filled up as can be.
-    counts, problem = _kept(settling, batch if result.passes else sizes[0], num_rows)
+    counts, problem = _kept(settling, batch if result.passes else sizes[0], num_envs)
     policies = _made(settling, counts, fills_calls=own is not None)
     if counts != batch:
         # No batch would do, or another rank was first with another one.
         sizes = sizes if counts in sizes else (counts,)
         result = settling.probe(policies[0], counts)
-    if counts > num_rows:
-        _LOG.info("calls of %s are filled up from %d rows to %d", type(policies[0]).__name__, num_rows, counts)
+    if counts > num_envs:
+        _LOG.info("calls of %s are filled up from %d env slots to %d", type(policies[0]).__name__, num_envs, counts)
     if counts > 1 and counts % MULTIPLES[0]:
         problem = problem or _too_few_calls(counts)
-    rows_of_environment = settling.fixed_batch if own is not None else counts
+    num_envs_shown = settling.fixed_batch if own is not None else counts
     return AskedPolicies(
-        policies=[on_fixed_batch(policy, rows_of_environment) for policy in policies],
+        policies=[on_fixed_batch(policy, num_envs_shown) for policy in policies],
         batch=counts,
         plan_because=problem or (None if result.passes else _places_matter(sizes, is_kept=counts == earlier)),
     )
 
 
 def _made(settling: Settling, batch: int, *, fills_calls: bool) -> Sequence[PolicyBase]:
-    """Return the policies for a batch of some size: of calls of that size, or of an environment of as many rows."""
+    """Return the policies for a batch of some size: of calls of that size, or of an environment of that size."""
     if not fills_calls:
         return settling.make(batch)
     policies = settling.make(settling.fixed_batch)
@@ -136,26 +136,26 @@ def _made(settling: Settling, batch: int, *, fills_calls: bool) -> Sequence[Poli
     return policies
 
 
-def _rows_per_call(policy: PolicyBase, num_rows: int) -> int | None:
-    return policy.rows_per_call(num_rows) if isinstance(policy, DividesCalls) else None
+def _size_of_calls(policy: PolicyBase, num_envs: int) -> int | None:
+    return policy.rows_per_call(num_envs) if isinstance(policy, DividesCalls) else None
 
 
-def _fill_calls(policies: Sequence[PolicyBase], num_rows: int | None) -> None:
+def _fill_calls(policies: Sequence[PolicyBase], num_envs: int | None) -> None:
     for policy in policies:
         if isinstance(policy, DividesCalls):
-            policy.fill_calls_up_to(num_rows)
+            policy.fill_calls_up_to(num_envs)
 
 
-def _sizes(settling: Settling, num_rows: int) -> Iterator[int]:
+def _sizes(settling: Settling, num_envs: int) -> Iterator[int]:
     """Yield the sizes that may be tried: only what was settled, if anything was."""
     earlier = _earlier(settling)
-    if earlier is not None and earlier >= num_rows:
+    if earlier is not None and earlier >= num_envs:
         yield earlier
     elif any(settling.directory.glob(COMMIT_FILE_PATTERN)):
-        # Episodes of a program that settled nothing were asked for on as many rows as there are.
-        yield num_rows
+        # Episodes of a program that settled nothing were asked for on as many env slots as there are.
+        yield num_envs
     else:
-        yield from filled_up(num_rows)
+        yield from filled_up(num_envs)
 
 
 def _earlier(settling: Settling) -> int | None:
@@ -169,7 +169,7 @@ def _earlier(settling: Settling) -> int | None:
     return None if settled is None else settled.policy_batch
 
 
-def _kept(settling: Settling, batch: int, num_rows: int) -> tuple[int, str | None]:
+def _kept(settling: Settling, batch: int, num_envs: int) -> tuple[int, str | None]:
     """Settle a batch; return what counts, and why nobody can know whether other ranks keep to it."""
     settled = settling.planned
     try:
@@ -178,8 +178,8 @@ def _kept(settling: Settling, batch: int, num_rows: int) -> tuple[int, str | Non
     except ConfigError as error:
         _LOG.warning("%s", error)
         return batch, f"{SETTLED_FILE}, which says on how many rows the policy was asked before, cannot be read"
-    if settled < num_rows:
-        return batch, f"the policy was asked on {settled} rows before, and now there are {num_rows}"
+    if settled < num_envs:
+        return batch, f"the policy was asked on {settled} rows before, and now there are {num_envs}"
     return settled, None
 
 
@@ -187,10 +187,10 @@ def _as_they_are(settling: Settling, because: str | None) -> AskedPolicies:
     """Return policies that nothing is filled up for."""
     policies = settling.make(settling.fixed_batch)
     _fill_calls(policies, None)
-    own, is_indifferent = _rows_per_call(policies[0], settling.num_rows), policies[0].traits.batch_invariant
+    own, is_indifferent = _size_of_calls(policies[0], settling.num_envs), policies[0].traits.batch_invariant
     return AskedPolicies(
         policies=[on_fixed_batch(policy, settling.fixed_batch) for policy in policies],
-        batch=None if is_indifferent or policies[0].is_remote else own or settling.num_rows,
+        batch=None if is_indifferent or policies[0].is_remote else own or settling.num_envs,
         plan_because=because,
     )
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from isaaclab_arena.evaluation.batching.policy_probe import ProbeResult, probe_rows
+from isaaclab_arena.evaluation.batching.policy_probe import ProbeResult, probe_policy
 from isaaclab_arena.evaluation.batching.settling import Settling, asked_policies
 from isaaclab_arena.evaluation.job.build_cache import BuildCache
 from isaaclab_arena.evaluation.job.rank_settings import RankSettings
@@ -113,7 +113,7 @@ class GroupBuilder:
         """Probe the first group's policy; see `Settling.probe`. The answer is kept for the jobs that follow."""
         key = (job.policy_key, job.environment_key, batch)
         if key not in self._probed:
-            self._probed[key] = probe_rows(policy, environment, num_rows=batch)
+            self._probed[key] = probe_policy(policy, environment, batch=batch)
         return self._probed[key]
 
 

@@ -72,25 +72,21 @@ def rank_settings(
 ) -> RankSettings:
     """Return what all jobs of a rank share.
 
-    Args:
-        options: The options of the run.
-        context: Who this process is.
-        output_directory: Where the run writes.
-        attempt: This start of the program on the run, and what it knows of each job.
-        config_hash: Hash of the run's jobs.
-        import_s: What this process took from its start to that of the program [s]; None if nobody knows.
+    ``attempt`` is this start of the program on the run, with what it knows of each job; ``config_hash`` is that of the
+    run's jobs. For the others see `RankSettings`.
     """
+    recording = RecordingOptions(
+        write_dataset=not options.no_dataset,
+        observations=RecordedObservations(options.record_observations),
+        compression=Compression(options.compression),
+    )
     return RankSettings(
         rank=context.rank,
         world_size=context.world_size,
         device=context.device,
         num_threads=options.num_threads or default_num_threads(context.local_world_size),
         output_directory=output_directory,
-        recording=RecordingOptions(
-            write_dataset=not options.no_dataset,
-            observations=RecordedObservations(options.record_observations),
-            compression=Compression(options.compression),
-        ),
+        recording=recording,
         video=options.video_options(),
         attempt=attempt.number,
         num_groups=options.pipeline,

@@ -15,11 +15,11 @@ from isaaclab_arena.storage.recovery.recorded_copies import RecordedCopy, read_r
 from isaaclab_arena.storage.run.commits import CommitRow, read_commits
 
 
-def check_folder(output_directory: Path, merged: MergedResults) -> Iterator[str]:
+def check_directory(output_directory: Path, merged: MergedResults) -> Iterator[str]:
     """Yield one line for each thing that is wrong with the files of a run; every array is read.
 
     Args:
-        output_directory: The run's folder, in which nothing is written.
+        output_directory: The run's directory, in which nothing is written.
         merged: What a merge of it gives.
     """
     yield from merged.problems

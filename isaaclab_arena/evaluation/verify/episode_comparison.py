@@ -117,7 +117,7 @@ def _array_difference(name: str, recorded: np.ndarray, found: np.ndarray | None)
         if recorded.tobytes() == found.tobytes():
             return None
         return _difference_of_values(name, recorded, found, step=None, at_start=True)
-    step = _first_unequal_row(recorded, found)
+    step = _first_unequal_step(recorded, found)
     return None if step is None else _difference_of_values(name, recorded[step], found[step], step=step)
 
 
@@ -139,15 +139,15 @@ def _difference_of_values(
     )
 
 
-def _first_unequal_row(recorded: np.ndarray, found: np.ndarray) -> int | None:
-    """Return the first row that is not the same, to the last bit, among those that both have."""
+def _first_unequal_step(recorded: np.ndarray, found: np.ndarray) -> int | None:
+    """Return the first control step that is not the same, to the last bit, among those that both have."""
     length = min(len(recorded), len(found))
-    before, now = (_bytes_of_rows(array[:length]) for array in (recorded, found))
+    before, now = (_bytes_of_steps(array[:length]) for array in (recorded, found))
     unequal = (before != now).any(axis=1)
     return int(unequal.argmax()) if unequal.any() else None
 
 
-def _bytes_of_rows(array: np.ndarray) -> np.ndarray:
+def _bytes_of_steps(array: np.ndarray) -> np.ndarray:
     if array.size == 0:
         return np.empty((len(array), 0), np.uint8)
     return np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8)

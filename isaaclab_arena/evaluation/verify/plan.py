@@ -38,56 +38,40 @@ def plan_sample(
     *,
     num_envs: int | None,
     world_size: int,
-    policy_batches: Mapping[str, int] | None = None,
+    policy_batches: Mapping[str, int],
 ) -> tuple[RunPlan, Attempt]:
-    """Return a plan and an attempt that run a sample of a run's episodes and nothing else.
+    """Return a plan and an attempt that run a sample of a run's episodes, by job, and nothing else.
 
     Args:
         plan: What the run set out to do.
-        sample: Episodes of each job.
-        num_envs: Rows of every job; None for other numbers than the run had.
+        sample: The episodes.
+        num_envs: Env slots of every job; None for other numbers than the run had.
         world_size: Number of ranks.
-        policy_batches: Rows that the policy of each job was asked on together, by its name; a policy that was asked on
-            enough of them is asked on as many again.
+        policy_batches: Env slots that each job's policy was asked for together; kept where they are enough.
 
     Raises:
-        ConfigError: If the plan does not hold what builds a job, or the rows do not fit into the run's fixed batch.
+        ConfigError: If the run's fixed batch is too small for ``num_envs``.
     """
-    largest = plan.settings.get("policy_batch") if plan.settings.get("deterministic") else None
-    if largest is not None and num_envs is not None and num_envs > largest:
-        raise ConfigError(
-            Problem(f"must be at most {largest}, the run's policy_batch, got {num_envs}", key="--num_envs")
-        )
-    known = {job.name: job for job in plan.jobs}
-    again = {name: num_envs or another_num_envs(known[name].config.num_envs, largest=largest) for name in sample}
-    jobs = tuple(
-        _with_sample(known[name], episodes, index, again[name]) for index, (name, episodes) in enumerate(sample.items())
-    )
-    batches = {job.name: (policy_batches or {}).get(job.name, 0) for job in jobs}
-    work = tuple(
-        JobWork(
-            job=job.name,
-            finished=remaining_episodes(job.config.num_episodes or 0, as_ranges(sample[job.name])),
-            policy_batch=batches[job.name] if batches[job.name] >= job.config.num_envs else None,
-        )
-        for job in jobs
-    )
-    run_id, now = uuid.uuid4().hex, datetime.now(UTC).isoformat(timespec="milliseconds")
+    jobs = _jobs_of_sample(plan, sample, num_envs)
     # The devices are for the ranks to say, in their reports.
-    here: dict[str, Any] = {"versions": provenance.versions(), "machine": provenance.node(), "devices": ()}
-    again = dataclasses.replace(plan, run_id=run_id, created_at=now, world_size=world_size, jobs=jobs, **here)
+    here: dict[str, Any] = {
+        "run_id": uuid.uuid4().hex,
+        "world_size": world_size,
+        "versions": provenance.versions(),
+        "machine": provenance.node(),
+        "devices": (),
+    }
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
     attempt = Attempt(
         number=ATTEMPT,
-        run_id=run_id,
         started_at=now,
         command_line=plan.command_line,
         assignment=_ASSIGNMENT,
-        world_size=world_size,
         git_revision=plan.git_revision,
-        jobs=work,
+        jobs=tuple(_work(job, sample[job.name], policy_batches.get(job.name, 0)) for job in jobs),
         **here,
     )
-    return again, attempt
+    return dataclasses.replace(plan, created_at=now, jobs=jobs, **here), attempt
 
 
 def jobs_of_plan(plan: RunPlan, source: Path, *, may_import: bool, device: str | None = None) -> tuple[Job, ...]:
@@ -95,7 +79,7 @@ def jobs_of_plan(plan: RunPlan, source: Path, *, may_import: bool, device: str |
 
     Args:
         plan: The plan.
-        source: Folder of the run whose episodes they are; saved conditions are taken from its commit record.
+        source: Directory of the run whose episodes they are; saved conditions are taken from its commit record.
         may_import: Whether jobs may import code that is not registered.
         device: ``--device`` as the user gave it, None for the rank's own choice.
 
@@ -115,18 +99,18 @@ def jobs_of_plan(plan: RunPlan, source: Path, *, may_import: bool, device: str |
     )
 
 
-def write_contents(folder: Path, jobs: Sequence[Job]) -> None:
+def write_contents(directory: Path, jobs: Sequence[Job]) -> None:
     """Write down what the jobs of a sample evaluate now.
 
     Raises:
         StorageError: If a checkpoint cannot be read, or the file cannot be written.
     """
-    write_text(folder / _CONTENTS_FILE, json_text(contents_of_jobs(jobs)))
+    write_text(directory / _CONTENTS_FILE, json_text(contents_of_jobs(jobs)))
 
 
-def read_contents(folder: Path) -> dict[str, Contents]:
+def read_contents(directory: Path) -> dict[str, Contents]:
     """Return what `write_contents` wrote, by the name of the job; nothing where it wrote nothing."""
-    path = folder / _CONTENTS_FILE
+    path = directory / _CONTENTS_FILE
     return adapter(dict[str, Contents]).validate_json(path.read_bytes()) if path.is_file() else {}
 
 
@@ -137,13 +121,34 @@ def options_of_plan(plan: RunPlan) -> RunOptions:
     return RunOptions(**given)
 
 
+def _jobs_of_sample(plan: RunPlan, sample: Mapping[str, Sequence[int]], num_envs: int | None) -> tuple[PlanEntry, ...]:
+    largest = plan.settings.get("policy_batch") if plan.settings.get("deterministic") else None
+    if largest is not None and num_envs is not None and num_envs > largest:
+        raise ConfigError(
+            Problem(f"must be at most {largest}, the run's policy_batch, got {num_envs}", key="--num_envs")
+        )
+    known = {job.name: job for job in plan.jobs}
+    again = {name: num_envs or another_num_envs(known[name].config.num_envs, largest=largest) for name in sample}
+    return tuple(
+        _with_sample(known[name], episodes, index, again[name]) for index, (name, episodes) in enumerate(sample.items())
+    )
+
+
+def _work(job: PlanEntry, episodes: Sequence[int], policy_batch: int) -> JobWork:
+    return JobWork(
+        job=job.name,
+        finished=remaining_episodes(job.config.num_episodes or 0, as_ranges(episodes)),
+        policy_batch=policy_batch if policy_batch >= job.config.num_envs else None,
+    )
+
+
 def _with_sample(job: PlanEntry, episodes: Sequence[int], index: int, num_envs: int) -> PlanEntry:
-    """Return a job whose episodes other than the sample can be left out, with another number of rows."""
+    """Return a job whose episodes other than the sample can be left out, with another number of env slots."""
     config, policy_config = job.config, dict(job.policy_config)
     if policy_config.get("num_envs") == config.num_envs:
         policy_config["num_envs"] = num_envs
     if config.num_episodes is None:
-        # How many episodes fit into a number of steps depends on the rows; which ones they are does not.
+        # How many episodes fit into a number of steps depends on the env slots; which ones they are does not.
         config = dataclasses.replace(config, num_episodes=max(episodes) + 1, num_steps=None, num_rebuilds=1)
     config = dataclasses.replace(
         config,

@@ -32,10 +32,10 @@ def draw_sample(finished: Mapping[str, Sequence[int]], size: int, *, seed: int) 
 
 
 def another_num_envs(num_envs: int, *, largest: int | None = None) -> int:
-    """Return a number of rows that is not that of the job: one for a batch, else three.
+    """Return a number of env slots that is not that of the job: one for a batch, else three.
 
     Args:
-        num_envs: Rows of the job.
+        num_envs: Env slots of the job.
         largest: No more than that, even if it is then the same.
     """
     wanted = 1 if num_envs > 1 else 3

@@ -1,4 +1,4 @@
-"""Verifying a run: a sample of its episodes, run again at another number of rows and ranks, must be the same bits."""
+"""Verifies a run: a sample of its episodes, run again with other env slots and ranks, must give the same bits."""
 
 import dataclasses
 import subprocess
@@ -83,7 +83,7 @@ def episodes_to_draw_from(output_directory: Path, plan: RunPlan) -> dict[str, li
     """Return the finished episodes of each job; those that were broken off are left out, for nothing repeats that.
 
     Args:
-        output_directory: The run's folder.
+        output_directory: The run's directory.
         plan: What it set out to do.
     """
     return {
@@ -93,15 +93,15 @@ def episodes_to_draw_from(output_directory: Path, plan: RunPlan) -> dict[str, li
 
 
 def prepare_sample(
-    output_directory: Path, folder: Path, sample: Sample, *, num_envs: int | None, num_ranks: int
+    output_directory: Path, directory: Path, sample: Sample, *, num_envs: int | None, num_ranks: int
 ) -> RunPlan:
     """Write the plan of running a sample of a run's episodes again, and return it.
 
     Args:
-        output_directory: The run's folder, in which nothing is written.
-        folder: Where the sample is to run; empty.
+        output_directory: The run's directory, in which nothing is written.
+        directory: Where the sample is to run; empty.
         sample: Episodes of each job.
-        num_envs: Rows of every job; None for other numbers than the run had.
+        num_envs: Env slots of every job; None for other numbers than the run had.
         num_ranks: Number of ranks.
 
     Raises:
@@ -110,45 +110,45 @@ def prepare_sample(
     begun = read_run_plan(output_directory)
     batches = policy_batches_in_effect(output_directory, begun.jobs, read_attempts(output_directory)[0])
     plan, attempt = plan_sample(begun, sample, num_envs=num_envs, world_size=num_ranks, policy_batches=batches)
-    write_run_plan(folder, plan)
-    write_attempt(folder, attempt)
+    write_run_plan(directory, plan)
+    write_attempt(directory, attempt)
     return plan
 
 
-def run_sample(output_directory: Path, folder: Path, *, may_import: bool) -> None:
+def run_sample(output_directory: Path, directory: Path, *, may_import: bool) -> None:
     """Run a sample that `prepare_sample` has prepared, end to end, in processes of its own; several under torchrun.
 
-    They work where the run was started, if that folder is there: relative paths of policies count from it.
+    They work where the run was started, if that directory is there: relative paths of policies count from it.
 
     Args:
-        output_directory: The run's folder.
-        folder: Where the sample runs.
-        may_import: Whether jobs may import code that is not registered; if not, the run's folder is not gone to either.
+        output_directory: The run's directory.
+        directory: Where the sample runs.
+        may_import: Whether jobs may import code that is not registered; if not, they do not work in that directory.
 
     Raises:
         ArenaError: If a rank could not do its work.
     """
-    begun, num_ranks = read_run_plan(output_directory), read_run_plan(folder).world_size
-    arguments = ["--output_dir", str(folder), "--source", str(output_directory.absolute())]
+    begun, num_ranks = read_run_plan(output_directory), read_run_plan(directory).world_size
+    arguments = ["--output_dir", str(directory), "--source", str(output_directory.absolute())]
     if all(device == "cpu" for device in begun.devices):
         arguments += ["--device", "cpu"]
     if not may_import:
         arguments.append("--no_import")
     started_in = begun.working_directory if may_import else None
     launcher = ["torch.distributed.run", "--standalone", f"--nproc_per_node={num_ranks}"]
-    launcher += ["--log-dir", str(folder / _LAUNCHER_LOGS), "-m"]
+    launcher += ["--log-dir", str(directory / _LAUNCHER_LOGS), "-m"]
     command = [sys.executable, "-m", *(launcher if num_ranks > 1 else []), _WORKER, *arguments]
-    log = folder / _LOG_FILE
-    if _exit_code(command, log, folder=started_in if started_in and Path(started_in).is_dir() else None) != 0:
+    log = directory / _LOG_FILE
+    if _exit_code(command, log, directory=started_in if started_in and Path(started_in).is_dir() else None) != 0:
         raise ArenaError("\n".join(["the episodes could not be run again:", *_last_words(log)]))
 
 
-def _exit_code(command: Sequence[str], log: Path, *, folder: str | None) -> int:
+def _exit_code(command: Sequence[str], log: Path, *, directory: str | None) -> int:
     """Run a program to its end and return its exit code; it is ended, too, by what ends the wait for it."""
     with (
         log.open("wb") as stream,
         subprocess.Popen(  # noqa: S603  this Python, and a module of this package
-            command, cwd=folder, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+            command, cwd=directory, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
         ) as process,
     ):
         try:
@@ -162,15 +162,15 @@ def _exit_code(command: Sequence[str], log: Path, *, folder: str | None) -> int:
             raise
 
 
-def compare_runs(output_directory: Path, folder: Path, sample: Sample) -> Iterator[VerifiedEpisode]:
+def compare_runs(output_directory: Path, directory: Path, sample: Sample) -> Iterator[VerifiedEpisode]:
     """Yield, for each episode of a sample, whether it came out the same when it ran again.
 
     Args:
-        output_directory: The run's folder.
-        folder: Where the sample ran again.
+        output_directory: The run's directory.
+        directory: Where the sample ran again.
         sample: Episodes of each job.
     """
-    first, second = _Run(output_directory), _Run(folder)
+    first, second = _Run(output_directory), _Run(directory)
     for job, episodes in sample.items():
         before, now = first.job(job), second.job(job)
         for index in episodes:
@@ -262,7 +262,7 @@ def _compared(before: _JobFiles, now: _JobFiles, index: int) -> VerifiedEpisode:
     if recorded is None or found is None:
         recorded = found = None
     difference = None if recorded is None or found is None else first_difference(recorded, found)
-    difference = difference or _difference_of_rows(row, again)
+    difference = difference or _difference_of_commits(row, again)
     return dataclasses.replace(
         verdict,
         compares_arrays=recorded is not None,
@@ -280,7 +280,7 @@ def _other_contents(before: Contents | None, now: Contents | None) -> tuple[str,
     return tuple(f"{what} {how}" for what, how in differences if what != SAVED_CONDITIONS)
 
 
-def _difference_of_rows(row: CommitRow, again: CommitRow) -> Difference | None:
+def _difference_of_commits(row: CommitRow, again: CommitRow) -> Difference | None:
     """Return the first thing in which the commit lines of an episode differ, other than when and where it ran."""
     for name in ("episode_seed", "variations", "language_instruction"):
         before, now = (json_line(getattr(each, name)) for each in (row, again))

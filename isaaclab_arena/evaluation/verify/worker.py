@@ -1,7 +1,7 @@
 """One rank of a verification: it runs its share of a sample, end to end, as the run that is verified did.
 
-`isaaclab_arena.evaluation.verify.verification` starts it, alone or under torchrun, on a folder that holds a plan and an
-attempt. What it leaves there are commit lines and recordings like any other's; nobody merges them.
+`isaaclab_arena.evaluation.verify.verification` starts it, alone or under torchrun, on a directory that holds a plan and
+an attempt. It leaves commit lines and recordings there like any other rank; nobody merges them.
 """
 
 import sys

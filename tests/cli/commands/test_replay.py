@@ -122,7 +122,7 @@ def test_another_version_and_another_model_are_named_once(run, tmp_path, capsys)
     ("arguments", "message"),
     [
         (["nowhere.hdf5"], "DATASET: no recording at 'nowhere.hdf5'"),
-        (["{run}"], "is the output of a whole run; name the folder of one of its jobs"),
+        (["{run}"], "is the output of a whole run; name the directory of one of its jobs"),
         (["{run}/varied", "--episodes", "1,7-8"], "holds no demo_7 to demo_8; it holds demo_0 to demo_2"),
         (["{run}/varied", "--episodes", "first"], "'first' is no list of episodes such as 0,5,7-9"),
         (["{run}/varied", "--num_envs", "0"], "--num_envs: must be at least 1, got 0"),

@@ -66,7 +66,7 @@ def test_a_reset_is_passed_on_as_it_is(env_ids):
 
 
 class Summing(PolicyBase[None]):
-    """Acts by the sum of all it has seen in the episode, so that what a row forgets too late or not at all shows."""
+    """Acts by the sum of all it has seen in the episode, so that what is forgotten too late or not at all shows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Summing(PolicyBase[None]):
         return self.sum[: env.num_envs].clone()
 
 
-def test_what_a_row_remembers_ends_with_its_episode():
+def test_what_an_env_slot_remembers_ends_with_its_episode():
     def actions(num_envs: int, policy_batch: int | None) -> dict[int, torch.Tensor]:
         log = ActionLog()
         environment = ScriptedEnvironment(num_envs, endings=("timeout", "success"))

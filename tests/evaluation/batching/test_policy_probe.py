@@ -5,7 +5,7 @@ import random
 import numpy as np
 import torch
 
-from isaaclab_arena.evaluation.batching.policy_probe import made_up, probe_rows
+from isaaclab_arena.evaluation.batching.policy_probe import made_up, probe_policy
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.interfaces.specs import ArraySpec
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 class Echo(PolicyBase[None]):
-    """Does what it sees, by row."""
+    """Does what it sees, in each env slot."""
 
     traits = PolicyTraits(reproducible=True)
 
@@ -23,17 +23,17 @@ class Echo(PolicyBase[None]):
         return observation["policy"]["clock"] * torch.ones(env.num_envs, 2)
 
 
-def passes(policy: PolicyBase, num_rows: int = 4, num_envs: int = 4) -> bool:
-    result = probe_rows(policy, CoinEnvironment(CoinConfig(), num_envs), num_rows=num_rows)
+def passes(policy: PolicyBase, batch: int = 4, num_envs: int = 4) -> bool:
+    result = probe_policy(policy, CoinEnvironment(CoinConfig(), num_envs), batch=batch)
     assert result.error is None
     return result.passes
 
 
-def test_a_policy_whose_rows_stand_alone_passes():
+def test_a_policy_whose_env_slots_stand_alone_passes():
     assert passes(Echo())
 
 
-def test_a_policy_whose_rows_know_their_place_does_not():
+def test_a_policy_whose_env_slots_know_their_place_does_not():
     class Placed(Echo):
         def get_action(self, env, observation):
             return super().get_action(env, observation) + torch.arange(env.num_envs)[:, None] * 1e-6
@@ -41,7 +41,7 @@ def test_a_policy_whose_rows_know_their_place_does_not():
     assert not passes(Placed())
 
 
-def test_a_policy_that_looks_at_all_rows_together_does_not():
+def test_a_policy_that_looks_at_all_env_slots_together_does_not():
     class Average(Echo):
         def get_action(self, env, observation):
             action = super().get_action(env, observation)
@@ -56,7 +56,7 @@ def test_noise_from_an_episodes_own_stream_passes_and_that_of_a_generator_for_al
             self.generators = {start.env_id: start.episode.policy_generator() for start in starts}
 
         def get_action(self, env, observation):
-            noise = [self.generators[row].standard_normal() for row in range(env.num_envs)]
+            noise = [self.generators[env_id].standard_normal() for env_id in range(env.num_envs)]
             return super().get_action(env, observation) + torch.tensor(noise)[:, None]
 
     class Global(Echo):
@@ -67,7 +67,7 @@ def test_noise_from_an_episodes_own_stream_passes_and_that_of_a_generator_for_al
     assert not passes(Global())
 
 
-def test_what_a_policy_remembers_of_a_row_may_move_with_it_but_not_stay_behind():
+def test_what_a_policy_remembers_of_an_example_may_move_with_it_but_not_stay_behind():
     class Adding(Echo):
         def reset(self, env_ids=None):
             if env_ids is None:
@@ -93,8 +93,8 @@ def test_what_a_policy_remembers_of_a_row_may_move_with_it_but_not_stay_behind()
     assert not passes(Lopsided())
 
 
-def test_only_the_rows_that_are_asked_for_together_are_moved():
-    """A model that is asked for a few rows at a time is not asked for all rows of the environment."""
+def test_only_the_env_slots_that_are_asked_for_together_are_moved():
+    """A model that is asked for a few env slots at a time is not asked for all of the environment."""
     started = []
 
     class Listed(Echo):
@@ -102,7 +102,7 @@ def test_only_the_rows_that_are_asked_for_together_are_moved():
             started.append([start.env_id for start in starts])
             assert env.num_envs == 50
 
-    assert passes(Listed(), num_rows=4, num_envs=50)
+    assert passes(Listed(), batch=4, num_envs=50)
     assert started == [[0, 1, 2, 3]] * 3
 
 
@@ -152,13 +152,13 @@ def test_a_policy_that_is_at_a_loss_is_said_to_be():
         def get_action(self, env, observation):
             raise ValueError("no such clock\nsays the clockmaker")
 
-    result = probe_rows(Picky(), CoinEnvironment(CoinConfig(), 4), num_rows=4)
+    result = probe_policy(Picky(), CoinEnvironment(CoinConfig(), 4), batch=4)
     assert (result.passes, result.error) == (False, "ValueError: no such clock")
 
 
-def test_a_single_row_is_not_asked_for():
+def test_a_single_env_slot_is_not_asked_for():
     policy = ShrugPolicy()
-    assert passes(policy, num_rows=1, num_envs=1)
+    assert passes(policy, batch=1, num_envs=1)
     assert policy.num_calls == 0
 
 

@@ -1,4 +1,4 @@
-"""On how many rows a job's policy is asked, and what is promised for it, on any kind of processor."""
+"""For how many env slots a job's policy is asked, and what is promised for it, on any kind of processor."""
 
 import json
 
@@ -50,11 +50,11 @@ def played(folder, policy_class=Network, num_envs=5, **changes) -> JobReport:
 
 
 @pytest.mark.parametrize(
-    ("num_rows", "sizes"),
+    ("num_envs", "sizes"),
     [(1, (1,)), (2, (4, 8, 16)), (4, (4, 8, 16)), (5, (8, 16)), (16, (16,)), (25, (28, 32)), (50, (52, 56, 64))],
 )
-def test_a_batch_is_filled_up_to_the_next_multiples_and_a_single_row_is_not(num_rows, sizes):
-    assert filled_up(num_rows) == sizes
+def test_a_batch_is_filled_up_to_the_next_multiples_and_a_single_env_slot_is_not(num_envs, sizes):
+    assert filled_up(num_envs) == sizes
 
 
 @pytest.mark.parametrize(("policy_class", "num_envs", "batch"), [
@@ -93,7 +93,7 @@ def test_the_batch_of_deterministic_is_filled_up_and_asked_about_as_well(tmp_pat
     assert (report.reproducible, report.policy_batch, Eights.sizes[-1]) == (Reproducible.BITWISE, 16, 16)
 
 
-def test_all_groups_of_rows_are_asked_on_one_batch(tmp_path):
+def test_all_groups_of_env_slots_are_asked_on_one_batch(tmp_path):
     report = played(tmp_path, Network, 9, num_groups=2)
     assert (report.reproducible, report.policy_batch, set(Network.sizes)) == (Reproducible.BITWISE, 8, {8})
 
@@ -106,7 +106,7 @@ def test_what_was_settled_is_kept_by_a_machine_on_which_it_does_not_hold(tmp_pat
     assert "in a batch of 4 rows" in report.plan_because
 
 
-def test_a_job_of_a_program_that_settled_nothing_goes_on_with_as_many_rows_as_there_are(tmp_path):
+def test_a_job_of_a_program_that_settled_nothing_goes_on_with_as_many_env_slots_as_there_are(tmp_path):
     played(tmp_path, Network, 5)
     (tmp_path / "coins" / "settled.json").unlink()
     report = played(tmp_path, Network, 5, attempt=2)
@@ -135,7 +135,7 @@ def test_a_damaged_record_of_what_was_settled_takes_the_promise_and_not_the_job(
     assert "settled.json" in report.plan_because
 
 
-def test_policies_that_promise_nothing_and_those_whose_rows_stand_alone_are_asked_as_they_are(tmp_path):
+def test_policies_that_promise_nothing_and_those_whose_env_slots_stand_alone_are_asked_as_they_are(tmp_path):
     class Shrugging(Network):
         traits = PolicyTraits(reproducible=False)
 
