@@ -55,5 +55,5 @@ def test_more_rows_than_the_batch_holds_are_a_mistake_that_names_both(tmp_path):
     path = write_jobs(tmp_path / "jobs.json", [job])
     finished = run(command("--eval_jobs_config", path, "--deterministic"), directory=tmp_path)
     assert finished.returncode == 2
-    assert "65 rows do not fit into --policy_batch 64" in finished.stderr
+    assert "65 env slots do not fit into --policy_batch 64" in finished.stderr
     assert list(tmp_path.iterdir()) == [path]

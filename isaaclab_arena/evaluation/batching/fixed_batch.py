@@ -1,9 +1,9 @@
-"""Asking a policy on a batch of one size, whatever the number of rows.
+"""Asks a policy on a batch of one size, whatever the number of env slots.
 
-The last digits of a network's output for a row change with the size of the batch, and that is enough to change a
-success. On batches of the right size they do not change with where the row stands, nor with what stands beside it;
+The last digits of a network's answer for an env slot change with the size of the batch, and that is enough to change a
+success. On batches of the right size they do not change with the place in the batch, nor with what stands beside it;
 which sizes those are differs from machine to machine, and `settling` finds out. A policy that is always asked on as
-many rows then gives an episode the same bits for any ``num_envs``.
+many places then gives an episode the same bits for any ``num_envs``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,29 +22,29 @@ from isaaclab_arena.interfaces.recordable import Recordable
 
 
 def check_policy_batch(policy_batch: int, *, num_envs: int) -> None:
-    """Refuse a batch that cannot hold the rows of a job.
+    """Refuse a batch that cannot hold the env slots of a job.
 
     Args:
-        policy_batch: Rows of the batch that the policy is asked on.
-        num_envs: Rows of the job.
+        policy_batch: Size of the batch that the policy is asked on.
+        num_envs: Env slots of the job.
 
     Raises:
         ConfigError: If the batch is too small.
     """
     if policy_batch < num_envs:
         raise ConfigError(
-            f"{num_envs} rows do not fit into --policy_batch {policy_batch}, on which --deterministic asks the policy; "
-            f"give --policy_batch {num_envs} or more, or fewer rows"
+            f"{num_envs} env slots do not fit into --policy_batch {policy_batch}, on which --deterministic asks the "
+            f"policy; give --policy_batch {num_envs} or more, or fewer env slots"
         )
 
 
-def rows_asked_on(policy_class: type[PolicyBase], policy_batch: int | None, *, num_envs: int) -> int:
-    """Return how many rows a policy is asked on.
+def batch_of(policy_class: type[PolicyBase], policy_batch: int | None, *, num_envs: int) -> int:
+    """Return the size of the batch that a policy is asked on.
 
     Args:
         policy_class: Its class.
-        policy_batch: Rows that policies are always asked on, None for as many as there are.
-        num_envs: Rows that there are.
+        policy_batch: Size that policies are always asked on, None for as many as there are env slots.
+        num_envs: Env slots that there are.
     """
     return num_envs if policy_batch is None or policy_class.traits.batch_invariant else policy_batch
 
@@ -54,7 +54,7 @@ def on_fixed_batch(policy: PolicyBase, policy_batch: int | None) -> PolicyBase:
 
     Args:
         policy: What is asked.
-        policy_batch: Rows of the batch, None to ask on as many as there are.
+        policy_batch: Size of the batch, None to ask on as many as there are env slots.
     """
     if policy_batch is None or policy.traits.batch_invariant:
         return policy
@@ -62,14 +62,14 @@ def on_fixed_batch(policy: PolicyBase, policy_batch: int | None) -> PolicyBase:
 
 
 class FixedBatchPolicy(PolicyBase[None]):
-    """Asks another policy on a batch of one size: the rows of the environment first, rows at rest behind them.
+    """Asks another policy on a batch of one size: the env slots of the environment first, slots at rest behind.
 
-    The other policy is shown an environment of that many rows. In those beyond the real ones no episode ever starts,
+    The other policy is shown an environment of that size. In the slots beyond the real ones no episode ever starts,
     and all that is observed there is zero.
 
     Args:
         policy: What is asked.
-        policy_batch: Rows that it is always asked on; at least as many as the environment has.
+        policy_batch: Size that it is always asked on; at least as many as the environment has env slots.
     """
 
     def __init__(self, policy: PolicyBase, policy_batch: int) -> None:
@@ -79,7 +79,7 @@ class FixedBatchPolicy(PolicyBase[None]):
         self._view: WideView | None = None
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        """Return the actions of the real rows. Shape: (num_envs, action_dim).
+        """Return the actions of the real env slots. Shape: (num_envs, action_dim).
 
         Raises:
             PolicyError: If the other policy's answer does not fit the batch.
@@ -89,12 +89,12 @@ class FixedBatchPolicy(PolicyBase[None]):
             # Nothing is filled up, and the loop checks the answer by itself.
             return self._policy.get_action(view, _of_one_layout(observation))
         action = self._policy.get_action(view, padded(observation, view.num_envs))
-        # Values are for the loop to judge, which knows which rows run; here only the shape of the batch matters.
+        # Values are for the loop to judge, which knows which env slots run; here only the shape of the batch matters.
         nowhere = torch.zeros(view.num_envs, dtype=torch.bool, device=env.device)
         return checked_action(action, view, nowhere)[: env.num_envs]
 
     def finished(self) -> torch.Tensor | None:
-        """Return which real rows have nothing more to do. Shape: (num_envs,), bool.
+        """Return which real env slots have nothing more to do. Shape: (num_envs,), bool.
 
         Raises:
             PolicyError: If the other policy's answer does not fit the batch.
@@ -114,7 +114,7 @@ class FixedBatchPolicy(PolicyBase[None]):
         self._policy.end_episodes(self._view_of(env), env_ids)
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
-        """Have the other policy forget what belongs to the episodes of the named rows."""
+        """Have the other policy forget what belongs to the episodes of the named env slots."""
         self._policy.reset(env_ids)
 
     def set_task_description(self, task_description: str | None) -> str | None:
@@ -158,25 +158,25 @@ class FixedBatchPolicy(PolicyBase[None]):
 
 
 class WideView(Environment):
-    """An environment as a policy sees it that is asked on a batch of one size: with more rows than there are.
+    """An environment as a policy sees it that is asked on a batch of one size: with more env slots than there are.
 
-    What is said of rows is padded with zeros; anything else, also what is not part of the contract, is the real
+    What is said of env slots is padded with zeros; anything else, also what is not part of the contract, is the real
     environment's.
 
     Args:
         real: The environment.
-        num_rows: How many rows to show.
+        num_envs: How many env slots to show.
 
     Raises:
         ConfigError: If that is less than there are.
     """
 
-    def __init__(self, real: Environment, num_rows: int) -> None:
-        if num_rows < real.num_envs:
-            raise ConfigError(f"a batch of {num_rows} rows cannot hold the environment's {real.num_envs}")
+    def __init__(self, real: Environment, num_envs: int) -> None:
+        if num_envs < real.num_envs:
+            raise ConfigError(f"a batch of {num_envs} cannot hold the environment's {real.num_envs} env slots")
         self.real = real
         self.num_real = real.num_envs
-        self.num_envs = num_rows
+        self.num_envs = num_envs
         self.device = real.device
         self.observation_spec = real.observation_spec
         self.action_spec = real.action_spec
@@ -251,21 +251,21 @@ def _of_one_layout(tree: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def padded(tree: Mapping[str, Any], num_rows: int) -> dict[str, Any]:
-    """Return a nested dict of tensors with zeros behind their rows, in memory of their own and of one layout.
+def padded(tree: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
+    """Return a nested dict of tensors with zeros behind them, in memory of their own and of one layout.
 
     The layout matters too: an operation may take another way through a tensor that is laid out in another order.
 
     Args:
-        tree: Nested dict of tensors, batched by row; anything else in it is passed on as it is.
-        num_rows: Rows that there are to be.
+        tree: Nested dict of tensors, batched by env slot; anything else in it is passed on as it is.
+        num_envs: Env slots that there are to be.
     """
     wide: dict[str, Any] = {}
     for name, part in tree.items():
         if isinstance(part, Mapping):
-            wide[name] = padded(part, num_rows)
+            wide[name] = padded(part, num_envs)
         elif isinstance(part, torch.Tensor):
-            wide[name] = torch.zeros((num_rows, *part.shape[1:]), dtype=part.dtype, device=part.device)
+            wide[name] = torch.zeros((num_envs, *part.shape[1:]), dtype=part.dtype, device=part.device)
             wide[name][: part.shape[0]] = part
         else:
             wide[name] = part

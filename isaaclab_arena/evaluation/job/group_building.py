@@ -59,7 +59,7 @@ class GroupBuilder:
         """
         settings, num_envs = self._settings, job.config.num_envs
         sizes = group_sizes(num_envs, min(settings.num_groups, num_envs))
-        jobs = [job.with_rows(size, policy_rows=size) for size in sizes]
+        jobs = [job.with_num_envs(size, policy_num_envs=size) for size in sizes]
         environments = self._environments.get(
             [each.environment_key for each in jobs],
             lambda built: jobs[len(built)].build_environment(device=settings.device, num_threads=settings.num_threads),
@@ -98,7 +98,7 @@ class GroupBuilder:
         sizes = [environment.num_envs for environment in environments]
         # A policy whose env slots never influence each other is asked as it is.
         fixed = None if job.policy_class.traits.batch_invariant else policy_batch
-        jobs = [job.with_rows(size, policy_rows=fixed or size) for size in sizes]
+        jobs = [job.with_num_envs(size, policy_num_envs=fixed or size) for size in sizes]
         policies = self._policies.get(
             [each.policy_key for each in jobs], lambda built: _new_policy(jobs[len(built)], built)
         )

@@ -244,7 +244,7 @@ class JobRun:
     def _limits(self, length: JobLength) -> RolloutLimits:
         return RolloutLimits(
             max_steps=length.num_steps,
-            max_envs=self._supply.max_rows(self._job.config.num_envs),
+            max_envs=self._supply.max_envs(self._job.config.num_envs),
             episode_timeout_s=self._job.config.episode_timeout_s,
         )
 

@@ -1,4 +1,4 @@
-"""Which episodes of a job a rank is to run, handed out one at a time as rows of its batch become free."""
+"""Which episodes of a job a rank is to run, handed out one at a time as env slots become free."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ class EpisodeSupply(Protocol):
         """
         ...
 
-    def max_rows(self, num_envs: int) -> int:
-        """Return how many of the ``num_envs`` rows to use at once; the others rest."""
+    def max_envs(self, num_envs: int) -> int:
+        """Return how many of the ``num_envs`` env slots to use at once; the others rest."""
         ...
 
     def still_holds(self, episode_index: int) -> bool:
@@ -45,7 +45,7 @@ class FixedShare:
         share = None if self.share is None else of_ranges(self.share)
         return (index for index in candidates if index not in finished and (share is None or index in share))
 
-    def max_rows(self, num_envs: int) -> int:
+    def max_envs(self, num_envs: int) -> int:
         """Return ``num_envs``."""
         return num_envs
 

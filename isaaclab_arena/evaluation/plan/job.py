@@ -86,16 +86,16 @@ class Job:
             self, settled_backend=backend, environment_config=replace(self.environment_config, backend=backend)
         )
 
-    def with_rows(self, num_envs: int, *, policy_rows: int) -> Self:
-        """Return the job as it is for a group of its rows.
+    def with_num_envs(self, num_envs: int, *, policy_num_envs: int) -> Self:
+        """Return the job as it is for a group of its env slots.
 
         Args:
-            num_envs: Rows of the group.
-            policy_rows: Rows that its policy is asked on.
+            num_envs: Env slots of the group.
+            policy_num_envs: Env slots that its policy is asked for.
         """
         options = dict(self.policy_options)
         if "num_envs" in options:
-            options["num_envs"] = policy_rows
+            options["num_envs"] = policy_num_envs
         return replace(self, config=replace(self.config, num_envs=num_envs), policy_options=options)
 
     def build_environment(self, *, device: torch.device, num_threads: int) -> Environment:

@@ -18,7 +18,7 @@ from isaaclab_arena.distributed.devices.policy_device import (
 )
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError, Problem
-from isaaclab_arena.evaluation.batching.fixed_batch import check_policy_batch, rows_asked_on
+from isaaclab_arena.evaluation.batching.fixed_batch import batch_of, check_policy_batch
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.job_conditions import JobConditions, job_conditions
 from isaaclab_arena.interfaces.content import LoadsCode
@@ -218,7 +218,7 @@ class _Resolver:
         if undefined:
             message = f"'{job.policy_type}' is no complete policy: it does not define {', '.join(undefined)}"
             raise ConfigError(Problem(message, key="policy_type"))
-        num_rows = _keyed("arena_env_args.num_envs", lambda: self._policy_rows(job, policy_class))
+        num_rows = _keyed("arena_env_args.num_envs", lambda: self._batch(job, policy_class))
         options = dict(job.policy_config_dict)
         # A class that reads its dict itself knows best what may be in it.
         if overrides(policy_class, "from_dict"):
@@ -266,11 +266,11 @@ class _Resolver:
             self.overruled.setdefault(overruled, job.name)
         resolve_policy_device(**devices)
 
-    def _policy_rows(self, job: JobConfig, policy_class: type[PolicyBase]) -> int:
-        """Return how many rows a policy is asked on."""
-        num_rows = rows_asked_on(policy_class, self._policy_batch, num_envs=job.num_envs)
-        check_policy_batch(num_rows, num_envs=job.num_envs)
-        return num_rows
+    def _batch(self, job: JobConfig, policy_class: type[PolicyBase]) -> int:
+        """Return the size of the batch that a policy is asked on."""
+        batch = batch_of(policy_class, self._policy_batch, num_envs=job.num_envs)
+        check_policy_batch(batch, num_envs=job.num_envs)
+        return batch
 
 
 def _check_fit(environment: tuple[EnvironmentBuilder, Any], policy: tuple[type[PolicyBase], dict[str, Any]]) -> None:

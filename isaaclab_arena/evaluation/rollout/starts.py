@@ -8,6 +8,7 @@ from isaaclab_arena.errors import ArenaError, first_line
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.recordable import Restorable
 
 
 def next_starts(
@@ -33,7 +34,7 @@ def next_starts(
 def reset_to(environment: Environment, starts: Sequence[EpisodeStart]) -> Observation:
     """Put env slots where their episodes start, and return the observation of all slots.
 
-    An episode that carries a state starts from it, bit for bit where the environment can restore it.
+    An episode that carries a state starts from it, bit for bit, where the environment is `Restorable`.
 
     Raises:
         ArenaError: If a state that an episode carries, or the conditions beside it, do not fit the environment.
@@ -44,7 +45,9 @@ def reset_to(environment: Environment, starts: Sequence[EpisodeStart]) -> Observ
     if all(state is None for state in states):
         return environment.reset(env_ids, conditions)
     try:
-        return environment.restore(env_ids, conditions, [state or {} for state in states])
+        if isinstance(environment, Restorable):
+            return environment.restore(env_ids, conditions, [state or {} for state in states])
+        return environment.reset(env_ids, conditions)
     except KeyError as missing:
         raise ArenaError(f"the recorded conditions lack {missing}, which this environment starts from") from missing
     except (TypeError, ValueError, IndexError, RuntimeError, OverflowError) as error:

@@ -217,7 +217,7 @@ class ClaimedEpisodes(Observer):
             elif self._divided.pieces[piece] is None:
                 return
 
-    def max_rows(self, num_envs: int) -> int:
+    def max_envs(self, num_envs: int) -> int:
         """Return how many env slots to use at once: all, or fewer where other ranks may help; see `slots_to_use`."""
         if len(self._divided.pieces) == 1:
             return num_envs

@@ -15,6 +15,7 @@ from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, conditions
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.interfaces.recordable import episode_state_of
 from isaaclab_arena.recording.episode_arrays import EpisodeArrays, RecordedObservations
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.json_values import json_line
@@ -184,10 +185,9 @@ def _simulator_state(recording: RecordedEpisode, environment: Environment) -> Ma
         for name, array in recording.arrays.items()
         if name.startswith(_SIMULATOR_PREFIX)
     }
-    own = environment.episode_state(0)
-    takes_states = type(environment).restore is not Environment.restore
+    own = episode_state_of(environment, 0)
     fits = own.keys() == recorded.keys() and all(own[name].shape == array.shape for name, array in recorded.items())
-    return recorded if takes_states and fits else {}
+    return recorded if fits else {}
 
 
 def _result(recorded: RecordedEpisode, record: EpisodeRecord) -> Mapping[str, AttributeValue]:

@@ -46,7 +46,7 @@ class MlpPolicy(PolicyBase[None]):
 
 
 class ConvolutionPolicy(PolicyBase[None]):
-    """Looks at pictures, and remembers for each row what it saw last."""
+    """Looks at pictures, and remembers for each env slot what it saw last."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ def test_the_policy_sees_one_environment_of_the_fixed_size():
     assert {transition.action.shape for transition in notebook.transitions} == {(3, 2)}
 
 
-def test_rows_behind_the_real_ones_never_start_and_never_finish():
+def test_env_slots_behind_the_real_ones_never_start_and_never_finish():
     class Brief(ShrugPolicy):
         def finished(self):
             return torch.full((8,), self.num_calls % 4 == 0)
@@ -133,7 +133,7 @@ def test_a_bad_answer_is_the_policys_error_as_without_padding(action, message):
         rollout(CoinEnvironment(CoinConfig(), 3), policy, episodes(3), [])
 
 
-def test_nan_behind_the_real_rows_is_nobodys_concern():
+def test_nan_behind_the_real_env_slots_is_nobodys_concern():
     class NanBehind(ShrugPolicy):
         def get_action(self, env, observation):
             action = super().get_action(env, observation)
@@ -198,8 +198,8 @@ def test_a_view_of_a_simulation_shows_the_simulation():
 def test_padding_gives_every_tensor_one_layout_and_memory_of_its_own():
     pictures = torch.arange(24, dtype=torch.uint8).reshape(1, 2, 3, 4).permute(0, 3, 1, 2)
     tree = {"policy": {"a": torch.ones(2, 3)}, "camera_obs": {"front": pictures.expand(2, -1, -1, -1)}, "note": "x"}
-    for num_rows in (2, 5):
-        wide = padded(tree, num_rows)
+    for num_envs in (2, 5):
+        wide = padded(tree, num_envs)
         assert wide["note"] == "x"
         assert wide["camera_obs"]["front"].is_contiguous()
         assert torch.equal(wide["camera_obs"]["front"][:2], tree["camera_obs"]["front"])
@@ -208,7 +208,7 @@ def test_padding_gives_every_tensor_one_layout_and_memory_of_its_own():
     assert torch.equal(tree["policy"]["a"], torch.ones(2, 3))
 
 
-def test_only_a_policy_whose_rows_may_influence_each_other_is_asked_on_a_fixed_batch():
+def test_only_a_policy_whose_env_slots_may_influence_each_other_is_asked_on_a_fixed_batch():
     shrug, zero = ShrugPolicy(), ZeroActionPolicy()
     assert isinstance(on_fixed_batch(shrug, 8), FixedBatchPolicy)
     assert on_fixed_batch(shrug, None) is shrug
@@ -217,5 +217,5 @@ def test_only_a_policy_whose_rows_may_influence_each_other_is_asked_on_a_fixed_b
 
 def test_a_batch_smaller_than_the_job_is_refused():
     check_policy_batch(64, num_envs=64)
-    with pytest.raises(ConfigError, match=r"16 rows do not fit into --policy_batch 8, .*; give --policy_batch 16 or"):
+    with pytest.raises(ConfigError, match=r"16 env slots do not fit into --policy_batch 8, .*; give --policy_batch 16"):
         check_policy_batch(8, num_envs=16)

@@ -168,7 +168,7 @@ def test_two_jobs_that_differ_in_rows_do_not_share_policy_options(environments):
     assert [found.policy_options["num_envs"] for found in resolve_jobs(jobs, environments=environments)] == [1, 2]
 
 
-def test_a_policy_with_rows_of_its_own_gets_those_of_the_batch_it_is_always_asked_on(environments):
+def test_a_policy_with_a_number_of_env_slots_gets_that_of_the_batch_it_is_always_asked_on(environments):
     network = job(policy_type=path_of(NetworkPolicy), policy_config_dict={"checkpoint": "a.pt"}, num_envs=4)
 
     [resolved] = resolve_jobs([network], environments=environments, policy_batch=64)
@@ -184,7 +184,7 @@ def test_more_rows_than_the_batch_are_refused_unless_the_policy_needs_no_batch(e
 
     [problem] = refused.value.problems
     assert (problem.job, problem.key) == (network.name, "arena_env_args.num_envs")
-    assert "65 rows do not fit into --policy_batch 64" in problem.message
+    assert "65 env slots do not fit into --policy_batch 64" in problem.message
 
 
 def test_a_policy_that_reads_its_dict_itself_may_take_anything(environments):

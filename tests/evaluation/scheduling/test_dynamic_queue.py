@@ -235,18 +235,18 @@ def test_the_first_rank_leaves_slots_for_the_others(tmp_path):
     alone = World(tmp_path, jobs_of(64, num_envs=64), world_size=8)
     assigned = alone.queue(0).next_job()
     assert assigned is not None
-    assert assigned.supply.max_rows(64) == 8
+    assert assigned.supply.max_envs(64) == 8
     (tmp_path / "many").mkdir()
     many = World(tmp_path / "many", jobs_of(*[64] * 8, num_envs=64), world_size=8)
     assigned = many.queue(0).next_job()
     assert assigned is not None
-    assert assigned.supply.max_rows(64) == 64
+    assert assigned.supply.max_envs(64) == 64
 
 
 def test_a_job_that_cannot_be_shared_uses_all_its_slots(tmp_path):
     assigned = World(tmp_path, (coin_job("steps", num_steps=20),), world_size=8).queue(0).next_job()
     assert assigned is not None
-    assert assigned.supply.max_rows(64) == 64
+    assert assigned.supply.max_envs(64) == 64
 
 
 def test_what_a_dead_rank_left_is_finished_by_another_and_nothing_runs_twice(tmp_path):
