@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ class LeRobotOptions:
         language_instruction: The instruction of episodes that were recorded without one.
         fps: Control steps per second; None for what was recorded, which must be a whole number.
         robot_type: What the robot is called.
+        sizes: How much goes into a file.
     """
 
     version: DatasetVersion = DatasetVersion.V21
@@ -61,6 +62,7 @@ class LeRobotOptions:
     language_instruction: str = ""
     fps: int | None = None
     robot_type: str | None = None
+    sizes: layout.FileSizes = field(default_factory=layout.FileSizes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +112,7 @@ def write_lerobot_dataset(
     for episode in episodes:
         check_shapes(episode, features.paths())
     _make_folder(output_dir)
-    writer = WRITERS[options.version](output_dir, fps=fps, lossless=options.lossless)
+    writer = WRITERS[options.version](output_dir, fps=fps, lossless=options.lossless, sizes=options.sizes)
     conversion = _Conversion(output_dir, features, writer, fps)
     for number, episode in enumerate(episodes):
         conversion.add(number, episode)
@@ -121,6 +123,7 @@ def write_lerobot_dataset(
         features.described(fps=fps, lossless=options.lossless),
         fps=fps,
         robot_type=options.robot_type or _robot_type(episodes[0]),
+        sizes=options.sizes,
         num_episodes=len(episodes),
         num_frames=conversion.num_frames,
         num_tasks=len(tasks),

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import mujoco_warp
 import pytest
 
 from isaaclab_arena.config.schema import JobConfig
-from isaaclab_arena.environments.arena.cameras import EnvironmentCameras
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena_gr00t.checkpoints import stated_embodiments
@@ -74,7 +74,7 @@ def _nothing_is_rendered(monkeypatch):
     def rendered(*_: object) -> None:
         raise AssertionError("cameras take seconds to make ready, and nothing here needs a picture")
 
-    monkeypatch.setattr(EnvironmentCameras, "observe", rendered)
+    monkeypatch.setattr(mujoco_warp, "create_render_context", rendered)
 
 
 @pytest.mark.parametrize("written", [as_it_comes_along, as_nvidia_writes_it])

@@ -25,19 +25,21 @@ class NoModel:
         self.device = str(asked_by.device)
 
 
-def pretend_to_load(policy: Gr00tClosedloopPolicy) -> NoModel:
-    return NoModel(policy)
+class PolicyWithoutModel(Gr00tClosedloopPolicy):
+    """Loads nothing; users of Arena derive their policies from it."""
+
+    def load_policy(self) -> Any:
+        return NoModel(self)
 
 
 @pytest.fixture
 def yaml(tmp_path, monkeypatch) -> str:
     """Write the YAML file of a policy whose model is none, on a machine that seems to have four GPUs, and name it."""
-    monkeypatch.setattr(Gr00tClosedloopPolicy, "load_policy", pretend_to_load)
     show_gpus(monkeypatch, 4)
     return write_panda_yaml(tmp_path / "p.yaml", model_path="owner/name", policy_device="cuda:1")
 
 
-class LastGpuPolicy(Gr00tClosedloopPolicy):
+class LastGpuPolicy(PolicyWithoutModel):
     """Has a rule of its own for where the model runs, as a user of Arena writes it."""
 
     def __init__(self, config: Gr00tClosedloopPolicyArgs):
@@ -80,7 +82,7 @@ def test_rows_of_another_group_get_a_policy_of_their_own_where_a_subclass_cannot
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     args = Gr00tClosedloopPolicyArgs(policy_config_yaml_path=yaml)
     assert LastGpuPolicy(args).with_own_memory() is None
-    plain = Gr00tClosedloopPolicy(args)
+    plain = PolicyWithoutModel(args)
     other = plain.with_own_memory()
     assert other is not None
     assert other.policy is plain.policy
@@ -90,14 +92,14 @@ def test_a_script_builds_the_policy_from_its_own_parser(yaml, monkeypatch):
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     parser = argparse.ArgumentParser()
     parser.add_argument("--num_envs", type=int, default=3)
-    Gr00tClosedloopPolicy.add_args_to_parser(parser)
+    PolicyWithoutModel.add_args_to_parser(parser)
     arguments = parser.parse_args(["--policy_config_yaml_path", yaml, "--policy_device_id", "2"])
-    policy = Gr00tClosedloopPolicy.from_args(arguments)
+    policy = PolicyWithoutModel.from_args(arguments)
     assert policy.config == Gr00tClosedloopPolicyArgs(policy_config_yaml_path=yaml, num_envs=3, policy_device_id=2)
     assert policy.policy.device == "cuda:2"
     assert Path(policy.policy_config.model_path) == Path("owner/name")
     with pytest.raises(SystemExit):
-        Gr00tClosedloopPolicy.add_args_to_parser(argparse.ArgumentParser()).parse_args([])
+        PolicyWithoutModel.add_args_to_parser(argparse.ArgumentParser()).parse_args([])
 
 
 def test_a_script_reads_the_arguments_of_the_policy_behind_a_server():

@@ -5,12 +5,12 @@ import struct
 import zipfile
 from pathlib import Path
 
+import mujoco_warp
 import numpy as np
 import pytest
 import torch
 
 from isaaclab_arena.config.loading import read_jobs
-from isaaclab_arena.environments.arena.cameras import EnvironmentCameras
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.storage.hdf5.episodes import write_episode
@@ -178,7 +178,7 @@ def test_a_checkpoint_of_other_sizes_is_told_where_there_are_cameras_and_none_lo
     def looked(*_: object) -> None:
         raise AssertionError("cameras take seconds to make ready")
 
-    monkeypatch.setattr(EnvironmentCameras, "observe", looked)
+    monkeypatch.setattr(mujoco_warp, "create_render_context", looked)
     write_checkpoint(tmp_path, num_inputs=26, num_actions=5)
     environment = {"environment": "reach", "enable_cameras": True}
     jobs = mistaken(

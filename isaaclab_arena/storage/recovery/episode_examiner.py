@@ -1,6 +1,7 @@
 """Whether recorded episodes are what was written, and what they say of themselves, one after the other."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from isaaclab_arena.errors import StorageError
@@ -13,9 +14,14 @@ from isaaclab_arena.storage.recorded_episode import AttributeValue
 
 
 class EpisodeExaminer:
-    """Looks at one episode after the other; those that look like the one before it take a twentieth of the time."""
+    """Looks at one episode after the other; those that look like the one before it take a twentieth of the time.
 
-    def __init__(self) -> None:
+    Args:
+        open_recording: Opens a recording with HDF5's library.
+    """
+
+    def __init__(self, open_recording: Callable[[Path], AbstractContextManager[OpenRecording]] = opened) -> None:
+        self._opened = open_recording
         self._episodes = AlikeEpisodes()
 
     def examine(self, path: Path, episode_indices: Sequence[int]) -> list[dict[str, AttributeValue] | StorageError]:
@@ -35,7 +41,7 @@ class EpisodeExaminer:
             attributes = _examine_part(path, episode_indices[0], self._episodes.template)
             if attributes is not None:
                 return [attributes]
-        with opened(path) as recording:
+        with self._opened(path) as recording:
             content = mapped(path)
             indices = told(episode_indices, "checking", path.name)
             return [self._examined(recording, index, content) for index in indices]

@@ -5,6 +5,7 @@ Version 2.1 has a table and a video per episode; it is what GR00T's finetuning r
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -19,11 +20,7 @@ EPISODES_STATS_FILE = "meta/episodes_stats.jsonl"
 TASKS_TABLE_FILE = "meta/tasks.parquet"
 EPISODES_TABLE_PATH = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 
-CHUNKS_SIZE = 1000
-"""How many files a folder ``chunk-000`` holds at most."""
-DATA_FILE_MB = 100
-VIDEO_FILE_MB = 200
-
+MEGABYTE = 1 << 20
 ARENA_SCHEMA_VERSION = 1
 """Of `ARENA_FILE` and `ARENA_EPISODES_FILE`."""
 
@@ -49,6 +46,21 @@ class DatasetVersion(StrEnum):
     V30 = "v3.0"
 
 
+@dataclass(frozen=True, kw_only=True)
+class FileSizes:
+    """How much goes into one file or directory of a dataset.
+
+    Attributes:
+        chunk: Files that a directory ``chunk-000`` holds at most.
+        data_mb: Size from which on the next table goes into the next file, version 3.0 [MiB].
+        video_mb: Size from which on the next pictures go into the next file, version 3.0 [MiB].
+    """
+
+    chunk: int = 1000
+    data_mb: int = 100
+    video_mb: int = 200
+
+
 DATA_PATHS = {
     DatasetVersion.V21: "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
     DatasetVersion.V30: "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
@@ -59,15 +71,15 @@ VIDEO_PATHS = {
 }
 
 
-def of_episode(template: str, episode_index: int, video_key: str = "") -> str:
+def of_episode(template: str, episode_index: int, sizes: FileSizes, video_key: str = "") -> str:
     """Return the path of an episode's own file, version 2.1."""
-    chunk = episode_index // CHUNKS_SIZE
+    chunk = episode_index // sizes.chunk
     return template.format(episode_chunk=chunk, episode_index=episode_index, video_key=video_key)
 
 
-def of_number(template: str, number: int, video_key: str = "") -> str:
+def of_number(template: str, number: int, sizes: FileSizes, video_key: str = "") -> str:
     """Return the path of the n-th file, counted over all chunks, version 3.0."""
-    chunk, file = divmod(number, CHUNKS_SIZE)
+    chunk, file = divmod(number, sizes.chunk)
     return template.format(chunk_index=chunk, file_index=file, video_key=video_key)
 
 
@@ -77,6 +89,7 @@ def info_document(
     *,
     fps: int,
     robot_type: str,
+    sizes: FileSizes,
     num_episodes: int,
     num_frames: int,
     num_tasks: int,
@@ -88,6 +101,7 @@ def info_document(
         features: Column to what it holds; see `DatasetFeatures.described`.
         fps: Control steps per second.
         robot_type: What the robot is called.
+        sizes: How much goes into a file.
         num_episodes: Number of episodes.
         num_frames: Number of control steps in all.
         num_tasks: Number of different instructions.
@@ -97,14 +111,14 @@ def info_document(
         "total_episodes": num_episodes,
         "total_frames": num_frames,
         "total_tasks": num_tasks,
-        "chunks_size": CHUNKS_SIZE,
+        "chunks_size": sizes.chunk,
     }
     if version is DatasetVersion.V21:
         totals["total_videos"] = num_videos * num_episodes
-        totals["total_chunks"] = -(-num_episodes // CHUNKS_SIZE)
+        totals["total_chunks"] = -(-num_episodes // sizes.chunk)
     else:
-        totals["data_files_size_in_mb"] = DATA_FILE_MB
-        totals["video_files_size_in_mb"] = VIDEO_FILE_MB
+        totals["data_files_size_in_mb"] = sizes.data_mb
+        totals["video_files_size_in_mb"] = sizes.video_mb
     return {
         "codebase_version": str(version),
         "robot_type": robot_type,

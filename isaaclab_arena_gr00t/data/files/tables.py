@@ -13,7 +13,7 @@ from pyarrow import parquet
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage.atomic import storage_error
-from isaaclab_arena_gr00t.data.files.layout import of_number
+from isaaclab_arena_gr00t.data.files.layout import MEGABYTE, FileSizes, of_number
 from isaaclab_arena_gr00t.data.files.parquet_pages import MAX_PAGE_BYTES, ColumnChunk, largest_page
 
 _VALUES_AT_ONCE = 1 << 21
@@ -58,20 +58,20 @@ class TableFiles:
     Args:
         root: Folder of the dataset.
         template: Path of the files in it; see `layout.of_number`.
-        max_bytes: Size from which on the next table goes into the next file.
+        sizes: How much goes into a file.
     """
 
-    def __init__(self, root: Path, template: str, max_bytes: int) -> None:
+    def __init__(self, root: Path, template: str, sizes: FileSizes) -> None:
         self._root = root
         self._template = template
-        self._max_bytes = max_bytes
+        self._sizes = sizes
         self._number = -1
         self._path = root
         self._writer: parquet.ParquetWriter | None = None
 
     def next_number(self) -> int:
         """Return the number of the file that the next table goes into."""
-        if self._writer is None or self._path.stat().st_size >= self._max_bytes:
+        if self._writer is None or self._path.stat().st_size >= self._sizes.data_mb * MEGABYTE:
             return self._number + 1
         return self._number
 
@@ -85,7 +85,7 @@ class TableFiles:
         if number != self._number:
             self.close()
             self._number = number
-            self._path = self._root / of_number(self._template, number)
+            self._path = self._root / of_number(self._template, number, self._sizes)
         with parquet_errors("write", self._path):
             if self._writer is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -13,12 +13,11 @@ import pyarrow as pa
 from isaaclab_arena.storage.atomic import storage_errors, write_text
 from isaaclab_arena.storage.json_values import json_line, plain
 from isaaclab_arena_gr00t.data.files import layout
-from isaaclab_arena_gr00t.data.files.layout import DatasetVersion
+from isaaclab_arena_gr00t.data.files.layout import DatasetVersion, FileSizes
 from isaaclab_arena_gr00t.data.files.statistics import Statistics
 from isaaclab_arena_gr00t.data.files.tables import TableFiles, parquet_errors, steps_table, write_table
 from isaaclab_arena_gr00t.data.files.video_files import VideoWriter
 
-_MEGABYTE = 1 << 20
 _EPISODES_AT_ONCE = 100
 _V21_EPISODE_STATISTICS = ("min", "max", "mean", "std", "count")
 _V21_STATISTICS = (*_V21_EPISODE_STATISTICS, "q01", "q99")
@@ -55,12 +54,14 @@ class EpisodeWriter(ABC):
         root: Folder of the dataset.
         fps: Control steps per second.
         lossless: See `VideoWriter`.
+        sizes: How much goes into a file.
     """
 
-    def __init__(self, root: Path, *, fps: int, lossless: bool) -> None:
+    def __init__(self, root: Path, *, fps: int, lossless: bool, sizes: FileSizes) -> None:
         self.root = root
         self.fps = fps
         self.lossless = lossless
+        self.sizes = sizes
 
     @abstractmethod
     def add(self, episode: EpisodeContent) -> None:
@@ -90,9 +91,9 @@ class EpisodeWriterV21(EpisodeWriter):
         """Write an episode; see `EpisodeWriter.add`."""
         index = episode.episode_index
         data_path, video_path = (paths[DatasetVersion.V21] for paths in (layout.DATA_PATHS, layout.VIDEO_PATHS))
-        write_table(self.root / layout.of_episode(data_path, index), steps_table(episode.columns))
+        write_table(self.root / layout.of_episode(data_path, index, self.sizes), steps_table(episode.columns))
         for key, frames in episode.pictures.items():
-            path = self.root / layout.of_episode(video_path, index, key)
+            path = self.root / layout.of_episode(video_path, index, self.sizes, key)
             video = VideoWriter(path, fps=self.fps, lossless=self.lossless)
             video.add(frames)
             video.close()
@@ -112,11 +113,11 @@ class EpisodeWriterV21(EpisodeWriter):
 class EpisodeWriterV30(EpisodeWriter):
     """Version 3.0: many episodes share a table and a video, and a table says where each is."""
 
-    def __init__(self, root: Path, *, fps: int, lossless: bool) -> None:
-        super().__init__(root, fps=fps, lossless=lossless)
+    def __init__(self, root: Path, *, fps: int, lossless: bool, sizes: FileSizes) -> None:
+        super().__init__(root, fps=fps, lossless=lossless, sizes=sizes)
         data_path = layout.DATA_PATHS[DatasetVersion.V30]
-        self._data = TableFiles(root, data_path, layout.DATA_FILE_MB * _MEGABYTE)
-        self._episodes = TableFiles(root, layout.EPISODES_TABLE_PATH, layout.DATA_FILE_MB * _MEGABYTE)
+        self._data = TableFiles(root, data_path, sizes)
+        self._episodes = TableFiles(root, layout.EPISODES_TABLE_PATH, sizes)
         self._rows: list[dict[str, Any]] = []
         self._videos: dict[str, VideoWriter] = {}
         self._video_numbers: dict[str, int] = {}
@@ -130,7 +131,7 @@ class EpisodeWriterV30(EpisodeWriter):
             "length": episode.num_steps,
             "dataset_from_index": first,
             "dataset_to_index": first + episode.num_steps,
-            **_place("data", self._data.next_number()),
+            **_place("data", self._data.next_number(), self.sizes),
         }
         self._data.append(steps_table(episode.columns))
         for key, frames in episode.pictures.items():
@@ -156,23 +157,23 @@ class EpisodeWriterV30(EpisodeWriter):
 
     def _add_pictures(self, key: str, frames: Iterable[np.ndarray]) -> dict[str, Any]:
         video = self._videos.get(key)
-        if video is None or video.num_bytes >= layout.VIDEO_FILE_MB * _MEGABYTE:
+        if video is None or video.num_bytes >= self.sizes.video_mb * layout.MEGABYTE:
             if video is not None:
                 video.close()
             number = self._video_numbers[key] = self._video_numbers.get(key, -1) + 1
-            path = self.root / layout.of_number(layout.VIDEO_PATHS[DatasetVersion.V30], number, key)
+            path = self.root / layout.of_number(layout.VIDEO_PATHS[DatasetVersion.V30], number, self.sizes, key)
             video = self._videos[key] = VideoWriter(path, fps=self.fps, lossless=self.lossless)
         first = video.num_frames
         video.add(frames)
         return {
-            **_place(f"videos/{key}", self._video_numbers[key]),
+            **_place(f"videos/{key}", self._video_numbers[key], self.sizes),
             f"videos/{key}/from_timestamp": first / self.fps,
             f"videos/{key}/to_timestamp": video.num_frames / self.fps,
         }
 
     def _write_rows(self) -> None:
         if self._rows:
-            place = _place("meta/episodes", self._episodes.next_number())
+            place = _place("meta/episodes", self._episodes.next_number(), self.sizes)
             self._episodes.append(pa.Table.from_pylist([row | place for row in self._rows]))
             self._rows.clear()
 
@@ -195,8 +196,8 @@ def append_lines(path: Path, values: Iterable[Mapping[str, Any]]) -> None:
             file.writelines(f"{json_line(plain(value))}\n" for value in values)
 
 
-def _place(prefix: str, number: int) -> dict[str, int]:
-    chunk, file = divmod(number, layout.CHUNKS_SIZE)
+def _place(prefix: str, number: int, sizes: FileSizes) -> dict[str, int]:
+    chunk, file = divmod(number, sizes.chunk)
     return {f"{prefix}/chunk_index": chunk, f"{prefix}/file_index": file}
 
 

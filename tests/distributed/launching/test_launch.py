@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from isaaclab_arena.distributed.launching import launch, rank_processes
+from isaaclab_arena.distributed.launching import rank_processes
 from isaaclab_arena.distributed.launching.launch import launch_if_asked
 from isaaclab_arena.distributed.launching.launch_options import LaunchOptions
 from isaaclab_arena.distributed.process import process_start_ticks
 from isaaclab_arena.errors import ConfigError
 from tests.end_to_end.launching import ROOT, environment, patience_s
+from tests.machine import show_gpus
 
 PROGRAM = [sys.executable, "-m", "tests.distributed.rank_program"]
 LOG_VARIABLES = ("TORCHRUNX_LOG_DIR", "ISAACLAB_ARENA_LAUNCHER_LOG_DIR")
@@ -28,7 +29,7 @@ def started(monkeypatch) -> list[rank_processes.Launch]:
     """What would be started, on a machine with two GPUs; nothing is."""
     launches: list[rank_processes.Launch] = []
     monkeypatch.setattr(rank_processes, "run_ranks", lambda asked: launches.append(asked) or 0)
-    monkeypatch.setattr(launch, "selectable_gpu_count", lambda: 2)
+    show_gpus(monkeypatch, 2)
     for name in ("CUDA_VISIBLE_DEVICES", "RANK", "LOCAL_RANK", *LOG_VARIABLES):
         monkeypatch.delenv(name, raising=False)
     return launches

@@ -8,7 +8,7 @@ import pytest
 
 from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_episode
-from isaaclab_arena_gr00t.data.files.layout import DatasetVersion
+from isaaclab_arena_gr00t.data.files.layout import DatasetVersion, FileSizes
 from isaaclab_arena_gr00t.data.from_lerobot import write_recordings
 from isaaclab_arena_gr00t.data.stored_dataset import open_dataset
 from isaaclab_arena_gr00t.data.to_lerobot import LeRobotOptions, write_lerobot_dataset
@@ -167,11 +167,9 @@ def test_version_3_0_says_where_every_episode_is(run_folder, tmp_path):
     assert len(list(dataset.glob("videos/*/*/*.mp4"))) == 2
 
 
-def test_files_of_version_3_0_are_begun_anew_when_they_are_large(run_folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("isaaclab_arena_gr00t.data.files.layout.VIDEO_FILE_MB", 0)
-    monkeypatch.setattr("isaaclab_arena_gr00t.data.files.layout.DATA_FILE_MB", 0)
-    monkeypatch.setattr("isaaclab_arena_gr00t.data.files.layout.CHUNKS_SIZE", 2)
-    dataset = converted(run_folder, tmp_path, version=DatasetVersion.V30, lossless=True)
+def test_files_of_version_3_0_are_begun_anew_when_they_are_large(run_folder, tmp_path):
+    sizes = FileSizes(chunk=2, data_mb=0, video_mb=0)
+    dataset = converted(run_folder, tmp_path, version=DatasetVersion.V30, lossless=True, sizes=sizes)
     assert len(list(dataset.glob("data/*/*.parquet"))) == 5
     assert (dataset / "data/chunk-002/file-000.parquet").is_file()
     back = brought_back(dataset, tmp_path)

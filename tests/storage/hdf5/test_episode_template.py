@@ -2,6 +2,8 @@
 
 import random
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,10 +11,9 @@ import pytest
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage.hdf5 import episodes as hdf5
 from isaaclab_arena.storage.hdf5.consolidation import consolidate
-from isaaclab_arena.storage.hdf5.opened_file import opened
+from isaaclab_arena.storage.hdf5.opened_file import OpenRecording, opened
 from isaaclab_arena.storage.layout import episode_file_name
 from isaaclab_arena.storage.recorded_episode import Compression
-from isaaclab_arena.storage.recovery import episode_examiner
 from isaaclab_arena.storage.recovery.episode_examiner import EpisodeExaminer
 from tests.storage.recordings import recorded, write_parts
 
@@ -34,12 +35,17 @@ def answer(read: Callable[[], object]) -> object:
     return "refused" if isinstance(found, StorageError) else found
 
 
-def test_parts_are_read_back_as_the_library_reads_them(tmp_path, monkeypatch):
+def test_parts_are_read_back_as_the_library_reads_them(tmp_path):
     parts = write_parts(tmp_path, range(5))
-    examiner = EpisodeExaminer()
-    found = [examiner.examine(parts[0], [0])[0]]
-    monkeypatch.setattr(episode_examiner, "opened", None)
-    found += [examiner.examine(part, [index])[0] for index, part in enumerate(parts) if index > 0]
+    by_library: list[Path] = []
+
+    def noted(path: Path) -> AbstractContextManager[OpenRecording]:
+        by_library.append(path)
+        return opened(path)
+
+    examiner = EpisodeExaminer(noted)
+    found = [examiner.examine(part, [index])[0] for index, part in enumerate(parts)]
+    assert by_library == parts[:1]
     assert found == [by_the_library(part, index) for index, part in enumerate(parts)]
     assert isinstance(found[1], dict)
     assert {type(value) for value in found[1].values()} == {str, int, bool}

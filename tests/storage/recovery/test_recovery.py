@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from pathlib import Path
 from typing import Any
 
 import h5py
@@ -17,7 +18,6 @@ from isaaclab_arena.storage.hdf5.episodes import read_attributes
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.recovery import job_repair
 from isaaclab_arena.storage.recovery.leftovers import consolidate_leftovers
-from isaaclab_arena.storage.recovery.set_aside import move_aside
 from isaaclab_arena.storage.run.job_reports import ReportedStatus
 from tests.storage.recovery.crashed_runs import JobOnDisk, begin_attempt, planned, recover
 
@@ -370,11 +370,13 @@ def test_of_a_job_that_starts_anew_lines_and_reports_are_moved_last(tmp_path, jo
     job.report(ReportedStatus.INTERRUPTED, env_steps=7)
     moved: list[str] = []
 
-    def move(path, folder):
-        moved.append(path.name)
-        return move_aside(path, folder)
+    rename = Path.rename
 
-    monkeypatch.setattr(job_repair, "move_aside", move)
+    def noted(path: Path, target: Path) -> Path:
+        moved.append(path.name)
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", noted)
     recover(tmp_path, planned(num_episodes=None, num_steps=100))
     assert [name.partition("_")[0] for name in moved] == ["e000001.h5", "dataset", "episode", "episode", "job"]
 
