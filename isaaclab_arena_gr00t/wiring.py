@@ -58,12 +58,7 @@ class Spaces(Protocol):
 
 
 def wired(
-    environment: Spaces,
-    model: ModelInterface,
-    config: Gr00tClosedloopPolicyConfig,
-    files: JointFiles,
-    *,
-    file: str,
+    environment: Spaces, model: ModelInterface, config: Gr00tClosedloopPolicyConfig, files: JointFiles, *, file: str
 ) -> Wiring:
     """Return where everything that a model takes and gives is in an environment.
 

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -83,13 +83,15 @@ def read_options(
                 values[name] = _read(adapters.get(name), options[name])
                 problems.extend(Problem(f"{wrong} is no finite number", key=name) for wrong in _infinite(values[name]))
             except ValidationError as invalid:
-                problems.extend(
-                    Problem(error_message(error), key=".".join([name, *map(str, error["loc"])]))
-                    for error in invalid.errors(include_url=False)
-                )
+                problems.extend(_problems_of(invalid, name))
     if problems:
         raise ConfigError(problems)
     return _instance(config_class, values, owner)
+
+
+def _problems_of(invalid: ValidationError, name: str) -> Iterator[Problem]:
+    for error in invalid.errors(include_url=False):
+        yield Problem(error_message(error), key=".".join([name, *map(str, error["loc"])]))
 
 
 def _read(adapter: TypeAdapter[Any] | None, value: Any) -> Any:

@@ -32,16 +32,14 @@ def parse_tokens(
         scalars: Names of options that take exactly one value.
 
     Returns:
-        The positional words, and the options' values by name: integers, floats and booleans where they read as such,
-        strings otherwise.
+        The positional words, and the options' values by name: numbers, booleans or strings.
 
     Raises:
         ConfigError: With every problem: an option given twice, with one hyphen, without a name or its one value.
     """
     positionals: list[str] = []
     options: dict[str, Any] = {}
-    problems: list[Problem] = []
-    position = 0
+    problems, position = [], 0
     while position < len(tokens):
         token = tokens[position]
         position += 1
@@ -52,11 +50,9 @@ def parse_tokens(
         name = name.replace("-", "_")
         words = [value] if equals else _words_after(tokens, position, name, flags, scalars)
         position += 0 if equals else len(words)
-        problem = _problem_with(token, name, words, scalars)
-        if problem is None and name in options:
-            problem = Problem(f"--{name} is given twice", key=name)
-        if problem is not None:
-            problems.append(problem)
+        twice = Problem(f"--{name} is given twice", key=name) if name in options else None
+        problem = _problem_with(token, name, words, scalars) or twice
+        problems += [problem] if problem else []
         options.setdefault(name, _option_value(words))
     if problems:
         raise ConfigError(problems)

@@ -61,11 +61,7 @@ class DistributedContext:
 
     @classmethod
     def from_environment(
-        cls,
-        environ: Mapping[str, str] = os.environ,
-        *,
-        device: str | None = None,
-        visible_gpus: int | None = None,
+        cls, environ: Mapping[str, str] = os.environ, *, device: str | None = None, visible_gpus: int | None = None
     ) -> Self:
         """Read RANK, LOCAL_RANK and WORLD_SIZE, which belong together, and choose this rank's device.
 

@@ -26,13 +26,11 @@ _MAX_PICTURE_BYTES = 16 << 30
 def write_recordings(
     dataset: Path, output_dir: Path, told: Callable[[int, int], None] = lambda *_: None
 ) -> tuple[Path, ...]:
-    """Make recordings of a LeRobot dataset, laid out like a run: a folder and a file for each job.
-
-    Episodes keep the numbers that they have in the dataset.
+    """Make recordings of a LeRobot dataset, laid out like a run; episodes keep their numbers.
 
     Args:
-        dataset: Folder of the dataset.
-        output_dir: Folder of the recordings; missing or empty.
+        dataset: Directory of the dataset.
+        output_dir: Directory of the recordings; missing or empty.
         told: Called after each episode with how many are done and how many there are.
 
     Returns:
@@ -45,8 +43,9 @@ def write_recordings(
     stored = open_dataset(dataset)
     features = stored_features(stored)
     if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
-        message = f"'{output_dir}' is not empty; name a folder that is, or remove it"
-        raise ConfigError(Problem(message, key="--output_dir"))
+        raise ConfigError(
+            Problem(f"'{output_dir}' is not empty; name a folder that is, or remove it", key="--output_dir")
+        )
     remembered = _remembered(stored)
     recordings, done = [], 0
     for job, indices in _jobs(stored, remembered).items():

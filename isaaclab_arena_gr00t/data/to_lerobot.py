@@ -88,8 +88,8 @@ def write_lerobot_dataset(
     """Make a LeRobot dataset of recordings.
 
     Args:
-        dataset: A recording, or the folder of a job or of a run.
-        output_dir: Folder of the dataset; missing or empty.
+        dataset: A recording, or the directory of a job or of a run.
+        output_dir: Directory of the dataset; missing or empty.
         options: What becomes of the recording.
         told: Called after each episode with how many are done and how many there are.
 
@@ -98,19 +98,8 @@ def write_lerobot_dataset(
         StorageError: If a recording cannot be read or the dataset cannot be written. What was written by then stays,
             without ``info.json``.
     """
-    policy = None if options.policy_config_yaml_path is None else read_policy_config(options.policy_config_yaml_path)
-    instruction = options.language_instruction or ("" if policy is None else policy.language_instruction)
-    episodes = find_episodes(dataset, only_successes=options.only_successes, default_instruction=instruction)
+    episodes, features = _planned(dataset, options)
     fps = options.fps or frames_per_second(episodes)
-    features = plan_features(
-        shapes_of(episodes[0]),
-        policy=policy,
-        state_names=options.state_names,
-        environment_state=options.environment_state,
-        videos=options.videos,
-    )
-    for episode in episodes:
-        check_shapes(episode, features.paths())
     _make_folder(output_dir)
     writer = WRITERS[options.version](output_dir, fps=fps, lossless=options.lossless, sizes=options.sizes)
     conversion = _Conversion(output_dir, features, writer, fps)
@@ -131,6 +120,23 @@ def write_lerobot_dataset(
     # Readers begin with this file, so nobody takes what was interrupted for a dataset.
     write_text(output_dir / layout.INFO_FILE, json_text(info))
     return Written(num_episodes=len(episodes), num_frames=conversion.num_frames, tasks=tasks, features=features)
+
+
+def _planned(dataset: Path, options: LeRobotOptions) -> tuple[list[SourceEpisode], DatasetFeatures]:
+    """Return the episodes to convert, and what the dataset holds of them."""
+    policy = None if options.policy_config_yaml_path is None else read_policy_config(options.policy_config_yaml_path)
+    instruction = options.language_instruction or ("" if policy is None else policy.language_instruction)
+    episodes = find_episodes(dataset, only_successes=options.only_successes, default_instruction=instruction)
+    features = plan_features(
+        shapes_of(episodes[0]),
+        policy=policy,
+        state_names=options.state_names,
+        environment_state=options.environment_state,
+        videos=options.videos,
+    )
+    for episode in episodes:
+        check_shapes(episode, features.paths())
+    return episodes, features
 
 
 class _Conversion:

@@ -22,13 +22,7 @@ MAX_LATE_IMPORTS = 25
 REASON = re.compile(r"# noqa: [A-Z0-9, ]*PLC0415  \S")
 """A late import says on its own line why it is late."""
 
-KNOWN = {
-    "PolicyBase",
-    *("_mistakes", "as_jobs", "export_arena", "from_environment", "info_document"),
-    *("job_conditions", "launch_if_asked", "make_single_env", "parse_tokens"),
-    *("read_options", "repair_job", "resolve_jobs", "start_run", "wired", "work_of_rank"),
-    *("write_lerobot_dataset", "write_recordings"),
-}
+KNOWN = {@}
 """Functions and classes that are larger still. Names leave this list, and none comes in."""
 
 

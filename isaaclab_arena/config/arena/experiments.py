@@ -63,9 +63,8 @@ def as_jobs(document: Any, job_keys: frozenset[str], overrides: Sequence[str] = 
             message = "sets a key of an experiment, but the file has no 'runs'; change its jobs in the file"
             raise ConfigError(Problem(message, key=overrides[0]))
         return ExperimentAsJobs(document=document, is_experiment=False)
-    problems = [
-        Problem(f"unknown key{did_you_mean(key, _TOP_KEYS)}", key=key) for key in document if key not in _TOP_KEYS
-    ]
+    unknown = [key for key in document if key not in _TOP_KEYS]
+    problems = [Problem(f"unknown key{did_you_mean(key, _TOP_KEYS)}", key=key) for key in unknown]
     shared = deepcopy(document.get("shared") or {})
     if not isinstance(shared, dict):
         raise ConfigError([*problems, Problem(f"{shown(shared)} is not a mapping", key="shared")])

@@ -28,26 +28,23 @@ def launch_if_asked(
 ) -> int | None:
     """Start this program once per rank if its options say so, and wait for the ranks.
 
-    Call it right after reading the command line, before anything asks for a GPU: where one device is enough, nothing is
-    started, this process goes on, and from here on sees only the GPU that was chosen. Ranks are started as
-    ``python -m <module>`` with the same command line less the options of `LaunchOptions`, and read who they are from
-    torchrun's environment variables. So they do what they would do under torchrun.
+    Call it right after reading the command line, before anything asks for a GPU. Where one device is enough, nothing is
+    started, and this process goes on with that GPU alone. Ranks are started as ``python -m <module>`` with the same
+    command line less the options of `LaunchOptions`, and torchrun's environment variables.
 
     Args:
         options: What the user asked for.
         module: The program, for ``python -m``; it also has a function ``main(arguments) -> int``.
         arguments: Its whole command line, as it was typed after the program's name.
-        log_directory: Folder for what each rank writes on its screen, ``<date>/rank<r>.log``; it is made once the
-            folder in which it lies is there. None for ``launcher/`` in the folder that rank 0 names with
-            `announce_run_directory`. The environment variables ISAACLAB_ARENA_LAUNCHER_LOG_DIR and TORCHRUNX_LOG_DIR
-            come before ``--launcher_log_dir``, which comes before this; an empty one means no files.
+        log_directory: Directory for the output of each rank, ``<date>/rank<r>.log``; None for ``launcher/`` in the
+            directory that rank 0 names with `announce_run_directory`. ISAACLAB_ARENA_LAUNCHER_LOG_DIR,
+            TORCHRUNX_LOG_DIR and ``--launcher_log_dir`` come before it, in this order; an empty one means no files.
 
     Returns:
         The exit code once all ranks have ended; None if this process is to go on by itself.
 
     Raises:
-        ConfigError: If the options contradict each other or the ranks that there are already, if a GPU does not exist,
-            or if what is to start the ranks is not installed.
+        ConfigError: If the options contradict each other or existing ranks, or a GPU or the launcher is missing.
     """
     _refuse_contradictions(options)
     if options.gpu_ids is None and options.nproc_per_node is None:
@@ -62,14 +59,8 @@ def launch_if_asked(
     if num_processes == 1:
         narrow_gpus(selection.visible_devices)
         return None
-    return _launch(
-        options,
-        selection=selection,
-        num_processes=num_processes,
-        module=module,
-        arguments=without_launch_options(arguments),
-        log_directory=log_directory,
-    )
+    own = without_launch_options(arguments)
+    return _launch(options, selection, num_processes, module=module, arguments=own, log_directory=log_directory)
 
 
 def most_processes(num_cores: int) -> int:
@@ -79,9 +70,9 @@ def most_processes(num_cores: int) -> int:
 
 def _launch(
     options: LaunchOptions,
-    *,
     selection: GpuSelection,
     num_processes: int,
+    *,
     module: str,
     arguments: Sequence[str],
     log_directory: Path | None,

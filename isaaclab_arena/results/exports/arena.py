@@ -23,40 +23,33 @@ MANIFEST_SCHEMA_VERSION = 1
 
 
 def export_arena(run: Path, output: Path) -> list[str]:
-    """Write a run's episodes and what its jobs were, in Isaac Lab Arena's names.
+    """Write a run's episodes and jobs in Isaac Lab Arena's names, and return lines for the user.
 
-    Each job that was to run gets a folder with ``episode_results_rebuild<k>.jsonl`` and its videos; beside the folders
-    are ``arena_experiment_result.json`` and ``experiment_manifest.json``. Nothing is written into the run's own folder.
+    Each job that was to run gets a directory with ``episode_results_rebuild<k>.jsonl`` and its videos, beside
+    ``arena_experiment_result.json`` and ``experiment_manifest.json``. Nothing is written into the run's directory.
 
     Args:
-        run: The folder of one run.
-        output: Where to write; a folder that is empty.
-
-    Returns:
-        What a person should know of it, line by line.
+        run: The directory of one run.
+        output: Where to write; an empty directory.
 
     Raises:
         ConfigError: If ``run`` is no output of a run, or no job of it was to run.
         StorageError: If a file cannot be read or written.
     """
-    merged = merge_results(run)
+    merged, num_episodes = merge_results(run), 0
     status = {str(row["name"]): row["status"] for row in records(merged.jobs)}
+    result: dict[str, Any] = {}
     jobs = [job for job in merged.plan.jobs if status[job.name] != JobResultStatus.SKIPPED]
     if not jobs:
         raise ConfigError(f"{run} has no job that was to run")
-    result: dict[str, Any] = {}
-    num_episodes = 0
     for job in jobs:
         rebuilds = rebuilds_of(job, read_commits(job_directory(run, job.name), job.name).rows)
         completed = status[job.name] == JobResultStatus.COMPLETED
-        if completed and not rebuilds:
-            rebuilds = {0: []}
+        rebuilds = {0: []} if completed and not rebuilds else rebuilds
         videos = _videos_by_episode(job_directory(run, job.name))
         for index, episodes in rebuilds.items():
-            write_text(
-                output / job.name / f"episode_results_rebuild{index}.jsonl",
-                "".join(f"{json_line(episode.fields)}\n" for episode in episodes),
-            )
+            lines = "".join(f"{json_line(episode.fields)}\n" for episode in episodes)
+            write_text(output / job.name / f"episode_results_rebuild{index}.jsonl", lines)
             num_episodes += len(episodes)
             for episode in episodes:
                 for source in videos.get((episode.row.env_id, episode.row.episode_index), ()):
@@ -64,9 +57,9 @@ def export_arena(run: Path, output: Path) -> list[str]:
         result[job.name] = _run_result(job, rebuilds, completed=completed)
     write_text(output / RESULT_FILE, json_text({"runs": result}))
     write_text(output / MANIFEST_FILE, json_text(_manifest(merged, jobs, output)))
-    lines = [f"{_counted(num_episodes, 'episode')} of {_counted(len(jobs), 'job')} in {output}", *merged.problems]
+    told = [f"{_counted(num_episodes, 'episode')} of {_counted(len(jobs), 'job')} in {output}", *merged.problems]
     failed = [job.name for job in jobs if status[job.name] != JobResultStatus.COMPLETED]
-    return [*lines, *(f"job '{name}' is {status[name]}, which Isaac Lab Arena calls failed" for name in failed)]
+    return [*told, *(f"job '{name}' is {status[name]}, which Isaac Lab Arena calls failed" for name in failed)]
 
 
 @dataclass(frozen=True, kw_only=True)

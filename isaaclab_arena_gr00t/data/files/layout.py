@@ -97,35 +97,33 @@ def info_document(
     """Return the content of ``info.json``.
 
     Args:
-        version: Of the layout.
+        version: The version of the layout.
         features: Column to what it holds; see `DatasetFeatures.described`.
         fps: Control steps per second.
         robot_type: What the robot is called.
         sizes: How much goes into a file.
         num_episodes: Number of episodes.
-        num_frames: Number of control steps in all.
-        num_tasks: Number of different instructions.
+        num_frames: Number of control steps.
+        num_tasks: Number of instructions.
     """
     num_videos = sum(feature["dtype"] == "video" for feature in features.values())
-    totals: dict[str, Any] = {
+    return {
+        "codebase_version": str(version),
+        "robot_type": robot_type,
         "total_episodes": num_episodes,
         "total_frames": num_frames,
         "total_tasks": num_tasks,
         "chunks_size": sizes.chunk,
-    }
-    if version is DatasetVersion.V21:
-        totals["total_videos"] = num_videos * num_episodes
-        totals["total_chunks"] = -(-num_episodes // sizes.chunk)
-    else:
-        totals["data_files_size_in_mb"] = sizes.data_mb
-        totals["video_files_size_in_mb"] = sizes.video_mb
-    return {
-        "codebase_version": str(version),
-        "robot_type": robot_type,
-        **totals,
+        **_files(version, sizes, num_episodes=num_episodes, num_videos=num_videos),
         "fps": fps,
         "splits": {"train": f"0:{num_episodes}"},
         "data_path": DATA_PATHS[version],
         "video_path": VIDEO_PATHS[version] if num_videos else None,
         "features": dict(features),
     }
+
+
+def _files(version: DatasetVersion, sizes: FileSizes, *, num_episodes: int, num_videos: int) -> dict[str, int]:
+    if version is DatasetVersion.V21:
+        return {"total_videos": num_videos * num_episodes, "total_chunks": -(-num_episodes // sizes.chunk)}
+    return {"data_files_size_in_mb": sizes.data_mb, "video_files_size_in_mb": sizes.video_mb}
