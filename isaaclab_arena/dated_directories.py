@@ -1,4 +1,4 @@
-"""Directories that are named after the moment in which they were made, each of them only once."""
+"""Makes directories that are named after the current time, each only once."""
 
 from datetime import datetime
 from itertools import count

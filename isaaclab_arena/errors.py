@@ -1,4 +1,4 @@
-"""The exceptions of this package, named after who can mend them."""
+"""The exceptions of this package, by who can correct the cause."""
 
 import difflib
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""One logging set-up for a process: the rank in every line, a file per rank, the console for people."""
+"""Sets up logging for a process: the rank in every line, a file per rank, the console for people."""
 
 import logging
 import sys

@@ -1,4 +1,4 @@
-"""Saying how far something long has come: to whoever shows it, or in a line now and then."""
+"""Reports the progress of long work, to a display or in a line of the log now and then."""
 
 import logging
 import time

@@ -1,4 +1,4 @@
-"""Whether what a user names as a file is one: opening a pipe waits for ever, and a device may never end."""
+"""Checks that a path names a plain file: opening a pipe waits for ever, and a device may never end."""
 
 import stat
 from pathlib import Path

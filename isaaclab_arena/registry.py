@@ -1,4 +1,4 @@
-"""Names that stand for classes: looked up on demand, extended by other packages through entry points."""
+"""Looks up classes by name on demand; other packages add names through entry points."""
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping

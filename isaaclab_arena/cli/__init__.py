@@ -1,1 +1,1 @@
-"""What a person types."""
+"""The command line: one program, isaaclab-arena, with its commands."""

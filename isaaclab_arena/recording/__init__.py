@@ -1,1 +1,1 @@
-"""Observers that write what happened to disk."""
+"""Observers that write episodes to disk: recordings, videos, contact sheets."""

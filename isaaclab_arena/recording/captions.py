@@ -1,4 +1,4 @@
-"""Words in pictures, and pictures side by side."""
+"""Draws captions into pictures, and puts pictures side by side."""
 
 from collections.abc import Sequence
 from io import BytesIO

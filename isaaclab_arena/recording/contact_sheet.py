@@ -1,4 +1,4 @@
-"""A whole job on one picture: a row per episode with its first, middle and last frame and how it ended."""
+"""Draws the contact sheet of a job: a row per episode with its first, middle and last frame and its outcome."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

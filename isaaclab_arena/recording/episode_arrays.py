@@ -1,4 +1,4 @@
-"""The arrays of the episodes under way: what the policy saw and did, what it got, and the state that came of it."""
+"""Keeps the arrays of the episodes under way: observations, actions, rewards and simulation states."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The observer that writes episodes: arrays into a file per episode, then the line that commits it."""
+"""Writes each episode's arrays to a file, and then the line that commits it."""
 
 import dataclasses
 import logging
@@ -38,7 +38,7 @@ ROBOMIMIC_ENV_TYPE = 2
 
 @dataclass(frozen=True, kw_only=True)
 class RecordingOptions:
-    """What is recorded, and how.
+    """Options of recording.
 
     Attributes:
         write_dataset: Whether arrays are recorded at all; results of episodes always are.
@@ -53,7 +53,7 @@ class RecordingOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedJob:
-    """Whose episodes a recorder writes.
+    """The job whose episodes a recorder writes.
 
     Attributes:
         name: Name of the job.
@@ -77,15 +77,15 @@ class RecordedJob:
 class EpisodeRecorder(Observer):
     """Writes the episodes of one job.
 
-    An episode's file is put in place by renaming it, then its line is appended to the commit file; so whatever
-    happens, an episode that has a line has a whole file. `consolidate` turns the files into one dataset. The job may
-    have several environments, which `begin_rebuild` names.
+    An episode's file is renamed into place, and then its line is appended to the commit file. So every episode with a
+    line has a complete file, also after a crash. `consolidate` turns the files into one dataset. The job may have
+    several environments, which `begin_rebuild` names.
 
     Args:
         job_directory: Directory of the job.
         job: Whose episodes these are.
         options: What is recorded.
-        may_commit: Asked for each finished episode, by its index; one that became another rank's is dropped.
+        may_commit: Whether this rank still holds a finished episode, by its index; others are dropped.
 
     Raises:
         ConfigError: If the compression is not installed.

@@ -7,17 +7,17 @@ import torch
 
 
 class StepRing:
-    """The latest control steps of all env slots of a batch, as far back as the episodes under way have begun.
+    """Keeps the control steps of all env slots, back to the start of the oldest episode under way.
 
-    What is kept of a step is a few packs: tensors of one type that are put side by side, because to copy each on its
-    own would cost more than the physics. The episode of an env slot is every step from its start until it is taken.
+    A step is kept as a few packs: tensors of one type side by side. Copying each tensor on its own would cost more than
+    the physics. The episode of an env slot is every step from its start until it is taken.
 
     Args:
         num_envs: Number of env slots.
-        capacity: Control steps of an episode that are expected at most; longer ones are kept too.
+        capacity: Expected length of the longest episode, in control steps; longer episodes are kept too.
 
     Attributes:
-        capacity: Control steps for which there is room now.
+        capacity: Control steps that the memory holds now.
     """
 
     def __init__(self, num_envs: int, capacity: int) -> None:

@@ -1,4 +1,4 @@
-"""The observer that films episodes: a video per episode and camera, and a contact sheet of the job."""
+"""Films episodes: a video per episode and camera, and a contact sheet of the job."""
 
 import logging
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""One video: frames go in one by one, and the file appears under its name when it is whole."""
+"""Writes one video frame by frame; the file appears under its name when it is complete."""
 
 from fractions import Fraction
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is filmed."""
+"""The options of filming."""
 
 from dataclasses import dataclass
 

@@ -1,1 +1,1 @@
-"""Training on every rank, with the evaluation of the runner on the same ranks."""
+"""Trains policies on all ranks, and evaluates them on the same ranks."""

@@ -1,4 +1,4 @@
-"""Where measures go besides files of our own: TensorBoard, or one of rsl_rl's log writers such as W&B's."""
+"""Makes the writer that measures go to besides our own files: TensorBoard, or a log writer of rsl_rl such as W&B's."""
 
 import inspect
 import sys

@@ -1,4 +1,4 @@
-"""What a training run tells while it goes on: lines of the log, a CSV file, and a log writer such as TensorBoard."""
+"""Writes the measures of a training run to the log, a CSV file, and a log writer such as TensorBoard."""
 
 import csv
 import logging

@@ -1,4 +1,4 @@
-"""One rank's training: put together from its configuration, checked, and executed."""
+"""Puts one rank's training together from its configuration, checks it, and runs it."""
 
 import logging
 from contextlib import ExitStack, closing

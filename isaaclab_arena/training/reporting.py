@@ -1,4 +1,4 @@
-"""What is told of an iteration and of an evaluation: measures under rsl_rl's names, and a line of the log."""
+"""Turns the results of an iteration or an evaluation into measures under rsl_rl's names, and a line of the log."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""One rank's part of a training run, from the first sample to the last checkpoint; rank 0 alone writes."""
+"""Runs one rank's part of a training with rsl_rl, from the first sample to the last checkpoint."""
 
 import logging
 from pathlib import Path
@@ -35,15 +35,15 @@ _LOG = logging.getLogger(__name__)
 
 
 class TrainingRun:
-    """A training run as one rank lives it.
+    """One rank's part of a training run; rank 0 alone writes.
 
     Args:
-        config: What is asked for.
+        config: The configuration.
         run_directory: The run's directory, which exists and is the same for all ranks.
         ranks: All ranks; their process group exists where there are several.
-        learner: This rank's learning.
-        evaluation: What evaluates checkpoints, None for nothing.
-        command_line: What was typed.
+        learner: Collects samples on this rank and learns from them.
+        evaluation: Evaluates checkpoints; None if nothing does.
+        command_line: The command line.
         resume: Whether to go on from the newest checkpoint.
         began_with: The checkpoint whose weights the learner begins with, None for none.
     """
@@ -122,7 +122,7 @@ class TrainingRun:
             return TrainingLoop(self, schedule, evaluation=self._evaluation, progress=progress).run(interruption)
 
     def _begin(self) -> None:
-        """Write down what is asked for, and take up the newest checkpoint where that is asked for."""
+        """Write the settings, and resume from the newest checkpoint if that is asked for."""
         context, learner = self._context, self._learner
         if self._began_with is not None:
             _LOG.info("%s", self._began_with)

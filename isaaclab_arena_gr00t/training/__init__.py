@@ -1,1 +1,1 @@
-"""Training GR00T models on recorded demonstrations."""
+"""Trains GR00T models on recorded demonstrations."""

@@ -1,4 +1,4 @@
-"""The directory of a training run: checkpoints to evaluate and to go on from, each complete or not there."""
+"""Reads and writes the checkpoints and settings of a training run, each complete or not there."""
 
 import json
 import re

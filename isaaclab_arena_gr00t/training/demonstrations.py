@@ -1,4 +1,4 @@
-"""Recorded episodes as training data: every control step with the actions that followed it."""
+"""Reads recorded episodes as training data: every control step with the actions that followed it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The model that a training run begins with: fresh weights for what is recorded, or a checkpoint's."""
+"""Builds the model that a training run begins with: with random weights, or with those of a checkpoint."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a user says of a training run."""
+"""The options of a training run."""
 
 import dataclasses
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""One rank's optimisation: a step, an average of the weights, and a state that it can go on from."""
+"""Makes one rank's optimiser steps, averages the weights, and saves a state to resume from."""
 
 import copy
 import math

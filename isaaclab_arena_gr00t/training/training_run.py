@@ -1,4 +1,4 @@
-"""One rank's part of a training run, from recordings to checkpoints; rank 0 alone writes."""
+"""Runs one rank's part of a GR00T training, from recordings to checkpoints."""
 
 import logging
 import time
@@ -42,10 +42,10 @@ _LOG = logging.getLogger("isaaclab_arena.gr00t")
 
 
 class TrainingRun:
-    """A training run as one rank lives it.
+    """One rank's part of a training run; rank 0 alone writes.
 
     Args:
-        options: What is asked for.
+        options: The options.
         context: Who this process is.
         ranks: All ranks; their process group exists where there are several.
 
@@ -125,7 +125,7 @@ class TrainingRun:
         return checkpoint_directory(self._options.output_dir, num_steps)
 
     def _begin(self) -> None:
-        """Write down what is asked for, or take up the newest checkpoint."""
+        """Write the settings, or resume from the newest checkpoint."""
         directory, kept = self._options.output_dir, self._options.kept_checkpoints
         if self._context.is_rank_zero:
             _LOG.info("the newest %d checkpoints stay (--kept_checkpoints), older ones go, evaluated ones too", kept)

@@ -1,4 +1,4 @@
-"""What each rank sees of its machine, gathered into one table."""
+"""Gathers what each rank sees of its machine into one table."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a policy is given by an environment and has to give, as text: names, shapes, units and bounds."""
+"""Describes the observations and actions of an environment as text: names, shapes, units and bounds."""
 
 import textwrap
 from collections.abc import Iterator

@@ -1,1 +1,1 @@
-"""Checkpoints: saved, evaluated, exported."""
+"""Saves, evaluates and exports checkpoints."""

@@ -1,4 +1,4 @@
-"""Which checkpoint of a training run is the best one, by its evaluations."""
+"""Keeps the checkpoint of a training run that its evaluations call the best."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""The checkpoints of a training run: rsl_rl's files, and beside each what training goes on from exactly."""
+"""Reads and writes the checkpoints of a training run: rsl_rl's files, each beside the state that ranks resume from."""
 
 import io
 import logging

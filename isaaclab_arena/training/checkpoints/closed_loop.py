@@ -1,4 +1,4 @@
-"""Checkpoints in closed loop while training goes on: the runner's own evaluation, on the ranks that train."""
+"""Evaluates checkpoints during training with the evaluation runner, on the ranks that train."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""The learned policy as files that other programs load: TorchScript and ONNX."""
+"""Exports the learned policy to files that other programs load: TorchScript and ONNX."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""The task that is trained, as a job of the evaluation runner."""
+"""Describes the task under training as a job of the evaluation runner."""
 
 from dataclasses import replace
 from pathlib import Path

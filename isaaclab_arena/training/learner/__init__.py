@@ -1,1 +1,1 @@
-"""What one rank trains: environments, networks, algorithm."""
+"""The parts of one rank that learn: environment, networks, algorithm."""

@@ -1,4 +1,4 @@
-"""The agent: rsl_rl's algorithm and networks, built from what a user says and checked before they are."""
+"""Checks the settings of rsl_rl's algorithm and networks, and builds them."""
 
 import contextlib
 import inspect
@@ -42,7 +42,7 @@ _MADE_HERE = {
     "actor": ("self", "obs", "obs_groups", "obs_set", "output_dim"),
     "critic": ("self", "obs", "obs_groups", "obs_set", "output_dim"),
 }
-"""Arguments of the classes that are not for the user to give."""
+"""Arguments of the classes that this module sets, not the user."""
 
 
 def check_agent(config: TrainingConfig) -> None:
@@ -111,7 +111,7 @@ def networks_of(algorithm: Any) -> dict[str, nn.Module]:
 
 
 def learned_state(algorithm: Any) -> dict[str, Any]:
-    """Return all that has to be the same on every rank: weights, normalisers, optimiser, learning rate."""
+    """Return the state that is equal on all ranks: weights, normalisers, optimiser, learning rate."""
     return {**algorithm.save(), "learning_rate": float(algorithm.learning_rate)}
 
 
@@ -156,7 +156,7 @@ def _wrong_options(role: str, agent: Any) -> Iterator[Problem]:
 
 
 def _taken_by(found: Callable[..., Any]) -> set[str] | None:
-    """Return the names of what a class takes, None where that cannot be told."""
+    """Return the names of a class's arguments, None if it takes any."""
     found = getattr(found, _SETTINGS_CLASS, found)
     names: set[str] = set()
     classes = found.__mro__ if isinstance(found, type) else (found,)
@@ -222,7 +222,7 @@ _NUMBERS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "gamma": (_is_share, "from 0 to 1"),
     "lam": (_is_share, "from 0 to 1"),
 }
-"""For numbers of an algorithm: what is right, and how to say so."""
+"""Number of an algorithm to its check and its description."""
 
 
 def _wrong_sizes(config: TrainingConfig) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""What training episodes start from: the environment's own draws, of streams that belong to the rank."""
+"""Draws the conditions that training episodes start from, in random streams that belong to the rank."""
 
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Conditions, Episode

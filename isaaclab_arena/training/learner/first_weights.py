@@ -1,4 +1,4 @@
-"""Training that begins with the weights of a checkpoint: of this trainer, of mjlab, of Isaac Lab."""
+"""Begins a training with the weights of a checkpoint of this trainer, mjlab or Isaac Lab."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

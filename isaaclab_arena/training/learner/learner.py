@@ -1,4 +1,4 @@
-"""One rank's learning: take samples, learn from them, and a state that it can go on from to the last bit."""
+"""Collects samples on one rank and learns from them, with a state that training resumes from bit for bit."""
 
 import logging
 import time
@@ -26,7 +26,7 @@ from isaaclab_arena.training.settings.settings_files import learning_rate_before
 
 _LOG = logging.getLogger(__name__)
 _TOLD_OF_NAN = ("NaN values", "normal expects", "Expected parameter")
-"""How rsl_rl's check and torch's distributions tell of NaN, or of a negative deviation."""
+"""Parts of messages of rsl_rl and torch about NaN or a negative deviation."""
 
 
 class DivergedError(ArenaError):
@@ -35,7 +35,7 @@ class DivergedError(ArenaError):
 
 @dataclass(frozen=True, kw_only=True)
 class Iteration:
-    """What an iteration gave.
+    """Results of an iteration.
 
     Attributes:
         losses: Name to mean loss over all ranks.
@@ -57,7 +57,7 @@ class Iteration:
 
 
 class Learner:
-    """One rank of a training run: its env slots, its copy of the networks, its random numbers.
+    """One rank's env slots, copy of the networks and random numbers.
 
     Args:
         config: What is asked for.
@@ -99,7 +99,7 @@ class Learner:
             self.algorithm.broadcast_parameters()
 
     def iterate(self) -> Iteration:
-        """Take samples on all ranks, learn from them, and return what that gave. Every rank calls it.
+        """Collect samples on all ranks, learn from them, and return the results. Every rank calls it.
 
         Raises:
             DivergedError: If an observation, a reward or a loss is NaN.
@@ -133,7 +133,7 @@ class Learner:
         return self._config.num_envs * self._config.agent.num_steps_per_env * self._context.world_size
 
     def rank_state(self) -> dict[str, Any]:
-        """Return what this rank alone knows and the future depends on: random numbers, env slots, recurrent memory."""
+        """Return the state of this rank alone that resuming needs: random numbers, env slots, recurrent memory."""
         state: dict[str, Any] = {"torch_rng": torch.get_rng_state()}
         if self._context.device.type == "cuda":
             state["cuda_rng"] = torch.cuda.get_rng_state(self._context.device)
@@ -164,7 +164,7 @@ class Learner:
                 "were"
             ) from error
         self.iterations = int(learned["iter"])
-        # Episodes that have been seen shall not come again.
+        # Episodes that were seen before do not come again.
         self._starts.num_drawn += self.iterations * self._config.num_envs * self._config.agent.num_steps_per_env
         self._take_up_another_learning_rate(learned)
         if rank_state is None:

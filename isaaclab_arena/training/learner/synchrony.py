@@ -1,4 +1,4 @@
-"""Whether all ranks hold the same: every tensor of the networks and the optimiser, and the learning rate."""
+"""Checks that all ranks hold the same networks, optimiser state and learning rate."""
 
 import hashlib
 from collections.abc import Iterator, Mapping

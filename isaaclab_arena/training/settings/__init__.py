@@ -1,1 +1,1 @@
-"""What a training is asked to do: task file, user's file and command line."""
+"""Settings of a training run: task file, user's file and command line."""

@@ -1,4 +1,4 @@
-"""What a training run is asked for: the environment, the agent, the ranks, and how it is evaluated meanwhile."""
+"""The configuration of a training run: environment, agent, ranks, evaluation and checkpoints."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,22 +21,22 @@ def _groups() -> dict[str, tuple[str, ...]]:
 
 @dataclass(frozen=True, kw_only=True)
 class AgentConfig:
-    """What learns, in rsl_rl's words; keys that rsl_rl has mean what they mean there.
+    """The agent; keys that rsl_rl has mean what they mean there.
 
     Attributes:
         experiment_name: Directory of the experiment's runs; the task's name by default.
-        run_name: What is added to the name of the run's directory.
+        run_name: Suffix of the name of the run's directory.
         seed: Seed of the run; each rank adds its number to it.
-        max_iterations: How often samples are taken and learned from.
+        max_iterations: Number of iterations; each collects samples and learns from them.
         num_steps_per_env: Control steps of an env slot in an iteration.
         save_interval: Iterations between checkpoints.
         init_at_random_ep_len: Whether env slots begin as if in the middle of an episode, so that not all end at once.
         action_scaling: How the network's output becomes an action.
-        clip_actions: Largest absolute output that counts, None for no limit.
+        clip_actions: Limit of the absolute output, None for no limit.
         check_for_nan: Whether to stop at the first NaN.
         torch_compile_mode: Mode of ``torch.compile`` for the networks, None for none.
         logger: ``tensorboard``, ``none``, or a mapping with the ``class_name`` of one of rsl_rl's log writers.
-        obs_groups: Who sees which groups of observations: ``actor`` and ``critic``.
+        obs_groups: Groups of observations that the ``actor`` and the ``critic`` see.
         actor: Options of the policy's network, with its ``class_name``.
         critic: Options of the value's network, likewise.
         algorithm: Options of the algorithm, likewise.
@@ -77,7 +77,7 @@ class DistributedConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """How the policy is evaluated while it learns, by the evaluation runner, on all ranks.
+    """The evaluations during training, by the evaluation runner, on all ranks.
 
     Attributes:
         interval: Iterations between evaluations, 0 for none at all. There is one at the end too.
@@ -87,7 +87,7 @@ class EvaluationConfig:
         video_episodes: How many of them are filmed.
         env: Options of the environment that are other than in training.
         eval_jobs_config: Job file to evaluate with, instead of the task itself; its rsl_rl policies get the
-            checkpoint, and what is said above of episodes does not count.
+            checkpoint, and the settings of episodes above have no effect.
     """
 
     interval: int = 100

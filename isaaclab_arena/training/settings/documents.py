@@ -1,4 +1,4 @@
-"""From a task's file, a user's file and words of the command line to one checked configuration."""
+"""Merges a task's file, a user's file and the command line into one checked configuration."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,14 +30,11 @@ _FREE = (
     *(("env",), ("variations",), ("evaluation", "env")),
     *(("agent", key) for key in (*_OPTIONS_OF_CLASSES, "obs_groups", "logger")),
 )
-"""Beginnings of paths behind which anything may stand.
-
-What an environment, a variation or a class can be told is checked where it is known.
-"""
+"""Paths below which any key may stand: environments, variations and classes check their options themselves."""
 
 
 def default_document() -> dict[str, Any]:
-    """Return what holds where nobody says anything else."""
+    """Return the default settings."""
     document = document_of(TrainingConfig(task="", environment=""))
     return {key: value for key, value in document.items() if key not in {"task", "environment"}}
 
@@ -52,7 +49,19 @@ def task_document(task: str) -> dict[str, Any]:
     if foreign is not None:
         raise ConfigError(Problem(f"{foreign}; those here are {', '.join(TASKS.names())}", key="TASK"))
     found = TASKS.get(task)
-    return _mapping(read_document(found), str(found)) if isinstance(found, Path | str) else dict(found)
+    return file_document(Path(found)) if isinstance(found, Path | str) else dict(found)
+
+
+def file_document(path: Path) -> dict[str, Any]:
+    """Return what a file says of a training run.
+
+    Raises:
+        ConfigError: If it cannot be read, or holds no mapping.
+    """
+    document = read_document(path)
+    if not isinstance(document, dict):
+        raise ConfigError(Problem("must hold a mapping with the keys of a training run", file=str(path)))
+    return document
 
 
 def merged(*documents: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,17 +99,17 @@ def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any], *, mixes_clas
 
 
 def overrides_document(words: Sequence[str], base: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what ``agent.learning_rate=3e-4`` and the like amount to as a document.
+    """Return words such as ``agent.learning_rate=3e-4`` as a document.
 
     Parts of a path may be left out where that is not ambiguous: ``agent.learning_rate`` is
     ``agent.algorithm.learning_rate``.
 
     Args:
         words: ``path=value``, the value as in YAML.
-        base: The document that they go on top of; it says which paths there are.
+        base: The document below them, whose paths are known.
 
     Raises:
-        ConfigError: With every word that is no such thing, or names a path that does not exist.
+        ConfigError: With every word that is not ``path=value``, or names an unknown path.
     """
     problems: list[Problem] = []
     document: dict[str, Any] = {}
@@ -122,10 +131,10 @@ def overrides_document(words: Sequence[str], base: Mapping[str, Any]) -> dict[st
 
 
 def read_training(document: Mapping[str, Any], *, task: str, source: str) -> TrainingConfig:
-    """Return the configuration that a document stands for.
+    """Return the configuration that a document describes.
 
     Args:
-        document: All there is to say, merged.
+        document: The merged document.
         task: Name of the task.
         source: Where it comes from, for messages.
 
@@ -225,12 +234,6 @@ def _nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
 
 def _is_another_class(below: Mapping[str, Any], above: Mapping[str, Any]) -> bool:
     return _CLASS_NAME in above and above[_CLASS_NAME] != below.get(_CLASS_NAME)
-
-
-def _mapping(document: Any, source: str) -> dict[str, Any]:
-    if not isinstance(document, dict):
-        raise ConfigError(Problem("must hold a mapping with the keys of a training run", file=source))
-    return document
 
 
 def _plain(value: Any) -> Any:

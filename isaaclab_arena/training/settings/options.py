@@ -1,4 +1,4 @@
-"""The command line of training."""
+"""Reads the command line of training."""
 
 import os
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Command lines and task names of mjlab, Isaac Lab and rsl_rl's examples, in the words of this trainer."""
+"""Translates command lines and task names of mjlab, Isaac Lab and rsl_rl's examples to this trainer's."""
 
 import ast
 import json

@@ -1,16 +1,17 @@
-"""What a command line of training asks for, as one checked configuration."""
+"""Turns a command line of training into one checked configuration."""
 
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from isaaclab_arena.config.documents import read_document, read_value
+from isaaclab_arena.config.documents import read_value
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.models.run_directory import checkpoint_file, numbered_checkpoints
 from isaaclab_arena.training.settings.config import TrainingConfig
 from isaaclab_arena.training.settings.documents import (
     default_document,
+    file_document,
     merged,
     overrides_document,
     read_training,
@@ -21,17 +22,17 @@ from isaaclab_arena.training.settings.run_directory import SETTINGS, checkpoint_
 from isaaclab_arena.training.settings.tasks import TASKS
 
 _OF_THE_RUN = ("world_size", "devices", "simulation_devices", "command_lines", "began_with", "versions")
-"""What a run's settings hold beside what it was asked for."""
+"""Keys of a run's settings that are no part of its configuration."""
 
 
 def training_config(
     options: TrainOptions, task: str | None, words: Sequence[str], *, world_size: int
 ) -> TrainingConfig:
-    """Return what is asked for: the task's file, then the user's, then the command line.
+    """Return the configuration: the task's file, over it the user's, over both the command line.
 
     Args:
         options: The command line's options.
-        task: The task; None to go on with a run, or where the user's file holds everything.
+        task: The task; None to resume a run, or if the user's file holds everything.
         words: ``path=value`` of the command line.
         world_size: Number of ranks.
 
@@ -47,7 +48,7 @@ def training_config(
     elif task is not None:
         documents.append(task_document(task))
     if options.config is not None:
-        document = _user_document(options.config)
+        document = file_document(options.config)
         task = task or document.get("task")
         if not documents and task is not None:
             documents.append(task_document(task))
@@ -140,12 +141,5 @@ def _settings_before(run_directory: Path, options: TrainOptions, task: str | Non
 
 
 def _with_one_number_of_envs(document: dict[str, Any]) -> dict[str, Any]:
-    """Let a number of env slots for each rank void one for all ranks that was asked for below."""
+    """Remove the number of env slots of all ranks from below a document that sets the number of each rank."""
     return {"num_envs_total": None, **document} if "num_envs" in document else document
-
-
-def _user_document(path: Path) -> dict[str, Any]:
-    document = read_document(path)
-    if not isinstance(document, dict):
-        raise ConfigError(Problem("must hold a mapping with the keys of a training run", file=str(path)))
-    return document

@@ -1,4 +1,4 @@
-"""Where training runs lie: a new one's directory, the newest one's, and what was asked for in one."""
+"""Makes and finds the directories of training runs, and reads their settings."""
 
 import re
 from collections.abc import Mapping

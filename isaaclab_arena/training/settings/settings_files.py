@@ -1,4 +1,4 @@
-"""What a run leaves beside its checkpoints so that others can use them: the agent's and the environment's settings."""
+"""Writes the settings of the agent and the environment beside a run's checkpoints, for other programs."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The one directory of a training run: rank 0 makes it and leaves word of it, and the other ranks wait for that."""
+"""Lets rank 0 make the directory of a training run, and tells the other ranks where it is."""
 
 import json
 import time

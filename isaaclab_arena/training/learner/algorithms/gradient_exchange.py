@@ -1,4 +1,4 @@
-"""How ranks exchange what they have learned from their own samples."""
+"""Averages gradients, or weights and optimiser state, over ranks."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Group relative policy optimisation: no critic, because episodes that start alike are compared with each other."""
+"""Group relative policy optimisation: compares episodes that start alike, and needs no critic."""
 
 import copy
 from dataclasses import dataclass

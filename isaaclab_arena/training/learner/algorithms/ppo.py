@@ -1,4 +1,4 @@
-"""rsl_rl's PPO, the same on any number of ranks: one batch of all ranks' samples, and rarer exchange where wanted."""
+"""rsl_rl's PPO for any number of ranks, which learn as one process would from all their samples."""
 
 from itertools import chain
 from typing import Any

@@ -1,4 +1,4 @@
-"""A new model and its processor, or a known one that learns one more robot, for whoever trains or tests."""
+"""Builds a new model and its processor, or adds a robot to a known one."""
 
 import copy
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""What a checkpoint knows about one robot."""
+"""The description of one robot in a checkpoint."""
 
 from dataclasses import dataclass
 from functools import cached_property

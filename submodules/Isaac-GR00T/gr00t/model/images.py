@@ -1,4 +1,4 @@
-"""Images on their way into the model: resized, and shifted or tinted for training. Pure functions on uint8 tensors."""
+"""Resizes images for the model, and shifts or tints them for training. Pure functions on uint8 tensors."""
 
 import torch
 from torch import Tensor

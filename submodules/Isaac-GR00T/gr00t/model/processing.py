@@ -1,4 +1,4 @@
-"""Between a robot's nested observations and the model's padded tensors."""
+"""Converts between a robot's nested observations and the model's padded tensors."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The tokenizer of a checkpoint: trained on the spot, because a handful of words needs no hub."""
+"""Builds the tokenizer of a checkpoint from its instructions, without a download."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""The action head: from what is seen, said and felt to the velocity of noisy actions."""
+"""The action head: maps images, instruction and state to the velocity of noisy actions."""
 
 from typing import NamedTuple
 
