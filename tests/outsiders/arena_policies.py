@@ -46,6 +46,17 @@ class NudgePolicy(PolicyBase[NudgeCfg]):
         return constant(env, self.config.push)
 
 
+@dataclass
+class SecondGpuCfg(PolicyCfg):
+    device: str = "cuda:1"
+
+
+class SecondGpuPolicy(NudgePolicy):
+    """Names a GPU by default."""
+
+    config_class = SecondGpuCfg
+
+
 @dataclass(frozen=True)
 class StillCfg(PolicyCfg):
     """Frozen, as this project's own are."""

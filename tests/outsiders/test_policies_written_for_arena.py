@@ -60,11 +60,6 @@ def first_action(job: Job, output_directory: Path) -> float:
     return seen.transitions[0].action[0, 0].item()
 
 
-@dataclasses.dataclass
-class SecondGpuCfg(PolicyCfg):
-    device: str = "cuda:1"
-
-
 STYLES = [
     ("outsider_nudge", {"push": 0.25}, 0.25),
     ("NudgePolicy", {}, 0.1),
@@ -146,8 +141,7 @@ def test_a_gpu_that_only_a_default_names_is_that_of_the_rank(monkeypatch, policy
 def test_a_gpu_that_a_default_names_by_number_is_left_alone_without_a_launcher(monkeypatch):
     show_gpus(monkeypatch, 4)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
-    monkeypatch.setattr(arena_policies.NudgePolicy, "config_class", SecondGpuCfg)
-    assert resolved(block("NudgePolicy")).policy_placement == {"device": "cuda:1"}
+    assert resolved(block("SecondGpuPolicy")).policy_placement == {"device": "cuda:1"}
 
 
 MISTAKES = [

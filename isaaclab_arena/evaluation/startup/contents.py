@@ -1,7 +1,7 @@
 """Knowing by content what jobs evaluate: hashes of files and classes, versions of packages."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,9 +36,14 @@ def contents_of_jobs(jobs: Sequence[Job]) -> dict[str, Contents]:
 
 
 class ContentReader:
-    """Reads what jobs evaluate. What it has read once it takes to be the same for as long as it lives."""
+    """Reads what jobs evaluate; each file is read once.
 
-    def __init__(self) -> None:
+    Args:
+        hash_file: Returns the hash of a file's content.
+    """
+
+    def __init__(self, hash_file: Callable[[Path], str] = content_hash) -> None:
+        self._hash_file = hash_file
         self._hashes: dict[str, str] = {}
         self._modules: dict[tuple[str, ...], Mapping[str, Path]] = {}
         self._of_policy: dict[str, tuple[Mapping[str, str], str | None]] = {}
@@ -92,5 +97,5 @@ class ContentReader:
     def _hash(self, path: Path) -> str:
         where = str(path.absolute())
         if where not in self._hashes:
-            self._hashes[where] = content_hash(path)
+            self._hashes[where] = self._hash_file(path)
         return self._hashes[where]

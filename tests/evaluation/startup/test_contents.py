@@ -7,9 +7,9 @@ from typing import Any
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.evaluation.provenance.provenance import package_content
-from isaaclab_arena.evaluation.startup import contents as contents_module
-from isaaclab_arena.evaluation.startup.contents import contents_of_jobs
+from isaaclab_arena.evaluation.startup.contents import ContentReader, contents_of_jobs
 from isaaclab_arena.sim.scene.scene import ASSETS
+from isaaclab_arena.storage.content_hash import content_hash
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, changes
 from tests.evaluation.jobs import coin_job
 
@@ -41,19 +41,22 @@ def test_a_checkpoint_is_the_file_that_is_meant_and_the_configuration_beside_it(
     assert sorted(name.partition(" ")[0] for name in found.policy) == ["agent_cfg_path", "checkpoint_path"]
 
 
-def test_a_file_that_many_jobs_share_is_read_once(monkeypatch, tmp_path):
+def test_a_file_that_many_jobs_share_is_read_once(tmp_path):
     (tmp_path / "w.bin").write_bytes(b"weights")
     read: list[Path] = []
-    real = contents_module.content_hash
-    monkeypatch.setattr(contents_module, "content_hash", lambda path: (read.append(path), real(path))[1])
+
+    def noted(path: Path) -> str:
+        read.append(path)
+        return content_hash(path)
+
+    reader = ContentReader(noted)
     jobs = [
         dataclasses.replace(
             coin_job(str(index), index=index), policy_options={"weights_path": str(tmp_path / "w.bin"), "n": index}
         )
         for index in range(20)
     ]
-    found = contents_of_jobs(jobs)
-    assert len({each.policy["weights_path w.bin"] for each in found.values()}) == 1
+    assert len({reader.read(each).policy["weights_path w.bin"] for each in jobs}) == 1
     assert read.count(tmp_path / "w.bin") == 1
 
 

@@ -1,6 +1,7 @@
 """What a crash leaves in a run's folder, and what becomes of it."""
 
 import dataclasses
+import errno
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from isaaclab_arena.storage.hdf5 import episodes as hdf5
 from isaaclab_arena.storage.hdf5 import opened_file as hdf5_file
 from isaaclab_arena.storage.hdf5.episodes import read_attributes
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.recovery import job_repair
 from isaaclab_arena.storage.recovery.leftovers import consolidate_leftovers
 from isaaclab_arena.storage.run.job_reports import ReportedStatus
 from tests.storage.recovery.crashed_runs import JobOnDisk, begin_attempt, planned, recover
@@ -353,10 +353,14 @@ def test_of_copies_that_are_all_elsewhere_one_is_kept(tmp_path, job, has_part):
 def test_an_adopted_episode_is_committed_before_its_file_goes_into_a_dataset(tmp_path, job, monkeypatch):
     job.write_part(job.row(1))
 
-    def stop(*arguments):
-        raise StorageError("the disk is gone")
+    replace = Path.replace
 
-    monkeypatch.setattr(job_repair, "consolidate_parts", stop)
+    def stop(path: Path, target: Path) -> Path:
+        if target.suffix == ".hdf5":
+            raise OSError(errno.EIO, "the disk is gone")
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", stop)
     with pytest.raises(StorageError, match="the disk is gone"):
         recover(tmp_path)
     assert job.committed() == {1: job.row(1)}
