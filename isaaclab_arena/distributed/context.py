@@ -65,8 +65,7 @@ class DistributedContext:
     ) -> Self:
         """Read RANK, LOCAL_RANK and WORLD_SIZE, which belong together, and choose this rank's device.
 
-        Nothing is initialised and no GPU is touched. None of them set, or WORLD_SIZE=1, is a single process. Where
-        LOCAL_WORLD_SIZE is not set, all ranks are taken to be on this machine.
+        No GPU is touched. Without them it is a single process; without LOCAL_WORLD_SIZE all ranks are on this node.
 
         Args:
             environ: Environment variables.
@@ -85,7 +84,6 @@ class DistributedContext:
             visible_gpus=gpus,
             environ=environ,
         )
-        run_id = environ.get("TORCHELASTIC_RUN_ID")
         return cls(
             rank=rank,
             local_rank=local_rank,
@@ -96,7 +94,7 @@ class DistributedContext:
             visible_gpus=gpus,
             master_address=_read_master_address(environ) if world_size > 1 else None,
             attempt=environ.get("TORCHELASTIC_RESTART_COUNT", "0"),
-            launched_by_torchrun=run_id is not None,
+            launched_by_torchrun="TORCHELASTIC_RUN_ID" in environ,
         )
 
 

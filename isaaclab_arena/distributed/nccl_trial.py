@@ -1,4 +1,4 @@
-"""Whether the ranks can speak over NCCL: all of them try at once, and all come to the same verdict.
+"""Tries NCCL on all ranks at once, so that all come to the same verdict on whether it works.
 
 NCCL may fail on one rank while another waits for it for ever, or believes that all is well. So each rank tries in a
 thread, says in the store what came of it, and believes only what all have said.

@@ -1,6 +1,6 @@
-"""The few words that ranks exchange at start-up, over torch's key-value store.
+"""What ranks exchange at start-up, over torch's key-value store.
 
-Nothing here waits for another rank once the jobs run. Ranks have very unequal work, and nobody waits for it.
+No rank waits for another one once the jobs run, because their work is very unequal.
 """
 
 import logging

@@ -103,7 +103,7 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
     policy_batch: int = 64
     """That size, with --deterministic; at least every job's num_envs."""
     pipeline: int = 1
-    """Groups that a job's rows are divided into: with 2, one is simulated while the policy acts for the other."""
+    """Groups that a job's env slots are divided into: with 2, one is simulated while the policy acts for the other."""
     step_timeout_s: float = 1800.0
     """Seconds without one finished control step after which a rank that hangs is ended; 0 never ends it."""
     build_timeout_s: float = 3600.0
@@ -143,7 +143,7 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
         return Assignment.SPLIT if self.split_jobs and mode is Assignment.ROUND_ROBIN else mode
 
     def fixed_policy_batch(self) -> int | None:
-        """Return how many rows policies are always asked on, None for as many as there are."""
+        """Return on how many env slots policies are always asked, None for as many as there are."""
         return self.policy_batch if self.deterministic else None
 
     def result_settings(self) -> dict[str, Any]:
@@ -156,7 +156,7 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
             "deterministic": self.deterministic,
             "policy_batch": self.fixed_policy_batch(),
             "torch_threads": self.torch_threads,
-            # With batches of one fixed size it decides nothing how the rows are divided.
+            # With batches of one fixed size it decides nothing how the env slots are divided.
             "pipeline": None if self.deterministic or self.pipeline == 1 else self.pipeline,
         }
 
@@ -192,6 +192,34 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
         """Yield, for every check, the option, whether it is wrong, and what is."""
         yield "num_steps", None not in (self.num_steps, self.num_episodes), "give either this or --num_episodes"
         yield "fail_fast", self.fail_fast and self.continue_on_error, "contradicts --continue_on_error"
+        yield from self._numbers_out_of_range()
+        for name in ("output_dir", "output_base_dir", "save_conditions", "launcher_log_dir"):
+            value = getattr(self, name)
+            wrong = value is not None and plain_text(value) != value
+            yield name, wrong, f"{value!a} holds a character that steers a terminal; name it without"
+        yield from self.contradictions(records_datasets=not self.no_dataset)
+        known = did_you_mean(self.assignment, Assignment)
+        yield "assignment", self.assignment not in set(Assignment), f"there is no '{self.assignment}'{known}"
+        yield (
+            "retry_errors",
+            self.retry_errors and self.resume is None,
+            "needs --resume: it goes on with an earlier run",
+        )
+        yield (
+            "rerun",
+            bool(self.rerun) and self.resume is None,
+            "needs --resume: it runs jobs of an earlier run anew; give --resume DIR too",
+        )
+        if self.resume and self.output_dir is not None:
+            differs = Path(self.resume).resolve() != Path(self.output_dir).resolve()
+            yield "resume", differs, f"names '{self.resume}', but --output_dir '{self.output_dir}'"
+        if self.save_conditions is not None:
+            path = Path(self.save_conditions)
+            yield "save_conditions", path.exists() and self.resume is None, f"{path} exists already"
+            yield "save_conditions", not path.absolute().parent.is_dir(), "the folder of this file does not exist"
+
+    def _numbers_out_of_range(self) -> Iterator[tuple[str, bool, str]]:
+        """Yield the checks of numbers; see `_mistakes`."""
         for name in (
             "num_envs",
             "num_steps",
@@ -212,34 +240,10 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
         ):
             value = getattr(self, name)
             yield name, value is not None and value > most, f"must be at most {most}, got {value}"
-        for name in ("output_dir", "output_base_dir", "save_conditions", "launcher_log_dir"):
-            value = getattr(self, name)
-            wrong = value is not None and plain_text(value) != value
-            yield name, wrong, f"{value!a} holds a character that steers a terminal; name it without"
-        yield from self.contradictions(records_datasets=not self.no_dataset)
         for name in ("seed", "placement_seed", "step_timeout_s", "build_timeout_s"):
             value = getattr(self, name)
             yield name, value is not None and value < 0, f"must not be negative, got {value}"
-        known = did_you_mean(self.assignment, Assignment)
-        yield "assignment", self.assignment not in set(Assignment), f"there is no '{self.assignment}'{known}"
         yield "lease_s", self.lease_s < 1, f"must be at least 1, got {self.lease_s:g}"
-        yield (
-            "retry_errors",
-            self.retry_errors and self.resume is None,
-            "needs --resume: it goes on with an earlier run",
-        )
-        yield (
-            "rerun",
-            bool(self.rerun) and self.resume is None,
-            "needs --resume: it runs jobs of an earlier run anew; give --resume DIR too",
-        )
-        if self.resume and self.output_dir is not None:
-            differs = Path(self.resume).resolve() != Path(self.output_dir).resolve()
-            yield "resume", differs, f"names '{self.resume}', but --output_dir '{self.output_dir}'"
-        if self.save_conditions is not None:
-            path = Path(self.save_conditions)
-            yield "save_conditions", path.exists() and self.resume is None, f"{path} exists already"
-            yield "save_conditions", not path.absolute().parent.is_dir(), "the folder of this file does not exist"
 
 
 def read_command_line(

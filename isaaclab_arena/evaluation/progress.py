@@ -1,4 +1,4 @@
-"""What a person sees while a run goes: one live display on rank 0 for all ranks, or plain lines."""
+"""Shows the progress of a run: one live display on rank 0 for all ranks, or plain log lines."""
 
 import logging
 import sys
@@ -113,7 +113,7 @@ class ProgressDisplay:
 
 
 def progress_table(reports: Sequence[RankReport], *, elapsed_s: float) -> RenderableType:
-    """Return the live display: a bar over all, and a row per rank.
+    """Return the live display: a bar for the whole run, and a table with one row per rank.
 
     Args:
         reports: One per rank.

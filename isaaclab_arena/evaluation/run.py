@@ -1,4 +1,4 @@
-"""A whole run as one rank lives it: agree on what is left, run this rank's jobs, have one rank merge the results."""
+"""One rank's part of a run: start up, run its jobs, and on one rank merge the results."""
 
 import logging
 import time

@@ -1,4 +1,4 @@
-"""What each rank tells the others about itself: one small file, rewritten every second."""
+"""The status of a rank: one small file that the rank rewrites every second and the other ranks read."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""How ranks meet at the end: through what each of them leaves in files or a store, never in a collective."""
+"""Judges from the status files of all ranks which of them work, have ended or are dead, and waits for them."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -22,14 +22,14 @@ class RankFate(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class RankReport:
-    """A rank as another one sees it.
+    """What one rank knows of another one.
 
     Attributes:
         rank: Which rank.
         fate: What has become of it.
         status: What it last said, None if it never said anything.
         alive: Whether its process is there: a rank that has finished may still be waiting for the others.
-        silent_s: How long its beat has not changed, by the clock of the one who looks [s].
+        silent_s: How long its heartbeat has not changed, by the clock of the rank that looks [s].
     """
 
     rank: int
@@ -40,19 +40,19 @@ class RankReport:
 
 
 class RankWatch:
-    """Looks at what the ranks say of themselves and judges who is alive.
+    """Reads the status of every rank and judges which of them are alive.
 
-    A rank on this machine is alive while its process is. One on another machine is alive while its beat goes on, by
-    this machine's monotonic clock; clocks of different machines are never compared.
+    A rank on this node is alive while its process exists. A rank on another node is alive while its heartbeat changes,
+    by this node's monotonic clock. Clocks of different nodes are never compared.
 
     Args:
         output_directory: The run's directory, where this rank sees it.
         world_size: Number of ranks.
         run_id: Which start of the program.
-        find_status: Returns what a rank that does not share this directory last said, None if nothing; asked where
-            there is no file. None where all ranks share it.
-        dead_after_s: A rank of another machine is dead after this long without a beat [s].
-        missing_after_s: A rank that has said nothing at all is dead after this long [s].
+        find_status: Returns the last status of a rank that does not share this directory, None if it has none; asked
+            where there is no file. None where all ranks share the directory.
+        dead_after_s: A rank of another node is dead after this long without a heartbeat [s].
+        missing_after_s: A rank that has never written a status is dead after this long [s].
         clock: Monotonic time [s].
     """
 

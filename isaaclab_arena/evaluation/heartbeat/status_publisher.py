@@ -1,4 +1,4 @@
-"""Publishes what a rank says about itself, once a second, from a thread of its own: its heartbeat."""
+"""Writes a rank's status once a second, from a thread of its own: its heartbeat."""
 
 import dataclasses
 import logging

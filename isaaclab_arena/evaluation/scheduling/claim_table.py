@@ -120,6 +120,11 @@ class ClaimTable:
         with storage_errors("make", directory):
             directory.mkdir(parents=True, exist_ok=True)
 
+    @property
+    def num_episodes(self) -> int:
+        """How many episodes there are to run in all jobs, as far as known beforehand."""
+        return sum(sum(divided.num_episodes) for divided in self._jobs.values())
+
     def refresh(self, *, now: bool = False) -> None:
         """Take note of what other ranks did; unless asked for now, at most once a second."""
         at = self._clock()

@@ -12,54 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isaaclab_arena.episode_ranges import contain, of_ranges
-from isaaclab_arena.evaluation.heartbeat.rank_watch import RankWatch
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.scheduling.claim_table import Claim, ClaimTable
 from isaaclab_arena.evaluation.scheduling.cost import Measured, slots_to_use
 from isaaclab_arena.evaluation.scheduling.job_queue import AssignedJob
-from isaaclab_arena.evaluation.scheduling.pieces import divided_jobs
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
-from isaaclab_arena.storage.layout import CLAIMS_FOLDER, attempt_file_name, job_directory
+from isaaclab_arena.storage.layout import job_directory
 from isaaclab_arena.storage.run.attempts import Attempt
 from isaaclab_arena.storage.run.commits import read_commits
 
 _LOG = logging.getLogger(__name__)
 _POLL_INTERVAL_S = 0.5
-
-
-def dynamic_queue(
-    jobs: Sequence[Job],
-    output_directory: Path,
-    attempt: Attempt,
-    *,
-    rank: int,
-    lease_s: float,
-    stop_requested: Callable[[], bool],
-) -> "DynamicQueue":
-    """Return the queue from which a rank takes its work.
-
-    Args:
-        jobs: Every job of the run.
-        output_directory: The run's directory, on a disk that all ranks share.
-        attempt: Which start of the program it is, what is left to do, and how many ranks share it.
-        rank: This rank.
-        lease_s: How long a rank may be silent before others take its work over [s].
-        stop_requested: True once this process was told to stop.
-
-    Raises:
-        StorageError: If claims cannot be made in the run's directory.
-    """
-    table = ClaimTable(
-        divided_jobs(jobs, attempt),
-        output_directory / CLAIMS_FOLDER / Path(attempt_file_name(attempt.number)).stem,
-        RankWatch(output_directory, world_size=attempt.world_size, run_id=attempt.run_id),
-        rank=rank,
-        run_id=attempt.run_id,
-        lease_s=lease_s,
-    )
-    return DynamicQueue(table, output_directory, attempt, stop_requested=stop_requested)
 
 
 class DynamicQueue:

@@ -4,12 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from isaaclab_arena.episode_ranges import count_episodes, remaining_episodes
+from isaaclab_arena.evaluation.heartbeat.rank_watch import RankWatch
 from isaaclab_arena.evaluation.options import Assignment
 from isaaclab_arena.evaluation.plan.planning import RunRequest
-from isaaclab_arena.evaluation.scheduling.dynamic_queue import dynamic_queue
+from isaaclab_arena.evaluation.scheduling.claim_table import ClaimTable
+from isaaclab_arena.evaluation.scheduling.dynamic_queue import DynamicQueue
 from isaaclab_arena.evaluation.scheduling.job_queue import FixedQueue, JobQueue, jobs_of_rank
-from isaaclab_arena.evaluation.scheduling.pieces import unfinished
+from isaaclab_arena.evaluation.scheduling.pieces import divided_jobs
+from isaaclab_arena.storage.layout import CLAIMS_FOLDER, attempt_file_name
 from isaaclab_arena.storage.run.attempts import Attempt
 
 
@@ -52,25 +54,29 @@ def work_of_rank(
     Raises:
         StorageError: If claims cannot be made in the run's directory.
     """
-    options, jobs = request.options, request.jobs
+    options = request.options
     if options.mode is Assignment.DYNAMIC:
-        queue = dynamic_queue(
-            jobs, output_directory, attempt, rank=rank, lease_s=options.lease_s, stop_requested=stop_requested
-        )
-        lengths = ((jobs[index].config.num_episodes, finished) for index, finished in unfinished(jobs, attempt).items())
-        num_episodes = sum(count_episodes(remaining_episodes(length or 0, finished)) for length, finished in lengths)
+        table = _claim_table(request, attempt, output_directory, rank)
         return RankWork(
-            queue=queue,
+            queue=DynamicQueue(table, output_directory, attempt, stop_requested=stop_requested),
             # Who will run what is open; the display adds up what ranks say, so each says its even part.
             num_jobs=0,
-            num_episodes=len(range(rank, num_episodes, attempt.world_size)),
+            num_episodes=len(range(rank, table.num_episodes, attempt.world_size)),
             stalled_after_s=options.lease_s,
             others_may_finish_jobs=True,
         )
     split = options.mode is Assignment.SPLIT
-    assigned = jobs_of_rank(jobs, attempt, rank=rank, split=split)
-    return RankWork(
-        queue=FixedQueue(assigned),
-        num_jobs=0 if split else len(assigned),
-        num_episodes=sum(each.num_episodes or 0 for each in assigned),
+    assigned = jobs_of_rank(request.jobs, attempt, rank=rank, split=split)
+    num_episodes = sum(each.num_episodes or 0 for each in assigned)
+    return RankWork(queue=FixedQueue(assigned), num_jobs=0 if split else len(assigned), num_episodes=num_episodes)
+
+
+def _claim_table(request: RunRequest, attempt: Attempt, output_directory: Path, rank: int) -> ClaimTable:
+    return ClaimTable(
+        divided_jobs(request.jobs, attempt),
+        output_directory / CLAIMS_FOLDER / Path(attempt_file_name(attempt.number)).stem,
+        RankWatch(output_directory, world_size=attempt.world_size, run_id=attempt.run_id),
+        rank=rank,
+        run_id=attempt.run_id,
+        lease_s=request.options.lease_s,
     )
