@@ -1,9 +1,8 @@
 """The ``${...}`` of a job file, resolved within a budget; the one place that knows OmegaConf."""
 
-import math
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -13,6 +12,7 @@ from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
 from isaaclab_arena.config.messages import shown
 from isaaclab_arena.errors import ConfigError, Problem, first_line
+from isaaclab_arena.nested import leaves, not_finite, with_leaves
 
 MAX_LOOK_UPS = 1_000
 LOOK_UPS_PER_JOB = 100
@@ -63,17 +63,17 @@ class OmegaConfInterpolation:
         Raises:
             ConfigError: Where the budget of the whole file is spent; ``key`` is set. Nothing can be resolved any more.
         """
-        if next(_interpolated(tree, ()), None) is None:
+        if next(_interpolated(tree), None) is None:
             return tree, []
         self._budget.allow(LOOK_UPS_PER_JOB)
         resolved, problems = self._well_formed(tree)
         source = _copied(resolved)
         self._root["job"] = None
         with self._budget.counting():
-            for path, text in _interpolated(source, ()):
+            for path, text in _interpolated(source):
                 try:
                     value = self._value(source, path, text)
-                    if not all(map(math.isfinite, _floats(value))):
+                    if not_finite(value):
                         problems.append((_dotted(path), f"{shown(text)} becomes a number that is not finite"))
                     _set(resolved, path, value)
                 except (OmegaConfBaseException, ValueError, KeyError, RecursionError) as error:
@@ -108,7 +108,7 @@ class OmegaConfInterpolation:
         """Return a copy without the strings that break OmegaConf's grammar, and where they were."""
         copied = _copied(tree)
         problems = []
-        for path, text in _interpolated(tree, ()):
+        for path, text in _interpolated(tree):
             if text not in self._seen:
                 self._seen.add(text)
                 try:
@@ -227,30 +227,14 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, ListConfig) else value
 
 
-def _interpolated(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    if isinstance(value, str):
-        if "${" in value:
-            yield path, value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _interpolated(item, (*path, key))
-    elif isinstance(value, list):
-        for position, item in enumerate(value):
-            yield from _interpolated(item, (*path, position))
-
-
-def _floats(value: Any) -> Iterator[float]:
-    if isinstance(value, float):
-        yield value
-    elif isinstance(value, dict | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _floats(item)
+def _interpolated(value: Any) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    for path, text in leaves(value, into_lists=True):
+        if isinstance(text, str) and "${" in text:
+            yield path, text
 
 
 def _copied(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
-    return [_copied(item) for item in value] if isinstance(value, list) else value
+    return with_leaves(value, lambda leaf: leaf, into_lists=True)
 
 
 def _set(tree: Any, path: tuple[str | int, ...], value: Any) -> None:

@@ -7,6 +7,7 @@ from isaaclab_arena.config.arena.job_keys import in_own_keys
 from isaaclab_arena.config.messages import shown
 from isaaclab_arena.config.tokens import parse_tokens
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.nested import overlaid
 
 
 def modernised(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
@@ -40,31 +41,12 @@ def modernised(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str
     return modern, problems + wrong
 
 
-def overlaid(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``base`` with ``over`` on it: mappings are merged deeply, other values replaced, null takes a key away.
-
-    Args:
-        base: The block below.
-        over: The block whose values win.
-    """
-    merged = dict(base)
-    for key, value in over.items():
-        below = merged.get(key)
-        if value is None and key in merged:
-            del merged[key]
-        elif isinstance(below, Mapping) and isinstance(value, Mapping):
-            merged[key] = overlaid(below, value)
-        else:
-            merged[key] = value
-    return merged
-
-
 def job_over_defaults(defaults: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, Any]:
     """Return a job with the file's defaults under it; a length of its own replaces whichever the defaults give."""
     lengths = {"num_steps", "num_episodes"}
     if any(job.get(key) is not None for key in lengths):
         defaults = {key: value for key, value in defaults.items() if key not in lengths}
-    return overlaid(defaults, job)
+    return overlaid(defaults, job, none_removes=True)
 
 
 def _environment_args(tokens: list[Any]) -> dict[str, Any]:

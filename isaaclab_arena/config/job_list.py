@@ -4,13 +4,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from isaaclab_arena.config.job_blocks import job_over_defaults, modernised, overlaid
+from isaaclab_arena.config.job_blocks import job_over_defaults, modernised
 from isaaclab_arena.config.job_fields import JOB_KEYS, read_job
 from isaaclab_arena.config.messages import shown
 from isaaclab_arena.config.names import clashes, folded, name_problem
 from isaaclab_arena.config.schema import JobConfig, JobDefaults
 from isaaclab_arena.config.sweeps import MAX_JOBS, expand, num_combinations, sweep_problems
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.nested import overlaid
 
 _TOP_KEYS = frozenset({"jobs", "defaults", "sweep", "variables"})
 _DEFAULT_KEYS = JOB_KEYS - {"name", "sweep"}
@@ -161,7 +162,7 @@ class Reading:
         if not isinstance(own, dict):
             self._add(Problem(f"{shown(own)} is not a mapping", job=label, key="sweep"))
             return {}
-        resolved, problems = self._interpolated(overlaid(self._top.sweep, own), label)
+        resolved, problems = self._interpolated(overlaid(self._top.sweep, own, none_removes=True), label)
         for key, message in problems:
             self._add(Problem(message, job=label, key=f"sweep.{key}"))
         return {} if problems else resolved

@@ -12,6 +12,7 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from isaaclab_arena.config.messages import error_message
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.nested import not_finite
 
 
 def refuse_no_numbers(options: Any) -> None:
@@ -81,7 +82,7 @@ def read_options(
         else:
             try:
                 values[name] = _read(adapters.get(name), options[name])
-                problems.extend(Problem(f"{wrong} is no finite number", key=name) for wrong in _infinite(values[name]))
+                problems.extend(Problem(f"{wrong} is no finite number", key=name) for wrong in not_finite(values[name]))
             except ValidationError as invalid:
                 problems.extend(_problems_of(invalid, name))
     if problems:
@@ -104,15 +105,6 @@ def _read(adapter: TypeAdapter[Any] | None, value: Any) -> Any:
         return adapter.validate_python(value, strict=True)
     # Pydantic's JSON mode is strict about types and still turns lists into tuples and names into enums.
     return adapter.validate_json(text, strict=True)
-
-
-def _infinite(value: Any) -> list[float]:
-    """Return the numbers in a value that are none, or have become too large for one: 1 with four hundred noughts."""
-    if isinstance(value, float):
-        return [] if math.isfinite(value) else [value]
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    return [wrong for item in value for wrong in _infinite(item)] if isinstance(value, list | tuple) else []
 
 
 def _instance(config_class: type, values: dict[str, Any], owner: str) -> Any:

@@ -1,7 +1,7 @@
 """Keeps the arrays of the episodes under way: observations, actions, rewards and simulation states."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 from isaaclab_arena.interfaces.environment import Environment, Observation, StateTree
 from isaaclab_arena.interfaces.observer import Transition
 from isaaclab_arena.interfaces.recordable import PartwiseRecordable, Recordable, episode_state_of
+from isaaclab_arena.nested import leaves
 from isaaclab_arena.recording.step_ring import StepRing
 from isaaclab_arena.storage import layout
 
@@ -169,12 +170,8 @@ def _states_of(environment: PartwiseRecordable, initial: np.ndarray, steps: np.n
 
 def flatten(tree: Observation | StateTree, prefix: str) -> Iterator[tuple[str, Any]]:
     """Yield path and value of every leaf of a nested dict: ``states/rigid_object/cube/root_pose``."""
-    for name, value in tree.items():
-        path = f"{prefix}/{name}"
-        if isinstance(value, Mapping):
-            yield from flatten(dict(value), path)
-        else:
-            yield path, value
+    for keys, value in leaves(tree):
+        yield "/".join((prefix, *keys)), value
 
 
 def observation_path(group: str) -> str:
@@ -188,14 +185,5 @@ def _recorded_terms(observation: Observation, wanted: RecordedObservations) -> I
     """Yield, for each term that is recorded, its path and the keys that lead to it in an observation."""
     for group, terms in observation.items():
         if wanted is RecordedObservations.ALL or (wanted is RecordedObservations.STATE and group == "policy"):
-            for keys in _leaf_keys(terms):
+            for keys, _ in leaves(terms):
                 yield "/".join((observation_path(group), *keys)), (group, *keys)
-
-
-def _leaf_keys(tree: Observation) -> Iterator[tuple[str, ...]]:
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            for keys in _leaf_keys(dict(value)):
-                yield (name, *keys)
-        else:
-            yield (name,)

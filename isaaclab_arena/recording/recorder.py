@@ -5,12 +5,12 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from isaaclab_arena.clock import now
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRecord
@@ -192,7 +192,7 @@ class EpisodeRecorder(Observer):
             rank=self._job.rank,
             attempt=self._job.attempt,
             episode_in_env=finished,
-            timestamp=datetime.now(UTC).astimezone().isoformat(timespec="milliseconds"),
+            timestamp=now(local=True),
             wall_s=time.perf_counter() - self._started_s.pop(record.env_id),
             dataset_file=None if episode_file is None else self._dataset_name,
             episode_file=episode_file,

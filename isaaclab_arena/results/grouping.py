@@ -12,6 +12,7 @@ from rich.text import Text
 
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.logs import plain_text as plain
+from isaaclab_arena.nested import leaves
 from isaaclab_arena.results.merge import MergedResults, records
 from isaaclab_arena.results.result_files import csv_text
 from isaaclab_arena.results.statistics import standard_deviation, success_rate, wilson_interval
@@ -120,11 +121,7 @@ def _count(value: Any) -> str:
 
 
 def _flat(prefix: str, mapping: Mapping[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in mapping.items():
-        inner = _flat(f"{prefix}.{key}", value) if isinstance(value, Mapping) else {f"{prefix}.{key}": value}
-        flat |= inner
-    return flat
+    return {".".join((prefix, *map(str, path))): value for path, value in leaves(mapping)}
 
 
 def _check(keys: Sequence[str], settings: Mapping[str, Mapping[str, Any]]) -> None:

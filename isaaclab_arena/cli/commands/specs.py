@@ -1,7 +1,6 @@
 """Describes the observations and actions of an environment as text: names, shapes, units and bounds."""
 
 import textwrap
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -12,7 +11,8 @@ from isaaclab_arena.config.tokens import parse_tokens
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, SampleBuilder
-from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
+from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.nested import leaves
 
 _WIDTH = 110
 
@@ -45,7 +45,7 @@ def environment_specs(name: str, builder: EnvironmentBuilder, tokens: list[str])
 
 def described_specs(environment: Environment) -> str:
     """Return the observations, the action and the control rate of an environment, one term a line."""
-    terms = list(_terms(environment.observation_spec))
+    terms = [(".".join(path), spec) for path, spec in leaves(environment.observation_spec)]
     heads = [(name, _shape(spec), str(spec.dtype).removeprefix("torch."), spec.unit or "-") for name, spec in terms]
     widths = [max(map(len, column)) for column in zip(*heads, strict=True)]
     lines = ["", "a policy is given, for each of num_envs environments:"]
@@ -65,14 +65,6 @@ def _one_row(builder: EnvironmentBuilder, config: Any) -> Environment:
     if isinstance(builder, SampleBuilder) and not getattr(config, "enable_cameras", False):
         return builder.sample(config)
     return builder.build(config, num_envs=1, device=torch.device("cpu"), num_threads=1)
-
-
-def _terms(spec: ObservationSpec, prefix: str = "") -> Iterator[tuple[str, ArraySpec]]:
-    for name, inner in spec.items():
-        if isinstance(inner, ArraySpec):
-            yield prefix + name, inner
-        else:
-            yield from _terms(inner, f"{prefix}{name}.")
 
 
 def _shape(spec: ArraySpec) -> str:

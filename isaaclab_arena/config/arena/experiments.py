@@ -10,6 +10,7 @@ from isaaclab_arena.config.arena.flags import DATAGEN
 from isaaclab_arena.config.documents import read_value
 from isaaclab_arena.config.messages import shown
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.nested import leaves
 
 _TOP_KEYS = frozenset({"runs", "shared", "variables"})
 _OVERRIDE = re.compile(r"\+{0,2}((?:runs|shared)\.[^=\s]+)=(.*)", re.DOTALL)
@@ -169,11 +170,7 @@ def _unused(shared: Mapping[str, Any], runs: Mapping[str, Any], job_keys: frozen
 
 
 def _mentions(value: Any, text: str) -> bool:
-    if isinstance(value, str):
-        return text in value
-    if isinstance(value, Mapping):
-        return any(_mentions(item, text) for item in value.values())
-    return isinstance(value, list | tuple) and any(_mentions(item, text) for item in value)
+    return any(isinstance(leaf, str) and text in leaf for _, leaf in leaves(value, into_lists=True))
 
 
 def _with_whole_blocks(block: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.interfaces.environment import Environment, Observation, StateTree, Step
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.nested import with_leaves
 from isaaclab_arena.sim.backend import Backend, StartState
 
 _INTEGRATION_STATE = "integration_state"
@@ -141,7 +142,8 @@ class ArenaEnvironment(Environment):
     def state(self) -> StateTree:
         """Return the state of all that moves; see `StateReader`."""
         parts = torch.cat(tuple(self._state.parts), dim=1)
-        return _on_device(self._state.tree(parts.cpu().numpy()), parts.device)
+        tree = self._state.tree(parts.cpu().numpy())
+        return with_leaves(tree, lambda part: torch.from_numpy(part).to(parts.device))
 
     def state_parts(self) -> Sequence[torch.Tensor]:
         """Return what `state` is made of; see `PartwiseRecordable`."""
@@ -235,10 +237,3 @@ class ArenaEnvironment(Environment):
     def _memory(self) -> Mapping[str, torch.Tensor]:
         own = {"running": self._running, "length": self._length}
         return {**own, **{f"task.{name}": tensor for name, tensor in self.task.memory().items()}}
-
-
-def _on_device(tree: StateTree, device: torch.device) -> StateTree:
-    return {
-        name: _on_device(part, device) if isinstance(part, dict) else torch.from_numpy(part).to(device)
-        for name, part in tree.items()
-    }

@@ -9,6 +9,7 @@ import numpy as np
 from isaaclab_arena.environments.gym.vector_env import EnvironmentVectorEnv
 from isaaclab_arena.interfaces.environment import VIEWPORT, Environment
 from isaaclab_arena.interfaces.filmable import Filmable
+from isaaclab_arena.nested import with_leaves
 
 
 class SingleEnv(gymnasium.Env):
@@ -50,13 +51,13 @@ class SingleEnv(gymnasium.Env):
         super().reset(seed=seed)
         del options
         observation, info = self._rows.reset(seed=seed)
-        return _first_row(observation), {"conditions": info["conditions"][0]}
+        return _first(observation), {"conditions": info["conditions"][0]}
 
     def step(self, action: np.ndarray) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Make one control step. Shape of ``action``: (action_dim,)."""
         observation, reward, terminated, truncated, info = self._rows.step(np.asarray(action, np.float32)[None])
         told = {name: values[0].item() for name, values in info.items()}
-        return _first_row(observation), float(reward[0]), bool(terminated[0]), bool(truncated[0]), told
+        return _first(observation), float(reward[0]), bool(terminated[0]), bool(truncated[0]), told
 
     def render(self) -> np.ndarray:
         """Return what the viewport shows. Shape: (height, width, 3), uint8.
@@ -73,5 +74,5 @@ class SingleEnv(gymnasium.Env):
         self._rows.close()
 
 
-def _first_row(observation: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _first_row(part) if isinstance(part, dict) else part[0] for name, part in observation.items()}
+def _first(observation: Mapping[str, Any]) -> dict[str, Any]:
+    return with_leaves(observation, lambda part: part[0])

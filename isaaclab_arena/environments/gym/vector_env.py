@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
+from isaaclab_arena.nested import with_leaves
 
 _NUMPY_TYPES = {
     torch.float32: np.float32,
@@ -111,4 +112,4 @@ def _space(spec: ObservationSpec | ArraySpec, batch: tuple[int, ...]) -> Any:
 
 
 def _arrays(observation: Observation) -> dict[str, Any]:
-    return {name: _arrays(part) if isinstance(part, dict) else part.cpu().numpy() for name, part in observation.items()}
+    return with_leaves(observation, lambda part: part.cpu().numpy())

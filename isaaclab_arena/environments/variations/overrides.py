@@ -7,6 +7,7 @@ from typing import Any
 
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.variation import Sampler, SamplerType, Variation
+from isaaclab_arena.nested import leaves
 
 _SAMPLER_FIELDS = ("type", "low", "high", "choices", "probabilities", "p")
 _CHOOSING = (SamplerType.CHOICE, SamplerType.CATEGORICAL, SamplerType.SEQUENTIAL_CHOICE)
@@ -48,16 +49,13 @@ def enabled_variations(catalogue: Sequence[Variation], overrides: Mapping[str, A
     return tuple(wanted[variation.key] for variation in catalogue if variation.key in wanted)
 
 
-def _flat(tree: Mapping[str, Any], problems: list[Problem], prefix: str = "") -> dict[str, Any]:
+def _flat(tree: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        path = f"{prefix}{key}"
-        for inner, leaf in (
-            _flat(value, problems, f"{path}.") if isinstance(value, Mapping) else {path: value}
-        ).items():
-            if inner in flat:
-                problems.append(Problem("is given twice, once flat and once nested", key=f"variations.{inner}"))
-            flat[inner] = leaf
+    for path, value in leaves(tree):
+        key = ".".join(path)
+        if key in flat:
+            problems.append(Problem("is given twice, once flat and once nested", key=f"variations.{key}"))
+        flat[key] = value
     return flat
 
 

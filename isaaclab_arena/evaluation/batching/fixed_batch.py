@@ -19,6 +19,7 @@ from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase, stated_model
 from isaaclab_arena.interfaces.recordable import Recordable
+from isaaclab_arena.nested import with_leaves
 
 
 def check_policy_batch(policy_batch: int, *, num_envs: int) -> None:
@@ -241,14 +242,7 @@ class WideView(Environment):
 
 def _of_one_layout(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Return a nested dict of tensors with each of them laid out in order, itself where it already is."""
-    return {
-        name: _of_one_layout(part)
-        if isinstance(part, Mapping)
-        else part.contiguous()
-        if isinstance(part, torch.Tensor)
-        else part
-        for name, part in tree.items()
-    }
+    return with_leaves(tree, lambda part: part.contiguous() if isinstance(part, torch.Tensor) else part)
 
 
 def padded(tree: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
@@ -260,13 +254,12 @@ def padded(tree: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
         tree: Nested dict of tensors, batched by env slot; anything else in it is passed on as it is.
         num_envs: Env slots that there are to be.
     """
-    wide: dict[str, Any] = {}
-    for name, part in tree.items():
-        if isinstance(part, Mapping):
-            wide[name] = padded(part, num_envs)
-        elif isinstance(part, torch.Tensor):
-            wide[name] = torch.zeros((num_envs, *part.shape[1:]), dtype=part.dtype, device=part.device)
-            wide[name][: part.shape[0]] = part
-        else:
-            wide[name] = part
-    return wide
+
+    def wide(part: Any) -> Any:
+        if not isinstance(part, torch.Tensor):
+            return part
+        rows = torch.zeros((num_envs, *part.shape[1:]), dtype=part.dtype, device=part.device)
+        rows[: part.shape[0]] = part
+        return rows
+
+    return with_leaves(tree, wide)

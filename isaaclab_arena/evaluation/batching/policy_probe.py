@@ -23,6 +23,7 @@ from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import SharesNetwork
 from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
+from isaaclab_arena.nested import with_leaves
 
 _LOG = logging.getLogger(__name__)
 
@@ -106,12 +107,7 @@ def made_up(spec: ObservationSpec, number: int, generator: np.random.Generator, 
         generator: Where the numbers come from.
         device: Where they are to live.
     """
-    return {
-        name: _numbers(part, number, generator).to(device)
-        if isinstance(part, ArraySpec)
-        else made_up(part, number, generator, device)
-        for name, part in spec.items()
-    }
+    return with_leaves(spec, lambda part: _numbers(part, number, generator).to(device))
 
 
 def _numbers(spec: ArraySpec, number: int, generator: np.random.Generator) -> torch.Tensor:
@@ -134,14 +130,13 @@ def _numbers(spec: ArraySpec, number: int, generator: np.random.Generator) -> to
 
 def _rearranged(tree: Mapping[str, Any], order: torch.Tensor, num_envs: int) -> dict[str, Any]:
     """Return examples in another order, and zeros behind them; memory of its own, for the policy may change it."""
-    wide: dict[str, Any] = {}
-    for name, part in tree.items():
-        if isinstance(part, Mapping):
-            wide[name] = _rearranged(part, order, num_envs)
-        else:
-            wide[name] = torch.zeros((num_envs, *part.shape[1:]), dtype=part.dtype, device=part.device)
-            wide[name][: len(order)] = part[order]
-    return wide
+
+    def rearranged(part: torch.Tensor) -> torch.Tensor:
+        wide = torch.zeros((num_envs, *part.shape[1:]), dtype=part.dtype, device=part.device)
+        wide[: len(order)] = part[order]
+        return wide
+
+    return with_leaves(tree, rearranged)
 
 
 @contextmanager

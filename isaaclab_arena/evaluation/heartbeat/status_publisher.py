@@ -5,10 +5,10 @@ import logging
 import threading
 import time
 from collections import deque
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from isaaclab_arena import clock
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.evaluation.heartbeat.rank_status import RankState, RankStatus, status_path, write_rank_status
 from isaaclab_arena.long_work import LongWork
@@ -198,5 +198,5 @@ class StatusPublisher:
             long_work_done=0 if work is None else work.done,
             long_work_total=0 if work is None else work.total,
             beat=self._status.beat + 1,
-            updated_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            updated_at=clock.now(),
         )

@@ -3,7 +3,6 @@
 import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from isaaclab_arena.clock import now
 from isaaclab_arena.errors import JobTimeoutError
 from isaaclab_arena.evaluation.job.group_building import BuiltGroups, GroupBuilder
 from isaaclab_arena.evaluation.job.rank_settings import RankSettings
@@ -78,7 +78,7 @@ class JobRun:
         self._stop_requested = stop_requested
         self._stopwatch = Stopwatch()
         self._start_up = start_up
-        self._started_at = _now()
+        self._started_at = now()
         self._results: list[RolloutResult] = []
         self._num_episodes: int | None = job.config.num_episodes
         self._env_steps = _EnvStepCounter()
@@ -119,7 +119,7 @@ class JobRun:
             device=str(self._settings.device),
             status=ReportedStatus.FAILED if error else status,
             started_at=self._started_at,
-            ended_at=_now(),
+            ended_at=now(),
             wall_s=watch.elapsed_s(),
             build_s=watch.seconds(Phase.BUILD),
             simulate_s=watch.seconds(Phase.SIMULATE),
@@ -293,7 +293,3 @@ def seed_global_generators(seed: int) -> None:
     torch.manual_seed(seed)  # noqa: TID251  the one place, for policies from elsewhere
     np.random.seed(seed % 2**32)  # noqa: TID251  the one place, for policies from elsewhere
     random.seed(seed)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

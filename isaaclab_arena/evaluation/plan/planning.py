@@ -5,10 +5,10 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from isaaclab_arena.clock import now
 from isaaclab_arena.config.schema import WITHOUT_RESULT, JobStatus
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import Problem
@@ -65,7 +65,7 @@ def plan_run(
     """
     return RunPlan(
         run_id=run_id,
-        created_at=_now(),
+        created_at=now(),
         config_hash=request.config_hash,
         source_file=request.source_file,
         command_line=request.command_line,
@@ -104,7 +104,7 @@ def plan_attempt(
     return Attempt(
         number=number,
         run_id=run_id,
-        started_at=_now(),
+        started_at=now(),
         command_line=request.command_line,
         assignment=request.options.mode,
         world_size=context.world_size,
@@ -188,7 +188,3 @@ def _plan_entry(job: Job, rank: int | None, contents: Contents | None) -> PlanEn
 
 def _conditions_checksum(job: Job) -> int | None:
     return None if job.saved_conditions is None else zlib.crc32(json_line(job.saved_conditions).encode())
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

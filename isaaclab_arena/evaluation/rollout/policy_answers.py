@@ -8,6 +8,7 @@ import torch
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.nested import with_leaves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +129,4 @@ def checked_instruction(answer: object, instruction: str) -> str:
 
 def copied(observation: Observation) -> Observation:
     """Return an observation in dicts and tensors of its own."""
-    return {
-        name: copied(part) if isinstance(part, dict) else part.clone() if isinstance(part, torch.Tensor) else part
-        for name, part in observation.items()
-    }
+    return with_leaves(observation, lambda part: part.clone() if isinstance(part, torch.Tensor) else part)

@@ -12,10 +12,10 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from isaaclab_arena.clock import now
 from isaaclab_arena.evaluation.heartbeat.rank_watch import RankFate, RankWatch
 from isaaclab_arena.evaluation.scheduling.cost import (
     Measured,
@@ -171,7 +171,7 @@ class ClaimTable:
             generation=1 if before is None else before.generation + 1,
             taken_from=None if before is None else before.owner,
         )
-        content = {"rank": self._rank, "run_id": self._run_id, "claimed_at": _now()}
+        content = {"rank": self._rank, "run_id": self._run_id, "claimed_at": now()}
         is_held = self._create(_claim_name(claim), content)
         self._open[job_index].discard(piece)
         self._claimed[job_index, piece] = _Claimed(
@@ -192,13 +192,13 @@ class ClaimTable:
         if claimed is not None:
             claimed.is_held = False
         if self.holds(claim):
-            content = {"rank": self._rank, "generation": claim.generation, "done_at": _now(), **asdict(measured)}
+            content = {"rank": self._rank, "generation": claim.generation, "done_at": now(), **asdict(measured)}
             self._create(f"{_piece_name(claim)}.done", content)
 
     def give_up(self, job_index: int) -> None:
         """Say that a job has failed, so that no rank claims more of it."""
         self._failed.add(job_index)
-        self._create(f"{_job_name(job_index)}.failed", {"rank": self._rank, "failed_at": _now()})
+        self._create(f"{_job_name(job_index)}.failed", {"rank": self._rank, "failed_at": now()})
 
     def open_episodes(self, job_index: int) -> int:
         """Return how many episodes of a job are in pieces that nobody works on."""
@@ -344,7 +344,3 @@ def _piece_name(claim: Claim) -> str:
 
 def _job_name(job_index: int) -> str:
     return f"j{job_index:06d}"
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -3,10 +3,10 @@
 import dataclasses
 import uuid
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from isaaclab_arena.clock import now
 from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.episode_ranges import as_ranges, remaining_episodes
 from isaaclab_arena.errors import ConfigError, Problem
@@ -61,17 +61,17 @@ def plan_sample(
         "machine": provenance.node(),
         "devices": (),
     }
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    started_at = now()
     attempt = Attempt(
         number=ATTEMPT,
-        started_at=now,
+        started_at=started_at,
         command_line=plan.command_line,
         assignment=_ASSIGNMENT,
         git_revision=plan.git_revision,
         jobs=tuple(_work(job, sample[job.name], policy_batches.get(job.name, 0)) for job in jobs),
         **here,
     )
-    return dataclasses.replace(plan, created_at=now, jobs=jobs, **here), attempt
+    return dataclasses.replace(plan, created_at=started_at, jobs=jobs, **here), attempt
 
 
 def jobs_of_plan(plan: RunPlan, source: Path, *, may_import: bool, device: str | None = None) -> tuple[Job, ...]:

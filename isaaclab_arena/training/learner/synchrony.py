@@ -1,7 +1,7 @@
 """Checks that all ranks hold the same networks, optimiser state and learning rate."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ import torch
 
 from isaaclab_arena.distributed.collectives import gather_from_ranks
 from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.nested import leaves
 
 
 class OutOfSyncError(ArenaError):
@@ -51,7 +52,11 @@ def check_synchrony(state: Mapping[str, Any]) -> None:
 
 def named_digests(state: Mapping[str, Any]) -> dict[str, int]:
     """Return a 63-bit digest of each tensor and number of a state, by its dotted name."""
-    return {name: _digest(value) for name, value in _leaves(state, ())}
+    return {
+        ".".join(map(str, path)): _digest(value)
+        for path, value in leaves(state, into_lists=True)
+        if isinstance(value, torch.Tensor | int | float)
+    }
 
 
 def differences(names: list[str], held: torch.Tensor) -> list[Difference]:
@@ -69,17 +74,6 @@ def differences(names: list[str], held: torch.Tensor) -> list[Difference]:
         if ranks:
             found.append(Difference(tensor=name, ranks=ranks))
     return found
-
-
-def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for key in value:
-            yield from _leaves(value[key], (*path, str(key)))
-    elif isinstance(value, list | tuple):
-        for position, item in enumerate(value):
-            yield from _leaves(item, (*path, str(position)))
-    elif isinstance(value, torch.Tensor | int | float):
-        yield ".".join(path), value
 
 
 def _digest(value: torch.Tensor | float) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 from isaaclab_arena.config.documents import read_document, read_value
 from isaaclab_arena.config.options import read_options
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.nested import overlaid
 from isaaclab_arena.training.settings.config import (
     AgentConfig,
     CheckpointConfig,
@@ -75,7 +76,8 @@ def merged(*documents: Mapping[str, Any]) -> dict[str, Any]:
     """
     result: dict[str, Any] = {}
     for document in documents:
-        result = _laid_over(result, {key: value for key, value in document.items() if not _is_empty(key, value)})
+        said = {key: value for key, value in document.items() if not _is_empty(key, value)}
+        result = overlaid(result, said, replaces=_is_another_class)
     return result
 
 
@@ -83,19 +85,6 @@ def _is_empty(key: str, value: Any) -> bool:
     if key in {*_SECTIONS, *(path[0] for path in _FREE)} and value is not None and not isinstance(value, Mapping):
         raise ConfigError(Problem(f"must be a mapping, got {value!r}", key=key))
     return key in _SECTIONS and value is None
-
-
-def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any], *, mixes_classes: bool = False) -> dict[str, Any]:
-    result = dict(below)
-    for key, value in above.items():
-        under = result.get(key)
-        if not isinstance(value, Mapping):
-            result[key] = value
-        elif not isinstance(under, Mapping) or (not mixes_classes and _is_another_class(under, value)):
-            result[key] = _laid_over({}, value)
-        else:
-            result[key] = _laid_over(under, value, mixes_classes=mixes_classes)
-    return result
 
 
 def overrides_document(words: Sequence[str], base: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,7 +111,7 @@ def overrides_document(words: Sequence[str], base: Mapping[str, Any]) -> dict[st
         try:
             nested = _nested(_whole_path(path, known), read_value(text))
             # The words belong together, in whatever order they stand.
-            document = _laid_over(document, nested, mixes_classes=True)
+            document = overlaid(document, nested)
         except ConfigError as error:
             problems += [dataclasses.replace(problem, key=path) for problem in error.problems]
     if problems:

@@ -1,0 +1,84 @@
+"""Nested mappings such as observations, states and documents: walk their leaves, change them, merge two of them."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+_ALWAYS_LEAVES = frozenset({str, int, float, bool, type(None)})
+"""Most values of documents are of these types, which are told faster than a mapping."""
+
+
+def leaves(tree: Any, path: tuple[Any, ...] = (), *, into_lists: bool = False) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield each leaf with the keys that lead to it, in order.
+
+    Args:
+        tree: Mappings in mappings; anything else is a leaf.
+        path: Keys that lead to the tree itself.
+        into_lists: Whether lists and tuples are no leaves; then positions are keys too.
+    """
+    items = _items(tree, into_lists=into_lists)
+    if items is None:
+        yield path, tree
+        return
+    for key, value in items:
+        if value.__class__ in _ALWAYS_LEAVES:
+            yield (*path, key), value
+        else:
+            yield from leaves(value, (*path, key), into_lists=into_lists)
+
+
+def _items(tree: Any, *, into_lists: bool) -> Iterable[tuple[Any, Any]] | None:
+    if isinstance(tree, Mapping):
+        return tree.items()
+    return enumerate(tree) if into_lists and isinstance(tree, list | tuple) else None
+
+
+def not_finite(tree: Any) -> list[float]:
+    """Return the numbers that are infinite or NaN, in mappings and lists too."""
+    values = (value for _, value in leaves(tree, into_lists=True))
+    return [value for value in values if isinstance(value, float) and not math.isfinite(value)]
+
+
+def with_leaves(tree: Any, change: Callable[[Any], Any], *, into_lists: bool = False) -> Any:
+    """Return a tree in new dicts, and in new lists where those are no leaves, with every leaf changed.
+
+    Args:
+        tree: Mappings in mappings; anything else is a leaf.
+        change: Returns what a leaf becomes.
+        into_lists: Whether lists are no leaves.
+    """
+    if tree.__class__ in _ALWAYS_LEAVES:
+        return change(tree)
+    if isinstance(tree, Mapping):
+        return {key: with_leaves(value, change, into_lists=into_lists) for key, value in tree.items()}
+    if into_lists and isinstance(tree, list):
+        return [with_leaves(value, change, into_lists=into_lists) for value in tree]
+    return change(tree)
+
+
+def overlaid(
+    below: Mapping[str, Any],
+    above: Mapping[str, Any],
+    *,
+    none_removes: bool = False,
+    replaces: Callable[[Mapping[str, Any], Mapping[str, Any]], bool] | None = None,
+) -> dict[str, Any]:
+    """Return a mapping with another one on top of it: mappings are merged key by key, other values are replaced.
+
+    Args:
+        below: The mapping below.
+        above: The mapping whose values win.
+        none_removes: Whether None above takes a key away that is below.
+        replaces: Whether the second of two mappings takes the place of the first instead of being merged with it; None
+            if it never does.
+    """
+    result = dict(below)
+    for key, value in above.items():
+        under = result.get(key)
+        if isinstance(value, Mapping) and isinstance(under, Mapping) and not (replaces and replaces(under, value)):
+            result[key] = overlaid(under, value, none_removes=none_removes, replaces=replaces)
+        elif value is None and none_removes and key in result:
+            del result[key]
+        else:
+            result[key] = with_leaves(value, lambda leaf: leaf)
+    return result
