@@ -16,6 +16,7 @@ from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table
 from benchmarks.harness.timing import median
 from isaaclab_arena.config.schema import JobConfig
+from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.result_files import write_tables
 from isaaclab_arena.storage.layout import job_directory
@@ -26,7 +27,7 @@ from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan, write_run_pl
 
 WHEN = "2026-01-01T00:00:00.000+00:00"
 RANKS = 8
-OUTCOMES = ("success", "failure", "timeout")
+OUTCOMES = (Outcome.SUCCESS, Outcome.FAILURE, Outcome.TIMEOUT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +107,7 @@ def rows(job: PlanEntry, generator: np.random.Generator) -> Iterator[CommitRow]:
             episode_in_env=index // 16,
             language_instruction="put the cube into the bin",
             seed=0,
-            success=outcome == "success",
+            success=outcome is Outcome.SUCCESS,
             episode_length=int(generator.integers(40, 240)),
             timestamp=WHEN,
             variations={

@@ -89,6 +89,19 @@ class SampleBuilder(Protocol):
 
 
 @runtime_checkable
+class TaskBuilder(Protocol):
+    """A builder that knows what is to be done in its environments."""
+
+    def task_name(self, config: Any) -> str:
+        """Return what is to be done, in the words that policies are told unless conditions or the job say others.
+
+        Args:
+            config: An instance of the builder's ``config_class`` that `EnvironmentBuilder.check` has accepted.
+        """
+        ...
+
+
+@runtime_checkable
 class RobotBuilder(Protocol):
     """A builder that knows what results call the robot of its environments, whatever a job names it by."""
 

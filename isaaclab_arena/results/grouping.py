@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.logs import plain_text as plain
 from isaaclab_arena.nested import leaves
 from isaaclab_arena.results.merge import MergedResults, records
@@ -146,7 +147,7 @@ def _order(value: Any) -> tuple[int, float, str]:
 
 
 def _counted(episodes: Sequence[Mapping[Any, Any]], num_jobs: int) -> dict[str, Any]:
-    kept = [row for row in episodes if row["outcome"] != "error"]
+    kept = [row for row in episodes if row["outcome"] != Outcome.ERROR]
     lengths = [row["length"] for row in kept]
     scored = [bool(row["success"]) for row in kept if row["success"] is not None]
     interval = wilson_interval(sum(scored), len(scored))

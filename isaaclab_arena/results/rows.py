@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from isaaclab_arena.interfaces.content import UNKNOWN
+from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.results.statistics import (
     clopper_pearson_interval,
     rate_bounds,
@@ -226,7 +227,7 @@ def episode_row(job: PlanEntry, row: CommitRow) -> dict[str, Any]:
         "policy": job.config.policy_type,
         "seed": row.seed,
         "episode_seed": row.episode_seed,
-        "outcome": row.outcome,
+        "outcome": None if row.outcome is None else str(row.outcome),
         "success": row.success,
         "length": row.episode_length,
         "return": row.episode_return,
@@ -249,8 +250,8 @@ def episode_row(job: PlanEntry, row: CommitRow) -> dict[str, Any]:
 def _success(evidence: JobEvidence) -> dict[str, Any]:
     """Count. Errors and episodes whose success is not measured are not scored."""
     outcomes = Counter(row.outcome for row in evidence.rows)
-    scored = [row for row in evidence.rows if row.success is not None and row.outcome != "error"]
-    successes, errors = sum(row.success is True for row in scored), outcomes["error"]
+    scored = [row for row in evidence.rows if row.success is not None and row.outcome is not Outcome.ERROR]
+    successes, errors = sum(row.success is True for row in scored), outcomes[Outcome.ERROR]
     unmeasured = len(evidence.rows) - errors - len(scored)
     missing = len(missing_episodes(evidence))
     wilson = wilson_interval(successes, len(scored))
@@ -268,8 +269,8 @@ def _success(evidence: JobEvidence) -> dict[str, Any]:
         "clopper_pearson_high": exact.high if exact else None,
         "success_rate_lower_bound": bounds.low if bounds else None,
         "success_rate_upper_bound": bounds.high if bounds else None,
-        "failures": outcomes["failure"],
-        "timeouts": outcomes["timeout"],
+        "failures": outcomes[Outcome.FAILURE],
+        "timeouts": outcomes[Outcome.TIMEOUT],
         "errors": errors,
         "retried": evidence.retried_episodes,
         "rerun": evidence.times_rerun,
@@ -279,7 +280,7 @@ def _success(evidence: JobEvidence) -> dict[str, Any]:
 
 def _means(rows: Sequence[CommitRow]) -> dict[str, Any]:
     """Average over finished episodes, without errors: how long those took says nothing of the policy."""
-    kept = [row for row in rows if row.outcome != "error"]
+    kept = [row for row in rows if row.outcome is not Outcome.ERROR]
     lengths = [row.episode_length for row in kept]
     returns = [row.episode_return for row in kept if row.episode_return is not None]
     return {

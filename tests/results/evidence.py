@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage.provenance import Node
 from isaaclab_arena.storage.run.attempts import Attempt
 from isaaclab_arena.storage.run.commits import CommitRow, CommitWriter
@@ -9,7 +10,7 @@ from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Re
 from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan, write_run_plan
 from tests.storage.plan_entries import plan_entry
 
-LETTERS = {"s": "success", "f": "failure", "t": "timeout", "e": "error", "u": None}
+LETTERS = {"s": Outcome.SUCCESS, "f": Outcome.FAILURE, "t": Outcome.TIMEOUT, "e": Outcome.ERROR, "u": None}
 
 
 def planned(name: str = "lift", **said) -> PlanEntry:

@@ -102,6 +102,10 @@ class TableEnvironmentBuilder:
             else find_embodiment(config.embodiment).robot.name
         )
 
+    def task_name(self, config: Any) -> str:
+        """Return the task's instruction; see `TaskBuilder`."""
+        return self.make_task(config, find_embodiment(config.embodiment)).spec.instruction
+
     def content_sources(self, config: Any) -> ContentSources:
         """Return the files of a robot and of an object that do not come with this package; see `ContentBuilder`."""
         return ContentSources(

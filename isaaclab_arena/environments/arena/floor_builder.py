@@ -47,6 +47,10 @@ class FloorEnvironmentBuilder:
         check_camera_options(_camera_options(config))
         self.make_task(config)
 
+    def task_name(self, config: Any) -> str:
+        """Return the task's instruction; see `TaskBuilder`."""
+        return self.make_task(config).spec.instruction
+
     def summary(self) -> EnvironmentSummary:
         """Return what the environment is about, with its default options."""
         task = self.make_task(self.config_class())

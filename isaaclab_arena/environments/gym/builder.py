@@ -135,6 +135,14 @@ class GymBuilder:
                 files[f"module {name}"] = Path(origin["file"])
         return ContentSources(files=files, stated=stated)
 
+    def task_name(self, config: GymConfig) -> str:
+        """Return what a policy is told; see `TaskBuilder`."""
+        return config.task_description or self._short_name
+
+    @property
+    def _short_name(self) -> str:
+        return self.name.rpartition(":")[2].rpartition("/")[2]
+
     def build(self, config: GymConfig, *, num_envs: int, device: torch.device, num_threads: int) -> GymEnvironment:
         """Build the environment; see `EnvironmentBuilder`.
 
@@ -203,11 +211,10 @@ class GymBuilder:
         limit = config.max_episode_length or description["max_episode_length"]
         if limit is None:
             raise EnvironmentBuildError(f"'{self.name}' has no limit of its own; give max_episode_length")
-        task_name = self.name.rpartition(":")[2].rpartition("/")[2]
         return GymTraits(
             name=f"{self.kind}:{self.name}",
-            task_name=task_name,
-            task_description=config.task_description or task_name,
+            task_name=self._short_name,
+            task_description=self.task_name(config),
             max_episode_length=limit,
             control_dt=config.control_dt or description["control_dt"] or _UNKNOWN_CONTROL_DT_S,
             seed_bits=config.seed_bits,

@@ -9,7 +9,12 @@ import torch
 
 from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, RobotBuilder, SimulatedBuilder
+from isaaclab_arena.interfaces.environment_builder import (
+    EnvironmentBuilder,
+    RobotBuilder,
+    SimulatedBuilder,
+    TaskBuilder,
+)
 from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.variation import VariableEnvironmentBuilder, Variation, spelled
@@ -120,6 +125,14 @@ class Job:
             ConfigError: If the policy refuses its options.
         """
         return self.policy_class.from_dict({**self.policy_options, **self.policy_placement})
+
+    @property
+    def task_name(self) -> str:
+        """What results call the task: the job's label, else what its environment says, else the environment's name."""
+        label = self.config.labels.get("task")
+        if label is None and isinstance(self.builder, TaskBuilder):
+            return self.builder.task_name(self.environment_config)
+        return label or self.config.environment
 
     @property
     def robot_name(self) -> str | None:

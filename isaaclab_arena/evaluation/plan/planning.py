@@ -176,7 +176,7 @@ def _plan_entry(job: Job, rank: int | None, contents: Contents | None) -> PlanEn
     return PlanEntry(
         config=config,
         rank=rank if config.status is JobStatus.PENDING else None,
-        task=config.labels.get("task", config.environment),
+        task=job.task_name,
         embodiment=job.robot_name,
         object=job.environment_option("object"),
         policy_config=job.policy_options,

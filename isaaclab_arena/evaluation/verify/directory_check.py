@@ -72,7 +72,7 @@ def _check_episode(row: CommitRow, copies: Sequence[RecordedCopy]) -> Iterator[s
         if copies:
             yield f"{name} is recorded in {copies[0].path.name}, though its commit line says that nothing was"
     elif all(copy.damage is None and copy.checksum != row.checksum for copy in copies):
-        what = "the recording of an error is lost: " if row.outcome == Outcome.ERROR else ""
+        what = "the recording of an error is lost: " if row.outcome is Outcome.ERROR else ""
         yield f"{what}no file holds {name} with the checksum of its commit line"
 
 

@@ -43,7 +43,7 @@ class ExpectedJob:
 
     def retries(self, row: CommitRow) -> bool:
         """Whether an episode runs again though it has finished: that is asked for now, or was and is still due."""
-        if row.outcome != Outcome.ERROR:
+        if row.outcome is not Outcome.ERROR:
             return False
         return self.retry_errors or any(
             attempt > row.attempt and not contain(finished, row.episode_index)
@@ -148,7 +148,7 @@ def _judge_unrecorded(
 ) -> None:
     """Decide about the line of an episode that was recorded, and whose recording is not there any more."""
     is_doubtful = any(copy.contradiction is not None for copy in copies)
-    if row.outcome != Outcome.ERROR or (is_doubtful and not is_replaced):
+    if row.outcome is not Outcome.ERROR or (is_doubtful and not is_replaced):
         # An error gives way to any later line by itself; every other line counts for as long as it stands.
         diagnosis.withdrawn.add(row.episode_index)
     elif not is_replaced and not expected.retries(row):
@@ -162,7 +162,7 @@ def _adoptable(
     """Return the earliest line of a recording that can be adopted, and why others cannot, by file."""
     reasons: dict[Path, str] = {}
     candidates: list[CommitRow] = []
-    if row is not None and row.outcome != Outcome.ERROR and is_recorded:
+    if row is not None and row.outcome is not Outcome.ERROR and is_recorded:
         return None, reasons
     for copy in intact:
         if row is not None and copy.checksum == row.checksum:
@@ -172,7 +172,7 @@ def _adoptable(
         except ValueError as error:
             reasons[copy.path] = str(error)
             continue
-        if row is not None and row.outcome == Outcome.ERROR and carried.attempt <= row.attempt:
+        if row is not None and row.outcome is Outcome.ERROR and carried.attempt <= row.attempt:
             continue
         if expected.retries(carried):
             reasons[copy.path] = "it ended in an error and runs again"

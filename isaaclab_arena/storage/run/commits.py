@@ -34,7 +34,7 @@ class CommitRow:
         timestamp: When it ended, ISO 8601 with time zone.
         variations: The conditions it started from.
         episode_index: Position in the job, from 0; with ``job_name`` it names the episode.
-        outcome: ``success``, ``failure``, ``timeout`` or ``error``; None where neither is measured.
+        outcome: How it ended; None where that is not measured.
         termination: Why it ended.
         episode_return: Sum of the rewards; None where that is not a number.
         metrics: Further scalars of the environment; None where one is not a number.
@@ -61,7 +61,7 @@ class CommitRow:
     timestamp: str
     variations: Mapping[str, Any] = field(default_factory=dict)
     episode_index: int
-    outcome: str | None
+    outcome: Outcome | None
     termination: str
     episode_return: float | None
     metrics: Mapping[str, float | None] = field(default_factory=dict)
@@ -78,7 +78,6 @@ class CommitRow:
 
 
 _PROGRESS = "progress"
-_OUTCOMES = frozenset(str(outcome) for outcome in Outcome)
 _SAME_RESULT = ("outcome", "success", "episode_length", "episode_return", "termination", "episode_seed")
 
 
@@ -217,7 +216,7 @@ def read_commits(job_directory: Path, job: str, *, skip_unreadable: bool = True)
             if known is row:
                 continue
             earlier, later = sorted((known, row), key=lambda each: each.attempt)
-            if earlier.outcome == Outcome.ERROR and later.attempt > earlier.attempt:
+            if earlier.outcome is Outcome.ERROR and later.attempt > earlier.attempt:
                 retried.add(index)
                 by_index[index] = later
                 continue
@@ -241,8 +240,6 @@ def parse_row(line: bytes | str) -> CommitRow:
     row = adapter(CommitRow).validate_json(line, strict=True)
     if min(row.episode_index, row.episode_length, row.env_id, row.rank, row.attempt) < 0:
         raise ValueError("a count is negative")
-    if row.outcome is not None and row.outcome not in _OUTCOMES:
-        raise ValueError(f"outcome is {row.outcome!r}")
     return row
 
 

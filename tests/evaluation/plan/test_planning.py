@@ -1,11 +1,14 @@
 import dataclasses
+import json
 from typing import Any
 
 import torch
 
+from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.plan.planning import RunRequest, plan_differences, plan_run
+from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.storage.run.run_plan import RunPlan, read_run_plan, write_run_plan
 from tests.evaluation.jobs import coin_job
 from tests.fakes import CoinConfig
@@ -66,3 +69,27 @@ def test_other_saved_conditions_under_the_same_name_are_another_run():
     one = dataclasses.replace(coin_job("a", conditions="set.json"), saved_conditions=({"coin.x": 0.5},))
     other = dataclasses.replace(one, saved_conditions=({"coin.x": 0.6},))
     assert "saved conditions" in told(plan_of(one), plan_of(other))[0]
+
+
+def test_the_task_is_the_jobs_label_or_else_what_is_to_be_done_in_its_environment(tmp_path):
+    blocks = [
+        {"name": "a", "policy_type": "zero_action", "arena_env_args": {"environment": "lift_object", "object": "can"}},
+        {"name": "b", "policy_type": "zero_action", "arena_env_args": {"environment": "cartpole"}},
+        {
+            "name": "c",
+            "policy_type": "zero_action",
+            "arena_env_args": {"environment": "reach"},
+            "labels": {"task": "t"},
+        },
+    ]
+    path = tmp_path / "jobs.json"
+    path.write_text(json.dumps({"defaults": {"num_episodes": 1}, "jobs": blocks}))
+    jobs = resolve_jobs(load_jobs_file(path).jobs, file=str(path))
+    lift, balance, labelled = (entry.task for entry in plan_of(*jobs).jobs)
+    assert lift == "pick up the blue can and lift it"
+    assert balance not in (None, "cartpole")
+    assert labelled == "t"
+
+
+def test_the_task_of_an_environment_that_does_not_say_is_its_name():
+    assert [entry.task for entry in plan_of(coin_job("a")).jobs] == [coin_job("a").config.environment]

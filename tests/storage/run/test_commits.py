@@ -100,16 +100,16 @@ def test_garbage_is_reported_with_its_line_and_the_rest_is_read(tmp_path):
 
 def test_of_two_rows_of_an_episode_the_first_counts_and_unequal_ones_are_named(tmp_path):
     write(tmp_path, row(0), row(1))
-    write(tmp_path, row(0, wall_s=9.0, env_id=5, timestamp="later"), row(1, success=False, outcome="failure"))
+    write(tmp_path, row(0, wall_s=9.0, env_id=5, timestamp="later"), row(1, success=False, outcome=Outcome.FAILURE))
     log = read_commits(tmp_path, "lift")
     assert [each.success for each in log.rows] == [True, True]
     assert log.unequal_episodes == (1,)
 
 
 THREE_ATTEMPTS = (
-    row(0, attempt=1, outcome="error", success=None),
+    row(0, attempt=1, outcome=Outcome.ERROR, success=None),
     row(0, attempt=2),
-    row(0, attempt=3, success=False, outcome="failure"),
+    row(0, attempt=3, success=False, outcome=Outcome.FAILURE),
 )
 
 
@@ -125,7 +125,8 @@ def test_the_earliest_attempt_that_is_no_error_counts_whatever_file_its_line_is_
 
 @pytest.mark.parametrize("later_is_first", [False, True])
 def test_of_unequal_results_the_earlier_attempt_counts_and_an_error_takes_no_place(tmp_path, later_is_first):
-    rows = [row(0, attempt=1, success=False, outcome="failure"), row(0, attempt=2, outcome="error", success=None)]
+    failed = row(0, attempt=1, success=False, outcome=Outcome.FAILURE)
+    rows = [failed, row(0, attempt=2, outcome=Outcome.ERROR, success=None)]
     for each in reversed(rows) if later_is_first else rows:
         write(tmp_path, each)
     log = read_commits(tmp_path, "lift")
