@@ -41,12 +41,12 @@ class StatedEmbodiment:
 def checkpoint_problems(
     model_path: str, *, searched: str = "neither beside this file nor in the working directory"
 ) -> list[Problem]:
-    """Return why a folder cannot be a checkpoint that may be loaded; empty where nothing speaks against it.
+    """Return why a directory cannot be a checkpoint that may be loaded; empty where nothing speaks against it.
 
-    A name ``owner/name`` that is no folder is left to the model package, which may fetch it from the hub.
+    A name ``owner/name`` that is no directory is left to the model package, which may fetch it from the hub.
 
     Args:
-        model_path: The folder.
+        model_path: The directory.
         searched: Where it was looked for, for the message that it is not there.
     """
     key = "model_path"
@@ -62,7 +62,7 @@ def checkpoint_problems(
 
 
 def checkpoint_files(model_path: str) -> dict[str, Path]:
-    """Return the files of a checkpoint's folder that a model is loaded from, by what they are.
+    """Return the files of a checkpoint's directory that a model is loaded from, by what they are.
 
     What training goes on from is not among them; nothing comes of a name on the hub.
     """
@@ -94,7 +94,7 @@ def embodiment_problems(model_path: str, tag: str) -> list[Problem]:
     """Return why a checkpoint cannot be for an embodiment; empty where nothing speaks against it.
 
     Args:
-        model_path: The folder.
+        model_path: The directory.
         tag: Value of the embodiment's tag.
     """
     known = stated_embodiments(model_path)

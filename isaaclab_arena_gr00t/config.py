@@ -28,9 +28,9 @@ class ClosedloopPolicyArgs(PolicyCfg):
 
     Attributes:
         policy_config_yaml_path: The YAML file, see `Gr00tClosedloopPolicyConfig`; relative to the working directory.
-        num_envs: Accepted for Isaac Lab Arena's job files; the policy serves whatever number of rows there is.
-        rows_per_query: The model is always asked for exactly this many rows, in several queries where more need an
-            action chunk, with repeated rows where fewer do; None leaves the choice to the policy.
+        num_envs: Accepted for Isaac Lab Arena's job files; the policy serves whatever number of env slots there is.
+        rows_per_query: The model is always asked for exactly this many env slots, in several queries where more need an
+            action chunk, with repeated env slots where fewer do; None leaves the choice to the policy.
         temporal_ensemble_coeff: Ask in every step and average what is predicted for it, as in ACT; the oldest
             prediction weighs most, later ones less by ``exp(-coeff)`` each. None plays one chunk after the other.
     """
@@ -46,9 +46,9 @@ class Gr00tClosedloopPolicyArgs(ClosedloopPolicyArgs):
     """Options of `Gr00tClosedloopPolicy`.
 
     Attributes:
-        model_path: Folder of the checkpoint, instead of the YAML file's; relative to the working directory.
-        compile_model: Whether torch compiles the model, on a GPU into CUDA graphs. Every query then has as many rows,
-            and the first one takes a minute.
+        model_path: Directory of the checkpoint, instead of the YAML file's; relative to the working directory.
+        compile_model: Whether torch compiles the model, on a GPU into CUDA graphs. Every query then has as many env
+            slots, and the first one takes a minute.
         policy_device: ``cpu``, ``cuda`` or ``cuda:<index>``.
         policy_device_id: Index of a GPU.
     """
@@ -67,7 +67,7 @@ class Gr00tClosedloopPolicyConfig:
 
     Attributes:
         language_instruction: What the policy is told where neither the job nor the environment says anything.
-        model_path: Folder of the checkpoint; with NVIDIA's package also a name ``owner/name`` on the hub.
+        model_path: Directory of the checkpoint; with NVIDIA's package also a name ``owner/name`` on the hub.
         action_horizon: Control steps of each answer that are looked at; no more than the model predicts.
         embodiment_tag: Which of the checkpoint's embodiments this is.
         action_chunk_length: Control steps that are played before the model is asked again.
@@ -151,7 +151,7 @@ def path_beside(folder: Path, path: str | None) -> str | None:
     """Return a path that a YAML file gives, as seen from the working directory.
 
     Args:
-        folder: The folder of the YAML file; what lies there comes first.
+        folder: The directory of the YAML file; what lies there comes first.
         path: What the file says. Where nothing lies beside it, it counts from the working directory as it is.
     """
     return str(folder / path) if path and (folder / path).exists() else path

@@ -22,9 +22,9 @@ class ToLeRobot:
     """Make a LeRobot dataset of recordings."""
 
     dataset: Path
-    """A recording, the folder of a job, or the folder of a run: then of all its jobs."""
+    """A recording, the directory of a job, or the directory of a run: then of all its jobs."""
     output_dir: Path
-    """Folder of the dataset; missing or empty."""
+    """Directory of the dataset; missing or empty."""
     version: Literal["v2.1", "v3.0"] = "v2.1"
     """v2.1 with modality.json, which GR00T's finetuning reads, or v3.0, LeRobot's newest."""
     policy_config_yaml_path: Path | None = None
@@ -52,9 +52,9 @@ class FromLeRobot:
     """Make recordings of a LeRobot dataset of version 2.0, 2.1 or 3.0."""
 
     dataset: Path
-    """Folder of the dataset."""
+    """Directory of the dataset."""
     output_dir: Path
-    """Folder of the recordings, one per job; missing or empty."""
+    """Directory of the recordings, one per job; missing or empty."""
 
 
 _Command = (

@@ -16,7 +16,7 @@ from isaaclab_arena_gr00t.wiring import CAMERA_GROUP, STATE_GROUP, Wiring
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """What a model is shown of some rows.
+    """What a model is shown of some env slots.
 
     Attributes:
         video: Video key to the pictures. Shape of each: (n, video steps, height, width, 3), uint8.
@@ -29,7 +29,7 @@ class Shown:
 
 
 def pictures(observation: Observation, wiring: Wiring, env_ids: Sequence[int] | slice) -> dict[str, torch.Tensor]:
-    """Return what some rows look like at the present step. Shape of each: (n, height, width, 3), uint8."""
+    """Return what some env slots look like at the present step. Shape of each: (n, height, width, 3), uint8."""
     height, width = wiring.image_size
     return {
         key: resized_with_padding(observation[CAMERA_GROUP][camera][env_ids], height=height, width=width)
@@ -38,7 +38,7 @@ def pictures(observation: Observation, wiring: Wiring, env_ids: Sequence[int] | 
 
 
 def state_values(observation: Observation, wiring: Wiring, env_ids: Sequence[int] | slice) -> torch.Tensor | None:
-    """Return the state of some rows at the present step; None if there is none. Shape: (n, size), float32."""
+    """Return the state of some env slots at the present step; None if there is none. Shape: (n, size), float32."""
     if not wiring.state_terms:
         return None
     return torch.cat([observation[STATE_GROUP][name][env_ids].to(torch.float32) for name in wiring.state_terms], dim=1)
@@ -50,7 +50,7 @@ def shown_now(observation: Observation, wiring: Wiring, env_ids: Sequence[int]) 
     Args:
         observation: Nested dict of tensors, batched by environment.
         wiring: Where everything is.
-        env_ids: The rows, in the order in which the model is to get them; one may be named several times.
+        env_ids: The env slots, in the order in which the model is to get them; one may be named several times.
     """
     rows = list(env_ids)
     state = state_values(observation, wiring, rows)
@@ -61,12 +61,12 @@ def shown_now(observation: Observation, wiring: Wiring, env_ids: Sequence[int]) 
 
 
 def model_observation(shown: Shown, wiring: Wiring, instructions: Sequence[str]) -> dict[str, Any]:
-    """Return the observation of some rows as a model takes it.
+    """Return the observation of some env slots as a model takes it.
 
     Args:
-        shown: What the rows show.
+        shown: What the env slots show.
         wiring: Where everything is.
-        instructions: What each of the rows is told.
+        instructions: What each of the env slots is told.
 
     Returns:
         ``video``: key to (n, video steps, height, width, 3), uint8; ``state``: key to (n, state steps, size), float32;
@@ -86,7 +86,7 @@ def action_chunks(answer: Mapping[str, Any], wiring: Wiring, *, num_rows: int, c
     Args:
         answer: Action key to an array of shape (num_rows, at least chunk_length, size), in physical units.
         wiring: Where everything goes.
-        num_rows: Rows that the model was asked for.
+        num_rows: Env slots that the model was asked for.
         chunk_length: Control steps that are played.
 
     Returns:

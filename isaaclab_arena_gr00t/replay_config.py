@@ -19,12 +19,12 @@ class ReplayLerobotPolicyArgs(PolicyCfg):
 
     Attributes:
         policy_config_yaml_path: The YAML file that names the dataset; see `LerobotReplayConfig`.
-        dataset_path: The folder of the dataset, before that of the YAML file.
+        dataset_path: The directory of the dataset, before that of the YAML file.
         trajectory_index: The trajectory to play in every episode; None plays in each episode the one of its index.
         max_steps: Control steps after which an episode ends, if its trajectory is longer.
         device: Where actions are kept until they are played, None for the environment's device.
         config_yaml_path: What Isaac Lab Arena's command line calls ``policy_config_yaml_path``.
-        num_envs: Accepted for Isaac Lab Arena's job files; the policy serves whatever number of rows there is.
+        num_envs: Accepted for Isaac Lab Arena's job files; the policy serves whatever number of env slots there is.
     """
 
     policy_config_yaml_path: str | None = None
@@ -46,7 +46,7 @@ class LerobotReplayConfig:
     """The YAML file of a replayed dataset, with Isaac Lab Arena's keys; paths as in `Gr00tClosedloopPolicyConfig`.
 
     Attributes:
-        dataset_path: The folder of the dataset.
+        dataset_path: The directory of the dataset.
         policy_joints_config_path: File that says which joints the groups of ``modality.json`` hold. Without it, the
             actions of a dataset that was made of a recording become what they were, others are played as they are.
         action_joints_config_path: File with the position of every joint in the environment's action.

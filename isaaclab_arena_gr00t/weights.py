@@ -22,7 +22,7 @@ _LENGTH_BYTES = 8
 
 
 def wrong_with_weights(folder: Path) -> str | None:
-    """Return what is wrong with the safetensors files of a folder, None where each is whole and none is missing."""
+    """Return what is wrong with the safetensors files of a directory, None where each is whole and none is missing."""
     files = sorted(folder.glob("*.safetensors"))
     for file in files:
         wrong = wrong_with_safetensors(file)

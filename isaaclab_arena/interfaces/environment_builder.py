@@ -34,7 +34,7 @@ class EnvironmentBuilder(Protocol):
 
         Args:
             config: An instance of ``config_class``.
-            num_envs: Number of rows.
+            num_envs: Number of env slots.
             device: Where observations live and actions are expected.
             num_threads: Threads that the physics may use.
         """
@@ -61,7 +61,7 @@ class SimulatedBuilder(Protocol):
 
         Args:
             config: An instance of the builder's ``config_class`` that `EnvironmentBuilder.check` has accepted.
-            num_envs: Number of rows.
+            num_envs: Number of env slots.
             device: The rank's device.
             num_threads: Threads that the physics may use.
             variations: Those that are on; see `isaaclab_arena.interfaces.variation`.
@@ -74,10 +74,10 @@ class SimulatedBuilder(Protocol):
 
 @runtime_checkable
 class SampleBuilder(Protocol):
-    """A builder that makes one row in a few milliseconds, so that sizes can be compared before anything starts."""
+    """A builder that makes one env slot in milliseconds, so that sizes can be compared before a run starts."""
 
     def sample(self, config: Any) -> Environment:
-        """Return one row on the CPU, to be asked for its specs and closed.
+        """Return an environment of one env slot on the CPU, to be asked for its specs and closed.
 
         Its ``observation_spec`` has the pictures that the options ask for, though nothing is made ready to render them,
         which takes seconds. It is never reset.

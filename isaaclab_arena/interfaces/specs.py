@@ -12,7 +12,7 @@ class ArraySpec:
     """One array, without its leading ``num_envs`` dimension.
 
     Attributes:
-        shape: Shape of one environment's row.
+        shape: Shape in one env slot.
         dtype: Element type.
         low: Lowest value of each element, flattened, or None where unbounded.
         high: Highest value of each element, flattened, or None where unbounded.

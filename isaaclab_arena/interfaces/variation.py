@@ -168,7 +168,7 @@ class VariableEnvironmentBuilder(Protocol):
 
         Args:
             config: An instance of ``config_class``.
-            num_envs: Number of rows.
+            num_envs: Number of env slots.
             device: Where observations live and actions are expected.
             num_threads: Threads that the physics may use.
             variations: Those that are on.

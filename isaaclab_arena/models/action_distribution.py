@@ -80,7 +80,7 @@ class Gaussian(ActionDistribution):
         return features
 
     def std(self, features: torch.Tensor) -> torch.Tensor | None:
-        """Return the learned standard deviation for every row."""
+        """Return the learned standard deviation for every batch entry."""
         return None if self._std is None else self._std.expand_as(features)
 
 

@@ -1,7 +1,7 @@
 """The actor of rsl_rl's checkpoints: a normalised observation through a multilayer perceptron.
 
-The operations are those of rsl_rl's inference policy, in its order, so that a row's action is the same to the last bit
-for a batch of the same size.
+The operations are those of rsl_rl's inference policy, in its order, so that a batch entry's action is the same to the
+last bit for a batch of the same size.
 """
 
 from collections.abc import Sequence

@@ -91,8 +91,8 @@ class AgentSettings:
 def find_agent_file(checkpoint: Path) -> Path | None:
     """Return the configuration that belongs to a checkpoint or an exported network, None where there is none.
 
-    It is looked for beside the file, where Isaac Lab, mjlab and this package put it, and one folder above, because
-    exported files lie in a folder of their own.
+    It is looked for beside the file, where Isaac Lab, mjlab and this package put it, and one directory above, because
+    exported files lie in a directory of their own.
 
     Args:
         checkpoint: The file.

@@ -15,10 +15,10 @@ _ROW_BY_ROW = 1
 
 
 class TorchScriptNetwork(PolicyNetwork):
-    """A TorchScript file, as rsl_rl, Isaac Lab and mjlab export it: one vector per row in, one out.
+    """A TorchScript file, as rsl_rl, Isaac Lab and mjlab export it: one vector per batch entry in, one out.
 
-    Those of recurrent networks keep what they remember in buffers for a single row; here each row has its own, put in
-    and taken out around every call.
+    Those of recurrent networks keep what they remember in buffers for a single batch entry; here each batch entry has
+    its own, put in and taken out around every call.
 
     Args:
         path: The file. Loading it loads a program, which runs with the rights of who runs this one.
@@ -65,8 +65,8 @@ class TorchScriptNetwork(PolicyNetwork):
 class OnnxNetwork(PolicyNetwork):
     """An ONNX file, as rsl_rl, Isaac Lab and mjlab export it; it runs on the CPU.
 
-    Most were exported for a batch of one row, and are asked row by row then. Those of recurrent networks take what they
-    remember as inputs ``h_in`` and ``c_in`` and give it back.
+    Most were exported for a batch of one, and are asked for one entry after the other then. Those of
+    recurrent networks take what they remember as inputs ``h_in`` and ``c_in`` and give it back.
 
     Args:
         path: The file.
@@ -111,7 +111,7 @@ class OnnxNetwork(PolicyNetwork):
 
 
 def _check_interface(inputs: list[Any], outputs: list[Any], path: Path) -> None:
-    """Refuse what does not map one vector per row, with or without a memory, to one."""
+    """Refuse what does not map one vector per batch entry, with or without a memory, to one."""
     ranks = [len(each.shape) for each in inputs]
     if ranks not in ([2], [2, 3], [2, 3, 3]) or len(outputs) < len(inputs):
         wanted = ", ".join(f"{each.name} {each.shape}" for each in inputs) or "nothing"
@@ -127,7 +127,7 @@ def _check_interface(inputs: list[Any], outputs: list[Any], path: Path) -> None:
 
 
 def _batches(inputs: list[Any]) -> list[Any]:
-    """Return the number of rows that each input is made for, a name or None where it is made for any."""
+    """Return the number of batch entries that each input is made for, a name or None where it is made for any."""
     return [inputs[0].shape[0], *(each.shape[1] for each in inputs[1:])]
 
 

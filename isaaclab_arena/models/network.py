@@ -1,4 +1,4 @@
-"""What every network of a policy has in common: rows of numbers in, rows of numbers out, and a memory per row."""
+"""What every network of a policy has in common: vectors in, vectors out, and a memory per entry of the batch."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -29,8 +29,8 @@ class PolicyNetwork(ABC):
     """A network that only computes: what it remembers is handed in and out.
 
     Attributes:
-        num_inputs: Numbers per row that it takes, None where only trying tells.
-        num_outputs: Numbers per row that it gives, likewise.
+        num_inputs: Numbers per batch entry that it takes, None where only trying tells.
+        num_outputs: Numbers per batch entry that it gives, likewise.
         knows_std: Whether its answers have a standard deviation.
     """
 
@@ -48,16 +48,16 @@ class PolicyNetwork(ABC):
         """
 
     def new_memory(self, num_rows: int) -> Memory:
-        """Return the memory of rows that have seen nothing yet."""
+        """Return the memory of batch entries that have seen nothing yet."""
         del num_rows
         return ()
 
 
 def forgotten(memory: Memory, rows: torch.Tensor) -> Memory:
-    """Return a memory in which some rows have seen nothing yet.
+    """Return a memory in which some batch entries have seen nothing yet.
 
     Args:
         memory: It is not changed.
-        rows: Shape: (n,), int64.
+        rows: Entries of the batch. Shape: (n,), int64.
     """
     return tuple(part.index_fill(1, rows.to(part.device), 0.0) for part in memory)

@@ -10,7 +10,7 @@ from isaaclab_arena.models.network import Answer, Memory
 
 
 class RecurrentActor(Actor):
-    """An actor that remembers what it has seen of each row.
+    """An actor that remembers what it has seen of each batch entry.
 
     Args:
         rnn: An LSTM, or a GRU; its output is the input of the first layer.

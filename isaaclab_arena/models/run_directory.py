@@ -1,4 +1,4 @@
-"""The checkpoints in a training's folder: what they are called, and which of them is meant."""
+"""The checkpoints in a training's directory: what they are called, and which of them is meant."""
 
 import re
 from pathlib import Path
@@ -28,8 +28,8 @@ def checkpoint_file(path: str, choice: int | str | None) -> Path:
     """Return the file that holds the network.
 
     Args:
-        path: The file itself, or the folder of a training.
-        choice: Which of a folder's: ``best``, ``latest`` or an iteration; None for the best where there is one,
+        path: The file itself, or the directory of a training.
+        choice: Which of a directory's: ``best``, ``latest`` or an iteration; None for the best where there is one,
             otherwise the latest.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Chunks of actions, one per row: what is left of each, which rows need another, and the next action of all.
+"""Chunks of actions, one per env slot: what is left of each, which env slots need another, and the next action of all.
 
-`ActionChunks` are values: a step in a row's life gives new chunks and leaves the old ones as they were.
-`ActionChunkScheduler` keeps them for a policy that has no rows at rest, under Isaac Lab Arena's names.
+`ActionChunks` are values: a step in an env slot's life gives new chunks and leaves the old ones as they were.
+`ActionChunkScheduler` keeps them for a policy that has no env slots at rest, under Isaac Lab Arena's names.
 """
 
 from collections.abc import Callable
@@ -14,50 +14,50 @@ from isaaclab_arena.errors import PolicyError
 
 
 class ActionSource(Protocol):
-    """What turns chunks of actions into one action per control step and row.
+    """What turns chunks of actions into one action per control step and env slot.
 
-    Rows are active from the start of an episode to its end. Rows that are not need no chunk and get zeros.
+    Env slots are active from the start of an episode to its end. Env slots that are not need no chunk and get zeros.
     """
 
     @property
     def num_envs(self) -> int:
-        """Number of rows."""
+        """Number of env slots."""
         ...
 
     def needs_chunk(self) -> torch.Tensor:
-        """Return which rows cannot go on without a chunk. Shape: (num_envs,), bool."""
+        """Return which env slots cannot go on without a chunk. Shape: (num_envs,), bool."""
         ...
 
     def refilled(self, env_ids: torch.Tensor, chunks: torch.Tensor) -> Self:
-        """Return the source with new chunks in some rows.
+        """Return the source with new chunks in some env slots.
 
         Args:
-            env_ids: Rows. Shape: (n,), int64.
+            env_ids: Env slots. Shape: (n,), int64.
             chunks: Their next actions. Shape: (n, chunk_length, action_dim).
         """
         ...
 
     def popped(self) -> tuple[torch.Tensor, Self]:
-        """Return the action of every row, shape (num_envs, action_dim), and the source without it."""
+        """Return the action of every env slot, shape (num_envs, action_dim), and the source without it."""
         ...
 
     def restarted(self, env_ids: torch.Tensor) -> Self:
-        """Return the source with nothing left of what rows did before, and these rows active."""
+        """Return the source with nothing left of what env slots did before, and these env slots active."""
         ...
 
     def rested(self, env_ids: torch.Tensor) -> Self:
-        """Return the source with these rows no longer active."""
+        """Return the source with these env slots no longer active."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActionChunks:
-    """One chunk after the other: each row plays its own to the end, then needs the next.
+    """One chunk after the other: each env slot plays its own to the end, then needs the next.
 
     Attributes:
-        actions: What each row plays. Shape: (num_envs, chunk_length, action_dim).
+        actions: What each env slot plays. Shape: (num_envs, chunk_length, action_dim).
         next_step: Which action of it comes next; ``chunk_length`` where it is used up. Shape: (num_envs,), int64.
-        active: Which rows play. Shape: (num_envs,), bool.
+        active: Which env slots play. Shape: (num_envs,), bool.
     """
 
     actions: torch.Tensor
@@ -74,7 +74,7 @@ class ActionChunks:
         device: torch.device,
         dtype: torch.dtype = torch.float32,
     ) -> Self:
-        """Return chunks of rows in which nothing has begun."""
+        """Return chunks of env slots in which nothing has begun."""
         return cls(
             actions=torch.zeros((num_envs, chunk_length, action_dim), device=device, dtype=dtype),
             next_step=torch.full((num_envs,), chunk_length, dtype=torch.int64, device=device),
@@ -83,15 +83,15 @@ class ActionChunks:
 
     @property
     def num_envs(self) -> int:
-        """Number of rows."""
+        """Number of env slots."""
         return self.actions.shape[0]
 
     def needs_chunk(self) -> torch.Tensor:
-        """Return which active rows have used theirs up. Shape: (num_envs,), bool."""
+        """Return which active env slots have used theirs up. Shape: (num_envs,), bool."""
         return self.active & (self.next_step >= self.actions.shape[1])
 
     def refilled(self, env_ids: torch.Tensor, chunks: torch.Tensor) -> Self:
-        """Return the chunks with new ones in some rows. Shape of ``chunks``: (n, chunk_length, action_dim)."""
+        """Return the chunks with new ones in some env slots. Shape of ``chunks``: (n, chunk_length, action_dim)."""
         return replace(
             self,
             actions=self.actions.index_copy(0, env_ids, chunks),
@@ -99,7 +99,7 @@ class ActionChunks:
         )
 
     def popped(self) -> tuple[torch.Tensor, Self]:
-        """Return the next action of every row, zeros where it has none, and the chunks without it."""
+        """Return the next action of every env slot, zeros where it has none, and the chunks without it."""
         has_one = self.active & (self.next_step < self.actions.shape[1])
         step = self.next_step.clamp(max=self.actions.shape[1] - 1)
         rows = torch.arange(self.num_envs, device=step.device)
@@ -107,7 +107,7 @@ class ActionChunks:
         return action, replace(self, next_step=self.next_step + has_one)
 
     def restarted(self, env_ids: torch.Tensor) -> Self:
-        """Return the chunks with these rows' used up, and the rows active."""
+        """Return the chunks with these env slots' used up, and the env slots active."""
         return replace(
             self,
             next_step=self.next_step.index_fill(0, env_ids, self.actions.shape[1]),
@@ -115,16 +115,16 @@ class ActionChunks:
         )
 
     def rested(self, env_ids: torch.Tensor) -> Self:
-        """Return the chunks with these rows no longer active."""
+        """Return the chunks with these env slots no longer active."""
         return replace(self, active=self.active.index_fill(0, env_ids, False))  # noqa: FBT003  the value to fill in
 
 
 class ActionChunkScheduler:
-    """Turns a network's chunks into one action per call and row, as in Isaac Lab Arena: each row plays its own.
+    """Turns a network's chunks, one per env slot, into one action per call and env slot, as in Isaac Lab Arena.
 
     Args:
-        num_envs: Number of rows.
-        action_chunk_length: Actions of a chunk that are played before the row needs another.
+        num_envs: Number of env slots.
+        action_chunk_length: Actions of a chunk that are played before the env slot needs another.
         action_horizon: Actions that the network predicts, at least as many.
         action_dim: Numbers of an action.
         device: Where the chunks are kept.
@@ -158,12 +158,12 @@ class ActionChunkScheduler:
 
     @property
     def env_requires_new_chunk(self) -> torch.Tensor:
-        """Which rows have used their chunk up. Shape: (num_envs,), bool."""
+        """Which env slots have used their chunk up. Shape: (num_envs,), bool."""
         return self._chunks.needs_chunk()
 
     @property
     def current_action_index(self) -> torch.Tensor:
-        """Which action of its chunk each row plays next, -1 where it needs another. Shape: (num_envs,), int64."""
+        """Which action of its chunk each env slot plays next, -1 where it needs another. Shape: (num_envs,), int64."""
         return self._chunks.next_step.masked_fill(self._chunks.needs_chunk(), -1)
 
     @property
@@ -172,11 +172,11 @@ class ActionChunkScheduler:
         return self._chunks.actions
 
     def get_action(self, fetch_chunk_fn: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """Return the next action of every row, asking for chunks if any row needs one.
+        """Return the next action of every env slot, asking for chunks if any env slot needs one.
 
         Args:
-            fetch_chunk_fn: Asks the network for all rows. Returns shape (num_envs, at least action_chunk_length,
-                action_dim); only the rows that need a chunk take theirs.
+            fetch_chunk_fn: Asks the network for all env slots. Returns shape (num_envs, at least action_chunk_length,
+                action_dim); only the env slots that need a chunk take theirs.
 
         Returns:
             Shape: (num_envs, action_dim).
@@ -192,7 +192,7 @@ class ActionChunkScheduler:
         return action
 
     def reset(self, env_ids: torch.Tensor | slice | None = None) -> None:
-        """Forget what is left of the chunks of the named rows, None for all. Shape of ``env_ids``: (n,), int64."""
+        """Forget what is left of the chunks of the named env slots, None for all. Shape of ``env_ids``: (n,), int64."""
         if env_ids is None:
             self._chunks = self._used_up()
         else:

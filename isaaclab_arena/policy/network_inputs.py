@@ -50,7 +50,7 @@ class NetworkInputs:
 
     @property
     def size(self) -> int:
-        """Numbers per row."""
+        """Numbers per env slot."""
         return sum(flat_size(group.terms) for group in self.groups)
 
     def flat(self, observation: Observation, num_envs: int, device: torch.device) -> torch.Tensor:
@@ -58,7 +58,7 @@ class NetworkInputs:
 
         Args:
             observation: What is observed.
-            num_envs: Number of rows.
+            num_envs: Number of env slots.
             device: Where it lives.
 
         Returns:
@@ -74,7 +74,7 @@ class NetworkInputs:
         """Return why a network cannot be shown this; empty where it can.
 
         Args:
-            num_inputs: Numbers per row that it takes, None where it does not say.
+            num_inputs: Numbers per env slot that it takes, None where it does not say.
         """
         problems = [
             Problem(

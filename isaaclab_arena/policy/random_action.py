@@ -25,7 +25,7 @@ class RandomActionPolicy(PolicyBase[RandomActionPolicyCfg]):
     """Draws every action uniformly between the bounds of the action space, -1 to 1 where it has none.
 
     The numbers of an episode come from the episode's own stream, so they are the same bits for any number of
-    environments, and in whichever row the episode runs. A row in which no episode has started gets zeros.
+    environments, and in whichever env slot the episode runs. An env slot in which no episode has started gets zeros.
     """
 
     name: ClassVar[str] = "random_action"
@@ -50,12 +50,12 @@ class RandomActionPolicy(PolicyBase[RandomActionPolicyCfg]):
             self._positions[start.env_id] = BLOCK_STEPS
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        """Return the next action of every row. Shape: (num_envs, action_dim)."""
+        """Return the next action of every env slot. Shape: (num_envs, action_dim)."""
         del observation
         if self._blocks.shape[0] != env.num_envs:
             return torch.zeros((env.num_envs, *env.action_spec.shape), device=env.device)
         low, high = _bounds(env.action_spec)
-        # Drawn in blocks: one call of the generator per row and step would cost more than a small policy network.
+        # Drawn in blocks: one call of the generator per env slot and step would cost more than a small policy network.
         for row in np.flatnonzero(self._positions == BLOCK_STEPS).tolist():
             self._positions[row] = 0
             if row in self._generators:

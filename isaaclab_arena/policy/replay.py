@@ -29,7 +29,7 @@ class ReplayPolicyCfg(PolicyCfg):
     """Options of `ReplayPolicy`.
 
     Attributes:
-        replay_file_path: A recording, a folder of recordings, or a pattern such as ``out/dataset_lift_rank*.hdf5``.
+        replay_file_path: A recording, a directory of recordings, or a pattern such as ``out/dataset_lift_rank*.hdf5``.
         episode_name: The recorded episode to play in every episode, for example ``demo_3``; None plays in each
             episode the recorded one of the same index.
         device: Where actions are kept until they are played, None for the environment's device.
@@ -128,10 +128,10 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
             self._load(env, start)
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        """Return the next recorded action of every row, the last one again past the end.
+        """Return the next recorded action of every env slot, the last one again past the end.
 
         Returns:
-            Shape: (num_envs, action_dim). Zeros in rows where no episode has started.
+            Shape: (num_envs, action_dim). Zeros in env slots where no episode has started.
         """
         del observation
         if len(self._lengths) != env.num_envs:
@@ -142,7 +142,7 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
         return action.to(env.device)
 
     def finished(self) -> torch.Tensor | None:
-        """Return the rows whose recording has been played to its end. Shape: (num_envs,), bool."""
+        """Return the env slots whose recording has been played to its end. Shape: (num_envs,), bool."""
         return (self._lengths > 0) & (self._positions >= self._lengths)
 
     def _load(self, env: Environment, start: EpisodeStart) -> None:

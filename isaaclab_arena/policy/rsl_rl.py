@@ -45,8 +45,8 @@ class _Meeting:
 class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
     """Acts as a trained network does, without the library that trained it.
 
-    It takes the mean of what the network would draw from. With ``stochastic`` the noise of each row comes from its
-    episode's own stream. A recurrent network remembers each row for itself, from the start of its episode.
+    It takes the mean of what the network would draw from. With ``stochastic`` the noise of each env slot comes from its
+    episode's own stream. A recurrent network remembers each env slot for itself, from the start of its episode.
 
     Args:
         config: Options of the job.
@@ -88,7 +88,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
             ConfigError: With ``key`` set to the checkpoint.
         """
         policy = cls(config, trained=load_trained(config, torch.device("cpu")))
-        # It is only asked about one row of zeros, whatever device it is to run on.
+        # It is only asked about one env slot of zeros, whatever device it is to run on.
         policy.device = torch.device("cpu")
         try:
             policy.refuse_misfit(env)
@@ -145,7 +145,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
             raise ConfigError([dataclasses.replace(problem, file=str(self._trained.file)) for problem in problems])
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
-        """Forget what was seen in the rows of episodes that begin, and take up their streams."""
+        """Forget what was seen in the env slots of episodes that begin, and take up their streams."""
         if self._num_rows != env.num_envs:
             self._memory = None
         super().start_episodes(env, starts)
@@ -154,7 +154,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
                 self._generators[start.env_id] = start.episode.policy_generator()
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
-        """Forget what was seen in the named rows, None for all."""
+        """Forget what was seen in the named env slots, None for all."""
         if env_ids is None:
             self._memory = None
             self._generators.clear()
@@ -165,11 +165,11 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
             self._generators.pop(env_id, None)
 
     def with_own_memory(self) -> "RslRlPolicy":
-        """Return a policy with the same network for other rows."""
+        """Return a policy with the same network for other env slots."""
         return RslRlPolicy(self._options, trained=self._trained)
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        """Return what the network does in every row. Shape: (num_envs, action_dim)."""
+        """Return what the network does in every env slot. Shape: (num_envs, action_dim)."""
         meeting = self._meeting_with(env)
         seen = meeting.inputs.flat(observation, env.num_envs, env.device).to(self.device)
         if self._memory is None or self._num_rows != env.num_envs:
@@ -204,7 +204,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         return self._meeting
 
     def _wrong_answers(self, num_inputs: int, action_shape: tuple[int, ...]) -> list[Problem]:
-        """Return why the network cannot act, after asking it once about a row of zeros."""
+        """Return why the network cannot act, after asking it once about an env slot of zeros."""
         network = self._trained.network
         try:
             answer = network.answer(torch.zeros(1, num_inputs, device=self.device), network.new_memory(1))

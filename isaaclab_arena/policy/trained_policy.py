@@ -28,11 +28,11 @@ class RslRlPolicyCfg(PolicyCfg):
     """Options of `RslRlPolicy`. Paths are relative to the working directory.
 
     Attributes:
-        checkpoint_path: ``model_<iteration>.pt``, an ONNX or TorchScript file, or the folder of a training.
-        checkpoint: Which checkpoint of a folder: ``best``, ``latest`` or an iteration; None for ``model_best.pt``
+        checkpoint_path: ``model_<iteration>.pt``, an ONNX or TorchScript file, or the directory of a training.
+        checkpoint: Which checkpoint of a directory: ``best``, ``latest`` or an iteration; None for ``model_best.pt``
             where there is one, otherwise the latest.
         agent_cfg_path: The configuration of the training; None for ``params/agent.yaml`` beside the file or one
-            folder above.
+            directory above.
         policy_device: ``cpu``, ``cuda`` or ``cuda:<index>``.
         policy_device_id: Index of a GPU.
         device: Isaac Lab Arena's name of ``policy_device``.

@@ -45,9 +45,9 @@ class QueryCount:
 
     Attributes:
         queries: Calls of the model.
-        rows_needed: Rows that needed a chunk, added up.
-        rows_asked: Rows that the model was asked for, those that fill up a query included.
-        rows_of_all: What asking for all rows whenever one needs a chunk would have come to.
+        rows_needed: Env slots that needed a chunk, added up.
+        rows_asked: Env slots that the model was asked for, those that fill up a query included.
+        rows_of_all: What asking for all env slots whenever one needs a chunk would have come to.
     """
 
     queries: int = 0
@@ -57,12 +57,12 @@ class QueryCount:
 
 
 class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
-    """Asks a vision-language-action model for chunks of actions, row by row as they are used up.
+    """Asks a vision-language-action model for chunks of actions, env slot by env slot as they are used up.
 
-    Only rows that need a chunk are part of a query. Each row has its own instruction. The noise of the model's sampler
-    comes from the episode's own stream, one seed per query, so that an episode's actions do not depend on which others
-    share a query. A model that is shown earlier steps is shown those of the row's own episode, and before the first
-    of them the first.
+    Only env slots that need a chunk are part of a query. Each env slot has its own instruction. The noise of the
+    model's sampler comes from the episode's own stream, one seed per query, so that an episode's actions do not depend
+    on which others share a query. A model that is shown earlier steps is shown those of the env slot's own episode,
+    and before the first of them the first.
 
     Subclasses say where the model is: they define `query` and `modality_config`.
 
@@ -97,7 +97,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         Args:
             observation: ``video``: key to (n, video steps, height, width, 3), uint8; ``state``: key to (n, state
                 steps, size), float32; ``language``: key to a list of n lists of one text.
-            noise_seeds: One number per row from which its noise is to be drawn.
+            noise_seeds: One number per env slot from which its noise is to be drawn.
 
         Returns:
             Action key to (n, horizon, size), float32, in physical units.
@@ -112,22 +112,22 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         return None
 
     def rows_per_query(self, num_envs: int) -> int | None:
-        """Return how many rows every query has, None for as many as need a chunk.
+        """Return how many env slots every query has, None for as many as need a chunk.
 
         Args:
-            num_envs: Rows of the environment as this policy sees it.
+            num_envs: Env slots of the environment as this policy sees it.
         """
         if self.args.rows_per_query is not None:
             return self.args.rows_per_query
-        # With --deterministic the policy sees an environment of a fixed number of rows.
+        # With --deterministic the policy sees an environment of a fixed number of env slots.
         return num_envs if torch.are_deterministic_algorithms_enabled() else None
 
     def rows_per_call(self, num_envs: int) -> int | None:
-        """Return how many rows every query has as the options say it, None for as many as need a chunk."""
+        """Return how many env slots every query has as the options say it, None for as many as need a chunk."""
         return self.rows_per_query(num_envs)
 
     def fill_calls_up_to(self, num_rows: int | None) -> None:
-        """Ask queries of so many rows from now on, None for what the options say."""
+        """Ask queries of so many env slots from now on, None for what the options say."""
         self._filled_up_to = num_rows
 
     @classmethod
@@ -185,7 +185,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
             self._try_out(env, wiring)
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
-        """Take up the instructions and the noise streams of the episodes that begin, and forget what rows had left."""
+        """Take up instructions and noise streams of the episodes that begin, and forget what was left before."""
         source = self._source_for(env, all_active=False)
         for start in starts:
             self._instructions[start.env_id] = start.language_instruction
@@ -193,12 +193,12 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         self._restart(source, _rows([start.env_id for start in starts], env))
 
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
-        """Ask no more for rows that rest."""
+        """Ask no more for env slots that rest."""
         if self._source is not None:
             self._source = self._source.rested(_rows(env_ids, env))
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
-        """Forget what is left of the chunks of the named rows; with None also instructions and noise streams."""
+        """Forget what is left of the chunks of the named env slots; with None also instructions and noise streams."""
         if env_ids is None:
             self._instructions, self._generators = {}, {}
             self._source, self._history, self._wired = None, None, None
@@ -206,17 +206,17 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
             self._restart(self._source, env_ids)
 
     def set_task_description(self, task_description: str | None) -> str | None:
-        """Say what to do in rows that start without words of their own; the YAML file's where nothing is said."""
+        """Say what to do in env slots that start without words of their own; the YAML file's where nothing is said."""
         return super().set_task_description(task_description or self.policy_config.language_instruction or None)
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        """Return the action of every row, asking the model for the rows whose chunk is used up.
+        """Return the action of every env slot, asking the model for the env slots whose chunk is used up.
 
         Returns:
             Shape: (num_envs, action_dim).
 
         Raises:
-            PolicyError: If the model's answer does not fit, or a row has no instruction.
+            PolicyError: If the model's answer does not fit, or an env slot has no instruction.
         """
         source = self._source_for(env, all_active=True)
         history = self._history_for(env)
@@ -230,7 +230,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         return action
 
     def close(self) -> None:
-        """Say how much asking row by row has saved, and let go of the environment."""
+        """Say how much asking env slot by env slot has saved, and let go of the environment."""
         count, self.count = self.count, QueryCount()
         if count.queries:
             logger.info(
@@ -244,7 +244,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         self.reset()
 
     def _restart(self, source: ActionSource, env_ids: torch.Tensor) -> None:
-        """Have nothing left of what these rows did and showed before."""
+        """Have nothing left of what these env slots did and showed before."""
         self._source = source.restarted(env_ids)
         if self._history is not None:
             self._history.restart(env_ids)
@@ -252,7 +252,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
     def _chunks(
         self, env: Environment, history: ShownHistory, observation: Observation, env_ids: list[int]
     ) -> torch.Tensor:
-        """Return new chunks for some rows. Shape: (len(env_ids), chunk_length, action_dim)."""
+        """Return new chunks for some env slots. Shape: (len(env_ids), chunk_length, action_dim)."""
         wiring = self._wiring_of(env)
         seeds = [self._draw_seed(env_id) for env_id in env_ids]
         size = self._filled_up_to or self.rows_per_query(env.num_envs) or len(env_ids)
@@ -260,7 +260,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         for first in range(0, len(env_ids), size):
             rows, part_seeds = env_ids[first : first + size], seeds[first : first + size]
             num_missing = size - len(rows)
-            # What fills up is thrown away; repeating a row makes sure that it is something the model accepts.
+            # What fills up is thrown away; repeating an env slot makes sure that it is something the model accepts.
             rows_asked = rows + rows[:1] * num_missing
             shown = history.shown(observation, rows_asked)
             chunks = self._ask(shown, wiring, rows_asked, part_seeds + [0] * num_missing)
@@ -286,7 +286,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         return words
 
     def _draw_seed(self, env_id: int) -> int:
-        """Return the seed of a row's next query: from its episode's stream, or the YAML file's seed without one."""
+        """Return the seed of an env slot's next query: from its episode's stream, else from the YAML file's seed."""
         if env_id not in self._generators:
             sequence = np.random.SeedSequence(entropy=self.policy_config.seed, spawn_key=(env_id,))
             self._generators[env_id] = np.random.default_rng(sequence)
@@ -305,7 +305,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
             source: ActionSource = ActionChunks.empty(env.num_envs, **shape)
         else:
             source = EnsembledChunks.empty(env.num_envs, coeff=coeff, **shape)
-        # A loop that starts no episodes by name plays in all rows.
+        # A loop that starts no episodes by name plays in all env slots.
         return source.restarted(_rows(range(env.num_envs), env)) if all_active else source
 
     def _history_for(self, env: Environment) -> ShownHistory:
@@ -322,7 +322,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         return self._wired[1]
 
     def _try_out(self, env: Environment, wiring: Wiring) -> None:
-        """Ask once for a row of zeros: the only way to learn the sizes of a model that does not tell them."""
+        """Ask once for an env slot of zeros: the only way to learn the sizes of a model that does not tell them."""
         size = self.rows_per_query(env.num_envs) or 1
         observation = _zeros(env, wiring)
         history = ShownHistory(wiring, num_envs=1)
@@ -369,7 +369,7 @@ def _rows(env_ids: Sequence[int], env: Environment) -> torch.Tensor:
 
 
 def _zeros(env: Environment, wiring: Wiring) -> Observation:
-    """Return an observation of one row that is zero throughout."""
+    """Return an observation of one env slot that is zero throughout."""
     groups: dict[str, Any] = {}
     wanted = {"camera_obs": set(wiring.cameras.values()), "policy": set(wiring.state_terms)}
     for group, names in wanted.items():

@@ -1,4 +1,4 @@
-"""What rows looked like some control steps ago, for models that are shown more than the present."""
+"""What env slots looked like some control steps ago, for models that are shown more than the present."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,14 +14,14 @@ _STATE = "state"
 
 
 class FrameHistory:
-    """The last frames of every row, as many as the earliest of some steps needs.
+    """The last frames of every env slot, as many as the earliest of some steps needs.
 
-    Frames are pushed for all rows at once, one per control step. A row that begins anew has looked as it does now for
-    ever. Pictures are large, so they are kept in place and not as a value.
+    Frames are pushed for all env slots at once, one per control step. An env slot that begins anew has looked as it
+    does now for ever. Pictures are large, so they are kept in place and not as a value.
 
     Args:
         steps: Which frames are asked for: 0 is the one that was pushed last, -15 the one 15 before it.
-        num_envs: Number of rows.
+        num_envs: Number of env slots.
     """
 
     def __init__(self, steps: Sequence[int], num_envs: int) -> None:
@@ -32,11 +32,11 @@ class FrameHistory:
         self._kept: dict[str, torch.Tensor] = {}
 
     def restart(self, env_ids: torch.Tensor) -> None:
-        """Forget what these rows looked like before the next frame."""
+        """Forget what these env slots looked like before the next frame."""
         self._begins[env_ids.to(self._begins.device)] = True
 
     def push(self, frames: Mapping[str, torch.Tensor]) -> None:
-        """Take the next frame of every row. Shape of each: (num_envs, ...), always the same."""
+        """Take the next frame of every env slot. Shape of each: (num_envs, ...), always the same."""
         self._newest = (self._newest + 1) % self._length
         begins = self._begins.nonzero().flatten()
         for key, frame in frames.items():
@@ -49,7 +49,7 @@ class FrameHistory:
         self._begins[:] = False
 
     def frames(self, env_ids: Sequence[int]) -> dict[str, torch.Tensor]:
-        """Return the frames of some rows. Shape of each: (len(env_ids), number of steps, ...)."""
+        """Return the frames of some env slots. Shape of each: (len(env_ids), number of steps, ...)."""
         rows = torch.tensor(list(env_ids), dtype=torch.int64)
         places = torch.tensor([(self._newest + step) % self._length for step in self._steps])
         return {
@@ -58,13 +58,13 @@ class FrameHistory:
 
 
 class ShownHistory:
-    """What a model is shown of every row, at the steps that its wiring names.
+    """What a model is shown of every env slot, at the steps that its wiring names.
 
     Of what it is shown at the present step only, nothing is kept.
 
     Args:
         wiring: Where everything is.
-        num_envs: Number of rows.
+        num_envs: Number of env slots.
     """
 
     def __init__(self, wiring: Wiring, num_envs: int) -> None:
@@ -74,13 +74,13 @@ class ShownHistory:
         self.num_envs = num_envs
 
     def restart(self, env_ids: torch.Tensor) -> None:
-        """Forget what these rows showed before."""
+        """Forget what these env slots showed before."""
         for history in (self._video, self._state):
             if history is not None:
                 history.restart(env_ids)
 
     def push(self, observation: Observation) -> None:
-        """Take up what all rows show; once in every control step, whoever is asked for in it."""
+        """Take up what all env slots show; once in every control step, whoever is asked for in it."""
         if self._video is not None:
             self._video.push(pictures(observation, self.wiring, _ALL))
         state = None if self._state is None else state_values(observation, self.wiring, _ALL)
@@ -88,11 +88,11 @@ class ShownHistory:
             self._state.push({_STATE: state})
 
     def shown(self, observation: Observation, env_ids: Sequence[int]) -> Shown:
-        """Return what a model is shown of some rows, of which ``observation`` is what was pushed last.
+        """Return what a model is shown of some env slots, of which ``observation`` is what was pushed last.
 
         Args:
             observation: Nested dict of tensors, batched by environment.
-            env_ids: The rows, in the order in which the model is to get them; one may be named several times.
+            env_ids: The env slots, in the order in which the model is to get them; one may be named several times.
         """
         if self._video is None and self._state is None:
             return shown_now(observation, self.wiring, env_ids)

@@ -29,7 +29,7 @@ from isaaclab_arena_gr00t.wiring import wired
 logger = logging.getLogger("isaaclab_arena.gr00t")
 
 NOISE_SEEDS = "noise_seeds"
-"""The option of a query that gives each row its noise, where the model package honours it."""
+"""The option of a query that gives each env slot its noise, where the model package honours it."""
 
 _SAME_ROBOT = (
     ("unitree_g1", "unitree_g1_full_body_with_waist_height_nav_cmd"),
@@ -41,7 +41,7 @@ _SAME_ROBOT = (
 """What GR00T N1.6 and N1.7 call the same robots, where they differ."""
 
 CPU_ROWS_PER_QUERY = 4
-"""On a CPU time goes with the number of rows, so small queries cost little, and one size gives the same bits always."""
+"""On a CPU a query costs time in proportion to its size, so small ones cost little; one size gives the same bits."""
 
 
 class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
@@ -206,15 +206,15 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         return None if tell is None else tell()
 
     def rows_per_query(self, num_envs: int) -> int | None:
-        """Return how many rows every query has: on a CPU a few, so that results do not depend on who shares them."""
+        """Return the number of env slots in every query: on a CPU a few, so that other episodes change no results."""
         if self.args.rows_per_query is None and self.device.type == "cpu":
             return CPU_ROWS_PER_QUERY
         asked = super().rows_per_query(num_envs)
-        # Another number of rows would be compiled anew.
+        # Another number of env slots would be compiled anew.
         return num_envs if asked is None and self.args.compile_model else asked
 
     def with_own_memory(self) -> "Gr00tClosedloopPolicy | None":
-        """Return a policy that asks the same model for other rows; None for a subclass that cannot be given a model."""
+        """Return a policy that shares the model, None for a subclass that cannot be given one."""
         parameters = inspect.signature(type(self)).parameters.values()
         if not any(each.name == "model" or each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
             return None
@@ -234,7 +234,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
                 "the rows that share its query; a package that does lists it in Gr00tPolicy.honoured_options"
             )
         if self.rows_per_query(self.args.num_envs) is None:
-            # The last digits of a row depend on how many share its query, and so on what other episodes do.
+            # The last digits of an env slot depend on how many share its query, and so on what other episodes do.
             return "a query has as many rows as need a chunk, which other episodes decide; rows_per_query fixes that"
         return None
 
@@ -253,7 +253,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
 
 @contextmanager
 def _global_noise(noise_seeds: Sequence[int], device: torch.device) -> Iterator[None]:
-    """Have torch's process-wide generators draw what follows from the seeds of a query's rows, and put them back."""
+    """Have torch's process-wide generators draw what follows from the seeds of a query, and put them back."""
     seed = int(np.random.SeedSequence(noise_seeds).generate_state(1, np.uint64)[0])
     # A device without an index is the current one.
     gpus = () if device.type == "cpu" else (torch.cuda.current_device() if device.index is None else device.index,)

@@ -33,7 +33,7 @@ class Gr00tRemoteClosedloopPolicyArgs(ClosedloopPolicyArgs):
         remote_api_token_file: File whose only line is what the server asks for.
         timeout_s: How long an answer may take [s].
         wait_for_server_s: How long to wait for a server that is not there, at the start or later [s].
-        scheduler: ``chunk``, which is what this policy does: a row whose chunk is used up gets the next at once.
+        scheduler: ``chunk``, which is what this policy does: an env slot whose chunk is used up gets the next at once.
     """
 
     policy_device: str | None = None
@@ -64,7 +64,7 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
 
     name: ClassVar[str] = "gr00t_remote_closedloop"
     config_class: ClassVar[type | None] = Gr00tRemoteClosedloopPolicyArgs
-    # A server puts the rows of several clients into one call, and then their last digits depend on each other.
+    # A server puts the env slots of several clients into one call, and then their last digits depend on each other.
     traits = PolicyTraits(serves_any_num_envs=True, uses_own_device=False)
 
     def __init__(self, config: Gr00tRemoteClosedloopPolicyArgs) -> None:
@@ -151,9 +151,9 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
         return self._modalities
 
     def reset(self, env_ids: Any = None) -> None:
-        """Forget what belongs to the named rows; with None, between jobs, the server is told to start afresh too.
+        """Forget what belongs to the named env slots; with None, between jobs, the server is told to start afresh too.
 
-        It is not told of single rows: that would reset it for all rows of all its clients.
+        It is not told of single env slots: that would reset it for all env slots of all its clients.
         """
         super().reset(env_ids)
         if env_ids is None and self._connection is not None:

@@ -57,10 +57,10 @@ class OpenpiRemotePolicyCfg(PolicyCfg):
 
 
 class OpenpiRemotePolicy(PolicyBase[OpenpiRemotePolicyCfg]):
-    """Asks an openpi policy server for chunks of actions, row by row as they are used up.
+    """Asks an openpi policy server for chunks of actions, env slot by env slot as they are used up.
 
-    The protocol knows no batches and no seeds: each row is a request of its own, and what noise the policy draws is
-    the server's affair.
+    The protocol knows no batches and no seeds: each env slot is a request of its own, and what noise the policy draws
+    is the server's affair.
 
     Args:
         config: Options of the job.
@@ -140,25 +140,25 @@ class OpenpiRemotePolicy(PolicyBase[OpenpiRemotePolicyCfg]):
             raise ConfigError(problems)
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
-        """Take up the instructions of the episodes that begin, and forget what their rows had left."""
+        """Take up the instructions of the episodes that begin, and forget what their env slots had left."""
         self._instructions.update({start.env_id: start.language_instruction for start in starts})
         chunks = self._chunks_for(env, all_active=False)
         self._chunks = chunks.restarted(_rows([start.env_id for start in starts], env))
 
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
-        """Ask no more for rows that rest."""
+        """Ask no more for env slots that rest."""
         if self._chunks is not None:
             self._chunks = self._chunks.rested(_rows(env_ids, env))
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
-        """Forget what is left of the chunks of the named rows; with None also the instructions."""
+        """Forget what is left of the chunks of the named env slots; with None also the instructions."""
         if env_ids is None:
             self._instructions, self._chunks = {}, None
         elif self._chunks is not None:
             self._chunks = self._chunks.restarted(env_ids)
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        """Return the action of every row, asking the server for the rows whose chunk is used up.
+        """Return the action of every env slot, asking the server for the env slots whose chunk is used up.
 
         Returns:
             Shape: (num_envs, action_dim).
@@ -180,7 +180,7 @@ class OpenpiRemotePolicy(PolicyBase[OpenpiRemotePolicyCfg]):
         self._connection.close()
 
     def _ask(self, env: Environment, observation: Observation, env_id: int) -> torch.Tensor:
-        """Return a row's next chunk. Shape: (action_chunk_length, action_dim)."""
+        """Return an env slot's next chunk. Shape: (action_chunk_length, action_dim)."""
         answer = self._connection.infer(self._request(env, observation, env_id))
         actions, length = answer.get("actions"), self._options.action_chunk_length
         if not isinstance(actions, np.ndarray) or actions.ndim != 2 or actions.shape[0] < length:
@@ -219,7 +219,7 @@ class OpenpiRemotePolicy(PolicyBase[OpenpiRemotePolicyCfg]):
             return self._chunks
         length, (action_dim,) = self._options.action_chunk_length, env.action_spec.shape
         chunks = ActionChunks.empty(env.num_envs, chunk_length=length, action_dim=action_dim, device=env.device)
-        # A loop that starts no episodes by name plays in all rows.
+        # A loop that starts no episodes by name plays in all env slots.
         return chunks.restarted(_rows(range(env.num_envs), env)) if all_active else chunks
 
 

@@ -39,7 +39,7 @@ _RATE_TOLERANCE = 1e-3
 
 @dataclass(kw_only=True)
 class _Playing:
-    """A trajectory in a row. Shape of ``actions``: (num_steps, action_dim)."""
+    """A trajectory in an env slot. Shape of ``actions``: (num_steps, action_dim)."""
 
     actions: torch.Tensor
     position: int = 0
@@ -151,7 +151,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
             self._playing[start.env_id] = _Playing(actions=self._loaded(env, start))
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
-        """Begin the trajectories of the named rows again; with None, play nothing until episodes start."""
+        """Begin the trajectories of the named env slots again; with None, play nothing until episodes start."""
         if env_ids is None:
             self._playing = {}
             return
@@ -160,10 +160,10 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
                 self._playing[env_id].position = 0
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        """Return the next action of every row, the last one again past the end.
+        """Return the next action of every env slot, the last one again past the end.
 
         Returns:
-            Shape: (num_envs, action_dim). Zeros in rows where no episode has started.
+            Shape: (num_envs, action_dim). Zeros in env slots where no episode has started.
         """
         del observation
         action = torch.zeros((env.num_envs, *env.action_spec.shape), device=self._device or env.device)
@@ -174,7 +174,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
         return action.to(env.device)
 
     def finished(self) -> torch.Tensor | None:
-        """Return the rows whose trajectory has been played to its end. Shape: (num_envs,), bool."""
+        """Return the env slots whose trajectory has been played to its end. Shape: (num_envs,), bool."""
         finished = torch.zeros(self._num_envs, dtype=torch.bool)
         for row, playing in self._playing.items():
             finished[row] = playing.position >= len(playing.actions)

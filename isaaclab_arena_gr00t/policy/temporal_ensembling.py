@@ -12,13 +12,13 @@ import torch
 
 @dataclass(frozen=True, kw_only=True)
 class EnsembledChunks:
-    """The last chunks of every row, and how many there are; see `ActionSource`.
+    """The last chunks of every env slot, and how many there are; see `ActionSource`.
 
     Attributes:
         coeff: How much less later predictions weigh; 0 is the plain mean.
-        chunks: Newest first. Shape: (num_envs, chunk_length, chunk_length, action_dim): row, age, step, action.
+        chunks: Newest first. Shape: (num_envs, chunk_length, chunk_length, action_dim): env slot, age, step, action.
         count: How many of them there are. Shape: (num_envs,), int64.
-        active: Which rows play. Shape: (num_envs,), bool.
+        active: Which env slots play. Shape: (num_envs,), bool.
     """
 
     coeff: float
@@ -28,7 +28,7 @@ class EnsembledChunks:
 
     @classmethod
     def empty(cls, num_envs: int, *, coeff: float, chunk_length: int, action_dim: int, device: torch.device) -> Self:
-        """Return the chunks of rows in which nothing has begun."""
+        """Return the chunks of env slots in which nothing has begun."""
         return cls(
             coeff=coeff,
             chunks=torch.zeros((num_envs, chunk_length, chunk_length, action_dim), device=device),
@@ -38,15 +38,15 @@ class EnsembledChunks:
 
     @property
     def num_envs(self) -> int:
-        """Number of rows."""
+        """Number of env slots."""
         return self.chunks.shape[0]
 
     def needs_chunk(self) -> torch.Tensor:
-        """Return the active rows, all of which need a chunk in every step. Shape: (num_envs,), bool."""
+        """Return the active env slots, all of which need a chunk in every step. Shape: (num_envs,), bool."""
         return self.active
 
     def refilled(self, env_ids: torch.Tensor, chunks: torch.Tensor) -> Self:
-        """Return the chunks with a newer one in some rows. Shape of ``chunks``: (n, chunk_length, action_dim)."""
+        """Return the chunks with a newer one in some env slots. Shape of ``chunks``: (n, chunk_length, action_dim)."""
         shifted = torch.cat((chunks[:, None], self.chunks[env_ids, :-1]), dim=1)
         count = (self.count[env_ids] + 1).clamp(max=self.chunks.shape[1])
         return replace(
@@ -65,12 +65,12 @@ class EnsembledChunks:
         there = (rank_from_oldest >= 0) & self.active[:, None]
         weights = torch.where(there, torch.exp(-self.coeff * rank_from_oldest), 0.0)
         total = weights.sum(dim=1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
-        # What a row held before its episode must not come through, not even as NaN times zero.
+        # What an env slot held before its episode must not come through, not even as NaN times zero.
         kept = torch.where(there[:, :, None], predictions, 0.0)
         return (kept * (weights / total)[:, :, None]).sum(dim=1), self
 
     def restarted(self, env_ids: torch.Tensor) -> Self:
-        """Return the chunks without those of these rows, and the rows active."""
+        """Return the chunks without those of these env slots, and the env slots active."""
         return replace(
             self,
             count=self.count.index_fill(0, env_ids, 0),
@@ -78,5 +78,5 @@ class EnsembledChunks:
         )
 
     def rested(self, env_ids: torch.Tensor) -> Self:
-        """Return the chunks with these rows no longer active."""
+        """Return the chunks with these env slots no longer active."""
         return replace(self, active=self.active.index_fill(0, env_ids, False))  # noqa: FBT003  the value to fill in

@@ -15,12 +15,13 @@ class TestShipped(EnvironmentConformance):
 
     num_steps = 4
 
-    @pytest.fixture(autouse=True, params=[*ALL_ENVIRONMENTS, *FLOOR_ENVIRONMENTS])
+    @pytest.fixture(autouse=True, params=[*ALL_ENVIRONMENTS, *FLOOR_ENVIRONMENTS, "lift_object ee_delta"])
     def choose(self, request):
-        self.name = request.param
+        self.name, _, mode = request.param.partition(" ")
+        self.options = {"action_mode": mode} if mode else {}
 
     def make(self, num_envs: int) -> Environment:
-        return build(self.name, num_envs=num_envs)
+        return build(self.name, num_envs=num_envs, **self.options)
 
     def test_films_are_pictures_and_change_nothing(self) -> None:
         if self.name not in FILMED:

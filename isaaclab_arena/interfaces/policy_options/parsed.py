@@ -195,7 +195,7 @@ class EitherOptions(DeclaredOptions):
         if unknown:
             raise ConfigError(unknown)
         if all(name in typed or name == "num_envs" for name in options):
-            # Rows are told to whoever asks for them, and a config class need not.
+            # Env slots are told to whoever asks for them, and a config class need not.
             asked = {name: value for name, value in options.items() if name in typed or name != "num_envs"}
             return self._typed.read(asked, owner=owner)
         return self._parsed.read(options, owner=owner)

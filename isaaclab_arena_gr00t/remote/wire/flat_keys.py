@@ -10,7 +10,8 @@ def flattened(observation: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return a nested observation with the keys ``video.<camera>``, ``state.<key>`` and the instruction's own names.
 
     Args:
-        observation: ``video`` and ``state``: key to array; ``language``: key to a list of one list of one text per row.
+        observation: ``video`` and ``state``: key to array; ``language``: key to a list of one list of one text per env
+            slot.
     """
     arrays = {
         f"{modality}.{key}": values for modality in ("video", "state") for key, values in observation[modality].items()

@@ -1,5 +1,3 @@
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +8,7 @@ from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.interfaces.environment import VIEWPORT
 from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.recording.episode_arrays import flatten
-from tests.environments.building import FLOOR_ENVIRONMENTS, build_on_the_floor, episode, leaf_specs, play, solved, start
+from tests.environments.building import FLOOR_ENVIRONMENTS, build_on_the_floor, episode, leaf_specs, play, start
 
 ALL = pytest.mark.parametrize("name", FLOOR_ENVIRONMENTS)
 
@@ -20,35 +18,6 @@ def some_actions(env: FloorEnvironment, num_steps: int) -> torch.Tensor:
     size = env.action_spec.shape[0]
     waves = torch.sin(torch.arange(num_steps)[:, None, None] * 0.7 + torch.arange(size))
     return (waves * (1 + 0.1 * torch.arange(env.num_envs)[:, None])).float()
-
-
-@ALL
-def test_tensors_are_what_the_specs_say(name):
-    env = build_on_the_floor(name, num_envs=3)
-    start(env)
-    step = env.step(torch.zeros(env.action_space.shape))
-    assert step.observation.keys() == env.observation_spec.keys() == {"policy"}
-    assert step.observation["policy"].keys() == leaf_specs(env).keys()
-    for term, spec in leaf_specs(env).items():
-        value = step.observation["policy"][term]
-        assert (tuple(value.shape), value.dtype) == ((3, *spec.shape), torch.float32)
-        assert spec.names is None or len(spec.names) == spec.shape[-1]
-    for values in (step.reward, *step.metrics.values()):
-        assert (tuple(values.shape), values.dtype) == ((3,), torch.float32)
-    for mask in (step.terminated, step.truncated, solved(step), step.diverged):
-        assert (tuple(mask.shape), mask.dtype) == ((3,), torch.bool)
-
-
-@ALL
-def test_conditions_are_plain_values_of_their_generator_and_survive_json(name):
-    env, larger = build_on_the_floor(name), build_on_the_floor(name, num_envs=5)
-    conditions = env.draw_conditions(episode(3).conditions_generator())
-    assert conditions == larger.draw_conditions(episode(3).conditions_generator())
-    assert conditions != env.draw_conditions(episode(4).conditions_generator())
-    env.reset(torch.tensor([0]), [conditions])
-    state = env.episode_state(0)["integration_state"]
-    env.reset(torch.tensor([0]), [json.loads(json.dumps(conditions))])
-    assert np.array_equal(env.episode_state(0)["integration_state"], state)
 
 
 @ALL
@@ -64,17 +33,6 @@ def test_a_row_is_the_same_to_the_last_bit_in_any_batch_and_on_any_number_of_thr
             assert torch.equal(getattr(seen, field)[6:7], getattr(expected, field)), field
         for metric, value in expected.metrics.items():
             assert torch.equal(seen.metrics[metric][6:7], value), metric
-
-
-@ALL
-def test_rows_that_are_not_running_rest(name):
-    env = build_on_the_floor(name, num_envs=3)
-    start(env, rows=[1])
-    before = env.backend.qpos.clone()
-    step = env.step(torch.ones(env.action_space.shape))
-    assert torch.equal(env.backend.qpos[[0, 2]], before[[0, 2]])
-    assert not torch.equal(env.backend.qpos[1], before[1])
-    assert step.reward[[0, 2]].tolist() == [0, 0]
 
 
 @ALL
