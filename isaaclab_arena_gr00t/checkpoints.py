@@ -51,13 +51,13 @@ def checkpoint_problems(
     """
     key = "model_path"
     if not model_path:
-        return [Problem("is missing; the model's folder has to be named", key=key)]
-    folder = Path(model_path)
-    if not folder.exists() and _HUB_NAME.fullmatch(model_path) and not folder.parent.exists():
+        return [Problem("is missing; the model's directory has to be named", key=key)]
+    directory = Path(model_path)
+    if not directory.exists() and _HUB_NAME.fullmatch(model_path) and not directory.parent.exists():
         return []
-    if not folder.exists():
+    if not directory.exists():
         return [Problem(f"'{model_path}' does not exist, {searched}", key=key)]
-    wrong = _wrong_with_folder(folder)
+    wrong = _wrong_with_directory(directory)
     return [] if wrong is None else [Problem(f"'{model_path}' {wrong}", key=key)]
 
 
@@ -66,11 +66,11 @@ def checkpoint_files(model_path: str) -> dict[str, Path]:
 
     What training goes on from is not among them; nothing comes of a name on the hub.
     """
-    folder = Path(model_path)
-    if not folder.is_dir():
+    directory = Path(model_path)
+    if not directory.is_dir():
         return {}
-    files = (path for path in sorted(folder.rglob("*")) if path.suffix in _LOADED and not path.is_dir())
-    return {f"model_path {path.relative_to(folder).as_posix()}": path for path in files}
+    files = (path for path in sorted(directory.rglob("*")) if path.suffix in _LOADED and not path.is_dir())
+    return {f"model_path {path.relative_to(directory).as_posix()}": path for path in files}
 
 
 def stated_embodiments(model_path: str) -> dict[str, StatedEmbodiment]:
@@ -117,17 +117,17 @@ def _stated(modalities: Mapping[str, Any], statistics: Mapping[str, Any] | None)
     return StatedEmbodiment(modalities=found, dimensions=dimensions)
 
 
-def _wrong_with_folder(folder: Path) -> str | None:
-    if not folder.is_dir():
-        return "is a file; name the folder that holds it"
-    if not (folder / "config.json").exists():
+def _wrong_with_directory(directory: Path) -> str | None:
+    if not directory.is_dir():
+        return "is a file; name the directory that holds it"
+    if not (directory / "config.json").exists():
         return "is no checkpoint: it has no config.json"
-    wrong = not_a_plain_file(folder / "config.json")
+    wrong = not_a_plain_file(directory / "config.json")
     if wrong is not None:
         return f"is no checkpoint: its config.json {wrong}"
-    if any(folder.glob("*.safetensors")):
-        wrong = wrong_with_weights(folder)
+    if any(directory.glob("*.safetensors")):
+        wrong = wrong_with_weights(directory)
         return None if wrong is None else f"cannot be loaded: {wrong}"
-    pickled = sorted(path.name for pattern in _PICKLED for path in folder.glob(pattern))
+    pickled = sorted(path.name for pattern in _PICKLED for path in directory.glob(pattern))
     found = f" but {pickled[0]}, and loading that could run code; save the model as safetensors" if pickled else ""
     return f"has no weights in a *.safetensors file{found}"

@@ -147,18 +147,18 @@ def read_policy_config(path: str | Path) -> Gr00tClosedloopPolicyConfig:
     return located
 
 
-def path_beside(folder: Path, path: str | None) -> str | None:
+def path_beside(directory: Path, path: str | None) -> str | None:
     """Return a path that a YAML file gives, as seen from the working directory.
 
     Args:
-        folder: The directory of the YAML file; what lies there comes first.
+        directory: The directory of the YAML file; what lies there comes first.
         path: What the file says. Where nothing lies beside it, it counts from the working directory as it is.
     """
-    return str(folder / path) if path and (folder / path).exists() else path
+    return str(directory / path) if path and (directory / path).exists() else path
 
 
-def _with_paths(config: Gr00tClosedloopPolicyConfig, folder: Path) -> Gr00tClosedloopPolicyConfig:
-    located: dict[str, Any] = {key: path_beside(folder, getattr(config, key)) for key in (*_PATHS, "model_path")}
+def _with_paths(config: Gr00tClosedloopPolicyConfig, directory: Path) -> Gr00tClosedloopPolicyConfig:
+    located: dict[str, Any] = {key: path_beside(directory, getattr(config, key)) for key in (*_PATHS, "model_path")}
     return dataclasses.replace(config, **located)
 
 

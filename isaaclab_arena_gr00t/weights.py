@@ -21,14 +21,14 @@ _BITS = {
 _LENGTH_BYTES = 8
 
 
-def wrong_with_weights(folder: Path) -> str | None:
+def wrong_with_weights(directory: Path) -> str | None:
     """Return what is wrong with the safetensors files of a directory, None where each is whole and none is missing."""
-    files = sorted(folder.glob("*.safetensors"))
+    files = sorted(directory.glob("*.safetensors"))
     for file in files:
         wrong = wrong_with_safetensors(file)
         if wrong is not None:
             return f"{file.name} {wrong}"
-    for index in sorted(folder.glob("*.safetensors.index.json")):
+    for index in sorted(directory.glob("*.safetensors.index.json")):
         wrong = _wrong_with_index(index, {file.name for file in files})
         if wrong is not None:
             return f"{index.name} {wrong}"

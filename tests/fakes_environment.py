@@ -170,6 +170,6 @@ def episodes(number: int, *, job: str = "push", seed: int = 7) -> list[Episode]:
     return [Episode(job=job, episode_index=index, seed=seed) for index in range(number)]
 
 
-def files_below(folder: Path) -> set[str]:
-    """Return the names of all files below a folder, relative to it."""
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+def files_below(directory: Path) -> set[str]:
+    """Return the names of all files below a directory, relative to it."""
+    return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}

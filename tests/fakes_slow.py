@@ -20,7 +20,7 @@ class SluggishCfg(PolicyCfg):
     """Options of `SluggishPolicy`.
 
     Attributes:
-        marks: Folder in which a file named after the process appears when the long wait begins.
+        marks: Directory in which a file named after the process appears when the long wait begins.
         when: Where it waits: ``build`` or ``step``.
         from_step: The first step that is slow.
         holds_interpreter: Whether nothing else of the process can run meanwhile.

@@ -5,7 +5,7 @@ from isaaclab_arena.dated_directories import make_dated_directory
 NOON = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 
 
-def test_folders_of_the_same_second_are_numbered(tmp_path):
+def test_directories_of_the_same_second_are_numbered(tmp_path):
     directories = [make_dated_directory(tmp_path, suffix=suffix, now=NOON) for suffix in ("", "", "", "_fast", "_fast")]
     assert [directory.name.removeprefix("2026-11-21_12-00-00") for directory in directories] == [
         *("", "_2", "_3"),

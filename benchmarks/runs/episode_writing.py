@@ -36,7 +36,7 @@ from isaaclab_arena.storage.hdf5.consolidation import consolidate
 from isaaclab_arena.storage.hdf5.dataset_assembly import copy_episodes
 from isaaclab_arena.storage.hdf5.episodes import read_episode, verify_episodes, write_episode
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.layout import ACTIONS, DATA_GROUP, EPISODES_FOLDER, demo_name, episode_file_name
+from isaaclab_arena.storage.layout import ACTIONS, DATA_GROUP, EPISODES_DIRECTORY, demo_name, episode_file_name
 from isaaclab_arena.storage.recorded_episode import AttributeValue, Compression, RecordedEpisode, checksum
 
 ENVIRONMENT = "lift_object"
@@ -178,7 +178,7 @@ def recorded_episodes(number: int) -> list[RecordedEpisode]:
         recorder = EpisodeRecorder(Path(name), job, RecordingOptions())
         rollout(environment, make_policy("scripted"), episodes(number), [recorder])
         recorder.close()
-        files = [Path(name, EPISODES_FOLDER, episode_file_name(index)) for index in range(number)]
+        files = [Path(name, EPISODES_DIRECTORY, episode_file_name(index)) for index in range(number)]
         recorded = [read_episode(file, index) for index, file in enumerate(files)]
     environment.close()
     return recorded
@@ -198,7 +198,7 @@ def with_cameras(recorded: Sequence[RecordedEpisode]) -> list[RecordedEpisode]:
 def measure(way: Way, recorded: Sequence[RecordedEpisode], directory: Path | None) -> Cost:
     """Write and consolidate episodes once, and return what that took."""
     with tempfile.TemporaryDirectory(prefix="episode_writing_", dir=directory) as name:
-        parts = [Path(name, EPISODES_FOLDER, episode_file_name(episode.episode_index)) for episode in recorded]
+        parts = [Path(name, EPISODES_DIRECTORY, episode_file_name(episode.episode_index)) for episode in recorded]
         begin = time.process_time()
         for part, episode in zip(parts, recorded, strict=True):
             way.write(part, episode)

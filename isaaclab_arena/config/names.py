@@ -1,4 +1,4 @@
-"""Which job names are safe: a job's name becomes a folder, a file name and a cell of a table."""
+"""Which job names are safe: a job's name becomes a directory, a file name and a cell of a table."""
 
 import unicodedata
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ RESERVED_NAMES = frozenset(
         for kind in ("csv", "parquet")
     }
 )
-"""What an output directory holds beside the folders of its jobs."""
+"""What an output directory holds beside the directories of its jobs."""
 
 # Scripts and emoji need them, though nothing of them is seen: two joiners, and what chooses between two pictures.
 _NEEDED = frozenset("\u200c\u200d") | frozenset(map(chr, range(0xFE00, 0xFE10)))

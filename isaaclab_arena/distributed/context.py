@@ -115,7 +115,7 @@ def variables_of_rank(
     world_size: int,
     port: int,
     run_id: str,
-    folder: Path,
+    directory: Path,
     environ: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
     """Return the environment variables of one of several ranks on this machine, as torchrun would set them.
@@ -125,7 +125,7 @@ def variables_of_rank(
         world_size: How many there are, all on this machine.
         port: Where the launcher holds the store through which they meet.
         run_id: Names this launch.
-        folder: Where the ranks leave words for the launcher; see `failure_file` and `run_directory_file`.
+        directory: Where the ranks leave words for the launcher; see `failure_file` and `run_directory_file`.
         environ: The launcher's own variables.
     """
     return {
@@ -145,8 +145,8 @@ def variables_of_rank(
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         **thread_variables(environ),
-        _FAILURE_FILE: str(folder / f"rank{rank}.json"),
-        _RUN_DIRECTORY_FILE: str(folder / "run_directory"),
+        _FAILURE_FILE: str(directory / f"rank{rank}.json"),
+        _RUN_DIRECTORY_FILE: str(directory / "run_directory"),
     }
 
 
@@ -161,7 +161,7 @@ def failure_file(environ: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def run_directory_file(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return where this rank's launcher looks for the name of the run's folder, None if nobody does."""
+    """Return where this rank's launcher looks for the name of the run's directory, None if nobody does."""
     return Path(environ[_RUN_DIRECTORY_FILE]) if environ.get(_RUN_DIRECTORY_FILE) else None
 
 

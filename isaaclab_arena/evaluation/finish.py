@@ -19,7 +19,7 @@ def merge_and_show(
     """Write the tables and show them.
 
     Args:
-        output_directory: The run's folder.
+        output_directory: The run's directory.
         before_showing: Called between the two.
         how_to_go_on: Shown below the table of a run that is not complete, as this program's last words; None where
             the run is only a part of what the program does.
@@ -47,7 +47,7 @@ def show_finished_run(output_directory: Path, *, before_showing: Callable[[], No
     """Show the tables of a run that has nothing left to do; those that are missing, old or changed are written anew.
 
     Args:
-        output_directory: The run's folder.
+        output_directory: The run's directory.
         before_showing: Called once the tables are what they should be.
 
     Returns:

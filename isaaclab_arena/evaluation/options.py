@@ -59,11 +59,11 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
     limit: int | None = None
     """Run at most this many episodes of each job, to try a job file out; the table says so."""
     output_base_dir: str = "outputs"
-    """Folder that gets a dated folder for this run."""
+    """Directory that gets a dated directory for this run."""
     output_dir: str | None = None
-    """Exact folder for this run, instead of a dated one; missing or empty, or with --resume that of the run."""
+    """Exact directory for this run, instead of a dated one; missing or empty, or with --resume that of the run."""
     resume: str | None = None
-    """Go on with a run: of that folder, of --output_dir, or the newest of --output_base_dir with the same jobs."""
+    """Go on with a run: of that directory, of --output_dir, or the newest of --output_base_dir with the same jobs."""
     rerun: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """With --resume, run this job's episodes anew if it evaluates something else now; may be given several times."""
     retry_errors: bool = False
@@ -216,7 +216,7 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
         if self.save_conditions is not None:
             path = Path(self.save_conditions)
             yield "save_conditions", path.exists() and self.resume is None, f"{path} exists already"
-            yield "save_conditions", not path.absolute().parent.is_dir(), "the folder of this file does not exist"
+            yield "save_conditions", not path.absolute().parent.is_dir(), "the directory of this file does not exist"
 
     def _numbers_out_of_range(self) -> Iterator[tuple[str, bool, str]]:
         """Yield the checks of numbers; see `_mistakes`."""
@@ -267,7 +267,7 @@ def read_command_line(
     options, unknown = tyro.cli(
         options_class,
         prog=program,
-        args=_under_own_names(joined_gpu_ids(_with_folder_to_resume(arguments))),
+        args=_under_own_names(joined_gpu_ids(_with_directory_to_resume(arguments))),
         return_unknown_args=True,
         config=(tyro.conf.FlagCreatePairsOff,),
         use_underscores=True,
@@ -277,7 +277,7 @@ def read_command_line(
     return options, unknown
 
 
-def _with_folder_to_resume(arguments: Sequence[str]) -> list[str]:
+def _with_directory_to_resume(arguments: Sequence[str]) -> list[str]:
     """Give ``--resume`` an empty value where no run follows it: what follows may be an environment's name."""
     completed: list[str] = []
     for position, argument in enumerate(arguments):
@@ -289,7 +289,7 @@ def _with_folder_to_resume(arguments: Sequence[str]) -> list[str]:
 
 
 def is_run(argument: str) -> bool:
-    """Whether what follows ``--resume`` is the folder of a run, and not, say, an environment's name."""
+    """Whether what follows ``--resume`` is the directory of a run, and not, say, an environment's name."""
     if argument.startswith("-") or is_override(argument):
         return False
     return os.sep in argument or (Path(argument) / RUN_PLAN_FILE).is_file()

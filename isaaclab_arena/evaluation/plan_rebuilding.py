@@ -38,7 +38,7 @@ def rebuilt_plan(output_directory: Path, *, may_import: bool) -> RunPlan:
     """Return the plan of a run, if its recordings prove that what asked for it is still the same.
 
     Args:
-        output_directory: Folder of the run.
+        output_directory: Directory of the run.
         may_import: Whether jobs may name code that is not registered.
 
     Raises:
@@ -81,7 +81,7 @@ def _asked_for(attempt: Attempt, path: Path, *, may_import: bool) -> RunRequest:
     except ConfigError as error:
         message = (
             f"what it asked for cannot be read any more, from '{Path.cwd()}': {' '.join(arguments)}; put the job file "
-            "back as it was, and recover from the folder in which the run was started"
+            "back as it was, and recover from the directory in which the run was started"
         )
         raise ConfigError([Problem(message, file=str(path), key="command_line"), *error.problems]) from error
 

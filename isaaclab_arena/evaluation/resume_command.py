@@ -1,4 +1,4 @@
-"""The command that goes on with a run: the one that was typed, launcher and all, with ``--resume`` and the folder."""
+"""The command that resumes a run: the one that was typed, with its launcher, ``--resume`` and the directory."""
 
 import shlex
 import sys
@@ -22,16 +22,16 @@ def how_to_go_on(request: RunRequest, context: DistributedContext, output_direct
     Args:
         request: What the run was to do.
         context: Who this process is.
-        output_directory: The run's folder.
+        output_directory: The run's directory.
     """
-    folder = _shown(output_directory, Path.cwd())
+    directory = _shown(output_directory, Path.cwd())
     if not request.command_line:
-        return f"go on with --resume {shlex.quote(folder)}"
+        return f"go on with --resume {shlex.quote(directory)}"
     program, *arguments = request.command_line
     typed = typed_command(arguments, own=sys.orig_argv, parent=command_of_parent() if is_a_rank() else None)
     if typed is None and is_a_rank():
-        return f"go on with the same command and --resume {shlex.quote(folder)}"
-    command = resuming_command(typed or ["python", "-m", program, *arguments], folder)
+        return f"go on with the same command and --resume {shlex.quote(directory)}"
+    command = resuming_command(typed or ["python", "-m", program, *arguments], directory)
     several = context.world_size > context.local_world_size
     return f"go on with{', on each machine its own line like' if several else ''}: {shlex.join(command)}"
 
@@ -54,12 +54,12 @@ def typed_command(arguments: Sequence[str], *, own: Sequence[str], parent: Seque
     return _without_interpreter(found) if is_it else None
 
 
-def resuming_command(command: Sequence[str], folder: str) -> list[str]:
-    """Return a command with ``--resume FOLDER`` at its end, in place of any ``--resume`` that it has.
+def resuming_command(command: Sequence[str], directory: str) -> list[str]:
+    """Return a command with ``--resume DIRECTORY`` at its end, in place of any ``--resume`` that it has.
 
     Args:
         command: A whole command line.
-        folder: The run's folder, from where the command is typed.
+        directory: The run's directory, from where the command is typed.
     """
     kept: list[str] = []
     is_value = False
@@ -71,8 +71,8 @@ def resuming_command(command: Sequence[str], folder: str) -> list[str]:
             is_value = is_run(following)
         elif not word.startswith("--resume="):
             kept.append(word)
-    # A folder without a slash is taken for a run only while its plan can be seen.
-    return [*kept, "--resume", folder if "/" in folder else f"./{folder}"]
+    # A directory without a slash is taken for a run only while its plan can be seen.
+    return [*kept, "--resume", directory if "/" in directory else f"./{directory}"]
 
 
 def _without_interpreter(command: list[str]) -> list[str]:
@@ -81,5 +81,5 @@ def _without_interpreter(command: list[str]) -> list[str]:
     return [_SCRIPT, *command[2:]] if is_script else command
 
 
-def _shown(folder: Path, working_directory: Path) -> str:
-    return str(folder.relative_to(working_directory) if folder.is_relative_to(working_directory) else folder)
+def _shown(directory: Path, working_directory: Path) -> str:
+    return str(directory.relative_to(working_directory) if directory.is_relative_to(working_directory) else directory)

@@ -51,7 +51,7 @@ def execute(request: RunRequest, context: DistributedContext) -> int:
         the ranks that still work.
 
     Raises:
-        ConfigError: If the ranks read different jobs, or the output folder cannot be used.
+        ConfigError: If the ranks read different jobs, or the output directory cannot be used.
         DistributedError: If the ranks do not find each other.
         StorageError: If a file of the run cannot be written. A full disk ends the run at once: jobs after it would
             fail too, one by one, and would be called failed.
@@ -199,7 +199,7 @@ class _RankRun:
         """Wait until no rank works any more; return whether this rank has to merge.
 
         That is rank 0. The others stay until it has gone; if it left no table, or one that lacks what was written
-        since, the lowest of those that write in the same folder takes its place. A rank that stops at its first
+        since, the lowest of those that write in the same directory takes its place. A rank that stops at its first
         failure does not wait: its exit is what makes the launcher end the others.
         """
         rank = self._context.rank

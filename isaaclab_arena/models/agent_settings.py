@@ -97,8 +97,8 @@ def find_agent_file(checkpoint: Path) -> Path | None:
     Args:
         checkpoint: The file.
     """
-    folders = checkpoint.absolute().parents[:2]
-    return next((path for folder in folders if (path := folder / AGENT_FILE).is_file()), None)
+    directories = checkpoint.absolute().parents[:2]
+    return next((path for directory in directories if (path := directory / AGENT_FILE).is_file()), None)
 
 
 def read_agent_settings(path: str | Path) -> AgentSettings:

@@ -28,7 +28,7 @@ def load_network(path: Path, settings: AgentSettings | None, device: torch.devic
         return TorchScriptNetwork(path, device)
     if settings is None:
         message = (
-            f"has no {AGENT_FILE} beside it or one folder above, and without the configuration of its training nobody "
+            f"has no {AGENT_FILE} beside it or one directory above, and without its training's configuration nobody "
             "knows its activation; name the file as agent_cfg_path"
         )
         raise ConfigError(Problem(message, file=str(path)))

@@ -13,14 +13,14 @@ BEST_FILE = "model_best.pt"
 _NUMBERED = re.compile(r"model_(\d{1,12})\.pt")
 
 
-def model_path(folder: Path, iterations: int) -> Path:
+def model_path(directory: Path, iterations: int) -> Path:
     """Return the checkpoint after so many iterations. With that number rsl_rl's own ``load`` goes on right after it."""
-    return folder / f"model_{iterations}.pt"
+    return directory / f"model_{iterations}.pt"
 
 
-def numbered_checkpoints(folder: Path) -> dict[int, Path]:
+def numbered_checkpoints(directory: Path) -> dict[int, Path]:
     """Return the checkpoints of a training by the iterations done, the newest last."""
-    found = {int(match[1]): path for path in folder.glob("model_*.pt") if (match := _NUMBERED.fullmatch(path.name))}
+    found = {int(match[1]): path for path in directory.glob("model_*.pt") if (match := _NUMBERED.fullmatch(path.name))}
     return {number: found[number] for number in sorted(found)}
 
 
@@ -48,39 +48,39 @@ def _named_file(path: str, choice: int | str | None) -> Path:
         return _chosen(found, choice)
     if found.exists():
         if choice is not None:
-            message = f"'{path}' is a file already; leave this out, or name its folder as checkpoint_path"
+            message = f"'{path}' is a file already; leave this out, or name its directory as checkpoint_path"
             raise ConfigError(Problem(message, key="checkpoint"))
         return found
     message = f"'{path}' does not exist, and is looked for in the working directory"
     raise ConfigError(Problem(message, key="checkpoint_path"))
 
 
-def _chosen(folder: Path, choice: int | str | None) -> Path:
-    numbered = numbered_checkpoints(folder)
-    best = folder / BEST_FILE
+def _chosen(directory: Path, choice: int | str | None) -> Path:
+    numbered = numbered_checkpoints(directory)
+    best = directory / BEST_FILE
     if choice == BEST or (choice is None and best.is_file()):
         if not best.is_file():
-            message = f"there is no {BEST_FILE} in '{folder}'; its checkpoints are {_in_words(numbered)}"
+            message = f"there is no {BEST_FILE} in '{directory}'; its checkpoints are {_in_words(numbered)}"
             raise ConfigError(Problem(message, key="checkpoint"))
         return best
     if choice in {None, LATEST}:
         if not numbered:
-            raise ConfigError(Problem(f"'{folder}' {_without_checkpoints(folder)}", key="checkpoint_path"))
+            raise ConfigError(Problem(f"'{directory}' {_without_checkpoints(directory)}", key="checkpoint_path"))
         return numbered[max(numbered)]
     if isinstance(choice, bool) or not str(choice).isdecimal():
         message = f"must be {BEST}, {LATEST} or the number of an iteration, got {choice!r}"
         raise ConfigError(Problem(message, key="checkpoint"))
     if int(choice or 0) not in numbered:
-        message = f"there is no model_{choice}.pt in '{folder}'; its checkpoints are {_in_words(numbered)}"
+        message = f"there is no model_{choice}.pt in '{directory}'; its checkpoints are {_in_words(numbered)}"
         raise ConfigError(Problem(message, key="checkpoint"))
     return numbered[int(choice or 0)]
 
 
-def _without_checkpoints(folder: Path) -> str:
-    runs = sorted(run.name for run in folder.iterdir() if run.is_dir() and any(run.glob("model_*.pt")))
+def _without_checkpoints(directory: Path) -> str:
+    runs = sorted(run.name for run in directory.iterdir() if run.is_dir() and any(run.glob("model_*.pt")))
     if runs:
         return f"holds no model_<iteration>.pt but {len(runs)} trainings; name one of them, such as {runs[-1]}"
-    exported = sorted(file.name for file in folder.iterdir() if file.suffix in {".pt", ".onnx"})
+    exported = sorted(file.name for file in directory.iterdir() if file.suffix in {".pt", ".onnx"})
     if exported:
         return f"holds no model_<iteration>.pt; name a file of it: {', '.join(exported)}"
     return "holds no model_<iteration>.pt"

@@ -102,7 +102,7 @@ class EpisodeRecorder(Observer):
     ) -> None:
         check_compression(options.compression)
         self._directory = job_directory
-        self._episodes_directory = job_directory / layout.EPISODES_FOLDER
+        self._episodes_directory = job_directory / layout.EPISODES_DIRECTORY
         self._job = job
         self._options = options
         self._may_commit = may_commit
@@ -149,7 +149,7 @@ class EpisodeRecorder(Observer):
         crc = checksum(arrays)
         name = layout.episode_file_name(record.episode.episode_index)
         path = self._episodes_directory / name
-        row = self._row(record, f"{layout.EPISODES_FOLDER}/{name}", crc)
+        row = self._row(record, f"{layout.EPISODES_DIRECTORY}/{name}", crc)
         for line in self._put_in_place(path, self._recorded(environment, arrays, row), row):
             self._commits.write_line(line)
         self._parts.append(path)

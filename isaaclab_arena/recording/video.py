@@ -117,7 +117,7 @@ class VideoRecorder(Observer):
             episode_index=start.episode.episode_index,
             rebuild=self._rebuild if self._names_rebuilds else None,
         )
-        return self._directory / layout.VIDEOS_FOLDER / name
+        return self._directory / layout.VIDEOS_DIRECTORY / name
 
     def _film(self, environment: Environment, env_ids: Sequence[int]) -> None:
         if not env_ids or not isinstance(environment, Filmable):

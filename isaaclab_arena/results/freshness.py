@@ -18,20 +18,20 @@ def sizes_of_sources(output_directory: Path) -> dict[str, int]:
     Those files only grow, so equal sizes are equal files. Times of files are never compared: clocks are set back.
 
     Args:
-        output_directory: The run's folder.
+        output_directory: The run's directory.
     """
     sizes = {}
-    for folder in _entries(output_directory):
-        for file in _entries(folder) if folder.is_dir() else ():
+    for directory in _entries(output_directory):
+        for file in _entries(directory) if directory.is_dir() else ():
             if fnmatchcase(file.name, COMMIT_FILE_PATTERN) or fnmatchcase(file.name, JOB_REPORT_PATTERN):
-                sizes[f"{folder.name}/{file.name}"] = file.stat().st_size
+                sizes[f"{directory.name}/{file.name}"] = file.stat().st_size
     return dict(sorted(sizes.items()))
 
 
-def _entries(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
-    # A run has as many folders as jobs, and ranks look at them while they wait for each other: `Path` would take long.
+def _entries(directory: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
+    # A run has as many directories as jobs, and ranks look at them while they wait: `Path` would take long.
     try:
-        with os.scandir(folder) as entries:
+        with os.scandir(directory) as entries:
             return list(entries)
     except OSError:
         return []
@@ -41,7 +41,7 @@ def tables_are_current(output_directory: Path) -> bool:
     """Whether the tables exist and no rank has written an episode or a report since.
 
     Args:
-        output_directory: The run's folder.
+        output_directory: The run's directory.
     """
     return _sizes_in_table(output_directory / TABLE) == sizes_of_sources(output_directory)
 

@@ -56,9 +56,9 @@ class RecordingElsewhere:
     """A dataset that a rank has written to a disk which this machine does not share.
 
     Attributes:
-        dataset: The file, relative to the run's folder there.
+        dataset: The file, relative to the run's directory there.
         rank: The rank.
-        place: ``host:folder``, the run's folder there.
+        place: ``host:directory``, the run's directory there.
     """
 
     dataset: str
@@ -97,10 +97,10 @@ def merge_results(output_directory: Path) -> MergedResults:
     """Read everything that the ranks of a run have written.
 
     Args:
-        output_directory: The folder that holds ``run.json``.
+        output_directory: The directory that holds ``run.json``.
 
     Raises:
-        ConfigError: If the folder is no output of a run.
+        ConfigError: If the directory is no output of a run.
     """
     with _without_collecting_garbage():
         return _merged(output_directory)
@@ -201,7 +201,7 @@ def _owed(evidence: JobEvidence) -> MissingJob | None:
 def _recorded_elsewhere(
     output_directory: Path, evidence: Iterable[JobEvidence], attempts: Sequence[Attempt]
 ) -> Iterator[RecordingElsewhere]:
-    """Yield the datasets that are not here and whose rank wrote in another folder than rank 0."""
+    """Yield the datasets that are not here and whose rank wrote in another directory than rank 0."""
     places = {
         (attempt.number, rank): place
         for attempt in attempts

@@ -55,7 +55,7 @@ def written_in_place(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Give a temporary path to write to; it becomes ``path`` when the block ends, and vanishes if the block fails.
 
     Args:
-        path: The file to make; its folder is made too.
+        path: The file to make; its directory is made too.
         overwrite: Whether a file that is there may be replaced.
 
     Raises:
@@ -103,7 +103,7 @@ def write_at(path: Path, offset: int, content: bytes) -> None:
     """Write a part of a file that comes in parts; the same part may come twice.
 
     Args:
-        path: The file; it and its folder are made if need be.
+        path: The file; it and its directory are made if need be.
         offset: Where the part begins [bytes].
         content: The part.
 

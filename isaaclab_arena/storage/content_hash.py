@@ -1,4 +1,4 @@
-"""SHA-256 of files and folders, read in pieces; what is no regular file is never opened."""
+"""SHA-256 of files and directories, read in pieces; what is no regular file is never opened."""
 
 import hashlib
 import os
@@ -12,9 +12,9 @@ _PIECE_BYTES = 1 << 20
 
 
 def content_hash(path: Path) -> str:
-    """Return the SHA-256 of a file, or of a folder's names and contents; links are followed.
+    """Return the SHA-256 of a file, or of a directory's names and contents; links are followed.
 
-    Of a folder all counts that does not begin with a dot, in order of its name, and byte code does not.
+    Of a directory all counts that does not begin with a dot, in order of its name, and byte code does not.
 
     Returns:
         64 hexadecimal digits; ``absent``, or ``no regular file`` for a pipe, a device or a socket.
@@ -23,7 +23,7 @@ def content_hash(path: Path) -> str:
         StorageError: If something cannot be read.
     """
     with storage_errors("read", path):
-        return _hash_of_folder(path) if path.is_dir() else _hash_of_file(path)
+        return _hash_of_directory(path) if path.is_dir() else _hash_of_file(path)
 
 
 def _hash_of_file(path: Path) -> str:
@@ -44,27 +44,27 @@ def _hash_of_file(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _hash_of_folder(folder: Path) -> str:
+def _hash_of_directory(directory: Path) -> str:
     digest = hashlib.sha256()
-    for name, path in sorted(_files_below(folder)):
+    for name, path in sorted(_files_below(directory)):
         # Lengths keep a name from running into what follows it.
         encoded = name.encode("utf-8", "surrogateescape")
         digest.update(b"%d:%s %s\n" % (len(encoded), encoded, _hash_of_file(path).encode()))
     return digest.hexdigest()
 
 
-def _files_below(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield what a folder holds, by the name below it, with ``/`` between folders on every system."""
+def _files_below(directory: Path) -> Iterator[tuple[str, Path]]:
+    """Yield what a directory holds, by the name below it, with ``/`` between directories on every system."""
     seen: set[tuple[int, int]] = set()
-    for root, folders, names in os.walk(folder, followlinks=True):
+    for root, directories, names in os.walk(directory, followlinks=True):
         status = Path(root).stat()
         if (status.st_dev, status.st_ino) in seen:
             # A link that leads back up: what is there has been seen.
-            folders.clear()
+            directories.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
+        directories[:] = sorted(name for name in directories if not name.startswith(".") and name != "__pycache__")
         for name in names:
             if not name.startswith("."):
                 path = Path(root, name)
-                yield path.relative_to(folder).as_posix(), path
+                yield path.relative_to(directory).as_posix(), path

@@ -6,12 +6,12 @@ from pathlib import Path
 
 RUN_PLAN_FILE = "run.json"
 PLAN_COPY_FILE = "plan.json"
-"""In the folder of attempts: the plan once more, should the first file be lost."""
-EPISODES_FOLDER = "episodes"
-VIDEOS_FOLDER = "videos"
-SET_ASIDE_FOLDER = "set_aside"
-ATTEMPTS_FOLDER = "attempts"
-CLAIMS_FOLDER = "claims"
+"""In the directory of attempts: the plan once more, should the first file be lost."""
+EPISODES_DIRECTORY = "episodes"
+VIDEOS_DIRECTORY = "videos"
+SET_ASIDE_DIRECTORY = "set_aside"
+ATTEMPTS_DIRECTORY = "attempts"
+CLAIMS_DIRECTORY = "claims"
 LOCK_FILE = ".lock"
 SERVED_MODEL_FILE = "served_model.json"
 CONTACT_SHEET_FILE = "contact_sheet.png"
@@ -46,7 +46,7 @@ _ATTEMPT_FILE = re.compile(r"attempt_([1-9]\d{0,5})\.json", re.ASCII)
 
 
 def job_directory(output_directory: Path, job: str) -> Path:
-    """Return the folder of a job's files."""
+    """Return the directory of a job's files."""
     return output_directory / job
 
 
@@ -127,14 +127,14 @@ def job_report_file_name(rank: int, life: int = 0) -> str:
 
 
 def traceback_file_name(rank: int, attempt: int) -> str:
-    """Return the name of the file in a job's folder that says where the job failed on a rank."""
+    """Return the name of the file in a job's directory that says where the job failed on a rank."""
     return f"traceback_rank{rank}{f'_attempt{attempt}' if attempt > 1 else ''}.txt"
 
 
 def received_file_name(name: str) -> str:
     """Return the name under which rank 0 keeps what it has received of a commit file on another machine's disk.
 
-    It is a name of its own, so that putting the folders of all machines into one never replaces the whole file by the
+    It is a name of its own, so that putting the directories of all nodes into one never replaces the whole file by the
     part that had been received; that a row is in both changes nothing.
     """
     return f"{name.removesuffix('.jsonl')}_received.jsonl"

@@ -9,7 +9,7 @@ from isaaclab_arena.plain_files import not_a_plain_file
 from isaaclab_arena.storage.hdf5.episodes import list_episodes
 from isaaclab_arena.storage.layout import (
     EPISODE_FILE_PATTERN,
-    EPISODES_FOLDER,
+    EPISODES_DIRECTORY,
     demo_name,
     episode_file_name,
     episode_index_of_file,
@@ -18,10 +18,10 @@ from isaaclab_arena.storage.layout import (
 
 
 def find_recordings(path: str, *, key: str) -> list[Path]:
-    """Return the files that a path, a folder or a pattern stands for, sorted.
+    """Return the files that a path, a directory or a pattern stands for, sorted.
 
     Args:
-        path: A recording, the folder of a job, or a pattern such as ``out/dataset_lift_rank*.hdf5``.
+        path: A recording, the directory of a job, or a pattern such as ``out/dataset_lift_rank*.hdf5``.
         key: What the user gave it as, for the message.
 
     Raises:
@@ -41,14 +41,14 @@ def find_recordings(path: str, *, key: str) -> list[Path]:
 def _recordings_at(path: str) -> list[Path]:
     try:
         given = Path(path).expanduser()
-        is_folder, exists = given.is_dir(), given.exists()
+        is_directory, exists = given.is_dir(), given.exists()
     except (OSError, RuntimeError, ValueError):
         # Too long, links in a circle, or nobody's home: there is nothing.
         return []
-    if exists and not is_folder:
+    if exists and not is_directory:
         return [given]
-    if is_folder:
-        episodes = given / EPISODES_FOLDER
+    if is_directory:
+        episodes = given / EPISODES_DIRECTORY
         return [*given.glob("*.hdf5"), *given.glob(EPISODE_FILE_PATTERN), *episodes.glob(EPISODE_FILE_PATTERN)]
     return [file for file in Path(given.anchor or ".").glob(str(given.relative_to(given.anchor))) if not file.is_dir()]
 
@@ -93,17 +93,17 @@ def datasets(job_directory: Path, job: str) -> list[Path]:
 
 def episode_files(job_directory: Path) -> Iterator[tuple[Path, int]]:
     """Yield the episodes' own files of a job and their indices, in order; files of other names are left alone."""
-    for path in sorted((job_directory / EPISODES_FOLDER).glob(EPISODE_FILE_PATTERN)):
+    for path in sorted((job_directory / EPISODES_DIRECTORY).glob(EPISODE_FILE_PATTERN)):
         index = episode_index_of_file(path.name)
         if index is not None and path.name == episode_file_name(index):
             yield path, index
 
 
 def locate_episodes(job_directory: Path, job: str) -> tuple[dict[int, list[Path]], list[str]]:
-    """Return which files of a job's folder hold each episode, and one message per file that cannot be read.
+    """Return which files of a job's directory hold each episode, and one message per file that cannot be read.
 
     Args:
-        job_directory: Folder of the job; it need not exist.
+        job_directory: Directory of the job; it need not exist.
         job: Name of the job.
     """
     found: dict[int, list[Path]] = {}

@@ -107,7 +107,7 @@ def masks_of(success: Mapping[int, bool | None]) -> dict[str, list[int]]:
 
 
 def observations_of(arrays: Arrays) -> dict[str, np.ndarray]:
-    """Return what an episode's policy saw, under names without folders.
+    """Return what an episode's policy saw, under names without directories.
 
     Terms of group ``policy`` and cameras keep their names, terms of other groups begin with their group's. One number
     per control step becomes a vector of one. `FLAT` is added where group ``policy`` was recorded.

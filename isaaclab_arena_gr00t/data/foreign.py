@@ -142,7 +142,7 @@ def regular_file(path: Path, root: Path) -> Path:
 
 
 def is_inside(path: Path, root: Path) -> bool:
-    """Whether a path, with all links followed, leads to a place in a folder.
+    """Whether a path, with all links followed, leads to a place in a directory.
 
     Raises:
         StorageError: If that cannot be found out.

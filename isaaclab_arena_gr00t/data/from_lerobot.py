@@ -44,24 +44,24 @@ def write_recordings(
     features = stored_features(stored)
     if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
         raise ConfigError(
-            Problem(f"'{output_dir}' is not empty; name a folder that is, or remove it", key="--output_dir")
+            Problem(f"'{output_dir}' is not empty; name a directory that is, or remove it", key="--output_dir")
         )
     remembered = _remembered(stored)
     recordings, done = [], 0
     for job, indices in _jobs(stored, remembered).items():
-        folder = output_dir / job / recorded.EPISODES_FOLDER
+        directory = output_dir / job / recorded.EPISODES_DIRECTORY
         parts = []
         for index in indices:
-            parts.append(folder / recorded.episode_file_name(index))
+            parts.append(directory / recorded.episode_file_name(index))
             write_episode(parts[-1], _episode(stored, features, index, remembered.get(index, {})))
             done += 1
             told(done, len(stored.episodes))
-        recordings.append(folder.parent / recorded.dataset_file_name(job, 0, 1))
+        recordings.append(directory.parent / recorded.dataset_file_name(job, 0, 1))
         made = consolidate(parts, recordings[-1])
         if made.damaged:
             raise StorageError(made.damaged[0][1])
-        with storage_errors("remove", folder):
-            folder.rmdir()
+        with storage_errors("remove", directory):
+            directory.rmdir()
     return tuple(recordings)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.storage.hdf5.episodes import locate_arrays, read_all_attributes
-from isaaclab_arena.storage.layout import ACTIONS, EPISODES_FOLDER, demo_name
+from isaaclab_arena.storage.layout import ACTIONS, EPISODES_DIRECTORY, demo_name
 from isaaclab_arena.storage.recorded_episode import AttributeValue
 from isaaclab_arena.storage.recordings import find_recordings, index_episodes
 
@@ -38,7 +38,7 @@ class SourceEpisode:
 
 
 def find_episodes(dataset: Path, *, only_successes: bool, default_instruction: str = "") -> list[SourceEpisode]:
-    """Return the episodes of a recording, of a job's folder, of a run's folder, or of files that match a pattern.
+    """Return the episodes of a recording, of a job's directory, of a run's directory, or of files that match a pattern.
 
     Args:
         dataset: The path, or the pattern.
@@ -129,8 +129,12 @@ def check_shapes(episode: SourceEpisode, wanted: Mapping[str, tuple[int, ...]]) 
 
 def jobs_of(dataset: Path) -> Iterator[Sequence[Path]]:
     """Yield the recordings of each job."""
-    folder = dataset.expanduser()
-    jobs = [folder, *sorted(path for path in folder.glob("*") if path.is_dir())] if folder.is_dir() else [folder]
+    directory = dataset.expanduser()
+    jobs = (
+        [directory, *sorted(path for path in directory.glob("*") if path.is_dir())]
+        if directory.is_dir()
+        else [directory]
+    )
     files: dict[Path, list[Path]] = {}
     for job in jobs:
         try:
@@ -138,13 +142,13 @@ def jobs_of(dataset: Path) -> Iterator[Sequence[Path]]:
         except ConfigError:
             continue
         for file in recordings:
-            owner = file.parent.parent if file.parent.name == EPISODES_FOLDER else file.parent
-            # A job's folder of episodes is also a folder of the run that its job's folder was given as.
+            owner = file.parent.parent if file.parent.name == EPISODES_DIRECTORY else file.parent
+            # A job's directory of episodes is also a directory of the run that its job's directory was given as.
             known = files.setdefault(owner, [])
             if file not in known:
                 known.append(file)
     if not files:
-        raise ConfigError(Problem(f"no recording at '{dataset}', nor in its folders", key=DATASET_OPTION))
+        raise ConfigError(Problem(f"no recording at '{dataset}', nor in its directories", key=DATASET_OPTION))
     yield from files.values()
 
 

@@ -55,7 +55,7 @@ class StoredDataset(ABC):
     """A dataset on disk; see `open_dataset`.
 
     Attributes:
-        root: Its folder.
+        root: Its directory.
         fps: Control steps per second.
         features: Column or video feature to what it holds, as ``info.json`` says.
         video_features: Those that are videos.

@@ -100,7 +100,7 @@ def write_lerobot_dataset(
     """
     episodes, features = _planned(dataset, options)
     fps = options.fps or frames_per_second(episodes)
-    _make_folder(output_dir)
+    _make_directory(output_dir)
     writer = WRITERS[options.version](output_dir, fps=fps, lossless=options.lossless, sizes=options.sizes)
     conversion = _Conversion(output_dir, features, writer, fps)
     for number, episode in enumerate(episodes):
@@ -222,9 +222,9 @@ class _Conversion:
         append_lines(self._root / layout.ARENA_EPISODES_FILE, [line])
 
 
-def _make_folder(output_dir: Path) -> None:
+def _make_directory(output_dir: Path) -> None:
     if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
-        message = f"'{output_dir}' is not empty; name a folder that is, or remove it"
+        message = f"'{output_dir}' is not empty; name a directory that is, or remove it"
         raise ConfigError(Problem(message, key="--output_dir"))
     with storage_errors("make", output_dir):
         (output_dir / "meta").mkdir(parents=True, exist_ok=True)

@@ -84,9 +84,9 @@ def test_list_refuses_what_is_not_there(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_a_class_in_the_current_folder_can_be_named_as_with_python_m(tmp_path, monkeypatch, capsys):
-    (tmp_path / "policy_of_this_folder.py").write_text("from tests.fakes import ShrugPolicy as Mine\n")
-    block = {**JOB, "num_episodes": 1, "policy_type": "policy_of_this_folder.Mine"}
+def test_a_class_in_the_current_directory_can_be_named_as_with_python_m(tmp_path, monkeypatch, capsys):
+    (tmp_path / "policy_of_this_directory.py").write_text("from tests.fakes import ShrugPolicy as Mine\n")
+    block = {**JOB, "num_episodes": 1, "policy_type": "policy_of_this_directory.Mine"}
     (tmp_path / "jobs.json").write_text(json.dumps({"jobs": [block]}))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])

@@ -204,10 +204,10 @@ def test_the_command_line_is_checked_too(load, defaults, message):
 
 def test_interpolation_reaches_variables_defaults_other_jobs_and_the_job_itself(load):
     document = {
-        "variables": {"episodes": 20, "folder": "models", "args": {"object": "can"}},
+        "variables": {"episodes": 20, "directory": "models", "args": {"object": "can"}},
         "defaults": {"num_episodes": "${variables.episodes}", "language_instruction": "lift the ${.name}"},
         "jobs": [
-            {**JOB, "name": "cube", "seed": 5, "policy_config_dict": {"path": "${variables.folder}/a.pt"}},
+            {**JOB, "name": "cube", "seed": 5, "policy_config_dict": {"path": "${variables.directory}/a.pt"}},
             {**JOB, "name": "can", "seed": "${jobs[0].seed}", "policy_config_dict": "${variables.args}"},
         ],
     }

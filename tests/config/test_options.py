@@ -109,12 +109,12 @@ def test_only_a_dataclass_has_option_names():
 
 @dataclass(frozen=True)
 class Placed:
-    folder: Path
+    directory: Path
     device: str = "cpu"
 
 
 def test_a_program_may_give_what_no_file_can_hold():
-    assert read_options(Placed, {"folder": Path("a")}, owner="it") == Placed(Path("a"))
+    assert read_options(Placed, {"directory": Path("a")}, owner="it") == Placed(Path("a"))
     with pytest.raises(ConfigError) as refused:
-        read_options(Placed, {"folder": "a", "device": Path("cpu")}, owner="it")
+        read_options(Placed, {"directory": "a", "device": Path("cpu")}, owner="it")
     assert [problem.key for problem in refused.value.problems] == ["device"]

@@ -1,6 +1,6 @@
 """A program that starts itself as several ranks, as a test tells it: ``python -m tests.distributed.rank_program``.
 
-Its command line is the launch options, then what to do and the folder to leave words in.
+Its command line is the launch options, then what to do and the directory to leave words in.
 """
 
 import json
@@ -35,17 +35,17 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
-    options, (what, folder) = tyro.cli(LaunchOptions, args=joined_gpu_ids(argv), return_unknown_args=True)
+    options, (what, directory) = tyro.cli(LaunchOptions, args=joined_gpu_ids(argv), return_unknown_args=True)
     launched = launch_if_asked(options, module=PROGRAM, arguments=argv, log_directory=None)
     if launched is not None:
         return launched
     context = DistributedContext.from_environment()
     if context.launched_by_torchrun:
         die_with_parent()
-    return _DEEDS[what](context, Path(folder))
+    return _DEEDS[what](context, Path(directory))
 
 
-def _tell_variables(context: DistributedContext, folder: Path) -> int:
+def _tell_variables(context: DistributedContext, directory: Path) -> int:
     """Leave what this rank sees, its command line, and the children that it has."""
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
     seen = {
@@ -55,19 +55,19 @@ def _tell_variables(context: DistributedContext, folder: Path) -> int:
         "device": str(context.device),
         "visible_gpus": context.visible_gpus,
     }
-    (folder / f"rank{context.rank}.json").write_text(json.dumps(seen))
+    (directory / f"rank{context.rank}.json").write_text(json.dumps(seen))
     if context.is_rank_zero:
-        (folder / "run").mkdir(exist_ok=True)
-        announce_run_directory(folder / "run")
+        (directory / "run").mkdir(exist_ok=True)
+        announce_run_directory(directory / "run")
         time.sleep(0.5)
     sys.stdout.write(f"rank {context.rank} on stdout\n")
     sys.stderr.write(f"rank {context.rank} on stderr\n")
     return 0
 
 
-def _raise_while_others_wait(context: DistributedContext, folder: Path) -> int:
+def _raise_while_others_wait(context: DistributedContext, directory: Path) -> int:
     """Rank 1 fails while rank 0 waits for it in a collective, and would go on waiting after a signal."""
-    del folder
+    del directory
     with initialise(context):
         if context.rank == 1:
             raise ValueError("rank 1 has had enough")
@@ -80,9 +80,9 @@ def _raise_while_others_wait(context: DistributedContext, folder: Path) -> int:
     return 0
 
 
-def _linger_after_failing(context: DistributedContext, folder: Path) -> int:
+def _linger_after_failing(context: DistributedContext, directory: Path) -> int:
     """Rank 1 fails, but something in it goes on; rank 0 works on."""
-    del folder
+    del directory
     if context.rank == 1:
         threading.Thread(target=time.sleep, args=(100,)).start()
         raise ValueError("rank 1 stays all the same")
@@ -90,8 +90,8 @@ def _linger_after_failing(context: DistributedContext, folder: Path) -> int:
     return 0
 
 
-def _be_killed_while_others_wait(context: DistributedContext, folder: Path) -> int:
-    del folder
+def _be_killed_while_others_wait(context: DistributedContext, directory: Path) -> int:
+    del directory
     with initialise(context):
         if context.rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -99,22 +99,22 @@ def _be_killed_while_others_wait(context: DistributedContext, folder: Path) -> i
     return 0
 
 
-def _find_a_mistake(context: DistributedContext, folder: Path) -> int:
+def _find_a_mistake(context: DistributedContext, directory: Path) -> int:
     """Every rank finds it, rank 0 last."""
-    del folder
+    del directory
     if context.is_rank_zero:
         time.sleep(1.0)
     raise ConfigError("agent.gamma: must be below 1, got 7")
 
 
-def _save_when_told(context: DistributedContext, folder: Path) -> int:
+def _save_when_told(context: DistributedContext, directory: Path) -> int:
     """Work until a signal comes, then take a second to save."""
     with watch_for_interruption() as interruption:
-        (folder / f"rank{context.rank}.pid").write_text(str(os.getpid()))
+        (directory / f"rank{context.rank}.pid").write_text(str(os.getpid()))
         while not interruption.stop_requested():
             time.sleep(0.05)
         time.sleep(1.0)
-        (folder / f"rank{context.rank}.saved").touch()
+        (directory / f"rank{context.rank}.saved").touch()
     return interruption.exit_code
 
 

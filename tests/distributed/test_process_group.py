@@ -192,8 +192,8 @@ def test_a_rank_that_gave_up_is_quoted():
 def test_names_can_be_used_again_within_another_undertaking():
     first, second = ranks_in_threads(2)
     for undertaking in ("a", "b"):
-        first.within(undertaking).share_from_rank_zero("folder", undertaking)
-    assert [second.within(name).share_from_rank_zero("folder", "") for name in ("a", "b")] == ["a", "b"]
+        first.within(undertaking).share_from_rank_zero("directory", undertaking)
+    assert [second.within(name).share_from_rank_zero("directory", "") for name in ("a", "b")] == ["a", "b"]
 
 
 def test_what_is_too_long_for_one_word_is_shared_in_parts():
@@ -208,7 +208,7 @@ def test_a_rank_that_gave_up_is_quoted_within_an_undertaking_too():
     first, second = ranks_in_threads(2)
     first.give_up("no such file")
     with pytest.raises(PeerStoppedError, match="rank 0: no such file"):
-        second.within("a").share_from_rank_zero("folder", "")
+        second.within("a").share_from_rank_zero("directory", "")
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def case_id(value: Row | str) -> str:
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
+def directory(tmp_path, monkeypatch):
     (tmp_path / "options.yaml").write_text("speed: 0.5")
     monkeypatch.chdir(tmp_path)
 

@@ -26,7 +26,7 @@ def readme_commands() -> list[str]:
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory) -> Path:
-    """A folder like the project's, in which the README's commands run one after the other."""
+    """A directory like the project's, in which the README's commands run one after the other."""
     directory = tmp_path_factory.mktemp("workspace")
     for name in ("jobs", "models", "isaaclab_arena_gr00t"):
         (directory / name).symlink_to(ROOT / name)

@@ -12,8 +12,8 @@ from tests.end_to_end.launching import ROOT, run
 DOCUMENT = (ROOT / "docs" / "lerobot.md").read_text()
 
 
-def outcomes(folder):
-    (path,) = folder.glob("*/episode_results_rank0.jsonl")
+def outcomes(directory):
+    (path,) = directory.glob("*/episode_results_rank0.jsonl")
     rows = map(json.loads, path.read_text().splitlines())
     return sorted((row["episode_index"], row["outcome"], row["episode_length"], row["episode_return"]) for row in rows)
 
@@ -38,7 +38,7 @@ def test_the_commands_run_one_after_the_other(tmp_path):
     outputs = tmp_path / "outputs"
     assert len(outcomes(outputs / "played")) == 3
     assert outcomes(outputs / "played") == outcomes(outputs / "demos")
-    (source,), (back,) = (list((outputs / folder).glob("*/dataset_*.hdf5")) for folder in ("demos", "back"))
+    (source,), (back,) = (list((outputs / directory).glob("*/dataset_*.hdf5")) for directory in ("demos", "back"))
     assert list_episodes(back) == [0, 1, 2]
     for index in range(3):
         recorded, found = read_episode(source, index).arrays, read_episode(back, index).arrays

@@ -48,15 +48,15 @@ class Call:
 class Cluster:
     """What a batch script finds on the first node of its three."""
 
-    def __init__(self, folder: Path, *, tasks_per_node: int, srun: str = SRUN) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path, *, tasks_per_node: int, srun: str = SRUN) -> None:
+        self.directory = directory
         for name, text in (("scontrol", SCONTROL), ("srun", srun)):
             self._program(name, f"#!/usr/bin/env bash\n{text}")
         self._program("its_python", PYTHON)
         plain = {name: value for name, value in os.environ.items() if name not in {"MASTER_ADDR", "MASTER_PORT"}}
         self.environment = {
             **plain,
-            "PATH": f"{folder}:{os.environ['PATH']}",
+            "PATH": f"{directory}:{os.environ['PATH']}",
             "PYTHON": "its_python",
             "SLURM_JOB_NODELIST": "node[1-3]",
             "SLURM_JOB_NUM_NODES": "3",
@@ -67,15 +67,15 @@ class Cluster:
         }
 
     def _program(self, name: str, text: str) -> None:
-        (self.folder / name).write_text(text)
-        (self.folder / name).chmod(0o755)
+        (self.directory / name).write_text(text)
+        (self.directory / name).chmod(0o755)
 
     def start(self, script: str, *arguments: str) -> subprocess.Popen[str]:
         line = ["bash", str(SCRIPTS / script), *arguments]
-        return subprocess.Popen(line, cwd=self.folder, env=self.environment, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(line, cwd=self.directory, env=self.environment, stderr=subprocess.PIPE, text=True)
 
     def calls(self) -> list[Call]:
-        return [Call(*json.loads(line)) for line in (self.folder / "called.jsonl").read_text().splitlines()]
+        return [Call(*json.loads(line)) for line in (self.directory / "called.jsonl").read_text().splitlines()]
 
 
 def accepted(arguments: list[str]) -> EvalOptions:

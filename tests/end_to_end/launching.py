@@ -40,7 +40,7 @@ def run(
     directory: Path = ROOT,
     fresh: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, in the project's root or another folder.
+    """Run a command to its end, in the project's root or another directory.
 
     Python is the preloaded one, unless it has to be a fresh one: whose process is that of the program itself.
     """

@@ -72,9 +72,9 @@ TOUCHING = [
 """An arm, which may touch what is there."""
 
 
-def deterministic_run(folder: Path, jobs: list[dict], device: str, name: str, *more: object) -> Path:
-    """Run jobs with --deterministic, and return the output folder."""
-    path, output = write_jobs(folder / "jobs.json", jobs), folder / name
+def deterministic_run(directory: Path, jobs: list[dict], device: str, name: str, *more: object) -> Path:
+    """Run jobs with --deterministic, and return the output directory."""
+    path, output = write_jobs(directory / "jobs.json", jobs), directory / name
     options = ("--device", device, "--policy_device", device, "--deterministic", "--policy_batch", 4, *more)
     finished = run(command("--eval_jobs_config", path, "--output_dir", output, *options), timeout_s=600)
     assert finished.returncode == 0, finished.stderr

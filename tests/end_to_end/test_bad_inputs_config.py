@@ -151,7 +151,7 @@ def test_more_rows_than_episodes_are_no_mistake(tmp_path):
 
 
 @pytest.mark.parametrize("place", [".", "/"])
-def test_a_folder_that_holds_something_already_is_no_output_folder(tmp_path, capfd, monkeypatch, place):
+def test_a_directory_that_holds_something_already_is_no_output_directory(tmp_path, capfd, monkeypatch, place):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "jobs.json").write_bytes(text_of(mistaken()))
     assert eval_runner.main(["--eval_jobs_config", "jobs.json", "--output_dir", place]) == 2
@@ -173,7 +173,7 @@ def test_a_million_episodes_take_no_memory_before_they_run(tmp_path):
     assert peak_bytes < 2**20
 
 
-def test_saved_conditions_are_found_from_the_job_files_folder_and_not_from_where_the_program_runs(tmp_path, capfd):
+def test_saved_conditions_are_found_from_the_job_files_directory_and_not_from_where_the_program_runs(tmp_path, capfd):
     (tmp_path / "conditions.json").write_text("{}")
     assert evaluate(tmp_path, text_of(mistaken(conditions="conditions.json"))) == 2
     shown = capfd.readouterr().err

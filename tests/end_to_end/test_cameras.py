@@ -129,7 +129,7 @@ def test_ranks_that_start_together_compile_the_kernels_once(tmp_path):
     arguments = ["--eval_jobs_config", path, "--output_dir", tmp_path / "out"]
     finished = run(command(*arguments, ranks=2), extra={"WARP_CACHE_PATH": str(cache)}, timeout_s=280)
     assert finished.returncode == 0, finished.stderr
-    kernels = [folder.name for folder in cache.glob("*/wp_*")]
+    kernels = [directory.name for directory in cache.glob("*/wp_*")]
     assert len(kernels) == len({name.rpartition("_")[0] for name in kernels})
     assert sum("megakernel" in name for name in kernels) == 1
     assert list(jobs_table(tmp_path / "out")["successes"]) == [2, 2]

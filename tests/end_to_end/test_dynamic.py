@@ -40,22 +40,24 @@ JOBS = [
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    jobs = write_jobs(folder / "jobs.json", JOBS)
-    finished = run(command("--eval_jobs_config", jobs, "--output_dir", folder / "out"))
+    directory = tmp_path_factory.mktemp("undisturbed")
+    jobs = write_jobs(directory / "jobs.json", JOBS)
+    finished = run(command("--eval_jobs_config", jobs, "--output_dir", directory / "out"))
     assert finished.returncode == 0, finished.stderr
-    return folder / "out"
+    return directory / "out"
 
 
-def start_ranks(folder: Path, *options: object, ranks: int = 2, fresh: bool = False) -> list[subprocess.Popen[bytes]]:
+def start_ranks(
+    directory: Path, *options: object, ranks: int = 2, fresh: bool = False
+) -> list[subprocess.Popen[bytes]]:
     """Start ranks without a launcher; what each of them says goes to a file."""
-    jobs = write_jobs(folder / "jobs.json", JOBS)
+    jobs = write_jobs(directory / "jobs.json", JOBS)
     port = free_port()
-    arguments = ["--eval_jobs_config", jobs, "--output_dir", folder / "out", "--assignment", "dynamic", *options]
+    arguments = ["--eval_jobs_config", jobs, "--output_dir", directory / "out", "--assignment", "dynamic", *options]
     return [
         start(
             [sys.executable, *EVAL_RUNNER, *map(str, arguments)],
-            folder / f"rank{rank}.log",
+            directory / f"rank{rank}.log",
             fresh=fresh,
             extra={
                 "RANK": str(rank),

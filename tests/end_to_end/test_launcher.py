@@ -29,7 +29,7 @@ def test_ranks_give_the_same_tables_whoever_starts_them(tmp_path):
     assert f"results in {output}" in shown_by_rank_0.read_text()
 
 
-def test_a_job_file_that_is_not_there_leaves_no_folder_and_one_message(tmp_path):
+def test_a_job_file_that_is_not_there_leaves_no_directory_and_one_message(tmp_path):
     base = tmp_path / "outputs"
     finished = run(
         command("--eval_jobs_config", tmp_path / "gone.json", "--output_base_dir", base, "--nproc_per_node", 2)

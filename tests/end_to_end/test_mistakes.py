@@ -75,7 +75,7 @@ def test_a_file_that_is_no_job_file_is_refused(tmp_path, capfd, text):
 
 
 @pytest.mark.parametrize("path", ["missing.json", "."])
-def test_a_missing_file_and_a_folder_are_refused(tmp_path, capfd, path):
+def test_a_missing_file_and_a_directory_are_refused(tmp_path, capfd, path):
     assert eval_runner.main(["--eval_jobs_config", str(tmp_path / path)]) == 2
     assert str(tmp_path / path) in capfd.readouterr().err
 
@@ -102,7 +102,7 @@ def test_a_mistake_on_the_command_line_is_named(tmp_path, capfd, options, messag
     assert not (tmp_path / "out").exists()
 
 
-def test_an_output_folder_with_something_in_it_is_left_alone(tmp_path, capfd):
+def test_an_output_directory_with_something_in_it_is_left_alone(tmp_path, capfd):
     output = tmp_path / "results"
     output.mkdir()
     (output / "thesis.txt").write_text("important")
@@ -112,7 +112,7 @@ def test_an_output_folder_with_something_in_it_is_left_alone(tmp_path, capfd):
 
 
 @pytest.mark.parametrize("kind", ["file", "dangling", "unwritable"])
-def test_an_output_folder_that_cannot_be_one_is_refused(tmp_path, capfd, kind):
+def test_an_output_directory_that_cannot_be_one_is_refused(tmp_path, capfd, kind):
     output = tmp_path / "results"
     if kind == "file":
         output.write_text("")

@@ -1,4 +1,4 @@
-"""Several machines, played by launchers on this one: with a disk that they share, and each with a folder of its own."""
+"""Several nodes, played by launchers on this machine: with a shared disk, and each with a directory of its own."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ JOBS = [
 
 
 def launch_by_torchrun(jobs: Path, outputs: Sequence[Path], logs: Path) -> list[subprocess.Popen[bytes]]:
-    """Start one launcher of one rank per folder, as a user does on each machine."""
+    """Start one launcher of one rank per directory, as a user does on each machine."""
     meeting = ["--master_addr=127.0.0.1", f"--master_port={free_port()}", "--nproc_per_node=1"]
     return [
         start(
@@ -47,7 +47,7 @@ def launch_by_torchrun(jobs: Path, outputs: Sequence[Path], logs: Path) -> list[
 
 
 def launch_one_by_one(jobs: Path, outputs: Sequence[Path], logs: Path) -> list[subprocess.Popen[bytes]]:
-    """Start one rank per folder as `srun` does, without torchrun: rank 0 itself holds what the ranks talk through."""
+    """Start one rank per directory as `srun` does, without torchrun: rank 0 itself holds the store."""
     shared = {"WORLD_SIZE": str(len(outputs)), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     return [
@@ -77,14 +77,14 @@ def jobs(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def on_a_shared_disk(jobs, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("shared")
-    output = folder / "out"
-    codes = exit_codes(launch_by_torchrun(jobs, [output, output], folder))
-    assert codes == [0, 0], (folder / "launcher0.log").read_text()
+    directory = tmp_path_factory.mktemp("shared")
+    output = directory / "out"
+    codes = exit_codes(launch_by_torchrun(jobs, [output, output], directory))
+    assert codes == [0, 0], (directory / "launcher0.log").read_text()
     return output
 
 
-def test_two_launchers_that_share_a_disk_write_into_one_folder(on_a_shared_disk):
+def test_two_launchers_that_share_a_disk_write_into_one_directory(on_a_shared_disk):
     for job in JOBS:
         for rank in range(2):
             assert (on_a_shared_disk / job["name"] / f"dataset_{job['name']}_rank{rank}.hdf5").is_file()
@@ -93,10 +93,10 @@ def test_two_launchers_that_share_a_disk_write_into_one_folder(on_a_shared_disk)
 
 @pytest.fixture(scope="module")
 def on_two_disks(jobs, tmp_path_factory) -> list[Path]:
-    folder = tmp_path_factory.mktemp("apart")
-    outputs = [folder / "first" / "out", folder / "second" / "out"]
-    codes = exit_codes(launch_by_torchrun(jobs, outputs, folder))
-    assert codes == [0, 0], (folder / "launcher0.log").read_text()
+    directory = tmp_path_factory.mktemp("apart")
+    outputs = [directory / "first" / "out", directory / "second" / "out"]
+    codes = exit_codes(launch_by_torchrun(jobs, outputs, directory))
+    assert codes == [0, 0], (directory / "launcher0.log").read_text()
     return outputs
 
 
@@ -119,7 +119,7 @@ def test_each_machine_keeps_its_recordings_and_the_results_say_which(on_two_disk
 
 
 @pytest.mark.parametrize("onto", [0, 1])
-def test_folders_that_are_put_into_one_merge_to_the_same_tables(on_two_disks, tmp_path, onto):
+def test_directories_that_are_put_into_one_merge_to_the_same_tables(on_two_disks, tmp_path, onto):
     together = tmp_path / "together"
     for output in (on_two_disks[1 - onto], on_two_disks[onto]):
         shutil.copytree(output, together, dirs_exist_ok=True)

@@ -21,14 +21,14 @@ JOBS = [
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    finished = evaluate(folder, "--output_dir", folder / "out")
+    directory = tmp_path_factory.mktemp("undisturbed")
+    finished = evaluate(directory, "--output_dir", directory / "out")
     assert finished.returncode == 0, finished.stderr
-    return folder / "out"
+    return directory / "out"
 
 
-def evaluate(folder: Path, *arguments: object, ranks: int = 1, **changes) -> subprocess.CompletedProcess[str]:
-    jobs = write_jobs(folder / "jobs.json", [{**job, **changes} for job in JOBS])
+def evaluate(directory: Path, *arguments: object, ranks: int = 1, **changes) -> subprocess.CompletedProcess[str]:
+    jobs = write_jobs(directory / "jobs.json", [{**job, **changes} for job in JOBS])
     return run(command("--eval_jobs_config", jobs, *arguments, ranks=ranks))
 
 
@@ -42,11 +42,11 @@ def committed(output_directory: Path) -> Counter[tuple[str, int]]:
     return Counter((row["job_name"], row["episode_index"]) for row in rows)
 
 
-def killed_run(folder: Path, *, ranks: int, after_episodes: int) -> Path:
-    """Start a run, kill all of its processes when some episodes are committed, and return its folder."""
-    output = folder / "out"
-    jobs = write_jobs(folder / "jobs.json", JOBS)
-    process = start(command("--eval_jobs_config", jobs, "--output_dir", output, ranks=ranks), folder / "log")
+def killed_run(directory: Path, *, ranks: int, after_episodes: int) -> Path:
+    """Start a run, kill all of its processes when some episodes are committed, and return its directory."""
+    output = directory / "out"
+    jobs = write_jobs(directory / "jobs.json", JOBS)
+    process = start(command("--eval_jobs_config", jobs, "--output_dir", output, ranks=ranks), directory / "log")
     deadline = time.monotonic() + 60
     while committed(output).total() < after_episodes and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -97,7 +97,7 @@ def test_another_plan_is_refused_and_the_difference_shown(tmp_path, undisturbed)
     assert "Traceback" not in refused.stderr
 
 
-def test_resume_without_a_folder_finds_the_run_of_the_same_jobs(tmp_path):
+def test_resume_without_a_directory_finds_the_run_of_the_same_jobs(tmp_path):
     base = tmp_path / "outputs"
     for num_episodes in (1, 2):
         assert evaluate(tmp_path, "--output_base_dir", base, num_episodes=num_episodes).returncode == 0
@@ -130,7 +130,7 @@ def test_a_finished_run_mends_its_tables_and_saves_its_conditions(tmp_path):
     assert saved.is_file()
 
 
-def test_with_an_exact_folder_resume_starts_what_has_not_begun(tmp_path):
+def test_with_an_exact_directory_resume_starts_what_has_not_begun(tmp_path):
     arguments = ("--output_dir", tmp_path / "out", "--resume")
     begun, again = (evaluate(tmp_path, *arguments, num_episodes=1) for _ in range(2))
     assert begun.returncode == again.returncode == 0, begun.stderr + again.stderr
@@ -138,10 +138,10 @@ def test_with_an_exact_folder_resume_starts_what_has_not_begun(tmp_path):
     assert "there is nothing to do" in again.stderr
 
 
-def test_a_folder_that_holds_no_run_cannot_be_resumed(tmp_path):
+def test_a_directory_that_holds_no_run_cannot_be_resumed(tmp_path):
     refused = evaluate(tmp_path, "--resume", f"{tmp_path}/outptus")
     assert refused.returncode == 2
-    assert f"--resume: there is no folder '{tmp_path}/outptus'" in refused.stderr
+    assert f"--resume: there is no directory '{tmp_path}/outptus'" in refused.stderr
     refused = evaluate(tmp_path, "--resume", f"{tmp_path}/")
     assert refused.returncode == 2
     assert "holds no run.json" in refused.stderr

@@ -27,13 +27,13 @@ LIFT = {"environment": "lift_object", "object": "cube"}
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory) -> Path:
-    """A folder with ``out``, five varied episodes in rows of four, and their conditions in ``set.json``."""
-    folder = tmp_path_factory.mktemp("saved")
+    """A directory with ``out``, five varied episodes in rows of four, and their conditions in ``set.json``."""
+    directory = tmp_path_factory.mktemp("saved")
     job = {"name": "varied", "policy_type": "scripted", "num_episodes": 5, "seed": 9, "variations": VARIATIONS}
-    jobs = write_jobs(folder / "jobs.json", [{**job, "arena_env_args": {**LIFT, "num_envs": 4}}])
-    arguments = ["--eval_jobs_config", str(jobs), "--output_dir", str(folder / "out"), "--no_dataset"]
-    assert main([*arguments, "--save_conditions", str(folder / "set.json")]) == 0
-    return folder
+    jobs = write_jobs(directory / "jobs.json", [{**job, "arena_env_args": {**LIFT, "num_envs": 4}}])
+    arguments = ["--eval_jobs_config", str(jobs), "--output_dir", str(directory / "out"), "--no_dataset"]
+    assert main([*arguments, "--save_conditions", str(directory / "set.json")]) == 0
+    return directory
 
 
 def evaluate(saved: Path, tmp_path: Path, jobs: list[dict], *, ranks: int = 1) -> Path:

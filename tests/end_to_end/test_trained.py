@@ -22,7 +22,7 @@ sys.exit(code)
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
-    """A folder with two trainings and a job file, beside what one process makes of it."""
+    """A directory with two trainings and a job file, beside what one process makes of it."""
     directory = tmp_path_factory.mktemp("trained")
     sizes = {"num_inputs": 26, "num_actions": 8, "action_scaling": "within_bounds"}
     write_checkpoint(directory / "logs" / "reach", name="model_9.pt", **sizes)

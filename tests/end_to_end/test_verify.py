@@ -38,11 +38,11 @@ NETWORK = {
 }
 
 
-def evaluated(folder: Path, *jobs: dict[str, Any], arguments: tuple[str, ...] = ()) -> Path:
-    """Run jobs in this process and return the output folder."""
-    path = write_jobs(folder / "jobs.json", jobs)
-    assert evaluate(["--eval_jobs_config", str(path), "--output_dir", str(folder / "out"), *arguments]) == 0
-    return folder / "out"
+def evaluated(directory: Path, *jobs: dict[str, Any], arguments: tuple[str, ...] = ()) -> Path:
+    """Run jobs in this process and return the output directory."""
+    path = write_jobs(directory / "jobs.json", jobs)
+    assert evaluate(["--eval_jobs_config", str(path), "--output_dir", str(directory / "out"), *arguments]) == 0
+    return directory / "out"
 
 
 @pytest.fixture(scope="module")
@@ -314,11 +314,11 @@ def test_a_policy_that_is_not_there_any_more_is_named(copied, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{folder}"], "holds no run.json: it is not the output of a run"),
+        (["{directory}"], "holds no run.json: it is not the output of a run"),
         (["{run}", "--sample", "-1"], "--sample: must be at least 0, got -1"),
         (["{run}", "--nproc", "0"], "--nproc: must be at least 1, got 0"),
     ],
 )
 def test_mistakes_are_told_with_exit_code_2(untouched, tmp_path, capsys, arguments, message):
-    assert main(["verify", *(argument.format(run=untouched, folder=tmp_path) for argument in arguments)]) == 2
+    assert main(["verify", *(argument.format(run=untouched, directory=tmp_path) for argument in arguments)]) == 2
     assert message in capsys.readouterr().err

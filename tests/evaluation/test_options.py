@@ -12,13 +12,13 @@ def read(*arguments: str) -> tuple[EvalOptions, list[str]]:
     return read_command_line(EvalOptions, [*JOBS, *arguments], program="test")
 
 
-def test_resume_without_a_folder_means_the_run_of_the_same_command():
+def test_resume_without_a_directory_means_the_run_of_the_same_command():
     assert read("--resume")[0].resume == ""
     assert read("--resume", "--output_dir", "out")[0].resume == ""
     assert read()[0].resume is None
 
 
-def test_resume_takes_the_folder_that_follows(tmp_path, monkeypatch):
+def test_resume_takes_the_directory_that_follows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "run.json").touch()
@@ -40,7 +40,7 @@ def test_a_word_after_resume_that_names_no_run_is_refused_as_that():
         refuse_unknown(rest, options)
 
 
-def test_one_folder_may_be_named_in_two_ways(tmp_path, monkeypatch):
+def test_one_directory_may_be_named_in_two_ways(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     read("--resume=out", "--output_dir", str(tmp_path / "out"))[0].check()
 

@@ -40,7 +40,7 @@ def test_the_command_is_the_one_that_was_typed_launcher_and_all(own, parent, typ
 
 
 @pytest.mark.parametrize("before", [[], ["--resume"], ["--resume", "some/run"], ["--resume=some/run"]])
-def test_it_names_the_folder_of_the_run_once(before):
+def test_it_names_the_directory_of_the_run_once(before):
     command = resuming_command(["python", *MODULE, *before, "--seed", "3", *ARGUMENTS], "outputs/2026-01-01_00-00-00")
     assert command == ["python", *MODULE, "--seed", "3", *ARGUMENTS, "--resume", "outputs/2026-01-01_00-00-00"]
     options, unknown = read_command_line(EvalOptions, command[3:], program="test")

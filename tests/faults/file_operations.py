@@ -23,7 +23,7 @@ class Kind(Flag):
     READ = auto()
     """Opens a file for reading."""
     MAKE = auto()
-    """Opens a file for writing, makes a folder or another name of a file."""
+    """Opens a file for writing, makes a directory or another name of a file."""
     WRITE = auto()
     RENAME = auto()
     REMOVE = auto()
@@ -62,7 +62,7 @@ _MEETS = {
     Effect.NO_ACCESS_ONCE: Kind.MAKE | Kind.RENAME | Kind.REMOVE | Kind.READ,
     Effect.NO_ACCESS: Kind.MAKE | Kind.RENAME | Kind.REMOVE,
 }
-"""Which operations an effect can meet: a full disk refuses no removal, a folder without access no open file."""
+"""Which operations an effect can meet: a full disk refuses no removal, a directory without access no open file."""
 
 _ERRORS = {
     Effect.NO_SPACE_ONCE: errno.ENOSPC,
@@ -91,16 +91,16 @@ class Fault:
 
 
 class FaultyFiles:
-    """Counts the file operations of this process in a folder, and lets a fault happen at one of them.
+    """Counts the file operations of this process in a directory, and lets a fault happen at one of them.
 
     Args:
-        folder: The folder, as an absolute path; operations elsewhere are left alone.
+        directory: The directory, as an absolute path; operations elsewhere are left alone.
         fault: What goes wrong, None for nothing.
         on_fault: Called with the name of the operation when it goes wrong for the first time.
     """
 
-    def __init__(self, folder: str, fault: Fault | None, on_fault: Callable[[str], None] = lambda _: None) -> None:
-        self._folder = folder
+    def __init__(self, directory: str, fault: Fault | None, on_fault: Callable[[str], None] = lambda _: None) -> None:
+        self._directory = directory
         self._fault = fault
         self._on_fault = on_fault
         self._met = 0
@@ -142,9 +142,9 @@ class FaultyFiles:
         if fault is None or not kind & _MEETS[fault.effect]:
             return False
         place = self._place(path)
-        if place != self._folder and not place.startswith(f"{self._folder}{os.sep}"):
+        if place != self._directory and not place.startswith(f"{self._directory}{os.sep}"):
             return False
-        operation = f"{name} {os.path.relpath(place, self._folder)}"
+        operation = f"{name} {os.path.relpath(place, self._directory)}"
         if not operation.startswith(fault.only):
             return False
         with self._lock:

@@ -79,7 +79,7 @@ class ForkServer:
         self,
         arguments: Sequence[object],
         *,
-        folder: Path,
+        directory: Path,
         diary: Path,
         faults: Mapping[int, Fault] | None = None,
         ranks: int = 1,
@@ -90,7 +90,7 @@ class ForkServer:
 
         Args:
             arguments: Its arguments.
-            folder: Where faults happen.
+            directory: Where faults happen.
             diary: Where started episodes are written down.
             faults: What goes wrong, by rank.
             ranks: How many ranks there are.
@@ -99,7 +99,7 @@ class ForkServer:
         """
         request = {
             "arguments": [*map(str, arguments)],
-            "folder": str(folder),
+            "directory": str(directory),
             "diary": str(diary),
             "log": str(self._log),
             "ranks": ranks,
@@ -137,9 +137,9 @@ def _load_everything() -> None:
     os.chdir("/")
     metadata.version = cache(metadata.version)
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        jobs = small_run.write_small_jobs(folder / "jobs.json")
-        os.environ[small_run.DIARY] = str(folder / "diary")
+        directory = Path(name)
+        jobs = small_run.write_small_jobs(directory / "jobs.json")
+        os.environ[small_run.DIARY] = str(directory / "diary")
         if small_run.main(["--eval_jobs_config", str(jobs), "--output_dir", f"{name}/out"]):
             raise SystemExit("an undisturbed run fails")
 
@@ -204,7 +204,7 @@ def _be_rank(rank: int, request: Mapping[str, Any], variables: Mapping[str, str]
             note[: len(text)] = text
 
         if fault is not None:
-            FaultyFiles(request["folder"], Fault(**{**fault, "effect": Effect(fault["effect"])}), remember).install()
+            FaultyFiles(request["directory"], Fault(**{**fault, "effect": Effect(fault["effect"])}), remember).install()
         code = small_run.main(request["arguments"])
     except BaseException:  # noqa: BLE001  as the interpreter would
         traceback.print_exc()

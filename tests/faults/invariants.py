@@ -1,4 +1,4 @@
-"""What must be true of a run's folder, whatever happened to it."""
+"""What must be true of a run's directory, whatever happened to it."""
 
 import json
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_attributes, verify_episodes
-from isaaclab_arena.storage.layout import LOCK_FILE, SET_ASIDE_FOLDER
+from isaaclab_arena.storage.layout import LOCK_FILE, SET_ASIDE_DIRECTORY
 from tests.end_to_end.launching import episodes_table, same_tables
 
 
@@ -33,7 +33,7 @@ def check_whole(output: Path, undisturbed: Path, *, twice: Collection[tuple[str,
     """The run has everything that an undisturbed one has, once, and nothing else.
 
     Args:
-        output: The run's folder.
+        output: The run's directory.
         undisturbed: That of the undisturbed one.
         twice: Episodes that two ranks finished, both of which have recorded the same.
     """
@@ -68,7 +68,7 @@ def _check_recordings(output: Path, twice: Collection[tuple[str, int]]) -> None:
 
 
 def _check_nothing_is_left_over(output: Path) -> None:
-    files = [path for path in output.rglob("*") if path.is_file() and SET_ASIDE_FOLDER not in path.parts]
+    files = [path for path in output.rglob("*") if path.is_file() and SET_ASIDE_DIRECTORY not in path.parts]
     left_over = [
         str(path.relative_to(output))
         for path in files

@@ -25,15 +25,15 @@ class Killer:
     """Starts one run after the other, kills it until it is whole, and checks everything each time.
 
     Args:
-        folder: Where everything lies.
+        directory: Where everything lies.
         server: Runs what is not killed.
         seed: Decides who is killed when.
     """
 
-    def __init__(self, folder: Path, server: ForkServer, *, seed: int = 0) -> None:
-        self.world = World(folder, server, num_jobs=3, num_episodes=12, step_s=0.03)
+    def __init__(self, directory: Path, server: ForkServer, *, seed: int = 0) -> None:
+        self.world = World(directory, server, num_jobs=3, num_episodes=12, step_s=0.03)
         self.kills: Counter[str] = Counter()
-        self._log = folder / "log"
+        self._log = directory / "log"
         self._generator = random.Random(seed)
 
     def life(self, *, ranks: int, role: str, delay_s: float, after_start: bool) -> bool:

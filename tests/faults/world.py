@@ -27,22 +27,22 @@ class World:
     """The jobs, the undisturbed run, and one run that meets faults.
 
     Args:
-        folder: Where everything lies.
+        directory: Where everything lies.
         server: Runs them.
         options: Further arguments of every run.
-        output: The folder of the run that meets faults, if it lies elsewhere.
+        output: The directory of the run that meets faults, if it lies elsewhere.
         keys: See `write_small_jobs`.
     """
 
     def __init__(
-        self, folder: Path, server: ForkServer, *options: str, output: Path | None = None, **keys: Any
+        self, directory: Path, server: ForkServer, *options: str, output: Path | None = None, **keys: Any
     ) -> None:
         self.server = server
-        self.output = output or folder / "out"
-        self.diary = folder / "diary"
-        self.undisturbed = folder / "undisturbed"
-        self._folder = folder
-        self._jobs = write_small_jobs(folder / "jobs.json", **keys)
+        self.output = output or directory / "out"
+        self.diary = directory / "diary"
+        self.undisturbed = directory / "undisturbed"
+        self._directory = directory
+        self._jobs = write_small_jobs(directory / "jobs.json", **keys)
         self._options = options
         ended = self.run("--output_dir", self.undisturbed)
         assert ended.exit_code == 0, ended.output
@@ -69,16 +69,16 @@ class World:
         check_whole(self.output, self.undisturbed)
 
     def keep(self, name: str) -> None:
-        """Keep a copy of the run's folder as it is now."""
-        shutil.rmtree(self._folder / name, ignore_errors=True)
+        """Keep a copy of the run's directory as it is now."""
+        shutil.rmtree(self._directory / name, ignore_errors=True)
         if self.output.exists():
-            shutil.copytree(self.output, self._folder / name)
+            shutil.copytree(self.output, self._directory / name)
 
     def bring_back(self, name: str) -> None:
-        """Put the run's folder back as it was kept."""
+        """Put the run's directory back as it was kept."""
         shutil.rmtree(self.output, ignore_errors=True)
-        if (self._folder / name).exists():
-            shutil.copytree(self._folder / name, self.output)
+        if (self._directory / name).exists():
+            shutil.copytree(self._directory / name, self.output)
 
     @property
     def started(self) -> Counter[tuple[str, int]]:
@@ -100,7 +100,7 @@ class World:
         self.diary.unlink(missing_ok=True)
         return self.server.run(
             self.arguments(*arguments),
-            folder=self.output,
+            directory=self.output,
             diary=self.diary,
             faults=faults,
             ranks=ranks,

@@ -204,9 +204,9 @@ def write_yaml(path: Path, document: Any) -> str:
     return str(path)
 
 
-def write_policy_yaml(folder: Path, groups: Any = GROUPS, **changes: Any) -> str:
+def write_policy_yaml(directory: Path, groups: Any = GROUPS, **changes: Any) -> str:
     """Write the YAML file of `LimbPolicy` and what it names; return its path. A change to None leaves a key out."""
-    write_yaml(folder / "groups.yaml", groups)
+    write_yaml(directory / "groups.yaml", groups)
     document = {
         "action_horizon": HORIZON,
         "action_chunk_length": 4,
@@ -216,4 +216,4 @@ def write_policy_yaml(folder: Path, groups: Any = GROUPS, **changes: Any) -> str
         "policy_joints_config_path": "groups.yaml",
     }
     kept = {key: value for key, value in {**document, **changes}.items() if value is not None}
-    return write_yaml(folder / "policy.yaml", kept)
+    return write_yaml(directory / "policy.yaml", kept)

@@ -13,7 +13,7 @@ HORIZON = 8
 POLICY = "isaaclab_arena_gr00t.policy.gr00t_closedloop_policy.Gr00tClosedloopPolicy"
 
 
-def save_panda_checkpoint(folder: Path) -> None:
+def save_panda_checkpoint(directory: Path) -> None:
     """Write a checkpoint whose actions are joint positions near the Panda's home."""
     from gr00t.data.statistics import compute_statistics  # noqa: PLC0415  transformers takes seconds to load
     from gr00t.data.types import ModalityConfig  # noqa: PLC0415
@@ -34,7 +34,7 @@ def save_panda_checkpoint(folder: Path) -> None:
     }
     sizes = {"hidden_size": 32, "num_layers": 1, "num_attention_heads": 2}
     model, processor = build_small_model({"new_embodiment": (modalities, statistics)}, sizes=sizes)
-    save_checkpoint(folder, model, processor)
+    save_checkpoint(directory, model, processor)
 
 
 def write_panda_yaml(path: Path, **changes: Any) -> str:

@@ -38,9 +38,11 @@ def job(name: str, policy_type: str = POLICY, seen: dict[str, Any] | None = None
     }
 
 
-def evaluate(folder: Path, jobs: list[dict[str, Any]]) -> int:
-    path = write_jobs(folder / "jobs.json", jobs)
-    return eval_runner.main(["--eval_jobs_config", str(path), "--output_dir", str(folder / "out"), "--device", "cpu"])
+def evaluate(directory: Path, jobs: list[dict[str, Any]]) -> int:
+    path = write_jobs(directory / "jobs.json", jobs)
+    return eval_runner.main(
+        ["--eval_jobs_config", str(path), "--output_dir", str(directory / "out"), "--device", "cpu"]
+    )
 
 
 def file_with(path: Path, text: str = "{}") -> None:
@@ -54,8 +56,8 @@ KNOWN_BEFOREHAND: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     # What the YAML file says instead, what the job says beside it, and what the user is told.
     "no model": ({"model_path": "empty/lift"}, {}, f"{PATH}: model_path: 'empty/lift' does not exist, neither"),
     "no model of the job": ({}, {"model_path": "empty/lift"}, "dict.model_path: 'empty/lift' does not exist, and is"),
-    "no model is named": ({"model_path": ""}, {}, f"{PATH}: model_path: is missing; the model's folder"),
-    "a file for a model": ({"model_path": "p.yaml"}, {}, "model_path: 'p.yaml' is a file; name the folder that holds"),
+    "no model is named": ({"model_path": ""}, {}, f"{PATH}: model_path: is missing; the model's directory"),
+    "a file for a model": ({"model_path": "p.yaml"}, {}, "model_path: 'p.yaml' is a file; name the directory"),
     "no checkpoint": ({"model_path": "empty"}, {}, f"{PATH}: model_path: 'empty' is no checkpoint: it has no config"),
     "no weights": ({"model_path": "unfinished"}, {}, "model_path: 'unfinished' has no weights in a *.safetensors file"),
     "pickled weights": ({"model_path": "pickled"}, {}, "but pytorch_model.bin, and loading that could run code;"),
@@ -121,17 +123,17 @@ KNOWN_TOGETHER: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 }
 
 
-def jobs_in(folder: Path, mistakes: dict[str, tuple[dict[str, Any], dict[str, Any], str]], policy: str) -> list[Any]:
+def jobs_in(directory: Path, mistakes: dict[str, tuple[dict[str, Any], dict[str, Any], str]], policy: str) -> list[Any]:
     """Write a checkpoint and the YAML files of some mistakes, and return a job for each."""
-    save_panda_checkpoint(folder / "checkpoint")
+    save_panda_checkpoint(directory / "checkpoint")
     six, leg = {"arm": ARM[:6], "gripper": ["panda_finger_joint1", "panda_finger_joint2"]}, {"leg": ARM}
-    write_yaml(folder / "six_joints.yaml", {"state": six, "action": {"arm": ARM, "gripper": ["gripper_width"]}})
-    write_yaml(folder / "leg.yaml", {"state": leg, "action": leg})
+    write_yaml(directory / "six_joints.yaml", {"state": six, "action": {"arm": ARM, "gripper": ["gripper_width"]}})
+    write_yaml(directory / "leg.yaml", {"state": leg, "action": leg})
     jobs = []
     for name, (changes, seen, _) in mistakes.items():
-        write_panda_yaml(folder / f"{name}.yaml", **changes)
+        write_panda_yaml(directory / f"{name}.yaml", **changes)
         jobs.append(job(name, policy, seen=seen, policy_config_yaml_path=f"{name}.yaml"))
-    write_panda_yaml(folder / "p.yaml")
+    write_panda_yaml(directory / "p.yaml")
     return jobs
 
 

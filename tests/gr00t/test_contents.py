@@ -32,16 +32,16 @@ class Still(Gr00tClosedloopPolicy):
         return torch.zeros(env.num_envs, *env.action_spec.shape)
 
 
-def gr00t_job(folder: Path) -> dict[str, Any]:
+def gr00t_job(directory: Path) -> dict[str, Any]:
     """Write a checkpoint and the YAML files that go with it, and return a job that evaluates it."""
-    (folder / "checkpoint").mkdir()
-    (folder / "checkpoint" / "config.json").write_text("{ }")
-    (folder / "checkpoint" / "processor_config.json").write_text("{ }")
-    (folder / "checkpoint" / "model.safetensors").write_bytes(
+    (directory / "checkpoint").mkdir()
+    (directory / "checkpoint" / "config.json").write_text("{ }")
+    (directory / "checkpoint" / "processor_config.json").write_text("{ }")
+    (directory / "checkpoint" / "model.safetensors").write_bytes(
         len(WEIGHTS).to_bytes(8, "little") + WEIGHTS + b"\0\0\0\0"
     )
-    shutil.copy(CONFIGS / "panda_joints.yaml", folder / "joints.yaml")
-    yaml = write_panda_yaml(folder / "policy.yaml", policy_joints_config_path="joints.yaml")
+    shutil.copy(CONFIGS / "panda_joints.yaml", directory / "joints.yaml")
+    yaml = write_panda_yaml(directory / "policy.yaml", policy_joints_config_path="joints.yaml")
     return {
         "policy_type": f"{__name__}.{Still.__qualname__}",
         "policy_config_dict": {"policy_config_yaml_path": yaml, "policy_device": "cpu"},
@@ -49,11 +49,11 @@ def gr00t_job(folder: Path) -> dict[str, Any]:
     }
 
 
-def lerobot_job(folder: Path) -> dict[str, Any]:
+def lerobot_job(directory: Path) -> dict[str, Any]:
     """Write a dataset of two short trajectories, and return a job that plays them."""
-    record(folder / "run" / "lift", "lift", [3, 2])
-    write_lerobot_dataset(folder / "run", folder / "dataset", LeRobotOptions(videos=False))
-    options = {"dataset_path": str(folder / "dataset")}
+    record(directory / "run" / "lift", "lift", [3, 2])
+    write_lerobot_dataset(directory / "run", directory / "dataset", LeRobotOptions(videos=False))
+    options = {"dataset_path": str(directory / "dataset")}
     return {"policy_type": "replay_lerobot", "policy_config_dict": options, "num_episodes": 2}
 
 
@@ -88,7 +88,7 @@ def test_one_other_byte_is_another_content_and_the_run_does_not_go_on(
     assert evaluate([*command, "--output_dir", str(tmp_path / "first"), "--resume"]) == 2
     told = "".join(capsys.readouterr().err.split("\n"))
     assert f"job 'a': {name}: was " in told
-    assert "start a new run in another folder" in told
+    assert "start a new run in another directory" in told
     assert evaluate([*command, "--output_dir", str(tmp_path / "second")]) == 0
     first, second = (read_run_plan(tmp_path / run).jobs[0].contents for run in ("first", "second"))
     assert first is not None

@@ -11,9 +11,9 @@ def arguments(command, dataset, output_dir, *more):
 
 
 def test_a_run_is_converted_and_back_from_the_command_line(tmp_path, capsys):
-    run_folder = record_run(tmp_path / "run")
+    run_directory = record_run(tmp_path / "run")
     to = arguments(
-        "to_lerobot", run_folder, tmp_path / "dataset", "--version", "v3.0", "--no_videos", "--only_successes"
+        "to_lerobot", run_directory, tmp_path / "dataset", "--version", "v3.0", "--no_videos", "--only_successes"
     )
     assert main([*to, "--state_names", "robot_joint_pos", "--state_names", "cube_pos"]) == 0
     assert "3 episodes, 15 control steps, 2 instructions, 0 cameras" in capsys.readouterr().out
@@ -25,11 +25,11 @@ def test_a_run_is_converted_and_back_from_the_command_line(tmp_path, capsys):
 
 
 def test_a_single_recording_and_a_pattern_are_taken_too(tmp_path):
-    run_folder = record_run(tmp_path / "run")
-    recording = run_folder / "lift/dataset_lift.hdf5"
+    run_directory = record_run(tmp_path / "run")
+    recording = run_directory / "lift/dataset_lift.hdf5"
     assert main(arguments("to_lerobot", recording, tmp_path / "one", "--no_videos")) == 0
     assert len(open_dataset(tmp_path / "one").episodes) == 3
-    assert main(arguments("to_lerobot", run_folder / "*/dataset_*.hdf5", tmp_path / "all", "--no_videos")) == 0
+    assert main(arguments("to_lerobot", run_directory / "*/dataset_*.hdf5", tmp_path / "all", "--no_videos")) == 0
     assert len(open_dataset(tmp_path / "all").episodes) == 5
 
 

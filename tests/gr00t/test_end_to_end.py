@@ -12,15 +12,15 @@ from tests.gr00t.panda_checkpoint import POLICY, save_panda_checkpoint, write_pa
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    """A folder with a checkpoint of random weights."""
-    folder = tmp_path_factory.mktemp("gr00t")
-    save_panda_checkpoint(folder / "checkpoint")
-    return folder
+def directory(tmp_path_factory) -> Path:
+    """A directory with a checkpoint of random weights."""
+    directory = tmp_path_factory.mktemp("gr00t")
+    save_panda_checkpoint(directory / "checkpoint")
+    return directory
 
 
-def evaluate(folder: Path, output: Path, num_envs: int = 2, num_episodes: int = 2) -> int:
-    yaml = write_panda_yaml(folder / "panda.yaml")
+def evaluate(directory: Path, output: Path, num_envs: int = 2, num_episodes: int = 2) -> int:
+    yaml = write_panda_yaml(directory / "panda.yaml")
     return policy_runner.main(
         [
             *(
@@ -40,9 +40,9 @@ def evaluate(folder: Path, output: Path, num_envs: int = 2, num_episodes: int = 
 
 
 @pytest.fixture(scope="module")
-def evaluated(folder) -> Path:
-    assert evaluate(folder, folder / "two") == 0
-    return folder / "two"
+def evaluated(directory) -> Path:
+    assert evaluate(directory, directory / "two") == 0
+    return directory / "two"
 
 
 def test_a_model_plays_its_episodes_to_the_end(evaluated):
@@ -59,17 +59,17 @@ def test_the_log_says_where_the_model_ran_and_what_asking_row_by_row_has_saved(e
     assert "gr00t_closedloop: 24 queries for 48 rows, 96 with those that fill up; all rows each time" in log
 
 
-def test_an_episode_is_the_same_bits_alone(folder, evaluated):
-    assert evaluate(folder, folder / "one", num_envs=1, num_episodes=1) == 0
-    checksums = [list(episodes_table(output)["checksum"]) for output in (folder / "one", evaluated)]
+def test_an_episode_is_the_same_bits_alone(directory, evaluated):
+    assert evaluate(directory, directory / "one", num_envs=1, num_episodes=1) == 0
+    checksums = [list(episodes_table(output)["checksum"]) for output in (directory / "one", evaluated)]
     assert checksums[0] == checksums[1][:1]
     assert len(set(checksums[1])) == 2
 
 
-def test_what_a_checkpoints_files_say_of_it_is_what_the_model_package_says(folder):
+def test_what_a_checkpoints_files_say_of_it_is_what_the_model_package_says(directory):
     from gr00t.policy.gr00t_policy import Gr00tPolicy  # noqa: PLC0415  transformers takes seconds to load
 
-    policy = Gr00tPolicy("new_embodiment", folder / "checkpoint", device="cpu")
-    stated = stated_embodiments(str(folder / "checkpoint"))["new_embodiment"]
+    policy = Gr00tPolicy("new_embodiment", directory / "checkpoint", device="cpu")
+    stated = stated_embodiments(str(directory / "checkpoint"))["new_embodiment"]
     said = model_interface(policy.get_modality_config(), policy.get_dimensions())
     assert model_interface(stated.modalities, stated.dimensions) == said

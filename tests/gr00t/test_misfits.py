@@ -39,12 +39,12 @@ def as_nvidia_writes_it(says: dict[str, Any]) -> dict[str, Any]:
     return {"processor_class": "Gr00tN1d6Processor", "processor_kwargs": kwargs}
 
 
-def checkpoint(folder: Path, processor: Any) -> None:
+def checkpoint(directory: Path, processor: Any) -> None:
     """Write the files of a checkpoint that say what it is, and weights without a tensor."""
-    folder.mkdir()
-    (folder / "config.json").write_text("{}")
-    (folder / "model.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")
-    (folder / "processor_config.json").write_text(processor if isinstance(processor, str) else json.dumps(processor))
+    directory.mkdir()
+    (directory / "config.json").write_text("{}")
+    (directory / "model.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")
+    (directory / "processor_config.json").write_text(processor if isinstance(processor, str) else json.dumps(processor))
 
 
 def job(yaml: str, *, enable_cameras: bool = True, **environment: Any) -> JobConfig:

@@ -51,10 +51,10 @@ class Homesick:
         return {}
 
 
-def jobs(folder: Path, port: int, **options: str) -> Path:
+def jobs(directory: Path, port: int, **options: str) -> Path:
     joints = str(CONFIGS / "panda_joints.yaml")
     yaml = write_yaml(
-        folder / "panda.yaml",
+        directory / "panda.yaml",
         {
             "action_horizon": HORIZON,
             "action_chunk_length": HORIZON,
@@ -67,7 +67,7 @@ def jobs(folder: Path, port: int, **options: str) -> Path:
     reach = {"arena_env_args": {"environment": "reach", "num_envs": 1}, "num_episodes": 3}
     served = {"policy_type": POLICY, "policy_config_dict": {"policy_config_yaml_path": yaml, **server}}
     return write_jobs(
-        folder / "jobs.json",
+        directory / "jobs.json",
         [{"name": "served", **reach, **served}, {"name": "other", **reach, "policy_type": "zero_action"}],
     )
 

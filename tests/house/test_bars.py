@@ -37,8 +37,8 @@ class Definition(NamedTuple):
 def modules() -> dict[Path, ast.Module]:
     return {
         path: ast.parse(path.read_text(encoding="utf-8"))
-        for folder in PACKAGES.values()
-        for path in sorted(folder.rglob("*.py"))
+        for directory in PACKAGES.values()
+        for path in sorted(directory.rglob("*.py"))
     }
 
 

@@ -118,7 +118,7 @@ def test_every_mistake_is_named_with_its_key(tmp_path):
     assert "no such file" in refusal(tmp_path / "nowhere.yaml")
 
 
-def test_the_file_is_looked_for_beside_the_checkpoint_and_one_folder_above(tmp_path, monkeypatch):
+def test_the_file_is_looked_for_beside_the_checkpoint_and_one_directory_above(tmp_path, monkeypatch):
     run = tmp_path / "run"
     assert find_agent_file(run / "model_1.pt") is None
     agent = written(run / "params" / "agent.yaml", "{}")

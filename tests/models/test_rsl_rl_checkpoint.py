@@ -32,7 +32,7 @@ KINDS = {
 
 
 def load(training: Training) -> PolicyNetwork:
-    settings = read_agent_settings(training.folder / "params" / "agent.yaml")
+    settings = read_agent_settings(training.directory / "params" / "agent.yaml")
     return load_actor(training.checkpoint, settings, CPU)
 
 

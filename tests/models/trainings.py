@@ -20,18 +20,18 @@ class Training:
     """What is left of a training.
 
     Attributes:
-        folder: Holds ``model_1.pt`` and ``params/agent.yaml``, as mjlab leaves them.
+        directory: Holds ``model_1.pt`` and ``params/agent.yaml``, as mjlab leaves them.
         runner: rsl_rl's runner.
         num_observations: Numbers that the policy is shown.
     """
 
-    folder: Path
+    directory: Path
     runner: Any
     num_observations: int
 
     @property
     def checkpoint(self) -> Path:
-        return self.folder / "model_1.pt"
+        return self.directory / "model_1.pt"
 
     def observation(self, num_rows: int, seed: int = 3) -> torch.Tensor:
         """Return what a policy might see. Shape: (num_rows, num_observations)."""
@@ -55,8 +55,8 @@ class Training:
 
 def exported_torchscript(training: Training) -> Path:
     """Export as rsl_rl does, and return the file."""
-    training.runner.export_policy_to_jit(str(training.folder / "exported"))
-    return training.folder / "exported" / "policy.pt"
+    training.runner.export_policy_to_jit(str(training.directory / "exported"))
+    return training.directory / "exported" / "policy.pt"
 
 
 def exported_onnx(training: Training, *, any_number_of_rows: bool = False) -> Path:
@@ -72,7 +72,7 @@ def exported_onnx(training: Training, *, any_number_of_rows: bool = False) -> Pa
     names = {"input_names": model.input_names, "output_names": model.output_names}
     # What is remembered has its layers first.
     axes = {name: {int(name[:2] in {"h_", "c_"}): "rows"} for each in names.values() for name in each}
-    path = training.folder / f"{training.folder.name}.onnx"
+    path = training.directory / f"{training.directory.name}.onnx"
     torch.onnx.export(
         model,
         model.get_dummy_inputs(),
@@ -86,7 +86,7 @@ def exported_onnx(training: Training, *, any_number_of_rows: bool = False) -> Pa
 
 
 def trained(
-    folder: Path,
+    directory: Path,
     *,
     num_observations: int = NUM_OBSERVATIONS,
     num_actions: int = NUM_ACTIONS,
@@ -96,7 +96,7 @@ def trained(
     """Train for two updates on noise, and save.
 
     Args:
-        folder: Where to save.
+        directory: Where to save.
         num_observations: Numbers that the policy is shown.
         num_actions: Actions that it gives.
         agent: Further keys of the configuration.
@@ -118,14 +118,14 @@ def trained(
         "algorithm": {"class_name": "PPO", "num_learning_epochs": 2, "num_mini_batches": 2, "learning_rate": 0.01},
         **(agent or {}),
     }
-    (folder / "params").mkdir(parents=True)
+    (directory / "params").mkdir(parents=True)
     # Tuples become tags of Python's own, as in the files of mjlab and Isaac Lab.
-    (folder / "params" / "agent.yaml").write_text(yaml.dump(config, sort_keys=False))
+    (directory / "params" / "agent.yaml").write_text(yaml.dump(config, sort_keys=False))
     environment: Any = _Noise(num_observations, num_actions)
     runner = OnPolicyRunner(environment, config, log_dir=None, device="cpu")
     runner.learn(2)
-    runner.save(str(folder / "model_1.pt"))
-    return Training(folder=folder, runner=runner, num_observations=num_observations)
+    runner.save(str(directory / "model_1.pt"))
+    return Training(directory=directory, runner=runner, num_observations=num_observations)
 
 
 class _Noise:

@@ -19,8 +19,8 @@ import tyro
 from tests.mutants.faults import Fault, areas, read_faults
 from tests.mutants.trial import Trial, Verdict, fails_without_a_fault, try_faults
 
-FOLDER = Path(__file__).parent
-ROOT = FOLDER.parents[1]
+DIRECTORY = Path(__file__).parent
+ROOT = DIRECTORY.parents[1]
 ENOUGH = 0.9
 
 
@@ -36,7 +36,7 @@ class Options:
         seed: Which sample is drawn.
         timeout_s: How long the tests of one fault may take [s]; a fault that makes them hang is noticed.
         root: The tree whose copies are broken.
-        folder: Where the lists are.
+        directory: Where the lists are.
     """
 
     area: tuple[str, ...] = ()
@@ -46,13 +46,13 @@ class Options:
     seed: int = 0
     timeout_s: float = 240.0
     root: Path = ROOT
-    folder: Path = FOLDER
+    directory: Path = DIRECTORY
 
 
 def chosen(options: Options) -> list[Fault]:
     """Return the faults that the options ask for."""
-    names = options.area or areas(options.folder)
-    faults = [fault for area in names for fault in read_faults(options.folder, area) if options.file in fault.file]
+    names = options.area or areas(options.directory)
+    faults = [fault for area in names for fault in read_faults(options.directory, area) if options.file in fault.file]
     if options.sample is None or options.sample >= len(faults):
         return faults
     print(f"a sample of {options.sample} of {len(faults)} faults, seed {options.seed}")

@@ -56,18 +56,18 @@ def _why_it_is_no_python(path: Path, text: str) -> str | None:
     return None
 
 
-def areas(folder: Path) -> list[str]:
-    """Return the names of the lists in a folder."""
-    return sorted(path.stem for path in folder.glob("*.yaml"))
+def areas(directory: Path) -> list[str]:
+    """Return the names of the lists in a directory."""
+    return sorted(path.stem for path in directory.glob("*.yaml"))
 
 
-def read_faults(folder: Path, area: str) -> list[Fault]:
+def read_faults(directory: Path, area: str) -> list[Fault]:
     """Return the faults of one list.
 
     Raises:
         ValueError: If an entry has other keys than a fault has, or names no tests.
     """
-    entries: list[dict[str, Any]] = yaml.safe_load((folder / f"{area}.yaml").read_text())
+    entries: list[dict[str, Any]] = yaml.safe_load((directory / f"{area}.yaml").read_text())
     return [_fault(area, number, entry) for number, entry in enumerate(entries, start=1)]
 
 

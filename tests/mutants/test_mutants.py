@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.mutants.__main__ import FOLDER, ROOT, main
+from tests.mutants.__main__ import DIRECTORY, ROOT, main
 from tests.mutants.faults import areas, read_faults
 
 SOURCE = "def larger(first, second):\n    return first if first > second else second\n\n\nLIMIT = 3\n"
@@ -39,12 +39,12 @@ def try_list(tree: Path, *faults: dict[str, object]) -> int:
     lists = tree.parent / "lists"
     lists.mkdir(exist_ok=True)
     (lists / "numbers.yaml").write_text(yaml.safe_dump(list(faults)))
-    return main(["--root", str(tree), "--folder", str(lists)])
+    return main(["--root", str(tree), "--directory", str(lists)])
 
 
-@pytest.mark.parametrize("area", areas(FOLDER))
+@pytest.mark.parametrize("area", areas(DIRECTORY))
 def test_every_fault_of_a_list_still_fits_the_code(area):
-    misfits = {fault.why: misfit for fault in read_faults(FOLDER, area) if (misfit := fault.misfit(ROOT))}
+    misfits = {fault.why: misfit for fault in read_faults(DIRECTORY, area) if (misfit := fault.misfit(ROOT))}
     assert not misfits
 
 

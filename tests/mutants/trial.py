@@ -41,9 +41,9 @@ class Trial:
 class Workplace:
     """A copy of the tree, in which one process works."""
 
-    def __init__(self, root: Path, folder: Path, *, timeout_s: float) -> None:
-        self._tree = folder / "tree"
-        self._scratch = folder / "scratch"
+    def __init__(self, root: Path, directory: Path, *, timeout_s: float) -> None:
+        self._tree = directory / "tree"
+        self._scratch = directory / "scratch"
         self._timeout_s = timeout_s
         for name in _files(root):
             (self._tree / name).parent.mkdir(parents=True, exist_ok=True)
@@ -126,17 +126,17 @@ def _files(root: Path) -> list[str]:
 def fails_without_a_fault(root: Path, faults: Iterable[Fault], *, timeout_s: float) -> str | None:
     """Return what the tests write if they fail on the sound tree, where failing would say nothing of a fault."""
     tests = dict.fromkeys(name for fault in faults for name in fault.tests)
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        code, written = Workplace(root, Path(folder), timeout_s=timeout_s * len(tests)).run_tests(tests)
+    with tempfile.TemporaryDirectory(prefix="mutants-") as directory:
+        code, written = Workplace(root, Path(directory), timeout_s=timeout_s * len(tests)).run_tests(tests)
     return None if code == 0 else written
 
 
 def try_faults(root: Path, faults: Iterable[Fault], *, processes: int, timeout_s: float) -> Iterator[Trial]:
     """Try faults in copies of the tree at ``root``, which is left alone; yield each as it is known."""
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(processes) as pool:
+    with tempfile.TemporaryDirectory(prefix="mutants-") as directory, ThreadPoolExecutor(processes) as pool:
         free: SimpleQueue[Workplace] = SimpleQueue()
         for number in range(processes):
-            free.put(Workplace(root, Path(folder) / str(number), timeout_s=timeout_s))
+            free.put(Workplace(root, Path(directory) / str(number), timeout_s=timeout_s))
 
         def try_one(fault: Fault) -> Trial:
             workplace = free.get()

@@ -1,6 +1,6 @@
 """HDF5 files that mean harm, by kind, and every reader of this package on each of them.
 
-``python -m tests.outsiders.hostile_recordings FOLDER SEED BEGIN END`` runs the readers on kinds in the order of a seed,
+``python -m tests.outsiders.hostile_recordings DIRECTORY SEED BEGIN END`` runs the readers in the order of a seed,
 and prints one line for each thing that no reader may do. It is a program of its own so that it can be limited in memory
 and so that a crash of HDF5's library is noticed and ends nothing else.
 """
@@ -363,8 +363,8 @@ def _replace(file: h5py.File, place: str, create: Callable[[h5py.Group, str], No
     path = f"{EPISODE}/{place}"
     if path in file:
         del file[path]
-    folder, _, name = path.rpartition("/")
-    group = file.require_group(folder)
+    directory, _, name = path.rpartition("/")
+    group = file.require_group(directory)
     assert isinstance(group, h5py.Group)
     create(group, name)
 
@@ -380,27 +380,27 @@ def _drop(thing: Any, name: str) -> None:
 # What readers must do about it.
 
 
-def make_run(folder: Path) -> Path:
-    """Run a job of four short episodes and return its output folder."""
-    jobs = folder / "jobs.json"
+def make_run(directory: Path) -> Path:
+    """Run a job of four short episodes and return its output directory."""
+    jobs = directory / "jobs.json"
     arguments = {"environment": "coins", "num_envs": 2, "success_step": 3, "failure_step": 5}
     job = {"name": JOB, "num_episodes": 4, "policy_type": "zero_action", "arena_env_args": arguments}
     jobs.write_text(json.dumps({"jobs": [job]}))
-    assert evaluate(["--eval_jobs_config", str(jobs), "--output_dir", str(folder / "run")]) == 0
-    return folder / "run"
+    assert evaluate(["--eval_jobs_config", str(jobs), "--output_dir", str(directory / "run")]) == 0
+    return directory / "run"
 
 
-def complaints(run: Path, folder: Path, spoil: Callable[[Path], object], *, is_systems: bool) -> Iterator[str]:
+def complaints(run: Path, directory: Path, spoil: Callable[[Path], object], *, is_systems: bool) -> Iterator[str]:
     """Yield what readers do with a bad file that none of them may do.
 
     Args:
         run: The output of `make_run`.
-        folder: Where to work; it does not exist.
+        directory: Where to work; it does not exist.
         spoil: Makes a good file a bad one.
         is_systems: Whether the system, not HDF5, is what the file is about.
     """
     for as_part in (False, True):
-        output = shutil.copytree(run, folder / f"part_{as_part}")
+        output = shutil.copytree(run, directory / f"part_{as_part}")
         bad = _bad_file(output, as_part=as_part)
         spoil(bad)
         for name, (read, allowed) in _readers(bad, output).items():
@@ -489,10 +489,10 @@ def _too_slow(number: int, frame: object) -> None:
     raise _TooSlowError
 
 
-def main(folder: Path, seed: int, begin: int, end: int) -> None:
+def main(directory: Path, seed: int, begin: int, end: int) -> None:
     """Run the readers on a part of all kinds, in the order that a seed gives them, and print what they may not do."""
     ENVIRONMENTS.register("coins", CoinBuilder())
-    run = make_run(folder)
+    run = make_run(directory)
     logging.disable(logging.CRITICAL)
     signal.signal(signal.SIGPROF, _too_slow)
     resident = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
@@ -501,7 +501,7 @@ def main(folder: Path, seed: int, begin: int, end: int) -> None:
     drawn = sorted(everything)
     random.Random(seed).shuffle(drawn)
     for kind in drawn[begin:end]:
-        work = folder / "work"
+        work = directory / "work"
         for complaint in complaints(run, work, everything[kind], is_systems=kind in SYSTEMS_OWN):
             sys.stdout.write(f"COMPLAINT {kind}: {complaint}\n")
         shutil.rmtree(work)

@@ -132,7 +132,7 @@ def a_garbled_file(root: Path, random_: random.Random) -> None:
 
 
 def another_file(root: Path, random_: random.Random) -> None:
-    """Put something in a file's place: a pipe, a folder, a device, a link that leads out, nothing."""
+    """Put something in a file's place: a pipe, a directory, a device, a link that leads out, nothing."""
     path = random_.choice(sorted(each for each in root.rglob("*") if each.is_file()))
     path.unlink()
     kind = random_.randrange(6)
@@ -177,7 +177,7 @@ def statistics(root: Path, random_: random.Random) -> None:
             path.write_text(f'{{"action": {{"std": [{random_.choice(wrong)}], "mean": [{random_.choice(wrong)}]}}}}')
 
 
-def many_folders(root: Path, random_: random.Random) -> None:
+def many_directories(root: Path, random_: random.Random) -> None:
     """Make whoever walks over the dataset walk in circles."""
     del random_
     for name in ("meta", "meta/episodes", "data"):
@@ -187,7 +187,7 @@ def many_folders(root: Path, random_: random.Random) -> None:
 
 ATTACKS: tuple[Attack, ...] = (
     a_field, a_field, a_field, a_template, a_size, a_line, a_line, a_column, a_column, a_garbled_file,
-    a_garbled_file, another_file, another_video, statistics, many_folders,
+    a_garbled_file, another_file, another_video, statistics, many_directories,
 )  # fmt: skip
 
 

@@ -25,10 +25,10 @@ Episode = Mapping[str, Any]
 
 
 def write_dataset(root: Path, episodes: Sequence[Episode], *, version: str, dtype: str, fps: int = 20) -> Path:
-    """Write a dataset and return its folder.
+    """Write a dataset and return its directory.
 
     Args:
-        root: The folder.
+        root: The directory.
         episodes: What is recorded.
         version: ``v2.1`` or ``v3.0``.
         dtype: ``video`` or ``image``: how pictures are kept.

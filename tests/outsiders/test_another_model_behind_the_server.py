@@ -58,8 +58,8 @@ def interrupted(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def the_job(folder: Path) -> dict[str, Any]:
-    (row,) = json.loads((folder / "results.json").read_text())["jobs"]
+def the_job(directory: Path) -> dict[str, Any]:
+    (row,) = json.loads((directory / "results.json").read_text())["jobs"]
     return row
 
 
@@ -146,14 +146,14 @@ def test_what_a_server_states_is_kept_short_harmless_and_in_order():
 
 
 def test_a_checkpoint_is_described_by_what_is_loaded_from_it(tmp_path):
-    folder = tmp_path / "checkpoint-300"
-    folder.mkdir()
-    (folder / "config.json").write_text("{}")
-    (folder / "model.safetensors").write_bytes(b"weights")
-    before = describe_model(str(folder))
+    directory = tmp_path / "checkpoint-300"
+    directory.mkdir()
+    (directory / "config.json").write_text("{}")
+    (directory / "model.safetensors").write_bytes(b"weights")
+    before = describe_model(str(directory))
     assert before["model"] == "checkpoint-300"
-    (folder / "training_state.pt").write_bytes(b"what training goes on from")
-    assert describe_model(str(folder)) == before
-    (folder / "model.safetensors").write_bytes(b"other weights")
-    assert describe_model(str(folder))["model_sha256"] != before["model_sha256"]
+    (directory / "training_state.pt").write_bytes(b"what training goes on from")
+    assert describe_model(str(directory)) == before
+    (directory / "model.safetensors").write_bytes(b"other weights")
+    assert describe_model(str(directory))["model_sha256"] != before["model_sha256"]
     assert "model_sha256" not in describe_model("nvidia/GR00T-N1.5-3B")

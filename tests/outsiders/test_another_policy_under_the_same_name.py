@@ -108,7 +108,7 @@ def test_a_checkpoint_that_is_another_one_when_a_run_goes_on_is_refused_with_bot
     assert before is not None
     assert f"was {before.policy['checkpoint_path model_300.pt'][:12]}, is now " in told
     assert "job 'coins': checkpoint_path model_300.pt" in told
-    assert "another folder" in told
+    assert "another directory" in told
     assert "--resume --rerun coins" in told
 
 
@@ -245,7 +245,7 @@ class Mine(PolicyBase):
 
 
 def test_a_policy_class_whose_helper_was_edited_is_another_policy(monkeypatch, tmp_path, out):
-    package = tmp_path / "folder" / "mine_of_today"
+    package = tmp_path / "directory" / "mine_of_today"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
     (package / "numbers_of_mine.py").write_text("NUMBER = 0.5\n")

@@ -106,8 +106,8 @@ def backends_of(started: StartedRun, request: RunRequest) -> list[str | None]:
     return [job.settled_backend for job in with_settled_backends(request.jobs, started.attempt)]
 
 
-def planned(folder: Path) -> dict[str, str | None]:
-    return {job["config"]["name"]: job["backend"] for job in json.loads((folder / "run.json").read_text())["jobs"]}
+def planned(directory: Path) -> dict[str, str | None]:
+    return {job["config"]["name"]: job["backend"] for job in json.loads((directory / "run.json").read_text())["jobs"]}
 
 
 @pytest.mark.parametrize("options", [{}, {"assignment": "split"}, {"assignment": "dynamic"}])
@@ -162,14 +162,14 @@ def test_a_run_that_was_settled_on_a_gpu_does_not_creep_on_without_one(tmp_path,
 
 
 def test_runs_of_earlier_versions_go_on(tmp_path, builder):
-    folder = tmp_path / "out"
-    start_on(["cpu"], request_of(job_of(builder), output_directory=folder))
-    for path in (folder / "run.json", folder / "attempts" / "attempt_1.json"):
+    directory = tmp_path / "out"
+    start_on(["cpu"], request_of(job_of(builder), output_directory=directory))
+    for path in (directory / "run.json", directory / "attempts" / "attempt_1.json"):
         content = json.loads(path.read_text())
         for job in content["jobs"]:
             del job["backend"]
         path.write_text(json.dumps(content))
-    again = request_of(job_of(builder), output_directory=folder, resume="")
+    again = request_of(job_of(builder), output_directory=directory, resume="")
     [started] = start_on(["cpu"], again)
     assert backends_of(started, again) == ["mujoco"]
 
@@ -229,13 +229,13 @@ def test_ranks_that_train_together_simulate_with_what_rank_zero_measured(monkeyp
 
 
 def test_episodes_are_verified_on_the_backend_that_they_ran_on(tmp_path, monkeypatch):
-    folder = tmp_path / "out"
-    start_on(["cpu"], request_of(job_of(TossBuilder()), output_directory=folder))
-    plan = read_run_plan(folder)
+    directory = tmp_path / "out"
+    start_on(["cpu"], request_of(job_of(TossBuilder()), output_directory=directory))
+    plan = read_run_plan(directory)
     plan = replace(plan, jobs=tuple(replace(job, backend="warp") for job in plan.jobs))
     monkeypatch.setattr(verification_plan, "resolve_jobs", lambda *_, **__: (job_of(TossBuilder()),))
     again, _ = verification_plan.plan_sample(plan, {"coins": [0, 3]}, num_envs=None, world_size=1, policy_batches={})
-    [job] = verification_plan.jobs_of_plan(again, folder, may_import=False)
+    [job] = verification_plan.jobs_of_plan(again, directory, may_import=False)
     assert job.environment_config.backend == "warp"
 
 

@@ -40,10 +40,10 @@ def read_and_resolve(path: Path) -> str | None:
     return None
 
 
-def check(seed: int, folder: Path) -> bool:
+def check(seed: int, directory: Path) -> bool:
     """Check one file; return whether it was refused."""
     suffix, content = JobFileGenerator(seed).file()
-    path = folder / f"seed{seed}.{suffix}"
+    path = directory / f"seed{seed}.{suffix}"
     path.write_bytes(content)
     try:
         message = read_and_resolve(path)
@@ -61,9 +61,9 @@ def check(seed: int, folder: Path) -> bool:
     return True
 
 
-def check_all(seeds: range, folder: Path) -> None:
+def check_all(seeds: range, directory: Path) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    refused = [check(seed, folder) for seed in seeds]
+    refused = [check(seed, directory) for seed in seeds]
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < MEMORY_KIB, f"seeds {seeds}"
     # A generator of files that are all wrong at once would test nothing but the first check.

@@ -48,10 +48,10 @@ def test_the_releases_here_write_what_theirs_do():
 # Their servers, asked by the policy of this project.
 
 
-def remote_policy(folder, port: int) -> Gr00tRemoteClosedloopPolicy:
+def remote_policy(directory, port: int) -> Gr00tRemoteClosedloopPolicy:
     options = {"remote_host": "127.0.0.1", "remote_port": port, "timeout_s": 20.0, "wait_for_server_s": 5.0}
     return Gr00tRemoteClosedloopPolicy.from_dict(
-        {"policy_config_yaml_path": write_policy_yaml(folder), "rows_per_query": 2, **options}
+        {"policy_config_yaml_path": write_policy_yaml(directory), "rows_per_query": 2, **options}
     )
 
 
@@ -72,17 +72,17 @@ def server_of(changes: Mapping[str, tuple[list[int], list[str]]] = {}, **options
     return ReleasedServer(modalities=modalities, act=act, **options)
 
 
-def actions_here(folder, modalities: Mapping[str, Any]) -> torch.Tensor:
+def actions_here(directory, modalities: Mapping[str, Any]) -> torch.Tensor:
     """Return what the same model does in this process."""
     environment = LimbEnvironment(2)
-    policy = LimbPolicy(ClosedloopPolicyArgs(policy_config_yaml_path=write_policy_yaml(folder), rows_per_query=2))
+    policy = LimbPolicy(ClosedloopPolicyArgs(policy_config_yaml_path=write_policy_yaml(directory), rows_per_query=2))
     policy.modalities = modalities
     rollout(environment, policy, episodes(), [])
     return torch.stack(environment.actions)
 
 
-def actions_there(folder, port: int) -> torch.Tensor:
-    environment, policy = LimbEnvironment(2), remote_policy(folder, port)
+def actions_there(directory, port: int) -> torch.Tensor:
+    environment, policy = LimbEnvironment(2), remote_policy(directory, port)
     policy.reset()
     policy.check_environment(environment)
     result = rollout(environment, policy, episodes(), [])

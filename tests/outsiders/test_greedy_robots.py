@@ -25,9 +25,9 @@ def textured(pixels: int) -> str:
     return f'<asset>{texture}</asset><worldbody><geom size="1"/></worldbody>'
 
 
-def verdict(folder: Path, content: str) -> str | None:
-    (folder / "robot.xml").write_text(f"<mujoco>{content}</mujoco>")
-    return wrong_with_mjcf(folder / "robot.xml", max_seconds=5)
+def verdict(directory: Path, content: str) -> str | None:
+    (directory / "robot.xml").write_text(f"<mujoco>{content}</mujoco>")
+    return wrong_with_mjcf(directory / "robot.xml", max_seconds=5)
 
 
 def test_what_compiles_within_the_limits_is_let_in(tmp_path):

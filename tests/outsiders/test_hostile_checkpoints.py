@@ -26,10 +26,10 @@ WHOLE = {
 }
 
 
-def safetensors(folder: Path, header: object, num_bytes: int = 32, *, length: int | None = None) -> Path:
+def safetensors(directory: Path, header: object, num_bytes: int = 32, *, length: int | None = None) -> Path:
     """Write a safetensors file with any header and so many bytes of weights."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    file = folder / "model.safetensors"
+    file = directory / "model.safetensors"
     file.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + bytes(num_bytes))
     return file
 
@@ -38,9 +38,9 @@ def with_entry(**changes: object) -> dict:
     return {**WHOLE, "a": {key: value for key, value in {**WHOLE["a"], **changes}.items() if value is not ...}}
 
 
-def refusal(folder: Path) -> str:
+def refusal(directory: Path) -> str:
     """Return what a job with that checkpoint is refused with before anything starts."""
-    jobs = mistaken(policy_type="rsl_rl", policy_config_dict={"checkpoint_path": str(folder / "model_1.pt")})
+    jobs = mistaken(policy_type="rsl_rl", policy_config_dict={"checkpoint_path": str(directory / "model_1.pt")})
     with pytest.raises(ConfigError) as caught:
         resolve_jobs(read_jobs(jobs, source="jobs.json").jobs, file="jobs.json")
     (problem,) = caught.value.problems
@@ -48,9 +48,9 @@ def refusal(folder: Path) -> str:
     return problem.message
 
 
-def with_tensor(folder: Path, name: str, tensor: torch.Tensor) -> None:
+def with_tensor(directory: Path, name: str, tensor: torch.Tensor) -> None:
     """Replace one tensor of a checkpoint that would be fine."""
-    path = write_checkpoint(folder)
+    path = write_checkpoint(directory)
     checkpoint = torch.load(path, weights_only=True)
     checkpoint["actor_state_dict"][name] = tensor
     torch.save(checkpoint, path)

@@ -35,14 +35,14 @@ VERSIONS = pytest.mark.parametrize("version", [*DatasetVersion])
 
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("originals")
-    recording = record(folder / "lift", "lift", [3, 4])
+    directory = tmp_path_factory.mktemp("originals")
+    recording = record(directory / "lift", "lift", [3, 4])
     for version in DatasetVersion:
-        write_lerobot_dataset(recording, folder / version, LeRobotOptions(version=version))
+        write_lerobot_dataset(recording, directory / version, LeRobotOptions(version=version))
         # Where the recording lay differs from run to run, and a seed is to damage the same byte in all of them.
-        path = folder / version / "meta/arena_episodes.jsonl"
-        path.write_text(path.read_text().replace(str(folder), "originals"))
-    return folder
+        path = directory / version / "meta/arena_episodes.jsonl"
+        path.write_text(path.read_text().replace(str(directory), "originals"))
+    return directory
 
 
 @pytest.fixture
@@ -88,9 +88,9 @@ def refusal_of(reader: Callable[[], object], or_else: str = "") -> str:
     return or_else
 
 
-def check(original: Path, folder: Path, seed: int) -> None:
-    root = attacked(original, folder / str(seed), seed)
-    for number, reader in enumerate(readers(root, folder / f"out{seed}")):
+def check(original: Path, directory: Path, seed: int) -> None:
+    root = attacked(original, directory / str(seed), seed)
+    for number, reader in enumerate(readers(root, directory / f"out{seed}")):
         words = ""
         try:
             with in_time(60):
@@ -201,21 +201,21 @@ def test_a_line_has_at_most_a_mebibyte(dataset, size, fits):
 
 
 @VERSIONS
-@pytest.mark.parametrize("kind", ["pipe", "folder", "link out", "device"])
+@pytest.mark.parametrize("kind", ["pipe", "directory", "link out", "device"])
 def test_what_stands_in_the_place_of_a_file_is_refused_and_never_waited_for(dataset, tmp_path, kind):
     for number, path in enumerate(sorted(each for each in dataset.rglob("*") if each.is_file())):
         aside = tmp_path / "aside"
         path.rename(aside)
         if kind == "pipe":
             os.mkfifo(path)
-        elif kind == "folder":
+        elif kind == "directory":
             path.mkdir()
         else:
             path.symlink_to(aside if kind == "link out" else "/dev/zero")
         for reader in readers(dataset, tmp_path / f"out{number}"):
             with in_time(30):
                 assert "theirs" in refusal_of(reader, or_else="theirs is read")
-        path.rmdir() if kind == "folder" else path.unlink()
+        path.rmdir() if kind == "directory" else path.unlink()
         aside.rename(path)
 
 
@@ -315,10 +315,10 @@ _ATTRIBUTES: list[Any] = [
 ]  # fmt: skip
 
 
-def check_recording(original: Path, folder: Path, seed: int) -> None:
+def check_recording(original: Path, directory: Path, seed: int) -> None:
     """Change an attribute or an array of a recording, and give it to everything that learns or makes datasets."""
     random_ = random.Random(seed)
-    recording = folder / f"{seed}" / "dataset_lift.hdf5"
+    recording = directory / f"{seed}" / "dataset_lift.hdf5"
     recording.parent.mkdir()
     shutil.copy(original, recording)
     with h5py.File(recording, "r+") as file:

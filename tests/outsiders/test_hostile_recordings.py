@@ -13,9 +13,9 @@ FAST_KINDS = 14
 ROOT = Path(__file__).parents[2]
 
 
-def run_readers(folder: Path, *, seed: int, begin: int, end: int, timeout_s: float) -> str:
+def run_readers(directory: Path, *, seed: int, begin: int, end: int, timeout_s: float) -> str:
     """Run all readers on kinds that a seed draws, in a process of limited memory, and return what they did wrong."""
-    arguments = [str(folder), str(seed), str(begin), str(end)]
+    arguments = [str(directory), str(seed), str(begin), str(end)]
     done = subprocess.run(
         [sys.executable, "-m", "tests.outsiders.hostile_recordings", *arguments],
         cwd=ROOT,

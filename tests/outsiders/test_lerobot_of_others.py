@@ -64,11 +64,11 @@ def outcomes(job: Path) -> list[tuple]:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("recorded")
+    directory = tmp_path_factory.mktemp("recorded")
     job = {"name": "reach", "arena_env_args": {"environment": "reach"}, "policy_type": "scripted", "seed": 6}
-    jobs = write_jobs(folder / "jobs.json", [{**job, "num_episodes": 3}])
-    assert evaluate(["--eval_jobs_config", str(jobs), "--output_dir", str(folder / "out")]) == 0
-    return folder / "out" / "reach"
+    jobs = write_jobs(directory / "jobs.json", [{**job, "num_episodes": 3}])
+    assert evaluate(["--eval_jobs_config", str(jobs), "--output_dir", str(directory / "out")]) == 0
+    return directory / "out" / "reach"
 
 
 @VERSIONS

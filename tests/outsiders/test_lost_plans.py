@@ -67,24 +67,24 @@ JOBS = [
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:
-    """Return the folder of a job file and of its run."""
-    folder = tmp_path_factory.mktemp("finished")
-    write_jobs(folder / "jobs.json", JOBS)
+    """Return the directory of a job file and of its run."""
+    directory = tmp_path_factory.mktemp("finished")
+    write_jobs(directory / "jobs.json", JOBS)
     with pytest.MonkeyPatch.context() as patches:
-        patches.chdir(folder)
+        patches.chdir(directory)
         arguments = ["--eval_jobs_config", "jobs.json", "--output_dir", "out", "--seed", "7", "--device", "cpu"]
         assert evaluate(arguments) == 0
-    return folder
+    return directory
 
 
 @pytest.fixture
 def older(finished, tmp_path, monkeypatch) -> Path:
     """Return a copy of it that has lost its plan, as a run of an earlier version may, and be there."""
-    folder = Path(shutil.copytree(finished, tmp_path / "older"))
-    (folder / "out" / "run.json").unlink()
-    plan_copy_path(folder / "out").unlink()
-    monkeypatch.chdir(folder)
-    return folder
+    directory = Path(shutil.copytree(finished, tmp_path / "older"))
+    (directory / "out" / "run.json").unlink()
+    plan_copy_path(directory / "out").unlink()
+    monkeypatch.chdir(directory)
+    return directory
 
 
 def test_the_plan_of_an_older_run_is_made_anew_from_its_first_attempt_and_its_job_file(finished, older, capsys):
@@ -92,9 +92,9 @@ def test_the_plan_of_an_older_run_is_made_anew_from_its_first_attempt_and_its_jo
     told = capsys.readouterr().out
     assert "out/run.json is there again, with 2 jobs" in told
     assert "made anew from what was typed" in told
-    before, after = (read_run_plan(folder / "out") for folder in (finished, older))
-    created, folder = before.created_at, str(older)
-    assert dataclasses.replace(after, created_at=created) == dataclasses.replace(before, working_directory=folder)
+    before, after = (read_run_plan(directory / "out") for directory in (finished, older))
+    created, directory = before.created_at, str(older)
+    assert dataclasses.replace(after, created_at=created) == dataclasses.replace(before, working_directory=directory)
     assert plan_copy_path(older / "out").is_file()
     assert evaluate(["--eval_jobs_config", "jobs.json", "--output_dir", "out", "--resume", "--seed", "7"]) == 0
 
@@ -123,15 +123,15 @@ def test_without_recordings_nothing_shows_that_the_job_file_is_the_same(older, c
     assert "holds no recording that says with which configuration it was made" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("instead", ["nothing", "a folder"])
+@pytest.mark.parametrize("instead", ["nothing", "a directory"])
 def test_a_first_attempt_that_is_gone_too_is_named(older, capsys, instead):
     path = older / "out" / "attempts" / "attempt_1.json"
     path.unlink()
-    if instead == "a folder":
+    if instead == "a directory":
         path.mkdir()
     assert main(["recover", "out"]) == 2
     told = capsys.readouterr().err
-    assert "attempt_1.json is missing" in told or "attempt_1.json: is a folder" in told
+    assert "attempt_1.json is missing" in told or "attempt_1.json: is a directory" in told
 
 
 def test_an_option_that_this_version_does_not_have_is_shown(older, capsys):

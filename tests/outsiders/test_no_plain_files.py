@@ -1,4 +1,4 @@
-"""Where a file is named and a pipe, a device or a folder lies, it is refused, and nothing opens it and waits."""
+"""Where a file is named and a pipe, a device or a directory lies, it is refused, and nothing opens it and waits."""
 
 import json
 import os
@@ -95,7 +95,7 @@ def test_a_checkpoint_or_its_yaml_that_is_a_pipe_is_refused_before_anything_star
     assert "is a pipe" in message
 
 
-def test_a_checkpoint_that_is_a_pipe_in_the_folder_of_a_training_is_refused(tmp_path):
+def test_a_checkpoint_that_is_a_pipe_in_the_directory_of_a_training_is_refused(tmp_path):
     os.mkfifo(tmp_path / "model_7.pt")
     options = {"checkpoint_path": str(tmp_path)}
     assert "model_7.pt': is a pipe" in refusal(mistaken(policy_type="rsl_rl", policy_config_dict=options))
@@ -143,11 +143,11 @@ def test_a_robot_whose_mjcf_file_is_a_pipe_is_refused(tmp_path):
     assert caught.value.problems[0].key == "mjcf"
 
 
-def test_too_many_names_in_too_many_folders_are_refused_and_not_looked_for(tmp_path):
-    folders = "".join(f'<compiler meshdir="d{number}"/>' for number in range(500))
+def test_too_many_names_in_too_many_directories_are_refused_and_not_looked_for(tmp_path):
+    directories = "".join(f'<compiler meshdir="d{number}"/>' for number in range(500))
     names = "".join(f'<mesh file="m{number}"/>' for number in range(500))
-    (tmp_path / "robot.xml").write_text(f"<mujoco>{folders}{names}</mujoco>")
-    with pytest.raises(OSError, match="names 500 files in 501 folders"):
+    (tmp_path / "robot.xml").write_text(f"<mujoco>{directories}{names}</mujoco>")
+    with pytest.raises(OSError, match="names 500 files in 501 directories"):
         file_outside(tmp_path / "robot.xml", tmp_path)
 
 

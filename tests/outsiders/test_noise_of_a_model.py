@@ -66,9 +66,9 @@ class LimbBuilder(CoinBuilder):
         return LimbEnvironment(num_envs)
 
 
-def played(folder: Path, package: type[Silent], num_envs: int, shares: list, **options: Any) -> tuple:
+def played(directory: Path, package: type[Silent], num_envs: int, shares: list, **options: Any) -> tuple:
     """Return the reports of ranks that share a job, and the checksums of its episodes' arrays."""
-    yaml = write_policy_yaml(folder.parent, model_path="owner/name", policy_device="cpu")
+    yaml = write_policy_yaml(directory.parent, model_path="owner/name", policy_device="cpu")
 
     class Policy(Gr00tClosedloopPolicy):
         @classmethod
@@ -81,10 +81,10 @@ def played(folder: Path, package: type[Silent], num_envs: int, shares: list, **o
     job = coin_job("limb", LimbBuilder(), policy_class=Policy, num_envs=num_envs, num_episodes=8)
     reports: list[JobReport] = []
     for rank, share in enumerate(shares):
-        ranks = settings(folder, rank=rank, world_size=len(shares), recording=RecordingOptions())
+        ranks = settings(directory, rank=rank, world_size=len(shares), recording=RecordingOptions())
         reports.append(JobRunner(ranks).run(job, supply=FixedShare(share=share)))
     assert [report.error for report in reports] == [None] * len(shares)
-    return reports, {row.episode_index: row.checksum for row in read_commits(folder / "limb", "limb").rows}
+    return reports, {row.episode_index: row.checksum for row in read_commits(directory / "limb", "limb").rows}
 
 
 ALL, TWO = [((0, 8),)], [((0, 3),), ((3, 8),)]

@@ -12,34 +12,34 @@ from tests.results.evidence import report, rows, write_report, write_rows
 
 
 @pytest.fixture
-def folder(tmp_path):
+def directory(tmp_path):
     write_rows(tmp_path, rows("s"))
     write_report(tmp_path, report())
     return tmp_path
 
 
-def test_the_lines_of_other_files_count(folder):
-    os.mkfifo(folder / "lift" / "episode_results_rank1.jsonl")
-    log = read_commits(folder / "lift", "lift")
+def test_the_lines_of_other_files_count(directory):
+    os.mkfifo(directory / "lift" / "episode_results_rank1.jsonl")
+    log = read_commits(directory / "lift", "lift")
     assert [each.episode_index for each in log.rows] == [0]
     [problem] = log.problems
     assert problem.endswith("episode_results_rank1.jsonl: is a pipe, not a file; save what comes through it as a file")
 
 
-def test_what_must_be_read_is_refused(folder):
-    os.mkfifo(folder / "lift" / "episode_results_rank1.jsonl")
+def test_what_must_be_read_is_refused(directory):
+    os.mkfifo(directory / "lift" / "episode_results_rank1.jsonl")
     with pytest.raises(StorageError, match="is a pipe"):
-        read_commits(folder / "lift", "lift", skip_unreadable=False)
+        read_commits(directory / "lift", "lift", skip_unreadable=False)
 
 
-def test_the_reports_of_other_ranks_count(folder):
-    os.mkfifo(folder / "lift" / "job_report_rank1.json")
-    reports, [problem] = read_job_reports(folder / "lift")
+def test_the_reports_of_other_ranks_count(directory):
+    os.mkfifo(directory / "lift" / "job_report_rank1.json")
+    reports, [problem] = read_job_reports(directory / "lift")
     assert [each.rank for each in reports] == [0]
     assert "is a pipe" in problem
 
 
-def test_a_plan_that_is_a_pipe_is_no_plan(folder):
-    os.mkfifo(folder / "run.json")
+def test_a_plan_that_is_a_pipe_is_no_plan(directory):
+    os.mkfifo(directory / "run.json")
     with pytest.raises(ConfigError, match=r"holds no run\.json"):
-        read_run_plan(folder)
+        read_run_plan(directory)

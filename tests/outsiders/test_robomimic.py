@@ -37,11 +37,11 @@ JOBS = [
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("robomimic")
-    jobs = write_jobs(folder / "jobs.json", JOBS)
-    assert evaluate(["--eval_jobs_config", str(jobs), "--output_dir", str(folder / "out")]) == 0
-    assert main(["export", str(folder / "out"), "--robomimic"]) == 0
-    return folder / "out"
+    directory = tmp_path_factory.mktemp("robomimic")
+    jobs = write_jobs(directory / "jobs.json", JOBS)
+    assert evaluate(["--eval_jobs_config", str(jobs), "--output_dir", str(directory / "out")]) == 0
+    assert main(["export", str(directory / "out"), "--robomimic"]) == 0
+    return directory / "out"
 
 
 def exported(run: Path) -> Path:

@@ -31,16 +31,16 @@ ROOT = Path(__file__).parents[2]
 REACH = {"num_inputs": 26, "num_actions": 8, "action_scaling": "within_bounds"}
 
 
-def played(folder: Path, job: JobConfig, shares: list[list[tuple[int, int]]]) -> tuple[list[JobReport], dict]:
+def played(directory: Path, job: JobConfig, shares: list[list[tuple[int, int]]]) -> tuple[list[JobReport], dict]:
     """Return the reports of ranks that share a job, and the checksum of every episode's arrays."""
     [resolved] = resolve_jobs([job])
     reports = []
     for rank, share in enumerate(shares):
-        ranks = settings(folder, rank=rank, world_size=len(shares), recording=RecordingOptions())
+        ranks = settings(directory, rank=rank, world_size=len(shares), recording=RecordingOptions())
         runner = JobRunner(ranks)
         reports.append(runner.run(resolved, supply=FixedShare(share=tuple(share))))
         runner.close()
-    rows = read_commits(folder / job.name, job.name).rows
+    rows = read_commits(directory / job.name, job.name).rows
     return reports, {row.episode_index: (row.checksum, row.episode_length, row.episode_return) for row in rows}
 
 
@@ -157,7 +157,7 @@ def onnx_for_any_number_of_rows(path: Path, network: torch.nn.Module) -> Path:
 KINDS = {"policy.pt": torchscript, "policy.onnx": onnx, "any.onnx": onnx_for_any_number_of_rows}
 
 
-def evaluated(folder: Path, file: Path) -> dict:
+def evaluated(directory: Path, file: Path) -> dict:
     """Run a job of 3 rows with a network in a file, and return its row of the table."""
     job = {
         "name": "reach",
@@ -166,9 +166,9 @@ def evaluated(folder: Path, file: Path) -> dict:
         "policy_config_dict": {"checkpoint_path": os.fspath(file), "action_scaling": "within_bounds"},
         "num_episodes": 4,
     }
-    (folder / "jobs.yaml").write_text(yaml.safe_dump({"jobs": [job]}))
-    assert evaluate(["--eval_jobs_config", str(folder / "jobs.yaml"), "--output_dir", str(folder / "out")]) == 0
-    [row] = pd.read_csv(folder / "out" / "results.csv").to_dict("records")
+    (directory / "jobs.yaml").write_text(yaml.safe_dump({"jobs": [job]}))
+    assert evaluate(["--eval_jobs_config", str(directory / "jobs.yaml"), "--output_dir", str(directory / "out")]) == 0
+    [row] = pd.read_csv(directory / "out" / "results.csv").to_dict("records")
     return {str(name): value for name, value in row.items()}
 
 

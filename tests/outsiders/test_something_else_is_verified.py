@@ -19,18 +19,18 @@ MODEL = Path(__file__).parents[2] / "models" / "cartpole"
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("evaluated")
-    shutil.copytree(MODEL, folder / "training")
+    directory = tmp_path_factory.mktemp("evaluated")
+    shutil.copytree(MODEL, directory / "training")
     job = {
         "name": "pole",
         "arena_env_args": {"environment": "cartpole", "num_envs": 1},
         "policy_type": "rsl_rl",
-        "policy_config_dict": {"checkpoint_path": str(folder / "training")},
+        "policy_config_dict": {"checkpoint_path": str(directory / "training")},
         "num_episodes": 2,
     }
-    jobs = write_jobs(folder / "jobs.json", [job])
-    assert evaluate(["--eval_jobs_config", str(jobs), "--output_dir", str(folder / "out")]) == 0
-    return folder
+    jobs = write_jobs(directory / "jobs.json", [job])
+    assert evaluate(["--eval_jobs_config", str(jobs), "--output_dir", str(directory / "out")]) == 0
+    return directory
 
 
 def test_verify_says_that_another_configuration_of_the_policy_ran_and_blames_nothing_else(finished, capsys):

@@ -1,4 +1,4 @@
-"""Numbers that are none, thousands of ranks, folders that lead astray and characters that steer a terminal."""
+"""Numbers that are none, thousands of ranks, directories that lead astray and characters that steer a terminal."""
 
 import dataclasses
 import json
@@ -153,7 +153,7 @@ def test_counts_of_the_command_line_have_a_limit(option, most):
         options(option, most + 1).check()
 
 
-def test_a_way_up_in_the_name_of_a_folder_makes_no_folder_on_the_way(tmp_path, monkeypatch):
+def test_a_way_up_in_the_name_of_a_directory_makes_no_directory_on_the_way(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = make_output_directory(output_dir="a/nodir/../../b", output_base_dir="")
     assert made == tmp_path / "b"
@@ -170,14 +170,14 @@ def test_a_way_up_through_a_link_leads_where_the_link_leads(tmp_path):
 
 @pytest.mark.parametrize("option", ["output_dir", "output_base_dir", "save_conditions", "launcher_log_dir"])
 @pytest.mark.parametrize("wicked", ["a\x1b[2Jb", "a\nb", "a\x9b31m", "a\u202eb", "a\u200bb", "a\x07"])
-def test_a_folder_with_characters_that_steer_a_terminal_is_refused(option, wicked):
+def test_a_directory_with_characters_that_steer_a_terminal_is_refused(option, wicked):
     with pytest.raises(ConfigError, match=f"--{option}: .* holds a character that steers a terminal") as caught:
         options(option, wicked).check()
     assert str(caught.value).isascii()
     assert str(caught.value).isprintable()
 
 
-def test_nothing_is_made_of_a_folder_with_an_escape_character_and_nothing_escapes(tmp_path, monkeypatch, capfd):
+def test_nothing_is_made_of_a_directory_with_an_escape_character_and_nothing_escapes(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "jobs\x1b.json").write_text(json.dumps(mistaken()))
     assert eval_runner.main(["--eval_jobs_config", "jobs\x1b.json", "--output_dir", "out\x1b[2J"]) == 2

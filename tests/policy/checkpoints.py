@@ -10,7 +10,7 @@ HIDDEN = 16
 
 
 def write_checkpoint(
-    folder: Path,
+    directory: Path,
     *,
     num_inputs: int = 3,
     num_actions: int = 3,
@@ -22,7 +22,7 @@ def write_checkpoint(
     """Write the checkpoint of a random network and, if there is none yet, the configuration that goes with it.
 
     Args:
-        folder: The folder of the training.
+        directory: The directory of the training.
         num_inputs: Numbers that the network takes.
         num_actions: Actions that it gives.
         name: Name of the file.
@@ -50,18 +50,18 @@ def write_checkpoint(
             "rnn.rnn.weight_ih_l0": drawn(3 * HIDDEN, num_inputs), "rnn.rnn.bias_ih_l0": drawn(3 * HIDDEN),
             "rnn.rnn.weight_hh_l0": drawn(3 * HIDDEN, HIDDEN), "rnn.rnn.bias_hh_l0": drawn(3 * HIDDEN),
         }  # fmt: skip
-    folder.mkdir(parents=True, exist_ok=True)
-    torch.save({"actor_state_dict": state, "critic_state_dict": {}, "iter": 1, "infos": None}, folder / name)
+    directory.mkdir(parents=True, exist_ok=True)
+    torch.save({"actor_state_dict": state, "critic_state_dict": {}, "iter": 1, "infos": None}, directory / name)
     config = {
         "class_name": "OnPolicyRunner",
         "obs_groups": {"actor": ["policy"], "critic": ["policy"]},
         "actor": {"class_name": "RNNModel" if recurrent else "MLPModel", "activation": "tanh"},
         **agent,
     }
-    if not (folder / "params" / "agent.yaml").exists():
-        (folder / "params").mkdir(exist_ok=True)
-        (folder / "params" / "agent.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
-    return folder / name
+    if not (directory / "params" / "agent.yaml").exists():
+        (directory / "params").mkdir(exist_ok=True)
+        (directory / "params" / "agent.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    return directory / name
 
 
 def expected_mean(checkpoint: Path, observation: torch.Tensor) -> torch.Tensor:

@@ -18,18 +18,18 @@ from tests.fakes_environment import ScriptedEnvironment, episodes
 from tests.policy.playing import play
 
 
-def recording(folder, name="dataset_push.hdf5", indices: Iterable[int] = range(6), length=3, seed=7, **attributes):
-    folder.mkdir(exist_ok=True)
+def recording(directory, name="dataset_push.hdf5", indices: Iterable[int] = range(6), length=3, seed=7, **attributes):
+    directory.mkdir(exist_ok=True)
     parts = []
     for index in indices:
         actions = np.full((length, 3), index, np.float32) + np.arange(length, dtype=np.float32)[:, None] / 10
         episode = RecordedEpisode(
             episode_index=index, arrays={"actions": actions}, attributes={"seed": seed, **attributes}, env_args={}
         )
-        parts.append(folder / episode_file_name(index))
+        parts.append(directory / episode_file_name(index))
         write_episode(parts[-1], episode)
-    consolidate(parts, folder / name)
-    return folder / name
+    consolidate(parts, directory / name)
+    return directory / name
 
 
 def replay(path, **options):

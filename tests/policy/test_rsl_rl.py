@@ -80,13 +80,13 @@ def test_every_action_is_the_networks_mean_for_what_was_seen(tmp_path):
         torch.testing.assert_close(transition.action, expected)
 
 
-@pytest.mark.parametrize("wrong", ["folder", "name", "agent"])
+@pytest.mark.parametrize("wrong", ["directory", "name", "agent"])
 def test_the_options_find_the_files_wherever_they_are(tmp_path, wrong):
     run = tmp_path / "run"
     checkpoint = write_checkpoint(run)
     write_checkpoint(run, name="model_30.pt", seed=6)
     expected = play(policy_of(checkpoint), 2)
-    if wrong == "folder":
+    if wrong == "directory":
         found = play(policy_of(run, checkpoint=1), 2)
         assert not torch.equal(play(policy_of(run), 2)[0], expected[0])
     elif wrong == "name":
@@ -136,15 +136,15 @@ def test_the_single_group_of_mjlab_stands_for_the_policys(tmp_path):
     assert "observation_groups" in message
 
 
-def test_a_folder_of_mjlab_is_evaluated_as_it_lies_there(tmp_path):
+def test_a_directory_of_mjlab_is_evaluated_as_it_lies_there(tmp_path):
     """Its layout and configuration, with tensors that rsl_rl made."""
     training = trained(tmp_path / "2026-01-31_12-00-00", num_observations=3, num_actions=3, obs_normalization=True)
-    folder = training.folder
-    (folder / "params" / "agent.yaml").write_text(MJLAB)
-    (folder / "params" / "env.yaml").write_text("sim: !!python/object:mjlab.sim.SimulationCfg {timestep: 0.005}\n")
+    directory = training.directory
+    (directory / "params" / "agent.yaml").write_text(MJLAB)
+    (directory / "params" / "env.yaml").write_text("sim: !!python/object:mjlab.sim.SimulationCfg {timestep: 0.005}\n")
     saved = torch.load(training.checkpoint, weights_only=True)
-    torch.save({**saved, "infos": {"env_state": {"common_step_counter": 48}}}, folder / "model_50.pt")
-    policy = policy_of(folder)
+    torch.save({**saved, "infos": {"env_state": {"common_step_counter": 48}}}, directory / "model_50.pt")
+    policy = policy_of(directory)
     policy.check_environment(ScriptedEnvironment(5))
     observation = training.observation(5)
     seen = {"policy": {"position": observation}}

@@ -40,8 +40,8 @@ def main(interpreter: str, address: str, at_start: dict[str, str | None]) -> NoR
     descriptors = [number for number in map(int, os.listdir("/proc/self/fd")) if _is_inherited(number)]  # noqa: PTH208  pathlib loads slowly
     umask = os.umask(0)
     os.umask(umask)
-    folder = os.getcwd()  # noqa: PTH109  likewise
-    asked = (words[1:], bool(options), dict(os.environ), folder, umask, ignored, descriptors, os.getppid())
+    directory = os.getcwd()  # noqa: PTH109  likewise
+    asked = (words[1:], bool(options), dict(os.environ), directory, umask, ignored, descriptors, os.getppid())
     request = marshal.dumps(asked)
     socket.send_fds(server, [len(request).to_bytes(8, "big")], descriptors)
     server.sendall(request)
@@ -52,7 +52,7 @@ def main(interpreter: str, address: str, at_start: dict[str, str | None]) -> NoR
 def _is_inherited(number: int) -> bool:
     try:
         return os.get_inheritable(number)
-    except OSError:  # what the folder was listed with is closed by now
+    except OSError:  # what the directory was listed with is closed by now
         return False
 
 

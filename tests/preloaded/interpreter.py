@@ -1,8 +1,8 @@
 """Gives tests an interpreter whose programs begin in a hundredth of a second instead of two seconds.
 
 A server has imported what the programs import, and runs each in a forked child of itself, with the arguments,
-variables, folder, open files and exit code that the program would have had. Where that cannot be the same, the client
-that is started in the interpreter's place becomes the interpreter that it stands for.
+variables, directory, open files and exit code that the program would have had. Where that cannot be the same, the
+client that is started in the interpreter's place becomes the interpreter that it stands for.
 """
 
 import atexit
@@ -27,16 +27,16 @@ def preloaded_python() -> str:
     """Return the path of an interpreter that is quick to start; the usual one on systems where there is none."""
     if not hasattr(os, "pidfd_open"):
         return sys.executable
-    folder = Path(tempfile.mkdtemp(prefix="preloaded_python_"))
+    directory = Path(tempfile.mkdtemp(prefix="preloaded_python_"))
     # A link, because the first line of a script may be no longer than 127 characters, and holds no blanks.
-    (folder / "real").symlink_to(sys.executable)
-    client = folder / "python"
+    (directory / "real").symlink_to(sys.executable)
+    client = directory / "python"
     at_start = {name: os.environ.get(name) for name in _READ_AT_START}
-    call = f"main({sys.executable!r}, {str(folder / 'socket')!r}, {at_start!r})"
-    client.write_text(f"#!{folder / 'real'} -IS\n{_CLIENT.read_text()}\n\n{call}\n")
+    call = f"main({sys.executable!r}, {str(directory / 'socket')!r}, {at_start!r})"
+    client.write_text(f"#!{directory / 'real'} -IS\n{_CLIENT.read_text()}\n\n{call}\n")
     client.chmod(0o755)
     server = subprocess.Popen(
-        [sys.executable, "-m", "tests.preloaded.server", str(folder / "socket"), str(client)],
+        [sys.executable, "-m", "tests.preloaded.server", str(directory / "socket"), str(client)],
         cwd=_ROOT,
         env={**os.environ, "PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1"},
         stdin=subprocess.PIPE,
@@ -45,13 +45,13 @@ def preloaded_python() -> str:
     assert server.stdin is not None
     assert server.stdout is not None
     assert server.stdout.readline() == b"ready\n", "the server of preloaded programs does not start"
-    atexit.register(_end, server, folder)
+    atexit.register(_end, server, directory)
     return str(client)
 
 
-def _end(server: subprocess.Popen[bytes], folder: Path) -> None:
+def _end(server: subprocess.Popen[bytes], directory: Path) -> None:
     """Let the server end, which does so when nobody holds the other end of its input."""
     assert server.stdin is not None
     server.stdin.close()
     server.wait(timeout=60)
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)

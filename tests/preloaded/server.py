@@ -35,7 +35,7 @@ class Program(NamedTuple):
     words: list[str]
     is_unbuffered: bool
     variables: dict[str, str]
-    folder: str
+    directory: str
     umask: int
     ignored_signals: list[int]
     descriptors: list[int]
@@ -107,7 +107,7 @@ def _take_over(program: Program, opened: list[int]) -> None:
     for descriptor, number in zip(high, program.descriptors, strict=True):
         os.dup2(descriptor, number)
     os.closerange(1000, 1000 + len(high))
-    os.chdir(program.folder)
+    os.chdir(program.directory)
     os.umask(program.umask)
     os.environ.clear()
     os.environ.update(program.variables)
@@ -124,7 +124,7 @@ def be(program: Program, interpreter: str) -> None:
     sys.stdout = sys.__stdout__ = _stream(program, 1, "w")
     sys.stderr = sys.__stderr__ = _stream(program, 2, "w", errors="backslashreplace")
     paths = [path for path in program.variables.get("PYTHONPATH", "").split(os.pathsep) if path]
-    sys.path[:] = [program.folder, *paths, *(path for path in sys.path if path not in _OWN_PATHS)]
+    sys.path[:] = [program.directory, *paths, *(path for path in sys.path if path not in _OWN_PATHS)]
     importlib.invalidate_caches()
     # As it would be: a module that runs as the program is not the one that is imported by its name.
     sys.modules.pop(program.words[0], None)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(preloaded_python() == sys.executable, reason="Li
 
 TELLING = """
 import json, os, sys
-told = {"words": sys.argv[1:], "variable": os.environ.get("MINE"), "folder": os.getcwd(), "read": sys.stdin.read(),
+told = {"words": sys.argv[1:], "variable": os.environ.get("MINE"), "directory": os.getcwd(), "read": sys.stdin.read(),
         "name": __name__, "umask": os.umask(0), "loaded": "torch" in sys.modules,
         "descriptors": len(os.listdir("/proc/self/fd"))}
 json.dump(told, sys.stdout)
@@ -33,23 +33,25 @@ except KeyboardInterrupt:
 """
 
 
-def a_program(folder: Path, text: str) -> list[str]:
-    (folder / "eval_runner.py").write_text(text)
+def a_program(directory: Path, text: str) -> list[str]:
+    (directory / "eval_runner.py").write_text(text)
     return ["-m", "eval_runner"]
 
 
-def run(folder: Path, text: str, *words: str, python: str | None = None, **options) -> subprocess.CompletedProcess[str]:
-    command = [python or preloaded_python(), *a_program(folder, text), *words]
+def run(
+    directory: Path, text: str, *words: str, python: str | None = None, **options
+) -> subprocess.CompletedProcess[str]:
+    command = [python or preloaded_python(), *a_program(directory, text), *words]
     return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False, timeout=60,
+        command, cwd=directory, capture_output=True, text=True, check=False, timeout=60,
         **{"env": environment({"PYTHONPATH": ""}), **options},
     )  # fmt: skip
 
 
-def started(folder: Path) -> tuple[subprocess.Popen[bytes], int]:
-    process = subprocess.Popen([preloaded_python(), *a_program(folder, WAITING)], cwd=folder)
-    wait_until(lambda: (folder / "pid").is_file() and (folder / "pid").read_text() != "")
-    return process, int((folder / "pid").read_text())
+def started(directory: Path) -> tuple[subprocess.Popen[bytes], int]:
+    process = subprocess.Popen([preloaded_python(), *a_program(directory, WAITING)], cwd=directory)
+    wait_until(lambda: (directory / "pid").is_file() and (directory / "pid").read_text() != "")
+    return process, int((directory / "pid").read_text())
 
 
 def is_running(pid: int) -> bool:

@@ -60,9 +60,9 @@ def report(job: str = "lift", rank: int = 0, **changes) -> JobReport:
     return JobReport(**{**values, **changes})
 
 
-def write_plan(folder: Path, *jobs: PlanEntry, world_size: int = 1) -> None:
+def write_plan(directory: Path, *jobs: PlanEntry, world_size: int = 1) -> None:
     write_run_plan(
-        folder,
+        directory,
         RunPlan(
             run_id="run",
             created_at="2026-01-01T00:00:00+00:00",
@@ -95,14 +95,14 @@ def attempt(number: int = 1, **changes) -> Attempt:
     return Attempt(**{**values, **changes})
 
 
-def write_rows(folder: Path, commit_rows: list[CommitRow]) -> Path:
+def write_rows(directory: Path, commit_rows: list[CommitRow]) -> Path:
     first = commit_rows[0]
-    writer = CommitWriter(folder / first.job_name, first.rank)
+    writer = CommitWriter(directory / first.job_name, first.rank)
     for row in commit_rows:
         writer.write(row)
     writer.close()
     return writer.path
 
 
-def write_report(folder: Path, job_report: JobReport) -> None:
-    write_job_report(folder / job_report.job, job_report)
+def write_report(directory: Path, job_report: JobReport) -> None:
+    write_job_report(directory / job_report.job, job_report)

@@ -16,15 +16,15 @@ from tests.results.evidence import attempt, planned, report, rows, write_plan, w
 JOBS = tuple(planned(name, index=index) for index, name in enumerate(["b", "a", "c"]))
 
 
-def run_on(folder, world_size: int):
+def run_on(directory, world_size: int):
     """Write what a run of three jobs leaves behind."""
-    folder.mkdir()
+    directory.mkdir()
     jobs = [dataclasses.replace(job, rank=job.config.index % world_size) for job in JOBS]
-    write_plan(folder, *jobs, world_size=world_size)
+    write_plan(directory, *jobs, world_size=world_size)
     for job in jobs:
-        write_rows(folder, rows("sfsftsfsfe", job=job.name, rank=job.rank or 0))
-        write_report(folder, report(job.name, job.rank or 0, wall_s=1.0 + world_size))
-    return merge_results(folder)
+        write_rows(directory, rows("sfsftsfsfe", job=job.name, rank=job.rank or 0))
+        write_report(directory, report(job.name, job.rank or 0, wall_s=1.0 + world_size))
+    return merge_results(directory)
 
 
 def test_the_tables_are_the_same_for_any_number_of_ranks(tmp_path):
@@ -118,7 +118,7 @@ def test_other_versions_in_a_later_attempt_are_named(tmp_path):
     )
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path):
+def test_a_directory_that_is_no_run_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="not the output of a run"):
         merge_results(tmp_path)
 
@@ -140,11 +140,11 @@ def test_the_tables_come_back_from_disk(tmp_path):
 
 
 def test_merging_again_gives_the_same_files(tmp_path):
-    folder = tmp_path / "run"
-    before = {path: path.read_bytes() for path in write_tables(folder, run_on(folder, 2))}
-    after = {path: path.read_bytes() for path in write_tables(folder, merge_results(folder))}
+    directory = tmp_path / "run"
+    before = {path: path.read_bytes() for path in write_tables(directory, run_on(directory, 2))}
+    after = {path: path.read_bytes() for path in write_tables(directory, merge_results(directory))}
     assert before == after
-    assert not list(folder.glob(".*"))
+    assert not list(directory.glob(".*"))
 
 
 def test_text_that_a_spreadsheet_would_run_is_quoted_in_csv_only(tmp_path):
@@ -182,18 +182,18 @@ def test_swept_keys_are_columns_of_the_results_for_any_number_of_ranks(tmp_path)
     swept[2] = {"arena_env_args.object": "=can", "variations": {"cube.mass.enabled": True}}
     contents = []
     for world_size in (1, 3):
-        folder = tmp_path / str(world_size)
-        folder.mkdir()
+        directory = tmp_path / str(world_size)
+        directory.mkdir()
         jobs = [
             planned(job.name, index=index, rank=index % world_size, swept=values)
             for index, (job, values) in enumerate(zip(JOBS, swept, strict=True))
         ]
-        write_plan(folder, *jobs, world_size=world_size)
+        write_plan(directory, *jobs, world_size=world_size)
         for job in jobs:
-            write_rows(folder, rows("sf", job=job.name, rank=job.rank or 0))
-            write_report(folder, report(job.name, job.rank or 0))
-        write_tables(folder, merge_results(folder))
-        contents.append((folder / "results.csv").read_bytes())
+            write_rows(directory, rows("sf", job=job.name, rank=job.rank or 0))
+            write_report(directory, report(job.name, job.rank or 0))
+        write_tables(directory, merge_results(directory))
+        contents.append((directory / "results.csv").read_bytes())
     assert contents[0] == contents[1]
     table = pd.read_parquet(tmp_path / "1" / "results.parquet")
     keys = ["seed", "policy_config_dict.speed", "arena_env_args.object", "variations"]

@@ -21,15 +21,15 @@ BITWISE, PLAN = Reproducible.BITWISE, Reproducible.PLAN
 HERE = Node(host="here", cpu="some", cores=2, platform="Linux")
 
 
-def merged(folder: Path, *reports: JobReport, attempts: tuple[Any, ...] = (), **job: Any) -> dict[str, Any]:
+def merged(directory: Path, *reports: JobReport, attempts: tuple[Any, ...] = (), **job: Any) -> dict[str, Any]:
     """Return the row of a job of ten finished episodes that left some reports, in a run of some attempts."""
-    write_plan(folder, planned(**job), world_size=2)
-    write_rows(folder, rows("sfsfsfsfsf"))
+    write_plan(directory, planned(**job), world_size=2)
+    write_rows(directory, rows("sfsfsfsfsf"))
     for each in reports:
-        write_report(folder, each)
+        write_report(directory, each)
     for each in attempts:
-        write_attempt(folder, each)
-    (row,) = records(merge_results(folder).jobs)
+        write_attempt(directory, each)
+    (row,) = records(merge_results(directory).jobs)
     return row
 
 

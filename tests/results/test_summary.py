@@ -14,9 +14,9 @@ from isaaclab_arena.storage.run.job_reports import ReportedStatus
 from tests.results.evidence import planned, report, rows, write_plan, write_report, write_rows
 
 
-def shown(folder: Path) -> str:
+def shown(directory: Path) -> str:
     stream = io.StringIO()
-    print_summary(merge_results(folder), folder, Console(file=stream, width=140))
+    print_summary(merge_results(directory), directory, Console(file=stream, width=140))
     return stream.getvalue()
 
 

@@ -13,10 +13,10 @@ from isaaclab_arena.storage.run.job_reports import ReportedStatus
 from tests.results.evidence import planned, report, rows, write_plan, write_report, write_rows
 
 
-def shown(folder, *, colour: bool = False) -> str:
+def shown(directory, *, colour: bool = False) -> str:
     stream = io.StringIO()
     console = Console(file=stream, width=120, force_terminal=colour, color_system="standard" if colour else None)
-    console.print(console_table(merge_results(folder)))
+    console.print(console_table(merge_results(directory)))
     return stream.getvalue()
 
 
@@ -60,8 +60,8 @@ def test_names_cannot_steer_the_terminal(tmp_path):
     assert "\u202e" not in text
 
 
-def headings(folder, width: int) -> list[str]:
-    return [column.heading for column in fitting_columns(table_columns(merge_results(folder)), width)]
+def headings(directory, width: int) -> list[str]:
+    return [column.heading for column in fitting_columns(table_columns(merge_results(directory)), width)]
 
 
 @pytest.mark.parametrize(

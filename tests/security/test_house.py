@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("isaaclab_arena", "isaaclab_arena_gr00t", "submodules/Isaac-GR00T/gr00t", "benchmarks")
-FILES = sorted({path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")} | {ROOT / "eval_runner.py"})
+DIRECTORIES = ("isaaclab_arena", "isaaclab_arena_gr00t", "submodules/Isaac-GR00T/gr00t", "benchmarks")
+FILES = sorted(
+    {path for directory in DIRECTORIES for path in (ROOT / directory).rglob("*.py")} | {ROOT / "eval_runner.py"}
+)
 
 UNPICKLING_MODULES = {
     "pickle",

@@ -1,4 +1,4 @@
-"""A robot's files lead nowhere but below their folder, however MuJoCo would read their names."""
+"""A robot's files lead nowhere but below their directory, however MuJoCo would read their names."""
 
 import re
 from pathlib import Path
@@ -19,19 +19,19 @@ BODY = '<worldbody><geom size="1"/></worldbody>'
 ESCAPES = {
     "a mesh above": MESH.format(name="../outside/m.obj"),
     "a mesh by its absolute path": MESH.format(name="{outside}/m.obj"),
-    "a folder of meshes above": '<compiler meshdir="../outside"/>' + MESH.format(name="m.obj"),
-    "an absolute folder of meshes": '<compiler meshdir="{outside}"/>' + MESH.format(name="m.obj"),
-    "an assets folder": '<compiler assetdir="../outside"/>' + MESH.format(name="m.obj"),
-    "a way up inside a folder of meshes": '<compiler meshdir="meshes"/>' + MESH.format(name="../../outside/m.obj"),
+    "a directory of meshes above": '<compiler meshdir="../outside"/>' + MESH.format(name="m.obj"),
+    "an absolute directory of meshes": '<compiler meshdir="{outside}"/>' + MESH.format(name="m.obj"),
+    "an assets directory": '<compiler assetdir="../outside"/>' + MESH.format(name="m.obj"),
+    "a way up inside a directory of meshes": '<compiler meshdir="meshes"/>' + MESH.format(name="../../outside/m.obj"),
     "backward slashes": MESH.format(name="..\\outside\\m.obj"),
     "characters by their numbers": MESH.format(name="&#46;&#46;/outside/m.obj"),
     "single quotes and spaces": MESH.replace('file="{name}"', "file = '{name}'").format(name="../outside/m.obj"),
-    "folders that MuJoCo drops": '<compiler meshdir="../outside" strippath="true"/>' + MESH.format(name="a/b/m.obj"),
+    "what MuJoCo drops": '<compiler meshdir="../outside" strippath="true"/>' + MESH.format(name="a/b/m.obj"),
     "a link": MESH.format(name="link.obj"),
-    "a linked folder": MESH.format(name="linked/m.obj"),
+    "a linked directory": MESH.format(name="linked/m.obj"),
     "an included file": '<include file="../outside/part.xml"/>' + BODY,
     "what an included file includes": '<include file="inner/includes.xml"/>' + BODY,
-    "what an included file says of folders": '<include file="inner/folders.xml"/>' + MESH.format(name="m.obj"),
+    "what an included file says of directories": '<include file="inner/directories.xml"/>' + MESH.format(name="m.obj"),
     "an attached model": '<asset><model name="a" file="inner/attached.xml"/></asset>'
     '<worldbody><attach model="a" body="b" prefix="p"/></worldbody>',
     "a texture": '<asset><texture name="t" type="2d" file="../outside/t.png"/></asset>' + BODY,
@@ -45,18 +45,18 @@ ESCAPES = {
 
 
 @pytest.fixture
-def folders(tmp_path):
-    """A robot's folder, and one beside it with what must not be read."""
+def directories(tmp_path):
+    """A robot's directory, and one beside it with what must not be read."""
     robot, outside = tmp_path / "robot", tmp_path / "outside"
-    for folder in (robot / "inner", robot / "meshes", outside):
-        folder.mkdir(parents=True)
+    for directory in (robot / "inner", robot / "meshes", outside):
+        directory.mkdir(parents=True)
     (outside / "m.obj").write_text(TETRAHEDRON)
     (outside / "t.png").write_bytes(b"no picture")
     (outside / "part.xml").write_text('<mujoco><worldbody><body name="secret"/></worldbody></mujoco>')
     (robot / "link.obj").symlink_to(outside / "m.obj")
     (robot / "linked").symlink_to(outside)
     (robot / "inner" / "includes.xml").write_text('<mujoco><include file="../outside/part.xml"/></mujoco>')
-    (robot / "inner" / "folders.xml").write_text('<mujoco><compiler meshdir="../outside"/></mujoco>')
+    (robot / "inner" / "directories.xml").write_text('<mujoco><compiler meshdir="../outside"/></mujoco>')
     attached = (
         MESH.format(name="../../outside/m.obj")
         .replace("<geom", '<body name="b"><geom')
@@ -67,8 +67,8 @@ def folders(tmp_path):
 
 
 @pytest.mark.parametrize("escape", ESCAPES)
-def test_every_way_out_of_the_folder_is_found(folders, escape):
-    robot, outside = folders
+def test_every_way_out_of_the_directory_is_found(directories, escape):
+    robot, outside = directories
     mjcf = robot / "robot.xml"
     mjcf.write_text(f"<mujoco>{ESCAPES[escape].replace('{outside}', str(outside))}</mujoco>")
     found = file_outside(mjcf, robot)
@@ -77,15 +77,15 @@ def test_every_way_out_of_the_folder_is_found(folders, escape):
 
 
 @pytest.mark.parametrize("escape", [name for name in ESCAPES if "t.png" not in ESCAPES[name]])
-def test_every_way_out_is_one_that_mujoco_would_take(folders, escape):
-    robot, outside = folders
+def test_every_way_out_is_one_that_mujoco_would_take(directories, escape):
+    robot, outside = directories
     mjcf = robot / "robot.xml"
     mjcf.write_text(f"<mujoco>{ESCAPES[escape].replace('{outside}', str(outside))}</mujoco>")
     mujoco.MjModel.from_xml_path(str(mjcf))
 
 
-def test_files_below_the_folder_are_no_way_out(folders):
-    robot, _ = folders
+def test_files_below_the_directory_are_no_way_out(directories):
+    robot, _ = directories
     (robot / "meshes" / "m.obj").write_text(TETRAHEDRON)
     (robot / "inner" / "model.xml").write_text(
         '<mujoco><compiler meshdir="../meshes"/><!-- -- --><include file="more.xml"/>'
@@ -98,23 +98,23 @@ def test_files_below_the_folder_are_no_way_out(folders):
     assert file_outside(robot / "inner" / "model.xml", robot / "inner") == (robot / "meshes" / "m.obj").resolve()
 
 
-def test_files_that_include_each_other_are_read_once(folders):
-    robot, _ = folders
+def test_files_that_include_each_other_are_read_once(directories):
+    robot, _ = directories
     (robot / "a.xml").write_text('<mujoco><include file="b.xml"/></mujoco>')
     (robot / "b.xml").write_text('<mujoco><include file="a.xml"/></mujoco>')
     assert file_outside(robot / "a.xml", robot) is None
 
 
-def described(folder: Path, mjcf: str) -> Path:
+def described(directory: Path, mjcf: str) -> Path:
     """Write the description that docs/robots.md shows, with another MJCF file."""
     values = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)[0])
-    (folder / "robot.yaml").write_text(yaml.safe_dump({**values, "mjcf": mjcf}))
-    return folder / "robot.yaml"
+    (directory / "robot.yaml").write_text(yaml.safe_dump({**values, "mjcf": mjcf}))
+    return directory / "robot.yaml"
 
 
 @pytest.mark.parametrize("way", ["../outside/robot.xml", "{outside}/robot.xml", "link.xml"])
-def test_a_description_whose_mjcf_file_lies_elsewhere_is_refused_with_the_path(folders, way):
-    robot, outside = folders
+def test_a_description_whose_mjcf_file_lies_elsewhere_is_refused_with_the_path(directories, way):
+    robot, outside = directories
     (outside / "robot.xml").write_text(f"<mujoco>{BODY}</mujoco>")
     (robot / "link.xml").symlink_to(outside / "robot.xml")
     with pytest.raises(ConfigError) as refused:
@@ -124,15 +124,15 @@ def test_a_description_whose_mjcf_file_lies_elsewhere_is_refused_with_the_path(f
     assert problem.message.startswith(f"leads to '{outside / 'robot.xml'}', which is not below '{robot}'")
 
 
-def test_a_description_whose_mjcf_file_includes_another_folders_is_refused_with_the_path(folders):
-    robot, outside = folders
+def test_a_description_whose_mjcf_file_includes_another_directories_is_refused_with_the_path(directories):
+    robot, outside = directories
     (robot / "robot.xml").write_text(f'<mujoco><include file="../outside/part.xml"/>{BODY}</mujoco>')
     with pytest.raises(ConfigError, match=re.escape(f"leads to '{outside / 'part.xml'}'")):
         described_embodiment(described(robot, "robot.xml"))
 
 
-def test_a_checkout_of_menagerie_may_lie_anywhere_and_keeps_its_files_below_itself(folders, monkeypatch):
-    robot, outside = folders
+def test_a_checkout_of_menagerie_may_lie_anywhere_and_keeps_its_files_below_itself(directories, monkeypatch):
+    robot, outside = directories
     (outside / "arm").mkdir()
     xml = re.findall(r"```xml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)[0]
     (outside / "arm" / "arm.xml").write_text(xml)

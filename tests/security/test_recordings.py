@@ -73,9 +73,9 @@ LEADS: dict[str, tuple[Callable[[h5py.File, Path], None], str]] = {
 }  # fmt: skip
 
 
-def recording(folder: Path, make: Callable[[h5py.File, Path], None]) -> Path:
+def recording(directory: Path, make: Callable[[h5py.File, Path], None]) -> Path:
     """Write a recording that leads to another file, which holds an episode with the secret as its actions."""
-    secret, path = folder / "secret.h5", folder / "e000000.h5"
+    secret, path = directory / "secret.h5", directory / "e000000.h5"
     with h5py.File(secret, "w") as file:
         file.create_group("data/demo_0")["actions"] = SECRET
     with h5py.File(path, "w") as file:

@@ -23,8 +23,8 @@ def recorded(index: int, *, length: int = 5, **attributes) -> RecordedEpisode:
     )
 
 
-def write_parts(folder, indices):
-    parts = [folder / episode_file_name(index) for index in indices]
+def write_parts(directory, indices):
+    parts = [directory / episode_file_name(index) for index in indices]
     for index, part in zip(indices, parts, strict=True):
         hdf5.write_episode(part, recorded(index, length=3 + index))
     return parts

@@ -34,7 +34,7 @@ def test_a_failed_write_leaves_neither_file_nor_temporary(tmp_path):
 
 
 def test_a_file_in_parts_is_whole_however_often_they_come(tmp_path):
-    path = tmp_path / "folder" / "a.txt"
+    path = tmp_path / "directory" / "a.txt"
     for offset, content in ((0, b"one "), (4, b"two"), (0, b"one "), (4, b"two")):
         write_at(path, offset, content)
     assert path.read_bytes() == b"one two"

@@ -22,7 +22,7 @@ def test_a_link_is_what_it_leads_to(tmp_path):
     assert content_hash(tmp_path / "nowhere.pt") == "absent"
 
 
-def test_a_folder_is_known_by_names_and_contents_wherever_it_lies(tmp_path):
+def test_a_directory_is_known_by_names_and_contents_wherever_it_lies(tmp_path):
     def made(name: str, files: dict[str, str]) -> str:
         for file, content in files.items():
             path = tmp_path / name / file
@@ -40,9 +40,9 @@ def test_a_folder_is_known_by_names_and_contents_wherever_it_lies(tmp_path):
 
 
 def test_names_do_not_run_into_contents(tmp_path):
-    for folder, name in (("one", "ab"), ("two", "a")):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / name).write_text("c")
+    for directory, name in (("one", "ab"), ("two", "a")):
+        (tmp_path / directory).mkdir()
+        (tmp_path / directory / name).write_text("c")
     assert content_hash(tmp_path / "one") != content_hash(tmp_path / "two")
 
 

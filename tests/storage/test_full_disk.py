@@ -16,12 +16,12 @@ from isaaclab_arena.storage.hdf5.episodes import write_episode
 from isaaclab_arena.storage.layout import episode_file_name
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 
-folder = pathlib.Path(sys.argv[1])
+directory = pathlib.Path(sys.argv[1])
 
 def write(index):
     arrays = {"actions": np.full((3000, 8), index, np.float32)}
     episode = RecordedEpisode(episode_index=index, arrays=arrays, attributes={}, env_args={})
-    write_episode(folder / episode_file_name(index), episode)
+    write_episode(directory / episode_file_name(index), episode)
 
 def limit(num_bytes):
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, resource.RLIM_INFINITY))
@@ -36,22 +36,22 @@ def fails(action):
 """
 EPISODE = "write(0); limit(50_000); fails(lambda: write(1))"
 LINE = """
-rows = create_for_appending(folder / "rows")
+rows = create_for_appending(directory / "rows")
 limit(10)
-append_line(rows, "12345", folder / "rows")
-fails(lambda: append_line(rows, "67890", folder / "rows"))
+append_line(rows, "12345", directory / "rows")
+fails(lambda: append_line(rows, "67890", directory / "rows"))
 """
 DATASET = """
 for index in range(3): write(index)
-parts = sorted(folder.glob("e*.h5"))
+parts = sorted(directory.glob("e*.h5"))
 limit(150_000)
-fails(lambda: consolidate(parts, folder / "dataset.hdf5"))
+fails(lambda: consolidate(parts, directory / "dataset.hdf5"))
 """
 
 
-def run(script: str, folder) -> str:
+def run(script: str, directory) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", SETUP + script, str(folder)], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", SETUP + script, str(directory)], capture_output=True, text=True, check=True, timeout=60
     )
     return done.stdout
 

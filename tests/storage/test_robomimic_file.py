@@ -46,7 +46,7 @@ def test_a_recording_without_ends_ends_at_its_last_step(tmp_path):
         assert demo["dones"][:].tolist() == [0, 0, 0, 1]
 
 
-def test_observations_have_names_without_folders_and_vectors_at_least():
+def test_observations_have_names_without_directories_and_vectors_at_least():
     more = {"obs_critic/height": np.ones((4, 1)), "camera_obs/above": np.ones((4, 2))}
     seen = observations_of(observed(0, more=more).arrays)
     assert {name: array.shape for name, array in seen.items()} == {

@@ -9,7 +9,7 @@ _SAME_AS = {"pick_up_object": "object", "destination_location": "destination"}
 _REASONS = {
     "pick_up_object": "environment '{name}' has no object to choose; leave it out",
     "destination_location": "environment '{name}' has its own place to put things, no other to choose; leave it out",
-    "hdr": "there are no pictures of surroundings here; leave it out, and vary light and cameras by 'variations'",
+    "hdr": "there are no background pictures here; leave it out, and vary light and cameras by 'variations'",
     "object_set": "a job has one object; make a job of each with sweep: {{arena_env_args.object: [...]}}",
 }
 

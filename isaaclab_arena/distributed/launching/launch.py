@@ -104,7 +104,7 @@ def _screen_variables() -> dict[str, str]:
 
 
 def _wanted_log_directory(options: LaunchOptions) -> str | None:
-    """Return the folder that the environment or the command line names, empty for none at all, None if neither does."""
+    """Return the directory that the environment or the command line names, empty for none, None if neither does."""
     variable = launcher_log_variable()
     key, wanted = ("--launcher_log_dir", options.launcher_log_dir) if variable is None else variable
     if wanted:

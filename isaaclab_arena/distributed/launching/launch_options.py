@@ -18,7 +18,7 @@ class LaunchOptions:
     launcher: Literal["torch", "torchrunx"] = "torch"
     """What starts several ranks; torchrunx (GPL-3) has to be installed beside this package."""
     launcher_log_dir: str | None = None
-    """Folder for what each rank writes on the screen; '' for none. By default launcher/ in the run's folder."""
+    """Directory for what each rank writes on the screen; '' for none. By default launcher/ in the run's directory."""
 
 
 def without_launch_options(arguments: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a rank leaves for whoever started it: which folder the run writes to, and why the rank fails, if it does.
+"""What a rank leaves for whoever started it: which directory the run writes to, and why the rank fails, if it does.
 
 The latter is the file that torchrun asks its ranks for, in torchrun's format, so torchrun's report shows the cause too.
 """
@@ -57,14 +57,14 @@ def failures_recorded() -> Iterator[None]:
 
 
 def announce_run_directory(directory: Path) -> None:
-    """Tell the launcher which folder the run writes to, so that its logs can go there too; rank 0 does so."""
+    """Tell the launcher which directory the run writes to, so that its logs can go there too; rank 0 does so."""
     path = run_directory_file()
     if path is not None:
         _leave(path, str(directory))
 
 
 def read_run_directory(path: Path) -> Path | None:
-    """Return the folder that rank 0 has announced, None while it has not.
+    """Return the directory that rank 0 has announced, None while it has not.
 
     Args:
         path: Where it was told to say so.

@@ -28,7 +28,7 @@ class _Rank:
     """One rank's output.
 
     Attributes:
-        early: What it wrote before there was a folder for it, None once there is, or none will be.
+        early: What it wrote before there was a directory for it, None once there is, or none will be.
         file: Its log file.
         unseen: Its last lines that were not shown.
         begun: The line of each stream that has no end yet.
@@ -48,7 +48,7 @@ class RankOutput(LogsSpecs):
 
     Args:
         num_ranks: Number of ranks, all on this machine.
-        find_directory: Returns the folder for the log files once it is known, None before; asked until it is.
+        find_directory: Returns the directory for the log files once it is known, None before; asked until it is.
         wants_files: Whether there are to be log files at all.
     """
 
@@ -70,7 +70,7 @@ class RankOutput(LogsSpecs):
 
     @property
     def root_log_dir(self) -> str:
-        """The folder of the log files, empty while there is none."""
+        """The directory of the log files, empty while there is none."""
         return str(self.directory or "")
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
@@ -162,7 +162,7 @@ class RankOutput(LogsSpecs):
             return
         self._waits_for_directory = False
         try:
-            # Several launches may have the folder in common.
+            # Several launches may have the directory in common.
             place.mkdir(parents=True, exist_ok=True)
             self.directory = make_dated_directory(place)
             for rank, state in enumerate(self._ranks):

@@ -42,8 +42,8 @@ class Launch:
         arguments: Its command line.
         num_processes: Number of ranks.
         variables: Environment variables that differ from this process's.
-        log_directory: Folder for the ranks' output, None for ``launcher/`` in the folder that rank 0 announces.
-        waits_for_run: Whether to leave ``log_directory`` unmade until the ranks have made the folder it lies in.
+        log_directory: Directory for the ranks' output, None for ``launcher/`` in the directory that rank 0 announces.
+        waits_for_run: Whether to leave ``log_directory`` unmade until the ranks have made the directory it lies in.
         wants_files: Whether there are to be log files at all.
     """
 
@@ -68,22 +68,22 @@ def run_ranks(launch: Launch) -> int:
         killed it; 128 + the number of a signal that this process was sent.
     """
     _silence_torch()
-    with tempfile.TemporaryDirectory(prefix="isaaclab_arena_launch_") as folder:
+    with tempfile.TemporaryDirectory(prefix="isaaclab_arena_launch_") as directory:
         # The launcher holds the store, as torchrun does: no port is taken in between, and any rank may go first.
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         output = RankOutput(
             launch.num_processes,
-            find_directory=_place_of_logs(launch, Path(folder)),
+            find_directory=_place_of_logs(launch, Path(directory)),
             wants_files=launch.wants_files,
         )
-        return _RankProcesses(launch, output, folder=Path(folder), port=store.port).run()
+        return _RankProcesses(launch, output, directory=Path(directory), port=store.port).run()
 
 
 class _RankProcesses:
-    def __init__(self, launch: Launch, output: RankOutput, *, folder: Path, port: int) -> None:
+    def __init__(self, launch: Launch, output: RankOutput, *, directory: Path, port: int) -> None:
         self._launch = launch
         self._output = output
-        self._folder = folder
+        self._directory = directory
         self._run_id = uuid.uuid4().hex
         self._ended: dict[int, int] = {}
         self._first_failed_at: float | None = None
@@ -114,7 +114,7 @@ class _RankProcesses:
 
     def _variables(self, rank: int, port: int) -> dict[str, str]:
         world_size = self._launch.num_processes
-        own = variables_of_rank(rank, world_size=world_size, port=port, run_id=self._run_id, folder=self._folder)
+        own = variables_of_rank(rank, world_size=world_size, port=port, run_id=self._run_id, directory=self._directory)
         return {**own, **self._launch.variables}
 
     def _watch(self) -> int:
@@ -171,7 +171,7 @@ class _RankProcesses:
         if self._reported is not None or (self._is_waiting_for_same_mistake() and not insist):
             return
         ranks = range(self._launch.num_processes)
-        records = [read_failure(self._folder / f"rank{rank}.json", rank=rank) for rank in ranks]
+        records = [read_failure(self._directory / f"rank{rank}.json", rank=rank) for rank in ranks]
         failure = first_failure(self._ended, [record for record in records if record is not None])
         if failure is None:
             return
@@ -208,10 +208,10 @@ class _RankProcesses:
         return code
 
 
-def _place_of_logs(launch: Launch, folder: Path) -> Callable[[], Path | None]:
+def _place_of_logs(launch: Launch, directory: Path) -> Callable[[], Path | None]:
     def find() -> Path | None:
         if launch.log_directory is None:
-            announced = read_run_directory(folder / "run_directory")
+            announced = read_run_directory(directory / "run_directory")
             return None if announced is None else announced / "launcher"
         if launch.waits_for_run and not launch.log_directory.parent.is_dir():
             return None

@@ -14,7 +14,7 @@ import numpy as np
 
 from isaaclab_arena.environments.gym.worker import frames
 
-SCRIPT_FOLDER = Path(__file__).with_name("worker")
+SCRIPT_DIRECTORY = Path(__file__).with_name("worker")
 
 _STDERR_LINES = 20
 _CLOSE_TIMEOUT_S = 5.0
@@ -51,7 +51,7 @@ class WorkerProcess:
     """
 
     def __init__(self, python: str, variables: Mapping[str, str]) -> None:
-        command = [python, str(SCRIPT_FOLDER)]
+        command = [python, str(SCRIPT_DIRECTORY)]
         if variables:
             command = ["/usr/bin/env", *(f"{name}={value}" for name, value in variables.items()), *command]
         try:

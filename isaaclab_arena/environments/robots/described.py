@@ -24,12 +24,12 @@ _JOINT, _ACTUATOR, _BODY = mujoco.mjtObj.mjOBJ_JOINT, mujoco.mjtObj.mjOBJ_ACTUAT
 _KINDS = {_JOINT: "joint", _ACTUATOR: "actuator", _BODY: "body"}
 
 
-def described_embodiment(path: str | Path, *, folder: Path | None = None) -> Embodiment:
+def described_embodiment(path: str | Path, *, directory: Path | None = None) -> Embodiment:
     """Return the robot that a description file describes.
 
     Args:
         path: The description, YAML or JSON.
-        folder: Where its ``mjcf`` is looked up, its own folder if None. All files of the robot have to lie below it,
+        directory: Where its ``mjcf`` is looked up, its own if None. All files of the robot have to lie below it,
             or below a checkout of MuJoCo Menagerie that MENAGERIE_ROOT names.
 
     Raises:
@@ -37,10 +37,10 @@ def described_embodiment(path: str | Path, *, folder: Path | None = None) -> Emb
     """
     path = Path(path)
     description = read_description(path)
-    is_strange = folder is None
-    folder = folder or path.parent
-    asset = (folder / description.mjcf).resolve()
-    checker = _Checker(str(path), _compiled(asset, folder, str(path), is_strange=is_strange))
+    is_strange = directory is None
+    directory = directory or path.parent
+    asset = (directory / description.mjcf).resolve()
+    checker = _Checker(str(path), _compiled(asset, directory, str(path), is_strange=is_strange))
     checker.check(description)
     return Embodiment(
         robot=_robot(description, checker.model),
@@ -53,11 +53,11 @@ def described_embodiment(path: str | Path, *, folder: Path | None = None) -> Emb
     )
 
 
-def _compiled(asset: Path, folder: Path, file: str, *, is_strange: bool) -> mujoco.MjModel:
+def _compiled(asset: Path, directory: Path, file: str, *, is_strange: bool) -> mujoco.MjModel:
     wrong = not_a_plain_file(asset)
     if wrong is not None:
         raise ConfigError(Problem(f"'{asset}': {wrong}", file=file, key="mjcf"))
-    _refuse_outside(asset, folder.resolve(), file)
+    _refuse_outside(asset, directory.resolve(), file)
     # Those of MuJoCo Menagerie are known, and need not be compiled twice.
     wrong = wrong_with_mjcf(asset) if is_strange else None
     if wrong is not None:
@@ -68,11 +68,11 @@ def _compiled(asset: Path, folder: Path, file: str, *, is_strange: bool) -> mujo
         raise ConfigError(Problem(f"MuJoCo cannot load '{asset}': {error}", file=file, key="mjcf")) from error
 
 
-def _refuse_outside(asset: Path, folder: Path, file: str) -> None:
-    """Refuse a robot whose files lead out of its folder: a description from elsewhere shall not read any file."""
+def _refuse_outside(asset: Path, directory: Path, file: str) -> None:
+    """Refuse a robot whose files lead out of its directory: a description from elsewhere shall not read any file."""
     checkout = menagerie_root()
-    root = folder
-    if checkout is not None and not asset.is_relative_to(folder) and asset.is_relative_to(Path(checkout).resolve()):
+    root = directory
+    if checkout is not None and not asset.is_relative_to(directory) and asset.is_relative_to(Path(checkout).resolve()):
         root = Path(checkout).resolve()
     try:
         outside = file_outside(asset, root)

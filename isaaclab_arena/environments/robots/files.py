@@ -23,7 +23,7 @@ def robot_files(name: str) -> dict[str, Path]:
 
 
 def part_files(what: str, asset: str) -> dict[str, Path]:
-    """Return an MJCF file and all that it names, each by its name from the first one's folder on.
+    """Return an MJCF file and all that it names, each by its name from the first one's directory on.
 
     Args:
         what: ``robot`` or ``object``.
@@ -42,5 +42,5 @@ def part_files(what: str, asset: str) -> dict[str, Path]:
     return {f"{what} {_named(file, mjcf.parent)}": file for file in files}
 
 
-def _named(file: Path, folder: Path) -> str:
-    return file.relative_to(folder).as_posix() if file.is_relative_to(folder) else str(file)
+def _named(file: Path, directory: Path) -> str:
+    return file.relative_to(directory).as_posix() if file.is_relative_to(directory) else str(file)

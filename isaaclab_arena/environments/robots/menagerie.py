@@ -18,7 +18,7 @@ def menagerie_embodiment(name: str) -> Embodiment:
     """Return a robot of MuJoCo Menagerie.
 
     Args:
-        name: Its folder in Menagerie, for example ``franka_emika_panda``.
+        name: Its directory in Menagerie, for example ``franka_emika_panda``.
 
     Raises:
         ConfigError: If there is no description of it here, or its files cannot be found.
@@ -30,16 +30,16 @@ def menagerie_embodiment(name: str) -> Embodiment:
             f"no description of the robot '{name}' of MuJoCo Menagerie{hint}; any other is used through a description "
             f"of your own, as docs/robots.md shows"
         )
-    return described_embodiment(descriptions[name], folder=_folder(name))
+    return described_embodiment(descriptions[name], directory=_directory(name))
 
 
-def _folder(name: str) -> Path:
+def _directory(name: str) -> Path:
     root = menagerie_root()
     if root is not None:
-        folder = Path(root) / name
-        if not folder.is_dir():
-            raise ConfigError(f"MENAGERIE_ROOT is '{root}', which holds no folder '{name}'")
-        return folder
+        directory = Path(root) / name
+        if not directory.is_dir():
+            raise ConfigError(f"MENAGERIE_ROOT is '{root}', which holds no directory '{name}'")
+        return directory
     if importlib.util.find_spec(_PACKAGE) is None:
         raise ConfigError(
             f"the files of '{name}' are not here: set MENAGERIE_ROOT to a checkout of MuJoCo Menagerie, or install "

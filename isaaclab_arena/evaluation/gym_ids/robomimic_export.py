@@ -46,8 +46,8 @@ def export_robomimic(run: Path, output: Path, *, jobs: Sequence[str] = (), may_i
     """Write a file for each job that has recordings, and yield a line about each.
 
     Args:
-        run: Folder of a run or of a job, a recording, or a pattern of recordings.
-        output: The folder to write.
+        run: Directory of a run or of a job, a recording, or a pattern of recordings.
+        output: The directory to write.
         jobs: Only these jobs of a run; by default all.
         may_import: Whether code that a recording names may be loaded; see `recorded_environment_job`.
 
@@ -109,7 +109,7 @@ def _recorded_jobs(run: Path, jobs: Sequence[str]) -> dict[str, Mapping[int, Pat
     """Return the jobs that have recordings, and which file holds each of their episodes."""
     if not (run / RUN_PLAN_FILE).is_file():
         if jobs:
-            raise ConfigError(Problem(f"'{run}' is no folder of a run, which has jobs to choose from", key=_JOB))
+            raise ConfigError(Problem(f"'{run}' is no directory of a run, which has jobs to choose from", key=_JOB))
         found = find_recordings(str(run), key=_RUN)
         name = run.resolve().name if run.is_dir() else job_of_dataset(found[0].name)
         return {name: index_episodes(found, key=_RUN)}

@@ -34,7 +34,7 @@ def settle_served_model(job_directory: Path, job: str, policies: Sequence[Policy
     """Return what the servers of a job's policies state, and refuse to go on with another model than the job had.
 
     Args:
-        job_directory: Folder of the job.
+        job_directory: Directory of the job.
         job: Name of the job.
         policies: The policies that act in it, all of the same options.
 
@@ -74,6 +74,6 @@ def _compare(job: str, before: str, now: str) -> None:
         return
     raise ConfigError(
         f"the policy server serves another model than when the job's episodes ran: it stated {before}, and states "
-        f"{now} now; serve that one again, start a new run in another folder, or run the job's episodes anew: "
+        f"{now} now; serve that one again, start a new run in another directory, or run the job's episodes anew: "
         f"--resume --rerun {job}"
     )

@@ -74,14 +74,14 @@ def save_conditions(path: Path, output_directory: Path, *, goes_on: bool = False
 
     Args:
         path: The file, which must not exist.
-        output_directory: The folder that holds ``run.json``.
+        output_directory: The directory that holds ``run.json``.
         goes_on: Whether an earlier start of the run may have written the file, and it is to be written anew.
 
     Returns:
         One line per job that is left out because episodes of it are missing.
 
     Raises:
-        ConfigError: If the folder is no output of a run, or holds no complete job, or if the file holds anything but
+        ConfigError: If the directory is no output of a run, or holds no complete job, or if the file holds anything but
             what the run itself saved earlier.
         StorageError: If the file exists or cannot be written.
     """
@@ -123,12 +123,12 @@ def _complete_sets(output_directory: Path) -> tuple[list[ConditionSet], list[str
     return sets, incomplete
 
 
-def load_conditions(reference: str, folder: Path) -> list[ConditionSet]:
+def load_conditions(reference: str, directory: Path) -> list[ConditionSet]:
     """Read saved conditions.
 
     Args:
         reference: The file, or ``FILE#job`` for the set of one job.
-        folder: What a relative path starts from.
+        directory: What a relative path starts from.
 
     Returns:
         The sets that may be meant; several where the file has several and no job is named.
@@ -137,7 +137,7 @@ def load_conditions(reference: str, folder: Path) -> list[ConditionSet]:
         ConfigError: With every problem of the file.
     """
     name, _, job = reference.partition("#")
-    path = folder / name
+    path = directory / name
     document = read_document(path)
     found = document.get("schema_version") if isinstance(document, dict) else None
     if found != SCHEMA_VERSION:

@@ -38,7 +38,7 @@ def job_conditions(
     builder: EnvironmentBuilder,
     environment_config: Any,
     catalogue: Callable[[], tuple[Variation, ...]],
-    folder: Path,
+    directory: Path,
 ) -> JobConditions:
     """Return what the episodes of a job start from.
 
@@ -47,7 +47,7 @@ def job_conditions(
         builder: Builds its environment.
         environment_config: Options of the environment.
         catalogue: Returns everything that may vary in it.
-        folder: What a relative path of saved conditions starts from.
+        directory: What a relative path of saved conditions starts from.
 
     Raises:
         ConfigError: With every problem, its key within the job.
@@ -55,7 +55,7 @@ def job_conditions(
     if job.conditions is None:
         variations = enabled_variations(catalogue(), job.variations) if job.variations else ()
         return JobConditions(config=job, variations=variations)
-    chosen = _saved_set(job, builder, environment_config, folder)
+    chosen = _saved_set(job, builder, environment_config, directory)
     _check_agreement(job, chosen)
     offered = catalogue() if chosen.variations or isinstance(builder, VariableEnvironmentBuilder) else ()
     try:
@@ -75,9 +75,9 @@ def job_conditions(
     return JobConditions(config=config, variations=variations, saved=chosen.conditions())
 
 
-def _saved_set(job: JobConfig, builder: EnvironmentBuilder, environment_config: Any, folder: Path) -> ConditionSet:
+def _saved_set(job: JobConfig, builder: EnvironmentBuilder, environment_config: Any, directory: Path) -> ConditionSet:
     try:
-        sets = load_conditions(job.conditions or "", folder)
+        sets = load_conditions(job.conditions or "", directory)
         seed = job.seed if job.placement_seed is None else job.placement_seed
         differences = [_difference(each, job, builder, environment_config) for each in sets]
         return fitting_set(sets, seed=seed, differences=differences)

@@ -61,11 +61,11 @@ def resolve_jobs(
         ConfigError: With every problem of every job.
     """
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
-    folder = Path(file or "").parent
+    directory = Path(file or "").parent
     resolver = _Resolver(
         environments,
         given,
-        folder,
+        directory,
         may_import=may_import,
         policy_batch=policy_batch,
         policies_on_cpu=cpu_holds_for_policy(device),
@@ -98,7 +98,7 @@ class _Resolver:
         self,
         environments: Registry,
         overrides: Mapping[str, Any],
-        folder: Path,
+        directory: Path,
         *,
         may_import: bool,
         policy_batch: int | None,
@@ -109,7 +109,7 @@ class _Resolver:
         self._policy_batch = policy_batch
         self._policies_on_cpu = policies_on_cpu
         self._overrides = overrides
-        self._folder = folder
+        self._directory = directory
         self._known: dict[str, Any] = {}
         self.overruled: dict[str, str] = {}
 
@@ -208,7 +208,7 @@ class _Resolver:
             builder=builder,
             environment_config=environment_config,
             catalogue=catalogue_once,
-            folder=self._folder,
+            directory=self._directory,
         )
 
     def _policy(self, job: JobConfig) -> tuple[type[PolicyBase], dict[str, Any], dict[str, Any]]:

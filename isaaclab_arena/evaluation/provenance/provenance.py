@@ -81,7 +81,7 @@ def _content_of_distribution(name: str) -> str:
     files = sorted(
         f"{file.as_posix()} {file.hash.value}"
         for file in found.files or ()
-        # What the installer adds differs from one folder to the next.
+        # What the installer adds differs from one directory to the next.
         if file.hash is not None and ".." not in file.parts and not file.parts[0].endswith(".dist-info")
     )
     if files:

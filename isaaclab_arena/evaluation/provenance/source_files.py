@@ -42,7 +42,7 @@ def is_installed(module: str) -> bool:
 
 
 def source_files(modules: Iterable[str]) -> dict[str, Path]:
-    """Return the source of modules and of all that they import from the same folder on, by dotted name.
+    """Return the source of modules and of all that they import from the same directory on, by dotted name.
 
     Args:
         modules: Names of modules that are imported and not installed.
@@ -76,7 +76,7 @@ def _top(module: str) -> str:
 
 
 def _root(module: str, file: Path) -> Path:
-    """Return the folder from which a module's dotted name counts."""
+    """Return the directory from which a module's dotted name counts."""
     depth = module.count(".") + (file.name == "__init__.py")
     return file.parents[min(depth, len(file.parents) - 1)]
 

@@ -11,7 +11,7 @@ from isaaclab_arena.evaluation.scheduling.claim_table import ClaimTable
 from isaaclab_arena.evaluation.scheduling.dynamic_queue import DynamicQueue
 from isaaclab_arena.evaluation.scheduling.job_queue import FixedQueue, JobQueue, jobs_of_rank
 from isaaclab_arena.evaluation.scheduling.pieces import divided_jobs
-from isaaclab_arena.storage.layout import CLAIMS_FOLDER, attempt_file_name
+from isaaclab_arena.storage.layout import CLAIMS_DIRECTORY, attempt_file_name
 from isaaclab_arena.storage.run.attempts import Attempt
 
 
@@ -74,7 +74,7 @@ def work_of_rank(
 def _claim_table(request: RunRequest, attempt: Attempt, output_directory: Path, rank: int) -> ClaimTable:
     return ClaimTable(
         divided_jobs(request.jobs, attempt),
-        output_directory / CLAIMS_FOLDER / Path(attempt_file_name(attempt.number)).stem,
+        output_directory / CLAIMS_DIRECTORY / Path(attempt_file_name(attempt.number)).stem,
         RankWatch(output_directory, world_size=attempt.world_size, run_id=attempt.run_id),
         rank=rank,
         run_id=attempt.run_id,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.storage.contents import Contents, differences_of_contents
-from isaaclab_arena.storage.layout import SET_ASIDE_FOLDER, SETTLED_FILE, job_directory
+from isaaclab_arena.storage.layout import SET_ASIDE_DIRECTORY, SETTLED_FILE, job_directory
 from isaaclab_arena.storage.recovery.job_repair import set_job_aside
 from isaaclab_arena.storage.recovery.set_aside import move_aside
 from isaaclab_arena.storage.run.attempts import contents_in_effect, read_attempts
@@ -42,7 +42,7 @@ def jobs_to_run_anew(output_directory: Path, begun: RunPlan, now: RunPlan, rerun
     command may be given again after it was interrupted. Where a part is not known nobody can see that: it runs anew.
 
     Args:
-        output_directory: The run's folder.
+        output_directory: The run's directory.
         begun: The plan that it began with.
         now: What is asked for now, and what that evaluates.
         rerun: Jobs that may run anew.
@@ -83,7 +83,7 @@ def set_aside_what_does_not_count(output_directory: Path, anew: Sequence[str], *
     Until the attempt that begins is written down, the jobs count as what they were.
 
     Args:
-        output_directory: The run's folder.
+        output_directory: The run's directory.
         anew: What `jobs_to_run_anew` has returned.
         attempt: Number of the attempt that begins.
 
@@ -97,7 +97,7 @@ def set_aside_what_does_not_count(output_directory: Path, anew: Sequence[str], *
             _LOG.warning("%s", line)
         if (directory / SETTLED_FILE).exists():
             # Another network may need another number of rows.
-            move_aside(directory / SETTLED_FILE, directory / SET_ASIDE_FOLDER / f"attempt_{attempt - 1}")
+            move_aside(directory / SETTLED_FILE, directory / SET_ASIDE_DIRECTORY / f"attempt_{attempt - 1}")
 
 
 def _differences(job: PlanEntry, before: Contents | None) -> list[Problem]:
@@ -110,7 +110,7 @@ def _refusal(output_directory: Path, refused: Sequence[str], problems: Sequence[
     jobs = " ".join(f"{OPTION} {name}" for name in refused[:_MAX_SHOWN])
     message = (
         f"evaluates something else than when its episodes ran ({_in_words(refused)}); start a new run in another "
-        f"folder, or have these jobs' episodes run anew: --resume {jobs}"
+        f"directory, or have these jobs' episodes run anew: --resume {jobs}"
     )
     shown = [Problem(message, file=str(output_directory)), *problems[:_MAX_SHOWN]]
     if len(problems) > _MAX_SHOWN:

@@ -1,4 +1,4 @@
-"""The folder of a run: a new one with the date, or exactly the one that was asked for."""
+"""The directory of a run: a new one with the date, or exactly the one that was asked for."""
 
 import os
 import re
@@ -15,28 +15,28 @@ _PLAN_UNDER_WAY = re.compile(rf"\.{re.escape(RUN_PLAN_FILE)}\..+\.tmp")
 
 
 def make_output_directory(*, output_dir: str | None, output_base_dir: str) -> Path:
-    """Make the folder of a run and return its absolute path.
+    """Make the directory of a run and return its absolute path.
 
     Args:
-        output_dir: The exact folder, which must be missing or empty, or None for a dated one.
-        output_base_dir: Where dated folders go.
+        output_dir: The exact directory, which must be missing or empty, or None for a dated one.
+        output_base_dir: Where dated directories go.
 
     Raises:
-        ConfigError: If it exists and is not empty, is no folder, or cannot be written.
+        ConfigError: If it exists and is not empty, is no directory, or cannot be written.
     """
     if output_dir is not None:
-        path = named_folder(output_dir)
+        path = named_directory(output_dir)
         _check_missing_or_empty(path)
         _make(path, option="--output_dir")
         return path
-    base = named_folder(output_base_dir)
+    base = named_directory(output_base_dir)
     _make(base, option="--output_base_dir")
-    with storage_errors("make a folder in", base):
+    with storage_errors("make a directory in", base):
         return make_dated_directory(base)
 
 
-def named_folder(name: str) -> Path:
-    """Return the absolute path of a folder that a user names; ``..`` leads to where it says, and makes no folder.
+def named_directory(name: str) -> Path:
+    """Return the absolute path of a directory that a user names; ``..`` leads to where it says, and makes no directory.
 
     Args:
         name: What was typed.
@@ -46,7 +46,7 @@ def named_folder(name: str) -> Path:
 
 
 def holds_no_run(path: Path) -> bool:
-    """Whether a folder is missing, empty, or holds nothing but what a run left that died before it began."""
+    """Whether a directory is missing, empty, or holds nothing but what a run left that died before it began."""
     return not path.exists() or (path.is_dir() and all(_left_before_beginning(entry) for entry in path.iterdir()))
 
 
@@ -71,10 +71,10 @@ def _check_missing_or_empty(path: Path) -> None:
     if path.is_symlink() and not path.exists():
         raise ConfigError(Problem(f"'{path}' is a link to nothing", key="--output_dir"))
     if path.exists() and not path.is_dir():
-        raise ConfigError(Problem(f"'{path}' is a file; name a folder", key="--output_dir"))
+        raise ConfigError(Problem(f"'{path}' is a file; name a directory", key="--output_dir"))
     if not holds_no_run(path):
         way_out = "go on with that run by --resume, or " if (path / RUN_PLAN_FILE).is_file() else ""
-        message = f"'{path}' is not empty; {way_out}name a new folder, or use --output_base_dir"
+        message = f"'{path}' is not empty; {way_out}name a new directory, or use --output_base_dir"
         raise ConfigError(Problem(message, key="--output_dir"))
 
 

@@ -1,4 +1,4 @@
-"""Going on with a run: find its folder, make sure that it is the same run, and repair what a crash has left there."""
+"""Resume a run: find its directory, check that it is the same run, and repair what a crash left there."""
 
 import logging
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from pathlib import Path
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.evaluation.plan.planning import plan_differences
 from isaaclab_arena.evaluation.startup.content_check import set_aside_what_does_not_count
-from isaaclab_arena.evaluation.startup.output_directory import holds_no_run, named_folder
+from isaaclab_arena.evaluation.startup.output_directory import holds_no_run, named_directory
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.storage.recovery.recovery import recover_run
 from isaaclab_arena.storage.run.attempts import JobWork, attempt_numbers, policy_batches_in_effect, read_attempts
@@ -30,30 +30,30 @@ class Resumed:
     jobs: tuple[JobWork, ...]
 
 
-def folder_to_resume(*, resume: str, output_dir: str | None, output_base_dir: str, plan: RunPlan) -> Path | None:
-    """Return the folder of the run to go on with.
+def directory_to_resume(*, resume: str, output_dir: str | None, output_base_dir: str, plan: RunPlan) -> Path | None:
+    """Return the directory of the run to go on with.
 
     Args:
-        resume: The folder if it was named, otherwise empty.
-        output_dir: The exact folder of the run, where the command line names it.
-        output_base_dir: Where dated folders are, for a run that named none.
-        plan: What is asked for now; of dated folders the newest with the same plan is meant.
+        resume: The directory if it was named, otherwise empty.
+        output_dir: The exact directory of the run, where the command line names it.
+        output_base_dir: Where dated directories are, for a run that named none.
+        plan: What is asked for now; of dated directories the newest with the same plan is meant.
 
     Returns:
-        The folder; None if ``output_dir`` names one in which no run has begun yet.
+        The directory; None if ``output_dir`` names one in which no run has begun yet.
 
     Raises:
         ConfigError: If there is no such run.
     """
     if resume:
-        return _folder_of_run(Path(resume), option="--resume")
+        return _directory_of_run(Path(resume), option="--resume")
     if output_dir is not None:
-        path = named_folder(output_dir)
-        return None if holds_no_run(path) else _folder_of_run(path, option="--output_dir")
-    base = named_folder(output_base_dir)
+        path = named_directory(output_dir)
+        return None if holds_no_run(path) else _directory_of_run(path, option="--output_dir")
+    base = named_directory(output_base_dir)
     runs = sorted((path.parent for path in base.glob(f"*/{RUN_PLAN_FILE}")), reverse=True)
     if not runs:
-        raise ConfigError(Problem(f"no run in '{base}' to go on with; name its folder", key="--resume"))
+        raise ConfigError(Problem(f"no run in '{base}' to go on with; name its directory", key="--resume"))
     same = next((run for run in runs if _is_run_of(run, plan)), None)
     # Where none is the same, the newest is most likely meant, and its differences are worth telling.
     return (same or runs[0]).absolute()
@@ -75,12 +75,12 @@ def check_same_run(output_directory: Path, plan: RunPlan) -> RunPlan:
 
 
 def take_up(output_directory: Path, plan: RunPlan, *, retry_errors: bool, anew: Sequence[str] = ()) -> Resumed:
-    """Repair what a crash has left in the folder of a run, and return what is left to do.
+    """Repair what a crash has left in the directory of a run, and return what is left to do.
 
     The caller holds the run's lock alone.
 
     Args:
-        output_directory: The run's folder.
+        output_directory: The run's directory.
         plan: The plan that it began with.
         retry_errors: Whether episodes that ended in an error run again.
         anew: Jobs whose episodes do not count any more.
@@ -111,9 +111,9 @@ def _is_run_of(run: Path, plan: RunPlan) -> bool:
         return False
 
 
-def _folder_of_run(path: Path, *, option: str) -> Path:
+def _directory_of_run(path: Path, *, option: str) -> Path:
     if not path.is_dir():
-        raise ConfigError(Problem(f"there is no folder '{path}'", key=option))
+        raise ConfigError(Problem(f"there is no directory '{path}'", key=option))
     if plan_copy_path(path).is_file() and not (path / RUN_PLAN_FILE).is_file():
         raise ConfigError(
             Problem(f"'{path}' has lost its {RUN_PLAN_FILE}; isaaclab-arena recover brings it back", key=option)

@@ -1,4 +1,4 @@
-"""The folders that the ranks of a run write in: rank 0's, and one per machine that does not share its disk."""
+"""The directories that the ranks of a run write in: rank 0's, and one per machine that does not share its disk."""
 
 import logging
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.nodes.node_directory import NodeDirectory, find_node_directories, lowest_rank_in
 from isaaclab_arena.evaluation.options import Assignment, RunOptions
-from isaaclab_arena.evaluation.startup.output_directory import clear_unbegun, make_output_directory, named_folder
+from isaaclab_arena.evaluation.startup.output_directory import clear_unbegun, make_output_directory, named_directory
 from isaaclab_arena.storage.atomic import storage_errors, write_text
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.storage.run.attempts import attempt_path
@@ -19,8 +19,8 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunFolder:
-    """The folder that rank 0 has chosen for a run.
+class RunDirectory:
+    """The directory that rank 0 has chosen for a run.
 
     Attributes:
         path: Its path there.
@@ -31,20 +31,20 @@ class RunFolder:
     resumes: bool
 
 
-def places_of_ranks(ranks: Ranks, options: RunOptions, folder: RunFolder) -> tuple[NodeDirectory, ...]:
-    """Find out where each rank writes, and refuse what several folders cannot serve.
+def places_of_ranks(ranks: Ranks, options: RunOptions, directory: RunDirectory) -> tuple[NodeDirectory, ...]:
+    """Find out where each rank writes, and refuse what several directories cannot serve.
 
     Args:
         ranks: All ranks of the run.
         options: The shared options.
-        folder: What rank 0 has chosen.
+        directory: What rank 0 has chosen.
 
     Raises:
         ConfigError: If machines share no disk, and ranks were to claim work from each other or to resume a run.
         DistributedError: If a rank does not answer.
     """
     places = find_node_directories(
-        ranks, [folder.path] if ranks.context.is_rank_zero else _where_it_may_be(options, folder.path)
+        ranks, [directory.path] if ranks.context.is_rank_zero else _where_it_may_be(options, directory.path)
     )
     away = [f"rank {rank} on {place}" for rank, place in enumerate(places) if not place.with_rank_zero]
     if not away:
@@ -55,9 +55,9 @@ def places_of_ranks(ranks: Ranks, options: RunOptions, folder: RunFolder) -> tup
             f"ranks claim work through files on a disk that all machines share, but {apart}; use round_robin or split"
         )
         raise ConfigError(Problem(message, key="--assignment"))
-    if folder.resumes:
+    if directory.resumes:
         message = (
-            f"needs all files of the run in one folder, but {apart}; put the folders of all machines into that of "
+            f"needs all files of the run in one directory, but {apart}; put the directories of all nodes into that of "
             "rank 0, then go on with it on one machine or on a disk that all share, or make its tables: "
             "isaaclab-arena merge"
         )
@@ -67,11 +67,11 @@ def places_of_ranks(ranks: Ranks, options: RunOptions, folder: RunFolder) -> tup
     return places
 
 
-def make_own_folder(ranks: Ranks, places: Sequence[NodeDirectory]) -> RunLock | None:
-    """Make the folders of the machines that do not share rank 0's; all ranks come to the same verdict.
+def make_own_directory(ranks: Ranks, places: Sequence[NodeDirectory]) -> RunLock | None:
+    """Make the directories of the machines that do not share rank 0's; all ranks come to the same verdict.
 
     Returns:
-        The lock of the folder, held alone by the rank that has made it; None on all others.
+        The lock of the directory, held alone by the rank that has made it; None on all others.
 
     Raises:
         ConfigError: If one of them is not empty or cannot be made; the message names the rank.
@@ -79,21 +79,21 @@ def make_own_folder(ranks: Ranks, places: Sequence[NodeDirectory]) -> RunLock | 
     """
     rank = ranks.context.rank
     lock, verdict = None, ""
-    if _makes_own_folder(places, rank):
+    if _makes_own_directory(places, rank):
         try:
             path = make_output_directory(output_dir=places[rank].directory, output_base_dir="")
             lock = RunLock(path).hold_alone()
             clear_unbegun(path)
         except ConfigError as error:
             verdict = f"rank {rank} on {places[rank].host}: {error}"
-    verdicts = [each for each in ranks.gather("verdict on the folder", verdict) if each]
+    verdicts = [each for each in ranks.gather("verdict on the directory", verdict) if each]
     if verdicts:
         raise ConfigError([Problem(each) for each in verdicts])
     return lock
 
 
-def describe_run_in_own_folder(ranks: Ranks, places: Sequence[NodeDirectory], *, attempt: int) -> None:
-    """Write rank 0's ``run.json`` and its attempt into the folders of the other machines too.
+def describe_run_in_own_directory(ranks: Ranks, places: Sequence[NodeDirectory], *, attempt: int) -> None:
+    """Write rank 0's ``run.json`` and its attempt into the directories of the other machines too.
 
     Args:
         ranks: All ranks of the run.
@@ -104,24 +104,24 @@ def describe_run_in_own_folder(ranks: Ranks, places: Sequence[NodeDirectory], *,
         DistributedError: If a rank does not answer.
         StorageError: If a file cannot be read or written.
     """
-    folder = Path(places[ranks.context.rank].directory)
-    for path in (folder / RUN_PLAN_FILE, attempt_path(folder, attempt)):
+    directory = Path(places[ranks.context.rank].directory)
+    for path in (directory / RUN_PLAN_FILE, attempt_path(directory, attempt)):
         text = ""
         if ranks.context.is_rank_zero:
             with storage_errors("read", path):
                 text = path.read_text(encoding="utf-8")
         text = ranks.share_long_from_rank_zero(path.name, text)
-        if _makes_own_folder(places, ranks.context.rank):
+        if _makes_own_directory(places, ranks.context.rank):
             write_text(path, text)
 
 
-def _makes_own_folder(places: Sequence[NodeDirectory], rank: int) -> bool:
+def _makes_own_directory(places: Sequence[NodeDirectory], rank: int) -> bool:
     return not places[rank].with_rank_zero and lowest_rank_in(places, rank) == rank
 
 
 def _where_it_may_be(options: RunOptions, path: Path) -> list[Path]:
-    """Return where this rank looks for the run's folder; in the last of them it writes if it is nowhere."""
+    """Return where this rank looks for the run's directory; in the last of them it writes if it is nowhere."""
     if options.output_dir is not None:
-        return [named_folder(options.output_dir)]
-    # A folder with the date has a name that only rank 0 knows.
-    return [path, named_folder(options.output_base_dir) / path.name]
+        return [named_directory(options.output_dir)]
+    # A directory with the date has a name that only rank 0 knows.
+    return [path, named_directory(options.output_base_dir) / path.name]

@@ -1,4 +1,4 @@
-"""How the ranks of a run begin: one of them makes or repairs the folder, and all agree on what is left to do."""
+"""How the ranks of a run begin: one of them makes or repairs the directory, and all agree on what is left to do."""
 
 import hashlib
 import json
@@ -22,11 +22,11 @@ from isaaclab_arena.evaluation.provenance import provenance
 from isaaclab_arena.evaluation.startup.content_check import check_names, jobs_to_run_anew
 from isaaclab_arena.evaluation.startup.contents import contents_of_jobs
 from isaaclab_arena.evaluation.startup.output_directory import clear_unbegun, make_output_directory
-from isaaclab_arena.evaluation.startup.resuming import check_same_run, folder_to_resume, take_up
+from isaaclab_arena.evaluation.startup.resuming import check_same_run, directory_to_resume, take_up
 from isaaclab_arena.evaluation.startup.run_directories import (
-    RunFolder,
-    describe_run_in_own_folder,
-    make_own_folder,
+    RunDirectory,
+    describe_run_in_own_directory,
+    make_own_directory,
     places_of_ranks,
 )
 from isaaclab_arena.evaluation.startup.settled_backends import (
@@ -53,7 +53,7 @@ class StartedRun:
     """A run that all ranks have begun.
 
     Attributes:
-        output_directory: Its folder, or this machine's own where the machines share no disk.
+        output_directory: Its directory, or this machine's own where the machines share no disk.
         plan: What it is, as it was written when it began.
         attempt: What is left to do; None if everything is done and intact.
         lock: Held by this rank until it exits.
@@ -68,10 +68,10 @@ class StartedRun:
 
 
 def start_run(request: RunRequest, context: DistributedContext, ranks: Ranks) -> StartedRun:
-    """Agree on the plan, make the folder or go on with an earlier run's, and return what is to be done.
+    """Agree on the plan, make the directory or go on with an earlier run's, and return what is to be done.
 
     Raises:
-        ConfigError: If the ranks read different jobs, the folder cannot be used, another run is at work in it, or a
+        ConfigError: If the ranks read different jobs, the directory cannot be used, another run is at work in it, or a
             run is to be resumed that is not there or is another one.
         DistributedError: If a rank does not answer.
         StorageError: If a file cannot be read or written.
@@ -86,12 +86,12 @@ def start_run(request: RunRequest, context: DistributedContext, ranks: Ranks) ->
         contents = contents_of_jobs(request.jobs) if context.is_rank_zero or context.local_rank == 0 else {}
     agree_on_contents(ranks, contents)
     begin = _Beginning(request, context, devices, contents) if context.is_rank_zero else None
-    said = ["", False] if begin is None else [str(begin.folder.path), begin.folder.resumes]
+    said = ["", False] if begin is None else [str(begin.directory.path), begin.directory.resumes]
     path, resumes = json.loads(ranks.share_from_rank_zero("output_directory", json.dumps(said)))
-    places = places_of_ranks(ranks, request.options, RunFolder(path=Path(path), resumes=resumes))
+    places = places_of_ranks(ranks, request.options, RunDirectory(path=Path(path), resumes=resumes))
     path = Path(places[context.rank].directory)
     is_apart = not all(place.with_rank_zero for place in places)
-    lock = make_own_folder(ranks, places) if is_apart else None
+    lock = make_own_directory(ranks, places) if is_apart else None
     number = ""
     with ranks.keep_waiting():
         if begin is not None:
@@ -101,10 +101,10 @@ def start_run(request: RunRequest, context: DistributedContext, ranks: Ranks) ->
             announce_run_directory(path)
     number = ranks.share_from_rank_zero("attempt", number)
     if is_apart:
-        describe_run_in_own_folder(ranks, places, attempt=int(number))
+        describe_run_in_own_directory(ranks, places, attempt=int(number))
     lock = lock.share() if lock is not None else None
-    # Those that share a folder find everything in it, and nobody holds its lock alone.
-    ranks.gather("folder", "made")
+    # Those that share a directory find everything in it, and nobody holds its lock alone.
+    ranks.gather("directory", "made")
     lock = lock or RunLock(path).share()
     # Only when all of them hold it may one of them leave.
     ranks.gather("lock", "held")
@@ -164,7 +164,7 @@ def _named_of(contents: Contents) -> list[tuple[str, str]]:
 
 
 class _Beginning:
-    """The run as rank 0 sets it up, alone: it chooses the folder, then writes down there what is to be done.
+    """The run as rank 0 sets it up, alone: it chooses the directory, then writes down there what is to be done.
 
     Args:
         request: What the run is to do.
@@ -192,8 +192,8 @@ class _Beginning:
             num_threads=options.num_threads or default_num_threads(context.local_world_size),
             num_groups=options.pipeline,
         )
-        self.folder = _choose_folder(request.options, self._plan)
-        self.lock = RunLock(self.folder.path).hold_alone()
+        self.directory = _choose_directory(request.options, self._plan)
+        self.lock = RunLock(self.directory.path).hold_alone()
 
     def begin(self, *, places: tuple[str, ...]) -> Attempt | None:
         """Write the plan or compare with the one that is there, and return what is to be done; None for nothing.
@@ -209,10 +209,10 @@ class _Beginning:
             raise
 
     def _begin(self, places: tuple[str, ...]) -> Attempt | None:
-        request, path = self._request, self.folder.path
+        request, path = self._request, self.directory.path
         number, jobs, anew = 1, _all_jobs(request), ()
         known: dict[str, str] = {}
-        if self.folder.resumes:
+        if self.directory.resumes:
             begun = check_same_run(path, self._plan)
             known = {job.name: job.backend for job in begun.jobs if job.backend is not None}
             anew = jobs_to_run_anew(path, begun, self._plan, request.options.rerun)
@@ -233,7 +233,7 @@ class _Beginning:
         jobs = [replace(job, contents=self._contents.get(job.job), is_rerun=job.job in anew) for job in jobs]
         jobs = with_backends(jobs, settled)
         refuse_slow_backends(to_run, jobs, self._machinery)
-        if not self.folder.resumes:
+        if not self.directory.resumes:
             planned = tuple(replace(job, backend=settled.get(job.name)) for job in self._plan.jobs)
             write_run_plan(path, replace(self._plan, jobs=planned))
         attempt = plan_attempt(
@@ -244,25 +244,25 @@ class _Beginning:
 
     def _watch(self, job: str) -> AbstractContextManager[None]:
         # Under a name that the next start clears away if this one dies with it.
-        watchdog = Watchdog(self.folder.path / f".{RUN_PLAN_FILE}.watchdog.tmp")
+        watchdog = Watchdog(self.directory.path / f".{RUN_PLAN_FILE}.watchdog.tmp")
         silence_s = self._request.options.build_timeout_s
         return watchdog.watch(job, silence_s=silence_s, missing="has not been tried on a GPU in")
 
 
 def _named(places: Sequence[NodeDirectory]) -> tuple[str, ...]:
-    # Ranks on several machines may share rank 0's folder, which then has one name.
+    # Ranks on several machines may share rank 0's directory, which then has one name.
     return tuple(str(places[0] if place.with_rank_zero else place) for place in places)
 
 
-def _choose_folder(options: RunOptions, plan: RunPlan) -> RunFolder:
+def _choose_directory(options: RunOptions, plan: RunPlan) -> RunDirectory:
     if options.resume is not None:
-        path = folder_to_resume(
+        path = directory_to_resume(
             resume=options.resume, output_dir=options.output_dir, output_base_dir=options.output_base_dir, plan=plan
         )
         if path is not None:
-            return RunFolder(path=path, resumes=True)
+            return RunDirectory(path=path, resumes=True)
     path = make_output_directory(output_dir=options.output_dir, output_base_dir=options.output_base_dir)
-    return RunFolder(path=path, resumes=False)
+    return RunDirectory(path=path, resumes=False)
 
 
 def _all_jobs(request: RunRequest) -> tuple[JobWork, ...]:

@@ -30,10 +30,10 @@ class WorkerOptions:
     """Run a rank's share of a sample."""
 
     output_dir: Path
-    """Folder with the plan and the attempt."""
+    """Directory with the plan and the attempt."""
 
     source: Path
-    """Folder of the run that is verified."""
+    """Directory of the run that is verified."""
 
     no_import: bool = False
     """Refuse jobs that would import code which is not registered."""

@@ -13,7 +13,7 @@ from isaaclab_arena.results.merge import MergedResults, merge_results, records
 from isaaclab_arena.results.rows import JobResultStatus
 from isaaclab_arena.storage.atomic import storage_errors, write_text
 from isaaclab_arena.storage.json_values import json_line, json_text
-from isaaclab_arena.storage.layout import VIDEOS_FOLDER, job_directory, parse_video_file_name
+from isaaclab_arena.storage.layout import VIDEOS_DIRECTORY, job_directory, parse_video_file_name
 from isaaclab_arena.storage.run.commits import CommitRow, read_commits
 from isaaclab_arena.storage.run.run_plan import PlanEntry
 
@@ -136,7 +136,7 @@ def video_name(name: str, *, rebuild: int, fields: Mapping[str, Any]) -> str:
 def _videos_by_episode(directory: Path) -> dict[tuple[int, int], list[Path]]:
     """Return a job's videos by the environment and the index of their episode."""
     found: dict[tuple[int, int], list[Path]] = {}
-    for path in sorted((directory / VIDEOS_FOLDER).glob("*.mp4")):
+    for path in sorted((directory / VIDEOS_DIRECTORY).glob("*.mp4")):
         said = parse_video_file_name(path.name)
         if said is not None and path.is_file() and not path.is_symlink():
             found.setdefault((said.env_id, said.episode_index), []).append(path)

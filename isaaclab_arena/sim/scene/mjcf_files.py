@@ -1,4 +1,4 @@
-"""Which files an MJCF file makes MuJoCo open: everything that a robot's files name has to lie below one folder."""
+"""Which files an MJCF file makes MuJoCo open: everything that a robot's files name has to lie below one directory."""
 
 import errno
 import html
@@ -15,18 +15,18 @@ _VALUE = re.compile(r"""\s*=\s*(["'])(.*?)\1""", re.DOTALL)
 _MAX_BYTES = 1 << 29
 """Of all files of a robot together."""
 _MAX_PLACES = 200_000
-"""Names times the folders that each may start from."""
+"""Names times the directories that each may start from."""
 
 
 def file_outside(mjcf: Path, root: Path) -> Path | None:
-    """Return a file that MuJoCo might open for an MJCF file though it does not lie below a folder, None if all do.
+    """Return a file that MuJoCo might open for an MJCF file though it does not lie below a directory, None if all do.
 
     Included files, attached models, meshes, textures and height fields are followed, links are resolved, and both
-    kinds of slash separate folders, as they do for MuJoCo.
+    kinds of slash separate directories, as they do for MuJoCo.
 
     Args:
         mjcf: The MJCF file.
-        root: The folder below which everything has to lie.
+        root: The directory below which everything has to lie.
 
     Raises:
         OSError: If a file cannot be read or is no plain file, or there are too many.
@@ -34,7 +34,7 @@ def file_outside(mjcf: Path, root: Path) -> Path | None:
     root, mjcf = root.resolve(), mjcf.resolve()
     seen: dict[Path, None] = {mjcf: None}
     known = 0
-    # A folder that is named in the last file holds for the names in the first one too, so all are read again.
+    # A directory that is named in the last file holds for the names in the first one too, so all are read again.
     while known != len(seen):
         known = len(seen)
         for found in list(_named_files(list(seen))):
@@ -59,9 +59,9 @@ def files_of(mjcf: Path) -> list[Path]:
 
 
 def _named_files(files: list[Path]) -> Iterator[Path]:
-    """Yield the files that exist under the names in files, from every folder that a name might start from."""
+    """Yield the files that exist under the names in files, from every directory that a name might start from."""
     names: set[str] = set()
-    folders = {""}
+    directories = {""}
     room = _MAX_BYTES
     for file in files:
         text, num_bytes = _text(file, room)
@@ -69,11 +69,11 @@ def _named_files(files: list[Path]) -> Iterator[Path]:
         for word in _NAME.finditer(text):
             value = _VALUE.match(text, word.end())
             if value is not None:
-                (names if word[0].startswith("file") else folders).update(_spellings(value[2]))
-    starts = {base / folder for base in {file.parent for file in files} for folder in folders}
+                (names if word[0].startswith("file") else directories).update(_spellings(value[2]))
+    starts = {base / directory for base in {file.parent for file in files} for directory in directories}
     if len(starts) * len(names) > _MAX_PLACES:
         raise OSError(
-            errno.E2BIG, f"names {len(names)} files in {len(starts)} folders, which is too many", str(files[0])
+            errno.E2BIG, f"names {len(names)} files in {len(starts)} directories, which is too many", str(files[0])
         )
     for start in starts:
         for name in names:
@@ -102,5 +102,5 @@ def _text(file: Path, room: int) -> tuple[str, int]:
 def _spellings(name: str) -> Iterator[str]:
     for text in (name, html.unescape(name)):
         slashed = text.replace("\\", "/")
-        # MuJoCo drops the folders of a name where the compiler's strippath says so.
+        # MuJoCo drops the directories of a name where the compiler's strippath says so.
         yield from (text, slashed, slashed.rpartition("/")[2])

@@ -7,10 +7,10 @@ from pathlib import Path
 from isaaclab_arena.storage.atomic import storage_errors, write_bytes
 from isaaclab_arena.storage.layout import (
     COMMIT_FILE_PATTERN,
-    EPISODES_FOLDER,
+    EPISODES_DIRECTORY,
     JOB_REPORT_PATTERN,
     SERVED_MODEL_FILE,
-    SET_ASIDE_FOLDER,
+    SET_ASIDE_DIRECTORY,
 )
 from isaaclab_arena.storage.recordings import datasets, episode_files, in_words
 from isaaclab_arena.storage.recovery.job_diagnosis import Diagnosis, Discarded
@@ -34,7 +34,7 @@ def repair_job(
     """Do what a diagnosis asks for; nothing if it asks for nothing.
 
     Args:
-        job_directory: Folder of the job.
+        job_directory: Directory of the job.
         job: Name of the job.
         diagnosis: What is to be done.
         unreadable: Datasets to set aside, with the reason.
@@ -47,7 +47,7 @@ def repair_job(
     Raises:
         StorageError: If a file cannot be read or written.
     """
-    aside = job_directory / SET_ASIDE_FOLDER
+    aside = job_directory / SET_ASIDE_DIRECTORY
     notes: list[str] = []
     runs_again = diagnosis.withdrawn - diagnosis.finished
     if diagnosis.withdrawn or has_stray_lines:
@@ -86,9 +86,9 @@ def set_job_aside(
     """Move everything that a job has written out of the way, so that it can run from its beginning.
 
     Args:
-        job_directory: Folder of the job.
+        job_directory: Directory of the job.
         job: Name of the job.
-        attempt: Number of the attempt that wrote it; it names the folder below ``set_aside/``.
+        attempt: Number of the attempt that wrote it; it names the directory below ``set_aside/``.
         why: Why, for people.
 
     Returns:
@@ -104,11 +104,11 @@ def set_job_aside(
     files = [*parts, *datasets(job_directory, job), *sorted(lines), *served]
     if not files:
         return []
-    folder = job_directory / SET_ASIDE_FOLDER / f"attempt_{attempt}"
+    directory = job_directory / SET_ASIDE_DIRECTORY / f"attempt_{attempt}"
     for path in files:
-        move_aside(path, folder)
-    remove_if_empty(job_directory / EPISODES_FOLDER)
-    return [f"job '{job}': {why}; it starts anew, see {folder}"]
+        move_aside(path, directory)
+    remove_if_empty(job_directory / EPISODES_DIRECTORY)
+    return [f"job '{job}': {why}; it starts anew, see {directory}"]
 
 
 def _tidy_lines(job_directory: Path, job: str, withdrawn: Collection[int], aside: Path) -> Iterator[str]:
@@ -151,7 +151,7 @@ def _discard(discarded: Sequence[Discarded], aside: Path) -> Iterator[str]:
         )
     if len(discarded) > _LINES_PER_JOB:
         yield f"set aside {len(discarded) - _LINES_PER_JOB} more recordings of episodes"
-    remove_if_empty(aside.parent / EPISODES_FOLDER)
+    remove_if_empty(aside.parent / EPISODES_DIRECTORY)
 
 
 def _drop(dataset: Path, dropped: Sequence[Discarded], aside: Path) -> None:

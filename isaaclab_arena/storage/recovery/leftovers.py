@@ -1,4 +1,4 @@
-"""What dead processes leave in a run's folder that needs no judgement: temporary files, and episodes' own files."""
+"""What dead processes leave in a run's directory that needs no judgement: temporary files, and episodes' own files."""
 
 import errno
 import os
@@ -13,10 +13,10 @@ from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.hdf5.consolidation import consolidate
 from isaaclab_arena.storage.hdf5.episodes import read_checksums
 from isaaclab_arena.storage.layout import (
-    ATTEMPTS_FOLDER,
-    EPISODES_FOLDER,
-    SET_ASIDE_FOLDER,
-    VIDEOS_FOLDER,
+    ATTEMPTS_DIRECTORY,
+    EPISODES_DIRECTORY,
+    SET_ASIDE_DIRECTORY,
+    VIDEOS_DIRECTORY,
     job_directory,
 )
 from isaaclab_arena.storage.recordings import episode_files
@@ -28,8 +28,8 @@ _NOTHING_TO_DO = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 """Names that `atomic.temporary_path` and the ranks' status files give: ``.<name>.<host>.<pid>.tmp``, host or not."""
 
-_FOLDERS_OF_RUN = ("", "logs", ATTEMPTS_FOLDER)
-_FOLDERS_OF_JOB = ("", EPISODES_FOLDER, VIDEOS_FOLDER, SET_ASIDE_FOLDER)
+_DIRECTORIES_OF_RUN = ("", "logs", ATTEMPTS_DIRECTORY)
+_DIRECTORIES_OF_JOB = ("", EPISODES_DIRECTORY, VIDEOS_DIRECTORY, SET_ASIDE_DIRECTORY)
 
 
 def remove_temporary_files(output_directory: Path, plan: RunPlan) -> list[str]:
@@ -41,13 +41,13 @@ def remove_temporary_files(output_directory: Path, plan: RunPlan) -> list[str]:
     Raises:
         StorageError: If one cannot be removed.
     """
-    owners = {"the run": [output_directory / folder for folder in _FOLDERS_OF_RUN]}
+    owners = {"the run": [output_directory / name for name in _DIRECTORIES_OF_RUN]}
     for job in plan.jobs:
         directory = job_directory(output_directory, job.name)
-        owners[f"job '{job.name}'"] = [directory / folder for folder in _FOLDERS_OF_JOB]
+        owners[f"job '{job.name}'"] = [directory / name for name in _DIRECTORIES_OF_JOB]
     removed: Counter[str] = Counter()
-    for owner, folders in owners.items():
-        for path in _temporary_files(folders):
+    for owner, directories in owners.items():
+        for path in _temporary_files(directories):
             with storage_errors("remove", path):
                 path.unlink(missing_ok=True)
             removed[owner] += 1
@@ -60,7 +60,7 @@ def consolidate_leftovers(job_directory: Path, job: str) -> tuple[str, ...]:
     For a run whose ranks have all ended: such files are of ranks that died, while others finished their job.
 
     Args:
-        job_directory: Folder of the job; it need not exist.
+        job_directory: Directory of the job; it need not exist.
         job: Name of the job.
 
     Returns:
@@ -88,7 +88,7 @@ def consolidate_parts(job_directory: Path, job: str, parts: Mapping[str, Sequenc
     """Copy episodes' own files into datasets and remove them; yield one line for each dataset.
 
     Args:
-        job_directory: Folder of the job.
+        job_directory: Directory of the job.
         job: Name of the job.
         parts: Name of a dataset to the files whose episodes belong there.
 
@@ -100,31 +100,31 @@ def consolidate_parts(job_directory: Path, job: str, parts: Mapping[str, Sequenc
             done = consolidate(sorted(paths), job_directory / name)
         yield from (f"job '{job}': left out of {name}: {reason}" for _, reason in done.damaged)
         yield f"job '{job}': brought {len(paths) - len(done.damaged)} episodes that dead processes left into {name}"
-    remove_if_empty(job_directory / EPISODES_FOLDER)
+    remove_if_empty(job_directory / EPISODES_DIRECTORY)
 
 
-def remove_if_empty(folder: Path) -> None:
-    """Remove a folder that holds nothing; one that holds something, or is not there, is left as it is.
+def remove_if_empty(directory: Path) -> None:
+    """Remove a directory that holds nothing; one that holds something, or is not there, is left as it is.
 
     Raises:
         StorageError: If it cannot be removed.
     """
-    with storage_errors("remove", folder):
+    with storage_errors("remove", directory):
         try:
-            folder.rmdir()
+            directory.rmdir()
         except OSError as error:
             # Another rank may have removed it, or written into it, since anybody last looked.
             if error.errno not in _NOTHING_TO_DO:
                 raise
 
 
-def _temporary_files(folders: Sequence[Path]) -> Iterator[Path]:
-    for folder in folders:
-        if not folder.is_dir():
+def _temporary_files(directories: Sequence[Path]) -> Iterator[Path]:
+    for directory in directories:
+        if not directory.is_dir():
             continue
-        with storage_errors("read", folder), os.scandir(folder) as entries:
+        with storage_errors("read", directory), os.scandir(directory) as entries:
             found = sorted(entry.name for entry in entries if _TEMPORARY.fullmatch(entry.name))
-        yield from (folder / name for name in found)
+        yield from (directory / name for name in found)
 
 
 def _checksum(path: Path, episode_index: int) -> object:

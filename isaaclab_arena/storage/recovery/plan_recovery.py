@@ -6,7 +6,7 @@ from pathlib import Path
 
 from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_attributes
-from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, RUN_PLAN_FILE, SET_ASIDE_FOLDER
+from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, RUN_PLAN_FILE, SET_ASIDE_DIRECTORY
 from isaaclab_arena.storage.recordings import datasets, episode_files
 from isaaclab_arena.storage.recovery.recorded_copies import recorded_config_hash
 from isaaclab_arena.storage.recovery.set_aside import move_aside
@@ -32,23 +32,23 @@ def recover_plan(output_directory: Path, rebuild: Callable[[Path], RunPlan]) -> 
     """Write ``run.json`` again, from its copy or made anew; a damaged one is set aside.
 
     Args:
-        output_directory: Folder of the run.
+        output_directory: Directory of the run.
         rebuild: Makes the plan anew from other files of the run and from its job file, where there is no copy.
 
     Raises:
-        ConfigError: If nothing is wrong with it, another run is at work in the folder, or there is no copy and nothing
-            to make it from: then with what is missing, and with what is known of the run.
+        ConfigError: If nothing is wrong with it, another run is at work in the directory, or there is no copy and
+            nothing to make it from: then with what is missing, and with what is known of the run.
         StorageError: If it cannot be written.
     """
     if not output_directory.is_dir():
-        raise ConfigError(Problem(f"there is no folder '{output_directory}'"))
+        raise ConfigError(Problem(f"there is no directory '{output_directory}'"))
     with RunLock(output_directory).hold_alone():
         if _is_whole(output_directory):
             raise ConfigError(Problem(f"holds a whole {RUN_PLAN_FILE}: nothing is lost", file=str(output_directory)))
         recovered = _copied_or_rebuilt(output_directory, rebuild)
         path = output_directory / RUN_PLAN_FILE
         if path.exists():
-            move_aside(path, output_directory / SET_ASIDE_FOLDER)
+            move_aside(path, output_directory / SET_ASIDE_DIRECTORY)
         write_run_plan(output_directory, recovered.plan)
     return recovered
 
@@ -105,6 +105,6 @@ def _what_is_known(output_directory: Path) -> Problem:
     message = (
         f"{known}{named} are there; what is lost with {RUN_PLAN_FILE} are the options of the jobs, how many episodes "
         "each has, and the options of the command line. If the above cannot be mended, run the job file again in a new "
-        "folder; recordings can still be replayed"
+        "directory; recordings can still be replayed"
     )
     return Problem(message, file=str(output_directory))

@@ -10,7 +10,7 @@ from isaaclab_arena.errors import StorageError
 from isaaclab_arena.long_work import told
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.hdf5.episodes import list_episodes
-from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE, EPISODES_FOLDER
+from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE, EPISODES_DIRECTORY
 from isaaclab_arena.storage.recorded_episode import AttributeValue, parsed_mapping
 from isaaclab_arena.storage.recorded_line import contradiction
 from isaaclab_arena.storage.recordings import datasets, episode_files
@@ -80,7 +80,7 @@ class RecordedCopy:
     @property
     def is_part(self) -> bool:
         """Whether the episode has a file of its own."""
-        return self.path.parent.name == EPISODES_FOLDER
+        return self.path.parent.name == EPISODES_DIRECTORY
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ def read_recordings(job_directory: Path, job: str, rows: Iterable[CommitRow]) ->
     """Read every recorded array of a job once, and compare it with its checksum and its commit line.
 
     Args:
-        job_directory: Folder of the job; it need not exist.
+        job_directory: Directory of the job; it need not exist.
         job: Name of the job.
         rows: The commit line of each of its finished episodes.
 

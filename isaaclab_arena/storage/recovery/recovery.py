@@ -1,4 +1,4 @@
-"""A run's folder after a crash: what is finished, what has to run, and the repair of what lies in between.
+"""A run's directory after a crash: what is finished, what has to run, and the repair of what lies in between.
 
 Looking comes first and changes nothing, so a run that is whole is not written to. What is written afterwards may be
 interrupted at any point: the next look finds what is left to do, and ends in the same.
@@ -57,10 +57,10 @@ def recover_run(output_directory: Path, plan: RunPlan, *, retry_errors: bool, at
     """Check every file of a run, repair what can be, and say what is left to do.
 
     No other process may work on the run. Nothing that may be somebody's data is deleted: it is moved into
-    ``set_aside/`` of the job's folder.
+    ``set_aside/`` of the job's directory.
 
     Args:
-        output_directory: Folder of the run.
+        output_directory: Directory of the run.
         plan: Its plan.
         retry_errors: Whether episodes that ended in an error run again.
         attempt: Number of the attempt that is about to begin.

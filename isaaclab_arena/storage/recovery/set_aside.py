@@ -1,4 +1,4 @@
-"""Taking files out of the way without losing what is in them: everything ends in ``set_aside/`` of the job's folder.
+"""Taking files out of the way without losing what is in them: everything ends in ``set_aside/`` of the job's directory.
 
 Each function may be interrupted at any point and called again: then nothing is lost and nothing is kept twice.
 """
@@ -16,30 +16,30 @@ from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_attributes
 from isaaclab_arena.storage.layout import episode_file_name
 
 
-def move_aside(path: Path, folder: Path) -> Path:
-    """Move a file into a folder, beside what lies there under its name; return where it is now.
+def move_aside(path: Path, directory: Path) -> Path:
+    """Move a file into a directory, beside what lies there under its name; return where it is now.
 
     Raises:
         StorageError: If it cannot be moved.
     """
     with storage_errors("set aside", path):
-        folder.mkdir(parents=True, exist_ok=True)
-        target = _free_name(folder, path.name)
+        directory.mkdir(parents=True, exist_ok=True)
+        target = _free_name(directory, path.name)
         path.rename(target)
     return target
 
 
-def keep_aside(path: Path, folder: Path) -> None:
-    """Keep what a file holds now in a folder, though the file is about to be replaced by another.
+def keep_aside(path: Path, directory: Path) -> None:
+    """Keep what a file holds now in a directory, though the file is about to be replaced by another.
 
     Raises:
         StorageError: If it cannot be kept.
     """
     with storage_errors("set aside", path):
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(kept.samefile(path) for kept in _taken_names(folder, path.name)):
+        directory.mkdir(parents=True, exist_ok=True)
+        if any(kept.samefile(path) for kept in _taken_names(directory, path.name)):
             return
-        target = _free_name(folder, path.name)
+        target = _free_name(directory, path.name)
         try:
             os.link(path, target)
         except OSError:
@@ -48,17 +48,17 @@ def keep_aside(path: Path, folder: Path) -> None:
                 shutil.copyfile(path, temporary)
 
 
-def keep_episode_aside(dataset: Path, episode_index: int, folder: Path) -> None:
-    """Copy an intact episode of a dataset into a file of its own in a folder.
+def keep_episode_aside(dataset: Path, episode_index: int, directory: Path) -> None:
+    """Copy an intact episode of a dataset into a file of its own in a directory.
 
     Raises:
         StorageError: If it cannot be read or written.
     """
     name = episode_file_name(episode_index)
     checksum = read_attributes(dataset, episode_index).get("checksum")
-    if any(_holds(kept, episode_index, checksum) for kept in _taken_names(folder, name)):
+    if any(_holds(kept, episode_index, checksum) for kept in _taken_names(directory, name)):
         return
-    with written_in_place(_free_name(folder, name)) as temporary:
+    with written_in_place(_free_name(directory, name)) as temporary:
         make_dataset([(episode_index, dataset)], temporary)
 
 
@@ -80,19 +80,19 @@ def drop_episodes(dataset: Path, episode_indices: Collection[int]) -> None:
         flush_to_disk(temporary)
 
 
-def _names(folder: Path, name: str) -> Iterator[Path]:
-    """Yield the names that a file may have in a folder: its own, then ``e000001.1.h5`` and so on."""
-    yield folder / name
+def _names(directory: Path, name: str) -> Iterator[Path]:
+    """Yield the names that a file may have in a directory: its own, then ``e000001.1.h5`` and so on."""
+    yield directory / name
     for number in count(1):
-        yield (folder / name).with_suffix(f".{number}{Path(name).suffix}")
+        yield (directory / name).with_suffix(f".{number}{Path(name).suffix}")
 
 
-def _free_name(folder: Path, name: str) -> Path:
-    return next(path for path in _names(folder, name) if not os.path.lexists(path))
+def _free_name(directory: Path, name: str) -> Path:
+    return next(path for path in _names(directory, name) if not os.path.lexists(path))
 
 
-def _taken_names(folder: Path, name: str) -> Iterator[Path]:
-    for path in _names(folder, name):
+def _taken_names(directory: Path, name: str) -> Iterator[Path]:
+    for path in _names(directory, name):
         if not path.exists():
             return
         yield path

@@ -14,7 +14,7 @@ from isaaclab_arena.errors import ConfigError, Problem, StorageError
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_text, read_versioned
-from isaaclab_arena.storage.layout import ATTEMPTS_FOLDER, attempt_file_name, attempt_number, job_directory
+from isaaclab_arena.storage.layout import ATTEMPTS_DIRECTORY, attempt_file_name, attempt_number, job_directory
 from isaaclab_arena.storage.provenance import Node, Provenance
 from isaaclab_arena.storage.run.run_plan import PlanEntry
 from isaaclab_arena.storage.run.settled_batch import read_settled
@@ -61,7 +61,7 @@ class Attempt:
         machine: Where rank 0 runs.
         jobs: What is left to do, in order of the plan; jobs that are finished are not named.
         retry_errors: Whether episodes that had ended in an error run again.
-        places: ``host:folder`` where each rank wrote, by rank; empty if all of them wrote in this folder.
+        places: ``host:directory`` where each rank wrote, by rank; empty if all of them wrote in this directory.
         schema_version: Version of this layout.
     """
 
@@ -88,7 +88,7 @@ class Attempt:
 
 def attempt_path(output_directory: Path, number: int) -> Path:
     """Return where an attempt is described."""
-    return output_directory / ATTEMPTS_FOLDER / attempt_file_name(number)
+    return output_directory / ATTEMPTS_DIRECTORY / attempt_file_name(number)
 
 
 def write_attempt(output_directory: Path, attempt: Attempt) -> Path:
@@ -107,13 +107,13 @@ def read_attempt(output_directory: Path, number: int) -> Attempt:
 
     Raises:
         StorageError: If there is none.
-        ConfigError: If it is of another version of this program, or damaged, or a folder has taken its place.
+        ConfigError: If it is of another version of this program, or damaged, or a directory has taken its place.
     """
     path = attempt_path(output_directory, number)
     if path.is_dir():
-        raise ConfigError(Problem("is a folder, where the file of an attempt should be", file=str(path)))
+        raise ConfigError(Problem("is a directory, where the file of an attempt should be", file=str(path)))
     if not path.is_file():
-        raise StorageError(f"{path} is missing; the run's folder was changed by something else")
+        raise StorageError(f"{path} is missing; the run's directory was changed by something else")
     return read_versioned(path, Attempt, SCHEMA_VERSION)
 
 
@@ -158,7 +158,7 @@ def policy_batches_in_effect(
     nobody has built yet, or whose file cannot be read, is left out.
 
     Args:
-        output_directory: Folder of the run.
+        output_directory: Directory of the run.
         jobs: The jobs of the run, as they were planned.
         attempts: Those of the run, in order.
 
@@ -188,7 +188,7 @@ def times_rerun(attempts: Sequence[Attempt]) -> Counter[str]:
 
 def attempt_numbers(output_directory: Path) -> list[int]:
     """Return the numbers of the attempts of a run, ascending."""
-    folder = output_directory / ATTEMPTS_FOLDER
-    if not folder.is_dir():
+    directory = output_directory / ATTEMPTS_DIRECTORY
+    if not directory.is_dir():
         return []
-    return sorted(number for path in folder.iterdir() if (number := attempt_number(path.name)) is not None)
+    return sorted(number for path in directory.iterdir() if (number := attempt_number(path.name)) is not None)

@@ -45,8 +45,8 @@ class CommitRow:
         attempt: Which start of the program on this run, from 1.
         episode_seed: One integer that stands for the conditions.
         placement_seed: Seed of the conditions where it differs from ``seed``.
-        dataset_file: File of the job's recording after consolidation, in the job's folder.
-        episode_file: File of the episode before consolidation, in the job's folder.
+        dataset_file: File of the job's recording after consolidation, in the job's directory.
+        episode_file: File of the episode before consolidation, in the job's directory.
         checksum: CRC-32 of the recorded arrays.
         wall_s: Seconds from its start to its end, during which other rows ran too.
     """
@@ -141,7 +141,7 @@ class CommitWriter:
     """Appends rows to a file of its own, which is created when it is made.
 
     Args:
-        job_directory: Folder of the job.
+        job_directory: Directory of the job.
         rank: The rank that writes.
 
     Raises:
@@ -198,7 +198,7 @@ def read_commits(job_directory: Path, job: str, *, skip_unreadable: bool = True)
     several rows of one episode the one of the earliest attempt counts, but an error gives way to a later attempt.
 
     Args:
-        job_directory: Folder of the job; it need not exist.
+        job_directory: Directory of the job; it need not exist.
         job: Name of the job.
         skip_unreadable: Whether a file that the system cannot read is told as a problem and left out.
 

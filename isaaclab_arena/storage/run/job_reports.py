@@ -83,7 +83,7 @@ class JobReport:
         policy_batch: Rows that the policy was asked on together, None where that makes no difference.
         processor: Model of the processor that it ran on; None in files of programs that did not say.
         error: What went wrong, in one line.
-        traceback_file: File with the whole traceback, relative to the output folder.
+        traceback_file: File with the whole traceback, relative to the output directory.
         schema_version: Version of this layout.
     """
 

@@ -1,4 +1,4 @@
-"""One run at a time in a folder: a lock that the system gives back by itself when its holders have died.
+"""One run at a time in a directory: a lock that the system gives back by itself when its holders have died.
 
 The rank that sets a run up holds the lock alone, while it repairs and plans. Then all ranks of the run share it until
 they exit, so that nobody else can begin as long as one of them may still write.
@@ -21,10 +21,10 @@ _NOT_SUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 
 class RunLock:
-    """The lock of one output folder, as this process holds it.
+    """The lock of one output directory, as this process holds it.
 
     Args:
-        output_directory: The folder, which exists.
+        output_directory: The directory, which exists.
 
     Raises:
         StorageError: If the lock's file cannot be made.
@@ -71,13 +71,15 @@ class RunLock:
             fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in _NOT_SUPPORTED:
-                _LOG.warning("%s cannot be locked on this file system: never start two runs in one folder", self._path)
+                _LOG.warning(
+                    "%s cannot be locked on this file system: never start two runs in one directory", self._path
+                )
                 return
             if error.errno not in _HELD:
                 raise storage_error("lock", self._path, error) from error
             raise ConfigError(
                 Problem(
-                    "another run is at work in this folder; wait until it has ended, or choose another one",
+                    "another run is at work in this directory; wait until it has ended, or choose another one",
                     file=str(self._path.parent),
                 )
             ) from error

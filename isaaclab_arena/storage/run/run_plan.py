@@ -11,7 +11,7 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_text, read_versioned
-from isaaclab_arena.storage.layout import ATTEMPTS_FOLDER, PLAN_COPY_FILE, RUN_PLAN_FILE
+from isaaclab_arena.storage.layout import ATTEMPTS_DIRECTORY, PLAN_COPY_FILE, RUN_PLAN_FILE
 from isaaclab_arena.storage.provenance import Node, Provenance
 
 SCHEMA_VERSION = 1
@@ -104,7 +104,7 @@ def write_run_plan(output_directory: Path, plan: RunPlan) -> Path:
     """Write ``run.json``, complete or not at all, then its copy beside the attempts; return its path.
 
     Raises:
-        StorageError: If the folder holds one already, or it cannot be written.
+        StorageError: If the directory holds one already, or it cannot be written.
     """
     path = output_directory / RUN_PLAN_FILE
     write_text(path, json_text(plan))
@@ -114,15 +114,15 @@ def write_run_plan(output_directory: Path, plan: RunPlan) -> Path:
 
 def plan_copy_path(output_directory: Path) -> Path:
     """Return where the copy of ``run.json`` is."""
-    return output_directory / ATTEMPTS_FOLDER / PLAN_COPY_FILE
+    return output_directory / ATTEMPTS_DIRECTORY / PLAN_COPY_FILE
 
 
 def read_run_plan(output_directory: Path) -> RunPlan:
     """Read ``run.json``.
 
     Raises:
-        ConfigError: If the folder is no output of a run, is of another version of this program, or a job's name cannot
-            be a folder's.
+        ConfigError: If the directory is no output of a run, is of another version of this program, or a job's name
+            cannot be a directory's.
     """
     path = output_directory / RUN_PLAN_FILE
     if not path.is_file():

@@ -40,7 +40,7 @@ def settle(job_directory: Path, settled: SettledBatch) -> SettledBatch:
     """Settle a job's batch, unless that was done already; return what counts.
 
     Args:
-        job_directory: Folder of the job; it is made if need be.
+        job_directory: Directory of the job; it is made if need be.
         settled: What this rank would have.
 
     Raises:

@@ -17,12 +17,12 @@ class ColumnSpool:
     """All values of one column, kept on disk until their statistics are wanted: a quantile needs them all.
 
     Args:
-        folder: Where the disk space is taken; nothing of it stays, whatever happens.
+        directory: Where the disk space is taken; nothing of it stays, whatever happens.
         size: Numbers per control step.
     """
 
-    def __init__(self, folder: Path, size: int) -> None:
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  closed in `finish`
+    def __init__(self, directory: Path, size: int) -> None:
+        self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  closed in `finish`
         self._size = size
 
     def append(self, values: np.ndarray) -> None:

@@ -56,7 +56,7 @@ class TableFiles:
     """Tables of one kind, written one after the other into files that are begun when the one before is large enough.
 
     Args:
-        root: Folder of the dataset.
+        root: Directory of the dataset.
         template: Path of the files in it; see `layout.of_number`.
         sizes: How much goes into a file.
     """

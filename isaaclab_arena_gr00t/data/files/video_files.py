@@ -33,7 +33,7 @@ class VideoWriter:
     """Writes the frames of one episode after the other into one file.
 
     Args:
-        path: The file; its folder is made.
+        path: The file; its directory is made.
         fps: Frames per second.
         lossless: Whether every pixel stays as it is, which not every player shows; else YUV 4:2:0, which all do.
 

@@ -48,10 +48,10 @@ class EpisodeContent:
 
 
 class EpisodeWriter(ABC):
-    """Puts one episode after the other into a folder.
+    """Puts one episode after the other into a directory.
 
     Args:
-        root: Folder of the dataset.
+        root: Directory of the dataset.
         fps: Control steps per second.
         lossless: See `VideoWriter`.
         sizes: How much goes into a file.

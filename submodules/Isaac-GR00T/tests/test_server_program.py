@@ -78,7 +78,7 @@ def test_a_server_for_everyone_is_warned_of(checkpoint, port, caplog):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--model_path", "no/such/folder"], "no/such/folder"),
+        (["--model_path", "no/such/directory"], "no/such/directory"),
         (["--model_path", "CHECKPOINT", "--embodiment_tag", "OXE_DROID"], "(?i)oxe_droid"),
         (["--model_path", "CHECKPOINT", "--embodiment_tag", "nonsense"], "nonsense"),
         (["--model_path", "CHECKPOINT", "--max_batch", "0"], "max_batch"),

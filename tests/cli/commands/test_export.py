@@ -6,12 +6,12 @@ from tests.results.evidence import planned, report, rows, write_plan, write_repo
 
 @pytest.fixture
 def run(tmp_path):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    write_plan(folder, planned(num_episodes=2))
-    write_rows(folder, rows("sf"))
-    write_report(folder, report())
-    return folder
+    directory = tmp_path / "run"
+    directory.mkdir()
+    write_plan(directory, planned(num_episodes=2))
+    write_rows(directory, rows("sf"))
+    write_report(directory, report())
+    return directory
 
 
 def test_a_run_is_exported_beside_itself_and_stays_as_it_is(run, capsys):
@@ -26,7 +26,7 @@ def test_a_run_is_exported_beside_itself_and_stays_as_it_is(run, capsys):
     assert f"2 episodes of 1 job in {run.parent / 'run_arena'}" in capsys.readouterr().out
 
 
-def test_an_empty_folder_may_be_named(run, tmp_path):
+def test_an_empty_directory_may_be_named(run, tmp_path):
     (tmp_path / "there").mkdir()
     assert main(["export", str(run), "--arena", "--output", str(tmp_path / "there")]) == 0
     assert (tmp_path / "there" / "lift" / "episode_results_rebuild0.jsonl").is_file()

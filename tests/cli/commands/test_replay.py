@@ -35,11 +35,11 @@ JOBS = [
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("recorded")
-    jobs = write_jobs(folder / "jobs.json", JOBS)
-    arguments = ["--eval_jobs_config", str(jobs), "--output_dir", str(folder / "out"), "--num_episodes", "2"]
+    directory = tmp_path_factory.mktemp("recorded")
+    jobs = write_jobs(directory / "jobs.json", JOBS)
+    arguments = ["--eval_jobs_config", str(jobs), "--output_dir", str(directory / "out"), "--num_episodes", "2"]
     assert evaluate(arguments) == 0
-    return folder / "out"
+    return directory / "out"
 
 
 def tampered(dataset: Path, change: Callable[[h5py.Group], None], *, fix_checksum: bool = True) -> None:

@@ -110,8 +110,8 @@ def test_a_rank_does_not_start_ranks(started, monkeypatch, options):
         asked(**options)
 
 
-def run_ranks(what: str, folder: Path, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    line = [*PROGRAM, "--nproc_per_node", "2", *options, what, str(folder)]
+def run_ranks(what: str, directory: Path, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    line = [*PROGRAM, "--nproc_per_node", "2", *options, what, str(directory)]
     plain = {name: value for name, value in environment().items() if name not in {*LOG_VARIABLES, "OMP_NUM_THREADS"}}
     return subprocess.run(
         line, cwd=ROOT, env={**plain, **variables}, capture_output=True, text=True, timeout=100, check=False
@@ -201,9 +201,9 @@ def test_a_launcher_that_is_told_to_stop_or_killed_leaves_no_rank_behind_and_eac
     assert len(list(tmp_path.glob("*/rank*.saved"))) == 6
 
 
-def _start_saving(folder: Path) -> subprocess.Popen[str]:
-    folder.mkdir()
-    line = [*PROGRAM, "--nproc_per_node", "2", "save", str(folder)]
+def _start_saving(directory: Path) -> subprocess.Popen[str]:
+    directory.mkdir()
+    line = [*PROGRAM, "--nproc_per_node", "2", "save", str(directory)]
     return subprocess.Popen(
         line, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True, start_new_session=True
     )

@@ -14,7 +14,7 @@ import pytest
 
 from isaaclab_arena.distributed.process import process_is_running, process_start_ticks
 from isaaclab_arena.environments.gym.worker import frames
-from isaaclab_arena.environments.gym.worker_process import SCRIPT_FOLDER, RequestError, WorkerError, WorkerProcess
+from isaaclab_arena.environments.gym.worker_process import SCRIPT_DIRECTORY, RequestError, WorkerError, WorkerProcess
 from tests.environments.gym.gym_fakes import ID
 from tests.environments.gym.gym_running import IN_WORKERS, read_from
 
@@ -76,7 +76,7 @@ def test_closing_twice_leaves_no_process():
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere it notices once it is idle")
 def test_a_worker_leaves_at_once_if_the_program_died_while_it_started():
-    worker = subprocess.Popen([sys.executable, str(SCRIPT_FOLDER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    worker = subprocess.Popen([sys.executable, str(SCRIPT_DIRECTORY)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert worker.stdin is not None
     # A request that would take a while still waits in the pipe when the program dies.
     worker.stdin.write(frames.encode({"request": "make"}, {}))
@@ -111,7 +111,7 @@ def test_a_worker_does_not_outlive_the_program_even_in_a_long_step():
 
 def test_what_runs_in_other_interpreters_needs_only_numpy_and_gymnasium():
     allowed = {*sys.stdlib_module_names, "numpy", "gymnasium"}
-    for path in SCRIPT_FOLDER.glob("*.py"):
+    for path in SCRIPT_DIRECTORY.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(), feature_version=(3, 9))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []

@@ -20,7 +20,7 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "robots.md"
 
 
 @pytest.fixture
-def folder(tmp_path):
+def directory(tmp_path):
     """The files that docs/robots.md shows."""
     text = DOCUMENT.read_text()
     (tmp_path / "six_axis.xml").write_text(re.findall(r"```xml\n(.*?)```", text, re.DOTALL)[0])
@@ -28,9 +28,9 @@ def folder(tmp_path):
     return tmp_path
 
 
-def changed(folder: Path, **changes) -> Path:
+def changed(directory: Path, **changes) -> Path:
     """Write another description; a change ``arm__home`` replaces ``arm.home``, None leaves a key out."""
-    values = yaml.safe_load((folder / "six_axis.yaml").read_text())
+    values = yaml.safe_load((directory / "six_axis.yaml").read_text())
     for path, value in changes.items():
         *parents, key = path.split("__")
         place = values
@@ -40,7 +40,7 @@ def changed(folder: Path, **changes) -> Path:
             del place[key]
         else:
             place[key] = value
-    file = folder / "changed.yaml"
+    file = directory / "changed.yaml"
     file.write_text(yaml.safe_dump(values))
     return file
 
@@ -55,60 +55,60 @@ def problems_of(file: Path) -> dict[str | None, str]:
 @pytest.mark.parametrize(
     ("task", "mode"), [("reach", "ee_delta"), ("lift_object", "joint_position"), ("press_button", "joint_position")]
 )
-def test_the_documented_robot_solves_tasks(folder, task, mode):
-    env = build(task, num_envs=6, embodiment=str(folder / "six_axis.yaml"), action_mode=mode)
+def test_the_documented_robot_solves_tasks(directory, task, mode):
+    env = build(task, num_envs=6, embodiment=str(directory / "six_axis.yaml"), action_mode=mode)
     ends = play(env, ScriptedPolicy(), 6)
     assert [record.outcome for record in ends.records.values()] == [Outcome.SUCCESS] * 6
     assert env.provenance()["embodiment"] == "six_axis"
 
 
-def test_the_documented_job_file_completes(folder, monkeypatch):
+def test_the_documented_job_file_completes(directory, monkeypatch):
     (job_file,) = re.findall(r"```json\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
-    (folder / "jobs.json").write_text(job_file)
-    monkeypatch.chdir(folder)
+    (directory / "jobs.json").write_text(job_file)
+    monkeypatch.chdir(directory)
     assert main(["--eval_jobs_config", "jobs.json", "--output_dir", "out"]) == 0
-    rows = json.loads((folder / "out" / "results.json").read_text())["jobs"]
+    rows = json.loads((directory / "out" / "results.json").read_text())["jobs"]
     assert [(row["status"], row["success_rate"]) for row in rows] == [("completed", 1.0)] * 2
     assert [row["embodiment"] for row in rows] == ["six_axis"] * 2, "results call the robot by its name"
 
 
-def test_limits_come_from_the_mjcf_file(folder):
-    robot = described_embodiment(folder / "six_axis.yaml").robot
+def test_limits_come_from_the_mjcf_file(directory):
+    robot = described_embodiment(directory / "six_axis.yaml").robot
     assert (robot.joint_low[1], robot.joint_high[1]) == (-1.9, 1.9)
     assert robot.joint_torque_limit == (90.0,) * 6
     assert robot.arm_actuators == robot.arm_joints
     assert robot.finger_unit == "m"
 
 
-def test_the_base_stands_where_the_description_says(folder):
-    file = changed(folder, base__position=[0.05, 0.1, 0.0], workspace__reach=0.7)
+def test_the_base_stands_where_the_description_says(directory):
+    file = changed(directory, base__position=[0.05, 0.1, 0.0], workspace__reach=0.7)
     env = build("reach", embodiment=str(file))
     start(env)
     torch.testing.assert_close(env.state()["articulation"]["robot"]["root_pose"][0, :3].tolist(), [0.05, 0.1, 0.0])
 
 
-def test_a_robot_without_a_gripper_has_no_width_in_its_action(folder):
-    file = changed(folder, gripper=None)
+def test_a_robot_without_a_gripper_has_no_width_in_its_action(directory):
+    file = changed(directory, gripper=None)
     env = build("reach", num_envs=2, embodiment=str(file))
     assert env.action_spec.shape == (6,)
     ends = play(env, ScriptedPolicy(), 2)
     assert [record.outcome for record in ends.records.values()] == [Outcome.SUCCESS] * 2
 
 
-def test_a_task_that_needs_fingers_refuses_a_robot_without(folder):
-    (problem,) = refusal("lift_object", embodiment=str(changed(folder, gripper=None))).problems
+def test_a_task_that_needs_fingers_refuses_a_robot_without(directory):
+    (problem,) = refusal("lift_object", embodiment=str(changed(directory, gripper=None))).problems
     assert problem.message == "'six_axis' has no gripper, and the task needs one"
 
 
-def test_a_camera_of_the_description_is_on_the_robot(folder):
+def test_a_camera_of_the_description_is_on_the_robot(directory):
     camera = {"name": "top_cam", "body": "forearm", "position": [0.1, 0, 0], "fovy_deg": 50.0}
-    env = build("reach", embodiment=str(changed(folder, cameras=[camera])))
+    env = build("reach", embodiment=str(changed(directory, cameras=[camera])))
     assert {"top_cam_rgb", "wrist_cam_rgb"} <= set(env.filmable)
 
 
-def test_every_wrong_name_is_told_at_once_with_its_key(folder):
+def test_every_wrong_name_is_told_at_once_with_its_key(directory):
     file = changed(
-        folder,
+        directory,
         base__body="bas",
         arm__joints=["yaw", "sholder", "elbow", "wrist_pitch", "wrist_yaw", "wrist_roll"],
         arm__actuators=["yaw", "shoulder", "elbow", "wrist_pitch", "wrist_yaw", "gripper"],
@@ -142,14 +142,14 @@ def test_every_wrong_name_is_told_at_once_with_its_key(folder):
         ({"name": 3}, "name", "3 is not a text; put it in quotes"),
     ],
 )
-def test_a_mistake_in_the_description_is_told_with_its_key(folder, changes, key, message):
-    assert problems_of(changed(folder, **changes))[key].startswith(message)
+def test_a_mistake_in_the_description_is_told_with_its_key(directory, changes, key, message):
+    assert problems_of(changed(directory, **changes))[key].startswith(message)
 
 
-def test_an_mjcf_file_that_is_missing_or_broken_is_named(folder):
-    assert "there is no such file" in problems_of(changed(folder, mjcf="other.xml"))["mjcf"]
-    (folder / "other.xml").write_text("<mujoco><worldbdy/></mujoco>")
-    message = problems_of(changed(folder, mjcf="other.xml"))["mjcf"]
+def test_an_mjcf_file_that_is_missing_or_broken_is_named(directory):
+    assert "there is no such file" in problems_of(changed(directory, mjcf="other.xml"))["mjcf"]
+    (directory / "other.xml").write_text("<mujoco><worldbdy/></mujoco>")
+    message = problems_of(changed(directory, mjcf="other.xml"))["mjcf"]
     assert "is refused by MuJoCo" in message
     assert "other.xml" in message
 
@@ -160,7 +160,7 @@ def test_a_description_that_is_missing_is_a_mistake_of_the_embodiment_option(tmp
     assert "none.yaml: there is no such file" in problem.message
 
 
-def menagerie_checkout(folder: Path) -> Path:
+def menagerie_checkout(directory: Path) -> Path:
     """Make a stand-in for a checkout: our Panda under the names that Menagerie's file has."""
     text = (ASSETS / "robots" / "panda.xml").read_text().replace("panda_", "")
     for number in range(1, 8):
@@ -170,10 +170,10 @@ def menagerie_checkout(folder: Path) -> Path:
         '<general name="actuator8" tendon="opening" forcerange="-100 100" ctrlrange="0 255" biastype="affine" '
         'gainprm="0.313725 0 0" biasprm="0 -2000 -60"/>',
     ).replace('<camera name="wrist_cam"', '<camera name="other_cam"')
-    (folder / "franka_emika_panda").mkdir(parents=True)
+    (directory / "franka_emika_panda").mkdir(parents=True)
     keyframe = '<keyframe><key name="home" qpos="0 0 0 -1.57 0 1.57 -0.78 0.04 0.04"/></keyframe></mujoco>'
-    (folder / "franka_emika_panda" / "panda.xml").write_text(text.replace("</mujoco>", keyframe))
-    return folder
+    (directory / "franka_emika_panda" / "panda.xml").write_text(text.replace("</mujoco>", keyframe))
+    return directory
 
 
 def test_a_robot_of_menagerie_is_built_from_a_checkout(tmp_path, monkeypatch):
@@ -235,7 +235,7 @@ def test_without_a_checkout_the_way_out_is_told(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="set MENAGERIE_ROOT to a checkout of MuJoCo Menagerie, or install"):
         menagerie_embodiment("franka_emika_panda")
     monkeypatch.setenv("MENAGERIE_ROOT", str(tmp_path))
-    with pytest.raises(ConfigError, match="which holds no folder 'franka_emika_panda'"):
+    with pytest.raises(ConfigError, match="which holds no directory 'franka_emika_panda'"):
         menagerie_embodiment("franka_emika_panda")
 
 

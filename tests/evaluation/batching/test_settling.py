@@ -44,8 +44,8 @@ class Never(Network):
     granule = 10_000
 
 
-def played(folder, policy_class=Network, num_envs=5, **changes) -> JobReport:
-    runner = JobRunner(settings(folder, **changes))
+def played(directory, policy_class=Network, num_envs=5, **changes) -> JobReport:
+    runner = JobRunner(settings(directory, **changes))
     return runner.run(coin_job(policy_class=policy_class, num_envs=num_envs))
 
 

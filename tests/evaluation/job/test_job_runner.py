@@ -260,7 +260,7 @@ def test_a_job_begins_with_torchs_numpys_and_pythons_generators_at_its_seed(tmp_
                 drawn.extend((torch.rand(1).item(), np.random.random(), random.random()))
             return super().get_action(env, observation)
 
-    torch.rand(1), np.random.random(), random.random()
+    _ = torch.rand(1), np.random.random(), random.random()
     JobRunner(settings(tmp_path)).run(job(policy_class=Gambler, num_episodes=1, seed=seed))
     by_torch = torch.rand(1, generator=torch.Generator().manual_seed(seed)).item()
     assert drawn == [by_torch, np.random.RandomState(seed % 2**32).random(), random.Random(seed).random()]

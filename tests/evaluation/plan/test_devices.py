@@ -37,20 +37,20 @@ def _physics_on_the_gpu(gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch) -> Non
     simulate_there(monkeypatch)
 
 
-def recorded(folder: Path, name: str, policy: PolicyBase, device: torch.device, **options: Any) -> Recording:
+def recorded(directory: Path, name: str, policy: PolicyBase, device: torch.device, **options: Any) -> Recording:
     """Play short episodes, more than there are rows, and return what was recorded."""
     builds = build if name in ALL_ENVIRONMENTS else build_on_the_floor
     backend = {"backend": "mujoco" if device == CPU else "warp"}
     env = builds(name, num_envs=NUM_ENVS, device=device, **{**backend, **options})
     env.max_episode_length = EPISODE_STEPS
     job = RecordedJob(name=f"{name}-{device.type}", rank=0, world_size=1, attempt=1)
-    recorder = EpisodeRecorder(folder, job, RecordingOptions(observations=RecordedObservations.ALL))
+    recorder = EpisodeRecorder(directory, job, RecordingOptions(observations=RecordedObservations.ALL))
     policy.check_environment(env)
     done = rollout(env, policy, [episode(index) for index in range(NUM_EPISODES)], [recorder])
     assert done.finished_episodes == NUM_EPISODES
     recorder.consolidate()
     recorder.close()
-    dataset = folder / f"dataset_{job.name}.hdf5"
+    dataset = directory / f"dataset_{job.name}.hdf5"
     return {index: read_episode(dataset, index).arrays for index in list_episodes(dataset)}
 
 
@@ -62,8 +62,8 @@ def assert_the_same(played: Recording, expected: Recording) -> None:
             np.testing.assert_array_equal(played[index][path], array, err_msg=path)
 
 
-def assert_alike(folder: Path, name: str, make: Callable[[], PolicyBase], **options: Any) -> None:
-    assert_the_same(*(recorded(folder, name, make(), device, **options) for device in (GPU, CPU)))
+def assert_alike(directory: Path, name: str, make: Callable[[], PolicyBase], **options: Any) -> None:
+    assert_the_same(*(recorded(directory, name, make(), device, **options) for device in (GPU, CPU)))
 
 
 @pytest.mark.parametrize("name", ALL_ENVIRONMENTS)

@@ -94,7 +94,7 @@ def test_nothing_is_watched_where_any_silence_is_allowed(tmp_path):
 
 
 def test_last_words_that_cannot_be_written_are_a_storage_error(tmp_path):
-    (tmp_path / "logs").write_text("no folder")
+    (tmp_path / "logs").write_text("no directory")
     watched = Watchdog(tmp_path / "logs" / "watchdog.txt").watch("lift", silence_s=9.0)
     with pytest.raises(StorageError, match=r"cannot write .*watchdog\.txt"), watched:
         pass

@@ -19,11 +19,11 @@ from tests.fakes import CoinBuilder, ShrugPolicy
 
 @pytest.fixture
 def package(tmp_path, monkeypatch) -> Iterator[Path]:
-    folder = tmp_path / "package_of_a_stranger"
-    (folder / "deep").mkdir(parents=True)
+    directory = tmp_path / "package_of_a_stranger"
+    (directory / "deep").mkdir(parents=True)
     for name in ("__init__", "deep/__init__", "deep/weights", "lazy", "relative", "nobody"):
-        (folder / f"{name}.py").touch()
-    (folder / "policy.py").write_text(
+        (directory / f"{name}.py").touch()
+    (directory / "policy.py").write_text(
         "import json, torch\n"
         "from . import relative\n"
         "from package_of_a_stranger.deep.weights import *\n"
@@ -33,7 +33,7 @@ def package(tmp_path, monkeypatch) -> Iterator[Path]:
     )
     (tmp_path / "beside_it.py").write_text("import package_of_a_stranger.policy\n")
     monkeypatch.syspath_prepend(tmp_path)
-    yield folder
+    yield directory
     for name in [name for name in sys.modules if name.startswith(("package_of_a_stranger", "beside_it"))]:
         del sys.modules[name]
 

@@ -36,7 +36,7 @@ class Clock:
 
 
 class World:
-    """What the ranks of a run share: its folder, the jobs, the time."""
+    """What the ranks of a run share: its directory, the jobs, the time."""
 
     def __init__(self, directory, jobs, *, world_size: int = 2, work=None) -> None:
         (directory / "logs").mkdir()

@@ -10,9 +10,9 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.nodes.node_directory import NodeDirectory
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.startup.run_directories import (
-    RunFolder,
-    describe_run_in_own_folder,
-    make_own_folder,
+    RunDirectory,
+    describe_run_in_own_directory,
+    make_own_directory,
     places_of_ranks,
 )
 from isaaclab_arena.storage.run.attempts import read_attempt, write_attempt
@@ -29,26 +29,26 @@ def on_each(num_ranks: int, ask: Callable[[Ranks], _Answer]) -> list[_Answer]:
         return list(threads.map(ask, ranks_in_threads(num_ranks)))
 
 
-def places(folder: Path, outputs: Sequence[str], *, resumes: bool = False, **options) -> tuple[NodeDirectory, ...]:
-    (folder / outputs[0]).mkdir(exist_ok=True)
-    run_folder = RunFolder(path=folder / outputs[0], resumes=resumes)
+def places(directory: Path, outputs: Sequence[str], *, resumes: bool = False, **options) -> tuple[NodeDirectory, ...]:
+    (directory / outputs[0]).mkdir(exist_ok=True)
+    run_directory = RunDirectory(path=directory / outputs[0], resumes=resumes)
 
     def ask(ranks: Ranks) -> tuple[NodeDirectory, ...]:
-        own = RunOptions(output_dir=str(folder / outputs[ranks.context.rank]), **options)
-        return places_of_ranks(ranks, own, run_folder)
+        own = RunOptions(output_dir=str(directory / outputs[ranks.context.rank]), **options)
+        return places_of_ranks(ranks, own, run_directory)
 
     return on_each(len(outputs), ask)[0]
 
 
-def test_ranks_that_are_given_other_folders_write_there(tmp_path):
+def test_ranks_that_are_given_other_directories_write_there(tmp_path):
     found = places(tmp_path, ["first", "second", "first"])
     assert [Path(place.directory).name for place in found] == ["first", "second", "first"]
 
 
-def test_a_dated_folder_is_that_of_rank_0_or_one_of_the_same_name(tmp_path):
+def test_a_dated_directory_is_that_of_rank_0_or_one_of_the_same_name(tmp_path):
     dated = tmp_path / "outputs" / "2026-01-01_00-00-00"
     dated.mkdir(parents=True)
-    seen, _ = on_each(2, lambda ranks: places_of_ranks(ranks, RunOptions(), RunFolder(path=dated, resumes=False)))
+    seen, _ = on_each(2, lambda ranks: places_of_ranks(ranks, RunOptions(), RunDirectory(path=dated, resumes=False)))
     assert [place.directory for place in seen] == [str(dated)] * 2
 
 
@@ -60,20 +60,22 @@ def test_work_cannot_be_claimed_from_machines_that_share_no_disk(tmp_path):
     assert places(tmp_path, ["first", "first"], assignment="dynamic")
 
 
-def test_a_run_in_several_folders_is_resumed_once_they_are_one(tmp_path):
-    with pytest.raises(ConfigError, match=r"--resume: needs all files .* put the folders of all machines into that of"):
+def test_a_run_in_several_directories_is_resumed_once_they_are_one(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"--resume: needs all files .* put the directories of all nodes into that of"
+    ):
         places(tmp_path, ["first", "second"], resumes=True, resume="")
     assert places(tmp_path, ["first", "first"], resumes=True, resume="")
 
 
-def test_one_rank_per_machine_makes_its_folder_and_describes_the_run_there(tmp_path):
+def test_one_rank_per_machine_makes_its_directory_and_describes_the_run_there(tmp_path):
     found = places(tmp_path, ["first", "second", "second"])
     write_plan(tmp_path / "first", planned("b"), world_size=3)
     write_attempt(tmp_path / "first", attempt())
 
     def make(ranks: Ranks) -> bool:
-        lock = make_own_folder(ranks, found)
-        describe_run_in_own_folder(ranks, found, attempt=1)
+        lock = make_own_directory(ranks, found)
+        describe_run_in_own_directory(ranks, found, attempt=1)
         return lock is not None
 
     assert on_each(3, make) == [False, True, False]
@@ -81,14 +83,14 @@ def test_one_rank_per_machine_makes_its_folder_and_describes_the_run_there(tmp_p
     assert read_attempt(tmp_path / "second", 1) == read_attempt(tmp_path / "first", 1)
 
 
-def test_a_machine_whose_folder_holds_something_is_named_by_all_ranks(tmp_path):
+def test_a_machine_whose_directory_holds_something_is_named_by_all_ranks(tmp_path):
     found = places(tmp_path, ["first", "second"])
     (tmp_path / "second").mkdir()
     (tmp_path / "second" / "notes.txt").touch()
 
     def refusal(ranks: Ranks) -> str:
         with pytest.raises(ConfigError) as raised:
-            make_own_folder(ranks, found)
+            make_own_directory(ranks, found)
         return str(raised.value)
 
     for message in on_each(2, refusal):

@@ -47,7 +47,7 @@ def test_a_machine_with_another_checkpoint_is_named_with_what_differs():
     assert "was 111111111111, is now 222222222222 here" in problem
 
 
-def test_a_folder_in_which_ranks_only_looked_for_each_other_is_empty(tmp_path):
+def test_a_directory_in_which_ranks_only_looked_for_each_other_is_empty(tmp_path):
     (tmp_path / ".seen_by_all.4711.tmp").touch()
     assert holds_no_run(tmp_path)
     clear_unbegun(tmp_path)

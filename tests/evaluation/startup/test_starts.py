@@ -24,9 +24,9 @@ def saved(job: Job) -> Job:
     return dataclasses.replace(job, saved_conditions=SAVED)
 
 
-def run(folder: Path, job: Job) -> tuple[JobReport, list[dict]]:
-    report = JobRunner(settings(folder)).run(job)
-    lines = (folder / job.config.name / "episode_results_rank0.jsonl").read_text().splitlines()
+def run(directory: Path, job: Job) -> tuple[JobReport, list[dict]]:
+    report = JobRunner(settings(directory)).run(job)
+    lines = (directory / job.config.name / "episode_results_rank0.jsonl").read_text().splitlines()
     return report, sorted(map(json.loads, lines), key=lambda row: row["episode_index"])
 
 

@@ -34,13 +34,13 @@ class ShortPolicy(PushPolicy):
         return torch.full((len(self.streams),), self.steps >= NUM_STEPS)
 
 
-def record(folder, environment, policy, number, observations=RecordedObservations.ALL) -> list[RecordedEpisode]:
+def record(directory, environment, policy, number, observations=RecordedObservations.ALL) -> list[RecordedEpisode]:
     job = RecordedJob(name="push", rank=0, world_size=1, attempt=1)
-    recorder = EpisodeRecorder(folder, job, RecordingOptions(observations=observations))
+    recorder = EpisodeRecorder(directory, job, RecordingOptions(observations=observations))
     rollout(environment, policy, episodes(number), [recorder])
     recorder.consolidate()
     recorder.close()
-    return [read_episode(folder / "dataset_push.hdf5", index) for index in range(number)]
+    return [read_episode(directory / "dataset_push.hdf5", index) for index in range(number)]
 
 
 def replays(environment, recorded) -> list[Replay]:

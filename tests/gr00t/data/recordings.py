@@ -8,7 +8,7 @@ import numpy as np
 
 from isaaclab_arena.storage.hdf5.consolidation import consolidate
 from isaaclab_arena.storage.hdf5.episodes import write_episode
-from isaaclab_arena.storage.layout import EPISODES_FOLDER, episode_file_name
+from isaaclab_arena.storage.layout import EPISODES_DIRECTORY, episode_file_name
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 
 HEIGHT, WIDTH = 32, 48
@@ -54,19 +54,19 @@ def recorded_episode(index: int, length: int, job: str, **more: Any) -> Recorded
     )
 
 
-def record(folder: Path, job: str, lengths: Sequence[int], **more: Any) -> Path:
+def record(directory: Path, job: str, lengths: Sequence[int], **more: Any) -> Path:
     """Write a job's dataset and return it."""
     parts = []
     for index, length in enumerate(lengths):
-        parts.append(folder / EPISODES_FOLDER / episode_file_name(index))
+        parts.append(directory / EPISODES_DIRECTORY / episode_file_name(index))
         write_episode(parts[-1], recorded_episode(index, length, job, **dict(more)))
-    consolidate(parts, folder / f"dataset_{job}.hdf5")
-    return folder / f"dataset_{job}.hdf5"
+    consolidate(parts, directory / f"dataset_{job}.hdf5")
+    return directory / f"dataset_{job}.hdf5"
 
 
-def record_run(folder: Path) -> Path:
-    """Write a run of two jobs, of 3 and 2 episodes, and return its folder."""
-    record(folder / "lift", "lift", [5, 4, 7])
-    record(folder / "push", "push", [3, 6])
-    (folder / "logs").mkdir()
-    return folder
+def record_run(directory: Path) -> Path:
+    """Write a run of two jobs, of 3 and 2 episodes, and return its directory."""
+    record(directory / "lift", "lift", [5, 4, 7])
+    record(directory / "push", "push", [3, 6])
+    (directory / "logs").mkdir()
+    return directory

@@ -19,12 +19,12 @@ VERSIONS = pytest.mark.parametrize("version", [*DatasetVersion])
 
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("datasets")
-    recording = record(folder / "lift", "lift", [4, 6])
+    directory = tmp_path_factory.mktemp("datasets")
+    recording = record(directory / "lift", "lift", [4, 6])
     for version in DatasetVersion:
         options = LeRobotOptions(version=version, lossless=True, policy_config_yaml_path=PANDA_YAML)
-        write_lerobot_dataset(recording, folder / version, options)
-    return folder
+        write_lerobot_dataset(recording, directory / version, options)
+    return directory
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_a_torn_table_and_a_missing_video_are_named(dataset, tmp_path):
 
 
 @pytest.mark.parametrize("version", [DatasetVersion.V21])
-def test_a_job_name_that_is_no_folder_name_does_not_become_one(dataset, tmp_path):
+def test_a_job_name_that_is_no_directory_name_does_not_become_one(dataset, tmp_path):
     path = dataset / "meta/arena_episodes.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     lines[0]["attributes"]["job"] = "../outside"

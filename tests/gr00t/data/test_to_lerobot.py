@@ -19,13 +19,13 @@ VERSIONS = pytest.mark.parametrize("version", [*DatasetVersion])
 
 
 @pytest.fixture(scope="module")
-def run_folder(tmp_path_factory):
+def run_directory(tmp_path_factory):
     return record_run(tmp_path_factory.mktemp("run"))
 
 
-def converted(run_folder, tmp_path, **options):
+def converted(run_directory, tmp_path, **options):
     target = tmp_path / "dataset"
-    write_lerobot_dataset(run_folder, target, LeRobotOptions(**options))
+    write_lerobot_dataset(run_directory, target, LeRobotOptions(**options))
     return target
 
 
@@ -39,9 +39,9 @@ def brought_back(dataset, tmp_path):
 
 @VERSIONS
 @pytest.mark.parametrize("with_yaml", [False, True])
-def test_a_lossless_dataset_gives_back_what_was_recorded(run_folder, tmp_path, version, with_yaml):
+def test_a_lossless_dataset_gives_back_what_was_recorded(run_directory, tmp_path, version, with_yaml):
     yaml = PANDA_YAML if with_yaml else None
-    dataset = converted(run_folder, tmp_path, version=version, lossless=True, policy_config_yaml_path=yaml)
+    dataset = converted(run_directory, tmp_path, version=version, lossless=True, policy_config_yaml_path=yaml)
     back = brought_back(dataset, tmp_path)
     assert sorted(str(path.relative_to(tmp_path / "back")) for path in (tmp_path / "back").rglob("*.*")) == [
         "lift/dataset_lift.hdf5",
@@ -63,8 +63,8 @@ def test_a_lossless_dataset_gives_back_what_was_recorded(run_folder, tmp_path, v
 
 
 @VERSIONS
-def test_lossy_pictures_are_close_and_everything_else_is_equal(run_folder, tmp_path, version):
-    back = brought_back(converted(run_folder, tmp_path, version=version), tmp_path)
+def test_lossy_pictures_are_close_and_everything_else_is_equal(run_directory, tmp_path, version):
+    back = brought_back(converted(run_directory, tmp_path, version=version), tmp_path)
     for number, (job, index, length) in enumerate(ORDER):
         found, source = back[number], recorded_episode(index, length, job)
         for name, array in found.arrays.items():
@@ -76,8 +76,8 @@ def test_lossy_pictures_are_close_and_everything_else_is_equal(run_folder, tmp_p
 
 
 @VERSIONS
-def test_the_last_control_step_is_kept(run_folder, tmp_path, version):
-    dataset = open_dataset(converted(run_folder, tmp_path, version=version, videos=False))
+def test_the_last_control_step_is_kept(run_directory, tmp_path, version):
+    dataset = open_dataset(converted(run_directory, tmp_path, version=version, videos=False))
     assert [episode.num_steps for episode in dataset.episodes.values()] == [5, 4, 7, 3, 6]
     columns = dataset.columns(2, ["action", "next.done", "index", "timestamp", "episode_index"])
     assert np.array_equal(columns["action"][-1], recorded_episode(2, 7, "lift").arrays["actions"][-1])
@@ -87,8 +87,8 @@ def test_the_last_control_step_is_kept(run_folder, tmp_path, version):
 
 
 @VERSIONS
-def test_there_is_one_task_per_instruction(run_folder, tmp_path, version):
-    dataset = open_dataset(converted(run_folder, tmp_path, version=version, videos=False))
+def test_there_is_one_task_per_instruction(run_directory, tmp_path, version):
+    dataset = open_dataset(converted(run_directory, tmp_path, version=version, videos=False))
     assert [episode.task for episode in dataset.episodes.values()] == ["lift the cube"] * 3 + ["push the cube"] * 2
     names = ["task_index", "annotation.human.task_description"]
     for number, task in enumerate([0, 0, 0, 1, 1]):
@@ -97,8 +97,8 @@ def test_there_is_one_task_per_instruction(run_folder, tmp_path, version):
 
 
 @VERSIONS
-def test_statistics_are_exact_over_all_episodes(run_folder, tmp_path, version):
-    dataset = converted(run_folder, tmp_path, version=version)
+def test_statistics_are_exact_over_all_episodes(run_directory, tmp_path, version):
+    dataset = converted(run_directory, tmp_path, version=version)
     statistics = json.loads((dataset / "meta/stats.json").read_text())
     actions = np.concatenate([recorded_episode(index, length, job).arrays["actions"] for job, index, length in ORDER])
     exact = actions.astype(np.float64)
@@ -121,9 +121,9 @@ def test_statistics_are_exact_over_all_episodes(run_folder, tmp_path, version):
     assert seen["count"] == [25]
 
 
-def test_version_2_1_is_what_gr00t_reads(run_folder, tmp_path):
+def test_version_2_1_is_what_gr00t_reads(run_directory, tmp_path):
     """The files, columns and keys that NVIDIA's episode loader opens, in the form in which it uses them."""
-    dataset = converted(run_folder, tmp_path, policy_config_yaml_path=PANDA_YAML)
+    dataset = converted(run_directory, tmp_path, policy_config_yaml_path=PANDA_YAML)
     meta = dataset / "meta"
     info = json.loads((meta / "info.json").read_text())
     episodes = [json.loads(line) for line in (meta / "episodes.jsonl").read_text().splitlines()]
@@ -154,8 +154,8 @@ def test_version_2_1_is_what_gr00t_reads(run_folder, tmp_path):
             assert {"mean", "std", "min", "max", "q01", "q99"} <= statistics[name].keys()
 
 
-def test_version_3_0_says_where_every_episode_is(run_folder, tmp_path):
-    dataset = converted(run_folder, tmp_path, version=DatasetVersion.V30)
+def test_version_3_0_says_where_every_episode_is(run_directory, tmp_path):
+    dataset = converted(run_directory, tmp_path, version=DatasetVersion.V30)
     rows = pd.read_parquet(dataset / "meta/episodes/chunk-000/file-000.parquet")
     assert rows["dataset_from_index"].tolist() == [0, 5, 9, 16, 19]
     assert rows["dataset_to_index"].tolist() == [5, 9, 16, 19, 25]
@@ -167,9 +167,9 @@ def test_version_3_0_says_where_every_episode_is(run_folder, tmp_path):
     assert len(list(dataset.glob("videos/*/*/*.mp4"))) == 2
 
 
-def test_files_of_version_3_0_are_begun_anew_when_they_are_large(run_folder, tmp_path):
+def test_files_of_version_3_0_are_begun_anew_when_they_are_large(run_directory, tmp_path):
     sizes = FileSizes(chunk=2, data_mb=0, video_mb=0)
-    dataset = converted(run_folder, tmp_path, version=DatasetVersion.V30, lossless=True, sizes=sizes)
+    dataset = converted(run_directory, tmp_path, version=DatasetVersion.V30, lossless=True, sizes=sizes)
     assert len(list(dataset.glob("data/*/*.parquet"))) == 5
     assert (dataset / "data/chunk-002/file-000.parquet").is_file()
     back = brought_back(dataset, tmp_path)
@@ -180,18 +180,18 @@ def test_files_of_version_3_0_are_begun_anew_when_they_are_large(run_folder, tmp
         assert np.array_equal(found["actions"], source["actions"])
 
 
-def test_a_model_is_not_shown_what_no_robot_sees_unless_asked_for(run_folder, tmp_path):
-    plain = open_dataset(converted(run_folder, tmp_path, videos=False))
+def test_a_model_is_not_shown_what_no_robot_sees_unless_asked_for(run_directory, tmp_path):
+    plain = open_dataset(converted(run_directory, tmp_path, videos=False))
     assert plain.features["observation.state"]["shape"] == [9]
     assert "observation.environment_state" not in plain.features
-    asked = open_dataset(converted(run_folder, tmp_path / "asked", videos=False, environment_state=True))
+    asked = open_dataset(converted(run_directory, tmp_path / "asked", videos=False, environment_state=True))
     assert asked.features["observation.environment_state"]["names"] == ["cube_pos_0", "cube_pos_1", "cube_pos_2"]
     back = brought_back(asked.root, tmp_path)
     assert np.array_equal(back[4].arrays["obs/cube_pos"], recorded_episode(1, 6, "push").arrays["obs/cube_pos"])
 
 
-def test_only_successes_leaves_out_the_others(run_folder, tmp_path):
-    dataset = open_dataset(converted(run_folder, tmp_path, videos=False, only_successes=True))
+def test_only_successes_leaves_out_the_others(run_directory, tmp_path):
+    dataset = open_dataset(converted(run_directory, tmp_path, videos=False, only_successes=True))
     assert [episode.num_steps for episode in dataset.episodes.values()] == [5, 7, 3]
 
 
@@ -204,22 +204,22 @@ def test_pictures_of_odd_size_come_back_in_their_own(tmp_path):
     assert brought_back(dataset, tmp_path)[0].arrays["camera_obs/wrist_cam_rgb"].shape == pictures.shape
 
 
-def test_an_interrupted_conversion_is_no_dataset(run_folder, tmp_path):
+def test_an_interrupted_conversion_is_no_dataset(run_directory, tmp_path):
     def stop(done, due):
         if done == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_lerobot_dataset(run_folder, tmp_path / "dataset", LeRobotOptions(videos=False), stop)
+        write_lerobot_dataset(run_directory, tmp_path / "dataset", LeRobotOptions(videos=False), stop)
     with pytest.raises(StorageError, match="its conversion has not come to its end"):
         open_dataset(tmp_path / "dataset")
 
 
-def test_a_folder_that_holds_something_is_left_alone(run_folder, tmp_path):
+def test_a_directory_that_holds_something_is_left_alone(run_directory, tmp_path):
     (tmp_path / "dataset").mkdir()
     (tmp_path / "dataset" / "mine.txt").write_text("keep")
     with pytest.raises(ConfigError, match=r"--output_dir: .* is not empty"):
-        converted(run_folder, tmp_path)
+        converted(run_directory, tmp_path)
     assert [path.name for path in (tmp_path / "dataset").iterdir()] == ["mine.txt"]
 
 

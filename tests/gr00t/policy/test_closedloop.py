@@ -35,9 +35,9 @@ CHUNK = 4
 
 
 def made(
-    folder: Path, policy_class: type[LimbPolicy] = LimbPolicy, yaml: Any = None, groups: Any = GROUPS, **args: Any
+    directory: Path, policy_class: type[LimbPolicy] = LimbPolicy, yaml: Any = None, groups: Any = GROUPS, **args: Any
 ) -> Any:
-    path = write_policy_yaml(folder, groups, **(yaml or {}))
+    path = write_policy_yaml(directory, groups, **(yaml or {}))
     return policy_class(ClosedloopPolicyArgs(policy_config_yaml_path=path, **args))
 
 
@@ -55,7 +55,7 @@ def started(env: LimbEnvironment, policy: PolicyBase, rows: list[int], *, first:
 
 
 def played(
-    folder: Path,
+    directory: Path,
     num_envs: int,
     *,
     number: int = 12,
@@ -64,7 +64,7 @@ def played(
     **args: Any,
 ) -> ActionLog:
     """Play episodes and return their actions."""
-    log, policy = ActionLog(), made(folder, policy_class, **args)
+    log, policy = ActionLog(), made(directory, policy_class, **args)
     rollout(LimbEnvironment(num_envs), on_fixed_batch(policy, batch), episodes(number), [log])
     return log
 

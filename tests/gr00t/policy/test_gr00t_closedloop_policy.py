@@ -113,11 +113,11 @@ def refusals(*jobs: JobConfig) -> list[Problem]:
     return list(refused.value.problems)
 
 
-def checkpoint(folder: Path, *names: str) -> None:
-    folder.mkdir()
+def checkpoint(directory: Path, *names: str) -> None:
+    directory.mkdir()
     for name in names:
         # Weights without a tensor: the size of the header, and the header.
-        (folder / name).write_bytes(b"\x02" + bytes(7) + b"{}" if name.endswith(".safetensors") else b"{}")
+        (directory / name).write_bytes(b"\x02" + bytes(7) + b"{}" if name.endswith(".safetensors") else b"{}")
 
 
 @pytest.mark.parametrize("model_path", ["a/b/c", "jobs/checkpoint"])
@@ -215,11 +215,11 @@ class FakeModelWithoutCompiler:
     def __init__(self, **_: Any) -> None: ...
 
 
-def with_model(model: type, folder: Path, monkeypatch, **options: Any) -> Gr00tClosedloopPolicy:
+def with_model(model: type, directory: Path, monkeypatch, **options: Any) -> Gr00tClosedloopPolicy:
     monkeypatch.setattr("gr00t.policy.gr00t_policy.Gr00tPolicy", model)
-    if not (folder / "checkpoint").exists():
-        checkpoint(folder / "checkpoint", "config.json", "model.safetensors")
-    yaml = write_panda_yaml(folder / "p.yaml", policy_device="cpu")
+    if not (directory / "checkpoint").exists():
+        checkpoint(directory / "checkpoint", "config.json", "model.safetensors")
+    yaml = write_panda_yaml(directory / "p.yaml", policy_device="cpu")
     return Gr00tClosedloopPolicy(Gr00tClosedloopPolicyArgs(policy_config_yaml_path=yaml, **options))
 
 
@@ -382,7 +382,7 @@ def test_a_checkpoint_that_looks_back_acts_alike_for_any_number_of_rows(tmp_path
     assert alone[0].abs().max() > 0.01
 
 
-def save_limb_checkpoint(folder: Path, *, video_steps: list[int], state_steps: list[int]) -> None:
+def save_limb_checkpoint(directory: Path, *, video_steps: list[int], state_steps: list[int]) -> None:
     """Write a checkpoint with random weights for `LimbEnvironment`."""
     from gr00t.data.statistics import compute_statistics  # noqa: PLC0415  transformers takes seconds to load
     from gr00t.data.types import ModalityConfig  # noqa: PLC0415
@@ -399,7 +399,7 @@ def save_limb_checkpoint(folder: Path, *, video_steps: list[int], state_steps: l
         for name, sizes in DIMENSIONS.items()
     }
     sizes = {"hidden_size": 32, "num_layers": 1, "num_attention_heads": 2}
-    save_checkpoint(folder, *build_small_model({"new_embodiment": (modalities, limits)}, sizes=sizes))
+    save_checkpoint(directory, *build_small_model({"new_embodiment": (modalities, limits)}, sizes=sizes))
 
 
 @pytest.mark.parametrize("name", ["gr00t_closedloop", "gr00t_remote_closedloop", "openpi_remote"])

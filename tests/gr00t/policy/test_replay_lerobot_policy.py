@@ -23,19 +23,19 @@ def three(length):
     return np.arange(3 * length, dtype=np.float32).reshape(length, 3) / 10
 
 
-def run_of_three(folder, lengths=(3, 2, 3)):
+def run_of_three(directory, lengths=(3, 2, 3)):
     for number, length in enumerate(lengths):
-        record(folder / f"job{number}", f"job{number}", [length], actions=three(length) + number)
-    return folder
+        record(directory / f"job{number}", f"job{number}", [length], actions=three(length) + number)
+    return directory
 
 
 @pytest.fixture(scope="module", params=[*DatasetVersion])
 def dataset(request, tmp_path_factory):
     """Three trajectories of 3, 2 and 3 steps; the first action of each is its number."""
-    folder = tmp_path_factory.mktemp("datasets")
-    run_folder = run_of_three(folder / "run")
-    write_lerobot_dataset(run_folder, folder / "dataset", LeRobotOptions(version=request.param, videos=False))
-    return folder / "dataset"
+    directory = tmp_path_factory.mktemp("datasets")
+    run_directory = run_of_three(directory / "run")
+    write_lerobot_dataset(run_directory, directory / "dataset", LeRobotOptions(version=request.param, videos=False))
+    return directory / "dataset"
 
 
 def replay(dataset, **options):

@@ -36,10 +36,10 @@ def strict(text: str) -> Any:
     return json.loads(text, parse_constant=no_number)
 
 
-def read(folder: Path) -> dict[str, dict[int, list[dict[str, Any]]]]:
+def read(directory: Path) -> dict[str, dict[int, list[dict[str, Any]]]]:
     """Return episodes by job and rebuild, found as Arena's tools find them: by the names of files."""
     found: dict[str, dict[int, list[dict[str, Any]]]] = {}
-    for path in sorted(folder.rglob("*.jsonl")):
+    for path in sorted(directory.rglob("*.jsonl")):
         match = EPISODES_FILE.fullmatch(path.name)
         assert match, path
         found.setdefault(path.parent.name, {})[int(match[1])] = [strict(line) for line in path.read_text().splitlines()]

@@ -1,6 +1,6 @@
-"""A program that needs one kernel: ``python -m tests.sim.warp.compiling FOLDER NAME NUM_PROCESSES``.
+"""A program that needs one kernel: ``python -m tests.sim.warp.compiling DIRECTORY NAME NUM_PROCESSES``.
 
-It starts when as many processes as there are to be have come to the folder, and prints what it spent on kernels.
+It starts when as many processes as there are to be have come to the directory, and prints what it spent on kernels.
 """
 
 import json
@@ -20,9 +20,9 @@ def double(numbers: warp.array(dtype=float)):  # pyright: ignore[reportInvalidTy
     numbers[index] = 2.0 * numbers[index]
 
 
-def main(folder: Path, name: str, num_processes: int) -> None:
-    (folder / f"{name}.ready").touch()
-    while len(list(folder.glob("*.ready"))) < num_processes:
+def main(directory: Path, name: str, num_processes: int) -> None:
+    (directory / f"{name}.ready").touch()
+    while len(list(directory.glob("*.ready"))) < num_processes:
         time.sleep(0.01)
     with one_compiler_at_a_time(), warp.ScopedDevice("cpu"):
         warp.launch(double, dim=4, inputs=[warp.zeros(4, dtype=float)])

@@ -60,9 +60,9 @@ def test_starting_warp_without_a_gpu_says_nothing():
 
 def times_of(cache: Path, *names: str) -> list[KernelTimes]:
     """Return what processes that need the same kernel at the same time spend on it, whoever compiles first."""
-    folder = cache.parent / "-".join(names)
-    folder.mkdir()
-    command = [sys.executable, "-m", "tests.sim.warp.compiling", str(folder)]
+    directory = cache.parent / "-".join(names)
+    directory.mkdir()
+    command = [sys.executable, "-m", "tests.sim.warp.compiling", str(directory)]
     environ = {**os.environ, "WARP_CACHE_PATH": str(cache)}
     processes = [
         subprocess.Popen([*command, name, str(len(names))], env=environ, stdout=subprocess.PIPE, text=True)

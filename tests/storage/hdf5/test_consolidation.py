@@ -112,13 +112,13 @@ def test_parts_that_another_process_has_brought_in_already_are_no_damage(tmp_pat
     assert done.damaged == ()
 
 
-def files_at_each_flush(monkeypatch, folder) -> list[tuple[str, set[str]]]:
-    """Note, whenever a file is brought to the disk, which it is and what is in a folder at that moment."""
+def files_at_each_flush(monkeypatch, directory) -> list[tuple[str, set[str]]]:
+    """Note, whenever a file is brought to the disk, which it is and what is in a directory at that moment."""
     noted: list[tuple[str, set[str]]] = []
     flush = os.fsync
 
     def note(descriptor: int) -> None:
-        noted.append((Path(f"/proc/self/fd/{descriptor}").readlink().name, {path.name for path in folder.iterdir()}))
+        noted.append((Path(f"/proc/self/fd/{descriptor}").readlink().name, {path.name for path in directory.iterdir()}))
         flush(descriptor)
 
     monkeypatch.setattr(os, "fsync", note)

@@ -1,4 +1,4 @@
-"""Folders of runs as a crash may leave them: parts with and without commit lines, datasets, reports."""
+"""Directories of runs as a crash may leave them: parts with and without commit lines, datasets, reports."""
 
 import dataclasses
 import json
@@ -67,7 +67,7 @@ def begin_attempt(output: Path, number: int, recovery: Recovery, *, retry_errors
 
 
 class JobOnDisk:
-    """Writes what ranks write into the folder of one job."""
+    """Writes what ranks write into the directory of one job."""
 
     def __init__(self, output: Path, name: str = "lift", *, dataset: str | None = None) -> None:
         self.name = name
@@ -130,9 +130,9 @@ class JobOnDisk:
         return rows
 
     def consolidate(self) -> None:
-        folder = self.directory / "episodes"
-        consolidate(sorted(folder.glob("*.h5")), self.dataset)
-        folder.rmdir()
+        directory = self.directory / "episodes"
+        consolidate(sorted(directory.glob("*.h5")), self.dataset)
+        directory.rmdir()
 
     def report(self, status: ReportedStatus = ReportedStatus.COMPLETED, **changes) -> Path:
         values = {"job": self.name, "rank": 0, "device": "cpu", "started_at": "", "ended_at": "", "wall_s": 1.0}
@@ -150,5 +150,5 @@ class JobOnDisk:
         return found
 
     def set_aside(self) -> set[str]:
-        folder = self.directory / "set_aside"
-        return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+        directory = self.directory / "set_aside"
+        return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}

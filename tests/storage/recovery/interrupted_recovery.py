@@ -55,29 +55,29 @@ def outcome(output: Path) -> tuple[object, ...]:
     again = recover(output, *JOBS, retry_errors=True)
     assert again.notes == ()
     assert again.jobs == jobs
-    folders = [JobOnDisk(output, job.name) for job in JOBS]
+    directories = [JobOnDisk(output, job.name) for job in JOBS]
     files = sorted(str(path) for path in output.rglob("*.tmp"))
-    return (jobs, files, *((each.committed(), each.recorded(), each.set_aside()) for each in folders))
+    return (jobs, files, *((each.committed(), each.recorded(), each.set_aside()) for each in directories))
 
 
-def main(folder: Path, stride: int, *effects: str) -> None:
+def main(directory: Path, stride: int, *effects: str) -> None:
     """Disturb repairs with every effect at every operation, or every n-th, until one meets no disturbance any more."""
-    write_damaged_run(folder / "damaged")
-    undisturbed = outcome(shutil.copytree(folder / "damaged", folder / "undisturbed"))
+    write_damaged_run(directory / "damaged")
+    undisturbed = outcome(shutil.copytree(directory / "damaged", directory / "undisturbed"))
     for effect in map(Effect, effects):
         at, met = 1, True
         while met:
-            output = shutil.copytree(folder / "damaged", folder / "out")
+            output = shutil.copytree(directory / "damaged", directory / "out")
             pid = os.fork()
             if pid == 0:
-                os._exit(_repair(output, Fault(effect=effect, at=at), folder / "met"))
+                os._exit(_repair(output, Fault(effect=effect, at=at), directory / "met"))
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            met = (folder / "met").exists()
-            what = (folder / "met").read_text() if met else "nothing"
+            met = (directory / "met").exists()
+            what = (directory / "met").read_text() if met else "nothing"
             assert code in (_UNHARMED, _FAILED, KILLED), f"{effect} at {at} ({what}): exit code {code}"
             assert outcome(output) == undisturbed, f"{effect} at {at} ({what})"
             sys.stdout.write(f"{effect} {at} {what} {code}\n")
-            (folder / "met").unlink(missing_ok=True)
+            (directory / "met").unlink(missing_ok=True)
             shutil.rmtree(output)
             at += stride
 

@@ -18,13 +18,13 @@ from isaaclab_arena.storage.hdf5.episodes import write_episode
 from isaaclab_arena.storage.layout import episode_file_name
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode
 
-folder, first = pathlib.Path(sys.argv[1]), int(sys.argv[2])
-writer = CommitWriter(folder, 0)
+directory, first = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+writer = CommitWriter(directory, 0)
 for index in itertools.count(first):
     arrays = {"actions": np.full((200, 50), index, np.float32), "camera_obs/a": np.full((50, 64, 64, 3), 7, np.uint8)}
     name = episode_file_name(index)
     crc = write_episode(
-        folder / name, RecordedEpisode(episode_index=index, arrays=arrays, attributes={}, env_args={})
+        directory / name, RecordedEpisode(episode_index=index, arrays=arrays, attributes={}, env_args={})
     )
     record = EpisodeRecord(
         episode=Episode(job="lift", episode_index=index, seed=0), env_id=0, outcome=Outcome.SUCCESS, success=True,

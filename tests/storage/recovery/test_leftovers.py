@@ -6,7 +6,7 @@ from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage.recovery.leftovers import remove_if_empty
 
 
-def test_an_empty_folder_is_removed_and_another_is_not(tmp_path):
+def test_an_empty_directory_is_removed_and_another_is_not(tmp_path):
     empty, full = tmp_path / "empty", tmp_path / "full"
     empty.mkdir()
     full.mkdir()
@@ -16,9 +16,9 @@ def test_an_empty_folder_is_removed_and_another_is_not(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
 
 
-def test_a_folder_that_another_rank_removes_at_the_same_moment_is_no_failure(tmp_path, monkeypatch):
-    folder = tmp_path / "episodes"
-    folder.mkdir()
+def test_a_directory_that_another_rank_removes_at_the_same_moment_is_no_failure(tmp_path, monkeypatch):
+    directory = tmp_path / "episodes"
+    directory.mkdir()
     rmdir = Path.rmdir
 
     def beaten_to_it(path: Path) -> None:
@@ -26,11 +26,11 @@ def test_a_folder_that_another_rank_removes_at_the_same_moment_is_no_failure(tmp
         rmdir(path)
 
     monkeypatch.setattr(Path, "rmdir", beaten_to_it)
-    remove_if_empty(folder)
-    assert not folder.exists()
+    remove_if_empty(directory)
+    assert not directory.exists()
 
 
-def test_what_is_no_folder_is_told(tmp_path):
+def test_what_is_no_directory_is_told(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="cannot remove"):
         remove_if_empty(tmp_path / "file")

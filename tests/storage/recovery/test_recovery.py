@@ -1,4 +1,4 @@
-"""What a crash leaves in a run's folder, and what becomes of it."""
+"""What a crash leaves in a run's directory, and what becomes of it."""
 
 import dataclasses
 import errno
@@ -27,8 +27,8 @@ def job(tmp_path) -> JobOnDisk:
     return JobOnDisk(tmp_path)
 
 
-def snapshot(folder) -> dict[str, tuple[int, int, int]]:
-    paths = [folder, *folder.rglob("*")]
+def snapshot(directory) -> dict[str, tuple[int, int, int]]:
+    paths = [directory, *directory.rglob("*")]
     return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns, path.stat().st_size) for path in paths}
 
 
@@ -449,7 +449,7 @@ def test_an_orphan_of_wrong_arrays_is_set_aside(tmp_path, job):
     assert job.committed() == {}
 
 
-def test_a_line_cannot_send_an_episode_out_of_the_jobs_folder(tmp_path, job):
+def test_a_line_cannot_send_an_episode_out_of_the_jobs_directory(tmp_path, job):
     job.finish(0, dataset_file="../../stolen.hdf5")
     recover(tmp_path)
     assert job.recorded() == {"dataset_lift.hdf5": [0]}

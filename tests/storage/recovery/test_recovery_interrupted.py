@@ -9,9 +9,9 @@ from tests.end_to_end.launching import ROOT, environment
 from tests.faults.file_operations import Effect
 
 
-def disturb(folder, *effects: Effect, stride: int = 1) -> list[str]:
+def disturb(directory, *effects: Effect, stride: int = 1) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.storage.recovery.interrupted_recovery", str(folder), str(stride), *effects],
+        [sys.executable, "-m", "tests.storage.recovery.interrupted_recovery", str(directory), str(stride), *effects],
         cwd=ROOT,
         env=environment({"OMP_NUM_THREADS": "1"}),
         capture_output=True,

@@ -34,8 +34,8 @@ def row(index: int, metrics: Mapping[str, float] = MappingProxyType({"distance_m
     return dataclasses.replace(commit_row(record, CONTEXT), **changes)
 
 
-def write(folder, *rows):
-    writer = CommitWriter(folder, 1)
+def write(directory, *rows):
+    writer = CommitWriter(directory, 1)
     for each in rows:
         writer.write(each)
     writer.close()

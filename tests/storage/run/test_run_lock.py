@@ -21,7 +21,7 @@ time.sleep(60)
 """
 
 
-def test_a_second_run_in_the_same_folder_is_refused(tmp_path):
+def test_a_second_run_in_the_same_directory_is_refused(tmp_path):
     with RunLock(tmp_path).hold_alone(), pytest.raises(ConfigError, match="another run is at work"):
         RunLock(tmp_path).hold_alone()
 
@@ -74,12 +74,12 @@ def test_a_file_system_without_locks_is_told_and_used(tmp_path, monkeypatch, cap
     assert "cannot be locked on this file system" in caplog.text
 
 
-def _is_free_within(folder: Path, *, seconds: float) -> bool:
+def _is_free_within(directory: Path, *, seconds: float) -> bool:
     # A process that was just started drops what it must not inherit a moment after its parent goes on.
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         with contextlib.suppress(ConfigError):
-            RunLock(folder).hold_alone().release()
+            RunLock(directory).hold_alone().release()
             return True
         time.sleep(0.01)
     return False

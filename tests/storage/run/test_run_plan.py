@@ -45,7 +45,7 @@ def test_a_plan_is_never_written_over(tmp_path):
         write_run_plan(tmp_path, PLAN)
 
 
-def test_a_folder_without_a_plan_is_no_run(tmp_path):
+def test_a_directory_without_a_plan_is_no_run(tmp_path):
     with pytest.raises(ConfigError, match="not the output of a run"):
         read_run_plan(tmp_path)
 
@@ -77,7 +77,7 @@ def test_a_wrong_type_is_named_with_its_place(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../elsewhere", "/etc", "", "a\nb", "logs"])
-def test_a_job_whose_name_cannot_be_a_folder_is_refused(tmp_path, name):
+def test_a_job_whose_name_cannot_be_a_directory_is_refused(tmp_path, name):
     path = write_run_plan(tmp_path, PLAN)
     document = json.loads(path.read_text())
     document["jobs"][1]["config"]["name"] = name

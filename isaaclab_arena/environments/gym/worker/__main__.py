@@ -30,7 +30,7 @@ if __name__ == "__main__":
     # Before anything that takes a while, and importing Gymnasium does.
     _die_with_parent()
 
-# Run as a folder, so its modules lie at the front of the path; they are gone from it before any environment is made.
+# Run as a directory, so its modules lie at the front of the path; they are gone from it before any environment is made.
 frames = importlib.import_module("frames")
 slot_module = importlib.import_module("env_slot")
 sources = {"gym": importlib.import_module("registered"), "metaworld": importlib.import_module("meta_world")}

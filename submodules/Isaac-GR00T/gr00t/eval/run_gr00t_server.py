@@ -26,7 +26,7 @@ class ServerConfig:
     """Options of the server."""
 
     model_path: str
-    """Folder of the checkpoint."""
+    """Directory of the checkpoint."""
     embodiment_tag: str = "NEW_EMBODIMENT"
     """Which of the checkpoint's robots: a name such as NEW_EMBODIMENT, or its value."""
     device: str | None = None

@@ -12,14 +12,14 @@ def describe_model(model_path: str) -> dict[str, str]:
     """Return the name of a checkpoint, one hash of the files that it is loaded from, and this package's version.
 
     Args:
-        model_path: Its folder, every byte of which is read once; anything else has no hash.
+        model_path: Its directory, every byte of which is read once; anything else has no hash.
 
     Raises:
         OSError: If a file cannot be read.
     """
-    folder = Path(model_path)
+    directory = Path(model_path)
     digest = hashlib.sha256()
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+    for path in sorted(directory.iterdir()) if directory.is_dir() else ():
         if path.suffix in _LOADED and path.is_file():
             with path.open("rb") as stream:
                 content = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -28,5 +28,5 @@ def describe_model(model_path: str) -> dict[str, str]:
         version = metadata.version(_DISTRIBUTION)
     except metadata.PackageNotFoundError:
         version = "unknown"
-    content = {"model_sha256": digest.hexdigest()} if folder.is_dir() else {}
-    return {"model": folder.resolve().name, **content, "package": f"{_DISTRIBUTION} {version}"}
+    content = {"model_sha256": digest.hexdigest()} if directory.is_dir() else {}
+    return {"model": directory.resolve().name, **content, "package": f"{_DISTRIBUTION} {version}"}

@@ -1,4 +1,4 @@
-"""One folder, several commands; and disks that are full or read-only."""
+"""One directory, several commands; and disks that are full or read-only."""
 
 import json
 import os
@@ -40,23 +40,23 @@ def remount(disk: Path, options: str) -> None:
 def at_once(world: World, *arguments: object) -> Ended:
     """Start the same command twice at the same time."""
     world.diary.unlink(missing_ok=True)
-    return world.server.run(world.arguments(*arguments), folder=world.output, diary=world.diary, commands=2)
+    return world.server.run(world.arguments(*arguments), directory=world.output, diary=world.diary, commands=2)
 
 
-def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
-    return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in [folder, *folder.rglob("*")]}
+def snapshot(directory: Path) -> dict[str, tuple[int, int]]:
+    return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in [directory, *directory.rglob("*")]}
 
 
-def test_of_two_commands_that_begin_in_one_folder_at_once_one_is_refused(world, tmp_path):
-    folder = tmp_path / "out"
-    folder.mkdir()
-    ended = at_once(world, "--output_dir", folder)
+def test_of_two_commands_that_begin_in_one_directory_at_once_one_is_refused(world, tmp_path):
+    directory = tmp_path / "out"
+    directory.mkdir()
+    ended = at_once(world, "--output_dir", directory)
     assert sorted(ended.exit_codes) == [0, 2], ended.output
-    refusals = ("another run is at work in this folder", "is not empty; go on with that run by --resume")
+    refusals = ("another run is at work in this directory", "is not empty; go on with that run by --resume")
     assert sum(ended.output.count(refusal) for refusal in refusals) == 1
     assert ended.output.count("error: ") == 1
     assert max(world.started.values()) == 1
-    check_whole(folder, world.undisturbed)
+    check_whole(directory, world.undisturbed)
 
 
 @pytest.mark.parametrize("at", [20, 60, 110])
@@ -64,12 +64,12 @@ def test_of_two_commands_that_resume_a_crashed_run_at_once_one_is_refused(world,
     world.begin(faults={0: Fault(effect=Effect.DIES, at=at)})
     ended = at_once(world, "--output_dir", world.output, "--resume")
     assert sorted(ended.exit_codes) == [0, 2], ended.output
-    assert ended.output.count("another run is at work in this folder") == 1
+    assert ended.output.count("another run is at work in this directory") == 1
     assert max(world.started.values(), default=1) == 1
     check_whole(world.output, world.undisturbed)
 
 
-def test_a_crashed_run_is_not_begun_anew_in_its_folder(world):
+def test_a_crashed_run_is_not_begun_anew_in_its_directory(world):
     world.begin(faults=CRASH)
     before = snapshot(world.output)
     ended = world.run("--output_dir", world.output)
@@ -119,12 +119,12 @@ def test_a_resume_on_a_disk_that_is_read_only_says_so_and_changes_nothing(server
 
 
 def test_a_run_that_cannot_write_its_tables_keeps_its_episodes(world):
-    """The folder of the tables has become a file of somebody else's: nothing but the tables is lost."""
+    """The directory of the tables has become a file of somebody else's: nothing but the tables is lost."""
     world.begin(faults=CRASH)
     (world.output / "results.csv").mkdir()
     ended = world.resume()
     assert ended.exit_code == 1
     assert f"cannot write {world.output / 'results.csv'}: Is a directory" in ended.output
-    os.rmdir(world.output / "results.csv")  # noqa: PTH106  the folder must be empty
+    os.rmdir(world.output / "results.csv")  # noqa: PTH106  the directory must be empty
     world.resume_to_the_end()
     assert json.loads((world.output / "results.json").read_text())["complete"]

@@ -1,0 +1,54 @@
+"""One word for one thing: `docs/glossary.md` says which, and words of before do not come back."""
+
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+GLOSSARY = ROOT / "docs" / "glossary.md"
+
+# What is not said any more, and what is said instead.
+BANNED = {
+    "bench": "build cache",
+    "board": "claim table",
+    "collector": "result sync",
+    "courier": "result sync",
+    "folder": "directory",
+    "surroundings": "provenance",
+    "workbench": "build cache",
+}
+# Names of others that hold one of these words, and the target of the Makefile.
+SPARED = re.compile(r"TensorBoard|tensorboard|make bench\b|\"bench\"")
+# The changelog tells of what was before, and this file has to name it.
+TELL_OF_BEFORE = ("CHANGELOG.md", "tests/house/test_words.py")
+
+
+@cache
+def texts() -> dict[str, str]:
+    """Return every file of the project that people read."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    endings = (".py", ".md", ".toml", ".yaml", ".sbatch")
+    names = [name for name in listed.splitlines() if name.endswith(endings) and name not in TELL_OF_BEFORE]
+    return {name: (ROOT / name).read_text(encoding="utf-8") for name in names if (ROOT / name).is_file()}
+
+
+def words(text: str) -> set[str]:
+    """Return the words of a text in lower case, those inside identifiers too, and the singular of each."""
+    parts = {part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", SPARED.sub(" ", text))}
+    return parts | {part.removesuffix("s") for part in parts}
+
+
+@pytest.mark.parametrize("banned", BANNED)
+def test_a_word_of_before_does_not_come_back(banned):
+    found = [name for name, text in texts().items() if banned in words(f"{Path(name).stem} {text}")]
+    assert not found, f"say '{BANNED[banned]}' instead of '{banned}'"
+
+
+def test_every_word_of_the_glossary_is_explained_once_and_in_sentences():
+    entries = re.findall(r"^\| ([a-z_ ]+) \| (.+) \|$", GLOSSARY.read_text(encoding="utf-8"), re.MULTILINE)[1:]
+    assert len(entries) > 20
+    assert len({word for word, _ in entries}) == len(entries)
+    assert all(meaning.endswith(".") for _, meaning in entries)
