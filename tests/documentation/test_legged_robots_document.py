@@ -1,4 +1,4 @@
-"""What docs/machines.md says of success is what the tasks ask, and the metrics that it names are in the tables."""
+"""What docs/legged_robots.md says of success is what the tasks ask, and the metrics that it names are in the tables."""
 
 import json
 
@@ -8,7 +8,7 @@ from isaaclab_arena.environments.tasks.locomotion.walk_humanoid import LOWEST_M,
 from isaaclab_arena.evaluation.policy_runner import main
 from tests.end_to_end.launching import ROOT, episodes_table
 
-DOCUMENT = (ROOT / "docs" / "machines.md").read_text()
+DOCUMENT = (ROOT / "docs" / "legged_robots.md").read_text()
 
 
 def section(name: str) -> str:
