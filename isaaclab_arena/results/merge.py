@@ -35,8 +35,8 @@ from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan, read_run_pla
 
 
 @dataclass(frozen=True, kw_only=True)
-class MissingJob:
-    """What a job still owes.
+class MissingEpisodes:
+    """The planned episodes of a job that did not finish.
 
     Attributes:
         job: Name of the job.
@@ -76,7 +76,7 @@ class MergedResults:
             of what was swept.
         episodes: One row per finished episode, by job and index, with the columns `EPISODE_COLUMNS`
             and `EPISODE_TIMING_COLUMNS`.
-        missing: What jobs still owe, in order of the plan.
+        missing: Jobs that are not complete, in order of the plan.
         problems: Files and lines that could not be read, and episodes that were committed with unequal results.
         complete: Whether every job that was to run completed with all of its episodes.
         sources: The files that were read, and how long each was [bytes].
@@ -86,7 +86,7 @@ class MergedResults:
     plan: RunPlan
     jobs: pd.DataFrame
     episodes: pd.DataFrame
-    missing: tuple[MissingJob, ...]
+    missing: tuple[MissingEpisodes, ...]
     problems: tuple[str, ...]
     complete: bool
     sources: Mapping[str, int]
@@ -191,11 +191,11 @@ def _evidence(output_directory: Path, job: PlanEntry, problems: list[str], *, sa
     )
 
 
-def _owed(evidence: JobEvidence) -> MissingJob | None:
+def _owed(evidence: JobEvidence) -> MissingEpisodes | None:
     status, indices = status_of(evidence), missing_episodes(evidence)
     if status is JobResultStatus.SKIPPED or (status is JobResultStatus.COMPLETED and not indices):
         return None
-    return MissingJob(job=evidence.job.name, rank=evidence.job.rank, status=status, episode_indices=indices)
+    return MissingEpisodes(job=evidence.job.name, rank=evidence.job.rank, status=status, episode_indices=indices)
 
 
 def _recorded_elsewhere(

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from isaaclab_arena.config.loading import limit_in_words
-from isaaclab_arena.results.merge import MergedResults, MissingJob, records
+from isaaclab_arena.results.merge import MergedResults, MissingEpisodes, records
 from isaaclab_arena.results.rows import JobResultStatus
 from isaaclab_arena.results.table import MAX_JOBS_SHOWN, console_table, is_partial, plain
 
@@ -49,7 +49,7 @@ def caveats(merged: MergedResults) -> list[str]:
     """Return one line per job whose rate is not that of all its planned episodes: what is left out, and its bounds."""
     lines = []
     for known in records(merged.jobs):
-        if known["status"] == JobResultStatus.COMPLETED and not known["episodes"] and known["cut"]:
+        if JobResultStatus(known["status"]) is JobResultStatus.COMPLETED and not known["episodes"] and known["cut"]:
             lines.append(
                 f"* job '{plain(known['name'])}': no episode ended within its control steps, so nothing is rated; "
                 f"{known['cut']} were under way: give more steps, or num_episodes"
@@ -90,11 +90,11 @@ def failures(merged: MergedResults) -> list[str]:
     return [
         f"failed: job '{plain(row['name'])}' on rank {row['rank']}: {_cause(row)}"
         for row in records(merged.jobs)
-        if row["status"] == JobResultStatus.FAILED
+        if JobResultStatus(row["status"]) is JobResultStatus.FAILED
     ]
 
 
-def describe_missing(missing: MissingJob) -> str:
+def describe_missing(missing: MissingEpisodes) -> str:
     """Return one line: which episodes of which job are missing, and on which rank."""
     rank = "" if missing.rank is None else f" on rank {missing.rank}"
     where = f"job '{plain(missing.job)}'{rank}"

@@ -12,6 +12,7 @@ from rich.text import Text
 from isaaclab_arena.errors import shortened
 from isaaclab_arena.logs import plain_text as plain
 from isaaclab_arena.results.merge import MergedResults, records
+from isaaclab_arena.results.rows import JobResultStatus
 
 MAX_JOBS_SHOWN = 200
 """Nobody reads more lines than that, and laying them out would take longer than all the other tables."""
@@ -24,7 +25,13 @@ _LENGTH, _RETURN, _SUCCESS = f"length {SPREAD}", f"return {SPREAD}", "success % 
 _LEAVE_OUT_FIRST = ("rank", "steps/s", _RETURN, "environment", _LENGTH)
 _MOST_SHOWN = 60
 _SHOWN_ANYWAY = frozenset({"policy_type", "arena_env_args.environment"})
-_STATUS_STYLES = {"completed": "green", "failed": "bold red", "interrupted": "yellow", "missing": "bold red"}
+_STATUS_STYLES = {
+    JobResultStatus.COMPLETED: "green",
+    JobResultStatus.FAILED: "bold red",
+    JobResultStatus.INTERRUPTED: "yellow",
+    JobResultStatus.MISSING: "bold red",
+    JobResultStatus.SKIPPED: "dim",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +171,7 @@ def _numbers(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Text, ...]]:
         "missing": tuple(_count(row["missing"]) for row in rows),
         "steps/s": tuple(Text(_compact(row["env_steps_per_s"])) for row in rows),
         "rank": tuple(Text(row["rank"] or "-") for row in rows),
-        "status": tuple(Text(row["status"], style=_STATUS_STYLES.get(row["status"], "dim")) for row in rows),
+        "status": tuple(Text(row["status"], style=_STATUS_STYLES[JobResultStatus(row["status"])]) for row in rows),
     }
 
 

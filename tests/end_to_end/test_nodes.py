@@ -129,7 +129,7 @@ def test_directories_that_are_put_into_one_merge_to_the_same_tables(on_two_disks
     assert merged.complete
     assert not merged.problems
     assert not merged.elsewhere
-    assert not any(job.to_run for job in recover_run(together, merged.plan, retry_errors=False, attempt=2).jobs)
+    assert not recover_run(together, merged.plan, retry_errors=False, attempt=2).left
 
 
 def long_job(name: str, num_episodes: int) -> dict[str, object]:

@@ -47,6 +47,5 @@ def make_single_env(
         cameras=True,
         may_import=allow_import,
     )
-    return SingleEnv(
-        job.build_environment(device=torch.device(device), num_threads=1), seed=seed, render_mode=render_mode
-    )
+    built = job.build_environment(device=torch.device(device), num_threads=1)
+    return SingleEnv(built, seed=seed, render_mode=render_mode)

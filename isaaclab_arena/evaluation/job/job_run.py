@@ -12,16 +12,16 @@ import numpy as np
 import torch
 
 from isaaclab_arena.clock import now
+from isaaclab_arena.config.schema import JobConfig
 from isaaclab_arena.errors import JobTimeoutError
 from isaaclab_arena.evaluation.job.group_building import BuiltGroups, GroupBuilder
 from isaaclab_arena.evaluation.job.rank_settings import RankSettings
 from isaaclab_arena.evaluation.job.start_up_clock import StartUpClock
 from isaaclab_arena.evaluation.plan.episode_plan import (
-    JobLength,
     episode_of,
     indices_of_rebuild,
     indices_that_start,
-    job_length,
+    with_length,
 )
 from isaaclab_arena.evaluation.plan.episode_supply import EpisodeSupply
 from isaaclab_arena.evaluation.plan.job import Job
@@ -208,10 +208,10 @@ class JobRun:
         writers: Sequence[Observer],
     ) -> None:
         job, policy = self._job, groups[0].policy
-        length = job_length(job.config, policy)
-        self._num_episodes = length.num_episodes
-        if indices is None and length.num_episodes is not None:
-            indices = indices_of_rebuild(job.config, length.num_episodes, rebuild=rebuild, supply=self._supply)
+        config = with_length(job.config, policy)
+        self._num_episodes = config.num_episodes
+        if indices is None and config.num_episodes is not None:
+            indices = indices_of_rebuild(config, config.num_episodes, rebuild=rebuild, supply=self._supply)
         elif indices is None:
             started = sum(result.finished_episodes + result.cut_episodes for result in self._results)
             indices = indices_that_start(job, policy, started=started)
@@ -223,7 +223,7 @@ class JobRun:
                 (episode_of(job, index) for index in indices),
                 [self._start_up, *writers, self._env_steps, *self._observers],
                 language_instruction=job.config.language_instruction,
-                limits=self._limits(length),
+                limits=self._limits(config),
                 stop_requested=self._must_stop,
                 stopwatch=self._stopwatch,
             )
@@ -241,11 +241,11 @@ class JobRun:
             raise JobTimeoutError(f"job '{self._job.config.name}' took longer than {limit_s:g} s, its timeout_s")
         return self._stop_requested()
 
-    def _limits(self, length: JobLength) -> RolloutLimits:
+    def _limits(self, config: JobConfig) -> RolloutLimits:
         return RolloutLimits(
-            max_steps=length.num_steps,
-            max_envs=self._supply.max_envs(self._job.config.num_envs),
-            episode_timeout_s=self._job.config.episode_timeout_s,
+            max_steps=config.num_steps,
+            max_envs=self._supply.max_envs(config.num_envs),
+            episode_timeout_s=config.episode_timeout_s,
         )
 
 

@@ -1,7 +1,7 @@
 """Which episodes a job runs, and for how long: from the job, else from its policy."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import count, takewhile
 
 from isaaclab_arena.config.schema import JobConfig
@@ -13,21 +13,8 @@ from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.policy import PolicyBase
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobLength:
-    """How long a job is; one of the two is given.
-
-    Attributes:
-        num_episodes: Episodes over all rebuilds.
-        num_steps: Control steps of each rebuild.
-    """
-
-    num_episodes: int | None = None
-    num_steps: int | None = None
-
-
-def job_length(config: JobConfig, policy: PolicyBase) -> JobLength:
-    """Return how long a job is: as it says itself, else as its policy says.
+def with_length(config: JobConfig, policy: PolicyBase) -> JobConfig:
+    """Return a job with its ``num_episodes`` or ``num_steps``: its own, else what its policy says.
 
     Raises:
         ConfigError: If neither says it, or the policy has nothing to play in one of the episodes.
@@ -50,7 +37,7 @@ def job_length(config: JobConfig, policy: PolicyBase) -> JobLength:
             f"job '{config.name}' asks for {num_episodes} episodes, "
             f"but policy '{config.policy_type}' has nothing to play in episode {beyond}"
         )
-    return JobLength(num_episodes=num_episodes, num_steps=num_steps)
+    return replace(config, num_episodes=num_episodes, num_steps=num_steps)
 
 
 def indices_of_rebuild(config: JobConfig, num_episodes: int, *, rebuild: int, supply: EpisodeSupply) -> Iterator[int]:

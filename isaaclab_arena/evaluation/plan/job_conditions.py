@@ -58,11 +58,7 @@ def job_conditions(
     chosen = _saved_set(job, builder, environment_config, directory)
     _check_agreement(job, chosen)
     offered = catalogue() if chosen.variations or isinstance(builder, VariableEnvironmentBuilder) else ()
-    try:
-        variations = enabled_variations(offered, chosen.variations) if chosen.variations else ()
-    except ConfigError as error:
-        message = f"set '{chosen.job}' needs what this environment does not have: {error.problems[0].message}"
-        raise ConfigError(Problem(message, key="conditions")) from error
+    variations = _saved_variations(chosen, offered)
     if offered:
         _check_keys(chosen, offered, variations, job.conditions or "")
     has_length = job.num_episodes is not None or job.num_steps is not None
@@ -73,6 +69,15 @@ def job_conditions(
         placement_seed=None if chosen.seed == job.seed else chosen.seed,
     )
     return JobConditions(config=config, variations=variations, saved=chosen.conditions())
+
+
+def _saved_variations(chosen: ConditionSet, offered: Sequence[Variation]) -> tuple[Variation, ...]:
+    """Return what varies in saved conditions; refuse what the environment does not have."""
+    try:
+        return enabled_variations(offered, chosen.variations) if chosen.variations else ()
+    except ConfigError as error:
+        message = f"set '{chosen.job}' needs what this environment does not have: {error.problems[0].message}"
+        raise ConfigError(Problem(message, key="conditions")) from error
 
 
 def _saved_set(job: JobConfig, builder: EnvironmentBuilder, environment_config: Any, directory: Path) -> ConditionSet:

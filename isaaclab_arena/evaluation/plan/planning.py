@@ -18,7 +18,7 @@ from isaaclab_arena.evaluation.provenance import provenance
 from isaaclab_arena.interfaces.variation import spelled
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.run.attempts import Attempt, JobWork
+from isaaclab_arena.storage.run.attempts import Attempt, AttemptEntry
 from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan
 
 _MAX_SHOWN = 80
@@ -87,7 +87,7 @@ def plan_attempt(
     *,
     number: int,
     run_id: str,
-    jobs: Sequence[JobWork],
+    jobs: Sequence[AttemptEntry],
     places: Sequence[str] = (),
 ) -> Attempt:
     """Return what ``attempts/attempt_<n>.json`` says before anything runs.

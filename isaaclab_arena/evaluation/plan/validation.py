@@ -60,39 +60,19 @@ def resolve_jobs(
     Raises:
         ConfigError: With every problem of every job.
     """
-    given = {key: value for key, value in (overrides or {}).items() if value is not None}
-    directory = Path(file or "").parent
     resolver = _Resolver(
         environments,
-        given,
-        directory,
+        {key: value for key, value in (overrides or {}).items() if value is not None},
+        Path(file or "").parent,
         may_import=may_import,
         policy_batch=policy_batch,
         policies_on_cpu=cpu_holds_for_policy(device),
     )
-    resolved: list[Job] = []
-    problems: list[Problem] = []
-    for job in jobs:
-        found, wrong = resolver.resolve(job)
-        problems.extend(dataclasses.replace(problem, file=file, job=job.name) for problem in wrong)
-        if found is not None:
-            resolved.append(found)
-    if problems:
-        raise ConfigError(problems)
-    if resolver.overruled:
-        _LOG.info(
-            "under a launcher each rank's policy runs on the rank's own GPU: no effect has %s",
-            ", ".join(f"{named} of job '{job}'" for named, job in resolver.overruled.items()),
-        )
-    return tuple(resolved)
+    return resolver.resolve_all(jobs, file)
 
 
 class _Resolver:
-    """Resolves jobs one by one, and what many jobs share only once.
-
-    Attributes:
-        overruled: Which devices that jobs name LOCAL_RANK overrules, each with the first job that names it.
-    """
+    """Resolves jobs one by one, and what many jobs share only once."""
 
     def __init__(
         self,
@@ -111,9 +91,27 @@ class _Resolver:
         self._overrides = overrides
         self._directory = directory
         self._known: dict[str, Any] = {}
-        self.overruled: dict[str, str] = {}
+        # Which devices that jobs name LOCAL_RANK overrules, each with the first job that names it.
+        self._overruled: dict[str, str] = {}
 
-    def resolve(self, job: JobConfig) -> tuple[Job | None, list[Problem]]:
+    def resolve_all(self, jobs: Sequence[JobConfig], file: str | None) -> tuple[Job, ...]:
+        resolved: list[Job] = []
+        problems: list[Problem] = []
+        for job in jobs:
+            found, wrong = self._resolve(job)
+            problems.extend(dataclasses.replace(problem, file=file, job=job.name) for problem in wrong)
+            if found is not None:
+                resolved.append(found)
+        if problems:
+            raise ConfigError(problems)
+        if self._overruled:
+            _LOG.info(
+                "under a launcher each rank's policy runs on the rank's own GPU: no effect has %s",
+                ", ".join(f"{named} of job '{job}'" for named, job in self._overruled.items()),
+            )
+        return tuple(resolved)
+
+    def _resolve(self, job: JobConfig) -> tuple[Job | None, list[Problem]]:
         problems: list[Problem] = []
         wanted = [job.environment, job.environment_args, job.enable_cameras]
         environment = self._once("environment", wanted, self._environment, job)
@@ -263,7 +261,7 @@ class _Resolver:
     def _check_device(self, job: JobConfig, devices: Mapping[str, Any]) -> None:
         overruled = check_policy_device(**devices)
         if overruled is not None:
-            self.overruled.setdefault(overruled, job.name)
+            self._overruled.setdefault(overruled, job.name)
         resolve_policy_device(**devices)
 
     def _batch(self, job: JobConfig, policy_class: type[PolicyBase]) -> int:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from isaaclab_arena.errors import ArenaError, ConfigError, Problem
@@ -11,7 +11,7 @@ from isaaclab_arena.evaluation.startup.content_check import set_aside_what_does_
 from isaaclab_arena.evaluation.startup.output_directory import holds_no_run, named_directory
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.storage.recovery.recovery import recover_run
-from isaaclab_arena.storage.run.attempts import JobWork, attempt_numbers, policy_batches_in_effect, read_attempts
+from isaaclab_arena.storage.run.attempts import AttemptEntry, attempt_numbers, policy_batches_in_effect, read_attempts
 from isaaclab_arena.storage.run.run_plan import RunPlan, plan_copy_path, read_run_plan
 
 _LOG = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class Resumed:
     """
 
     number: int
-    jobs: tuple[JobWork, ...]
+    jobs: tuple[AttemptEntry, ...]
 
 
 def directory_to_resume(*, resume: str, output_dir: str | None, output_base_dir: str, plan: RunPlan) -> Path | None:
@@ -95,11 +95,7 @@ def take_up(output_directory: Path, plan: RunPlan, *, retry_errors: bool, anew: 
         _LOG.warning("%s", note)
     batches = policy_batches_in_effect(output_directory, plan.jobs, read_attempts(output_directory)[0])
     batches = {job: batch for job, batch in batches.items() if job not in anew}
-    jobs = tuple(
-        JobWork(job=job.name, finished=job.finished, policy_batch=batches.get(job.name))
-        for job in recovery.jobs
-        if job.to_run
-    )
+    jobs = tuple(replace(job, policy_batch=batches.get(job.job)) for job in recovery.left)
     return Resumed(number=number, jobs=jobs)
 
 

@@ -16,7 +16,7 @@ from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.evaluation.plan.job import OPEN_BACKEND, Job
 from isaaclab_arena.evaluation.rollout.pipelined import group_sizes
 from isaaclab_arena.interfaces.environment_builder import SimulatedBuilder
-from isaaclab_arena.storage.run.attempts import Attempt, JobWork
+from isaaclab_arena.storage.run.attempts import Attempt, AttemptEntry
 
 _LOG = logging.getLogger(__name__)
 _ON_CPU = "mujoco"
@@ -82,7 +82,7 @@ def settle_backends(
     return settled
 
 
-def refuse_slow_backends(jobs: Sequence[Job], work: Sequence[JobWork], machinery: Machinery) -> None:
+def refuse_slow_backends(jobs: Sequence[Job], work: Sequence[AttemptEntry], machinery: Machinery) -> None:
     """Refuse to go on without GPUs with jobs that were settled on MuJoCo-Warp because there were GPUs.
 
     On a CPU it is some fifty times slower than MuJoCo, and nobody has asked for it there.
@@ -114,7 +114,7 @@ def with_settled_backends(jobs: Sequence[Job], attempt: Attempt) -> tuple[Job, .
     return tuple(job.with_backend(settled.get(job.config.name)) for job in jobs)
 
 
-def with_backends(work: Sequence[JobWork], settled: Mapping[str, str]) -> tuple[JobWork, ...]:
+def with_backends(work: Sequence[AttemptEntry], settled: Mapping[str, str]) -> tuple[AttemptEntry, ...]:
     """Return what is left to do, with what simulates it."""
     return tuple(replace(each, backend=settled.get(each.job)) for each in work)
 

@@ -39,7 +39,7 @@ from isaaclab_arena.sim.threads import default_num_threads
 from isaaclab_arena.storage.contents import Contents, changes
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 from isaaclab_arena.storage.provenance import Provenance
-from isaaclab_arena.storage.run.attempts import Attempt, JobWork, read_attempt, write_attempt
+from isaaclab_arena.storage.run.attempts import Attempt, AttemptEntry, read_attempt, write_attempt
 from isaaclab_arena.storage.run.run_lock import RunLock
 from isaaclab_arena.storage.run.run_plan import RunPlan, read_run_plan, write_run_plan
 
@@ -76,16 +76,7 @@ def start_run(request: RunRequest, context: DistributedContext, ranks: Ranks) ->
         DistributedError: If a rank does not answer.
         StorageError: If a file cannot be read or written.
     """
-    check_names(request.options.rerun, [job.config.name for job in request.jobs])
-    ranks.agree("jobs", request.config_hash)
-    agree_on_versions(ranks, provenance.versions())
-    devices = ranks.gather("device", str(context.device))
-    with ranks.keep_waiting():
-        # It reads every checkpoint from end to end, which takes a while where they are large.
-        # One rank of each machine does it: where they share no disk, their files have to be the same.
-        contents = contents_of_jobs(request.jobs) if context.is_rank_zero or context.local_rank == 0 else {}
-    agree_on_contents(ranks, contents)
-    begin = _Beginning(request, context, devices, contents) if context.is_rank_zero else None
+    begin = _agree_and_begin(request, context, ranks)
     said = ["", False] if begin is None else [str(begin.directory.path), begin.directory.resumes]
     path, resumes = json.loads(ranks.share_from_rank_zero("output_directory", json.dumps(said)))
     places = places_of_ranks(ranks, request.options, RunDirectory(path=Path(path), resumes=resumes))
@@ -110,6 +101,20 @@ def start_run(request: RunRequest, context: DistributedContext, ranks: Ranks) ->
     ranks.gather("lock", "held")
     attempt = None if number == _NOTHING_TO_DO else read_attempt(path, int(number))
     return StartedRun(output_directory=path, plan=read_run_plan(path), attempt=attempt, lock=lock, places=places)
+
+
+def _agree_and_begin(request: RunRequest, context: DistributedContext, ranks: Ranks) -> "_Beginning | None":
+    """Refuse ranks that differ in what they are to do, and return the run as rank 0 sets it up; None elsewhere."""
+    check_names(request.options.rerun, [job.config.name for job in request.jobs])
+    ranks.agree("jobs", request.config_hash)
+    agree_on_versions(ranks, provenance.versions())
+    devices = ranks.gather("device", str(context.device))
+    with ranks.keep_waiting():
+        # It reads every checkpoint from end to end, which takes a while where they are large.
+        # One rank of each node does it: where they share no disk, their files have to be the same.
+        contents = contents_of_jobs(request.jobs) if context.is_rank_zero or context.local_rank == 0 else {}
+    agree_on_contents(ranks, contents)
+    return _Beginning(request, context, devices, contents) if context.is_rank_zero else None
 
 
 def agree_on_versions(ranks: Ranks, versions: Mapping[str, str]) -> None:
@@ -218,7 +223,7 @@ class _Beginning:
             anew = jobs_to_run_anew(path, begun, self._plan, request.options.rerun)
             # Before what they have is set aside.
             refuse_slow_backends(
-                request.jobs, with_backends([JobWork(job=name) for name in anew], known), self._machinery
+                request.jobs, with_backends([AttemptEntry(job=name) for name in anew], known), self._machinery
             )
             resumed = take_up(path, begun, retry_errors=request.options.retry_errors, anew=anew)
             number, jobs = resumed.number, resumed.jobs
@@ -265,5 +270,5 @@ def _choose_directory(options: RunOptions, plan: RunPlan) -> RunDirectory:
     return RunDirectory(path=path, resumes=False)
 
 
-def _all_jobs(request: RunRequest) -> tuple[JobWork, ...]:
-    return tuple(JobWork(job=job.config.name) for job in request.jobs if job.config.status is JobStatus.PENDING)
+def _all_jobs(request: RunRequest) -> tuple[AttemptEntry, ...]:
+    return tuple(AttemptEntry(job=job.config.name) for job in request.jobs if job.config.status is JobStatus.PENDING)

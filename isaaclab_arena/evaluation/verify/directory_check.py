@@ -6,7 +6,7 @@ from pathlib import Path
 
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.results.merge import MergedResults, MissingJob
+from isaaclab_arena.results.merge import MergedResults, MissingEpisodes
 from isaaclab_arena.results.result_files import TABLES, stale_tables
 from isaaclab_arena.storage.hdf5.episodes import read_totals
 from isaaclab_arena.storage.layout import demo_name, job_directory
@@ -34,7 +34,7 @@ def check_directory(output_directory: Path, merged: MergedResults) -> Iterator[s
     yield from _check_tables(output_directory, merged)
 
 
-def _what_is_missing(missing: MissingJob) -> str:
+def _what_is_missing(missing: MissingEpisodes) -> str:
     if not missing.episode_indices:
         return f"job '{missing.job}' is {missing.status}"
     return f"job '{missing.job}' is {missing.status} and lacks {in_words(missing.episode_indices)}"

@@ -21,7 +21,7 @@ from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import adapter, json_text
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE, job_directory
-from isaaclab_arena.storage.run.attempts import Attempt, JobWork
+from isaaclab_arena.storage.run.attempts import Attempt, AttemptEntry
 from isaaclab_arena.storage.run.commits import read_commits
 from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan
 
@@ -134,8 +134,8 @@ def _jobs_of_sample(plan: RunPlan, sample: Mapping[str, Sequence[int]], num_envs
     )
 
 
-def _work(job: PlanEntry, episodes: Sequence[int], policy_batch: int) -> JobWork:
-    return JobWork(
+def _work(job: PlanEntry, episodes: Sequence[int], policy_batch: int) -> AttemptEntry:
+    return AttemptEntry(
         job=job.name,
         finished=remaining_episodes(job.config.num_episodes or 0, as_ranges(episodes)),
         policy_batch=policy_batch if policy_batch >= job.config.num_envs else None,

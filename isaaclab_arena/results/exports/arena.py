@@ -37,14 +37,14 @@ def export_arena(run: Path, output: Path) -> list[str]:
         StorageError: If a file cannot be read or written.
     """
     merged, num_episodes = merge_results(run), 0
-    status = {str(row["name"]): row["status"] for row in records(merged.jobs)}
+    status = {str(row["name"]): JobResultStatus(row["status"]) for row in records(merged.jobs)}
     result: dict[str, Any] = {}
-    jobs = [job for job in merged.plan.jobs if status[job.name] != JobResultStatus.SKIPPED]
+    jobs = [job for job in merged.plan.jobs if status[job.name] is not JobResultStatus.SKIPPED]
     if not jobs:
         raise ConfigError(f"{run} has no job that was to run")
     for job in jobs:
         rebuilds = rebuilds_of(job, read_commits(job_directory(run, job.name), job.name).rows)
-        completed = status[job.name] == JobResultStatus.COMPLETED
+        completed = status[job.name] is JobResultStatus.COMPLETED
         rebuilds = {0: []} if completed and not rebuilds else rebuilds
         videos = _videos_by_episode(job_directory(run, job.name))
         for index, episodes in rebuilds.items():
@@ -58,7 +58,7 @@ def export_arena(run: Path, output: Path) -> list[str]:
     write_text(output / RESULT_FILE, json_text({"runs": result}))
     write_text(output / MANIFEST_FILE, json_text(_manifest(merged, jobs, output)))
     told = [f"{_counted(num_episodes, 'episode')} of {_counted(len(jobs), 'job')} in {output}", *merged.problems]
-    failed = [job.name for job in jobs if status[job.name] != JobResultStatus.COMPLETED]
+    failed = [job.name for job in jobs if status[job.name] is not JobResultStatus.COMPLETED]
     return [*told, *(f"job '{name}' is {status[name]}, which Isaac Lab Arena calls failed" for name in failed)]
 
 

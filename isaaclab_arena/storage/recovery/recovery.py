@@ -19,25 +19,10 @@ from isaaclab_arena.storage.recovery.job_diagnosis import Diagnosis, ExpectedJob
 from isaaclab_arena.storage.recovery.job_repair import repair_job, set_job_aside
 from isaaclab_arena.storage.recovery.leftovers import remove_temporary_files
 from isaaclab_arena.storage.recovery.recorded_copies import read_recordings
-from isaaclab_arena.storage.run.attempts import Attempt, read_attempts
+from isaaclab_arena.storage.run.attempts import Attempt, AttemptEntry, read_attempts
 from isaaclab_arena.storage.run.commits import CommitLog, read_commits
 from isaaclab_arena.storage.run.job_reports import SCHEMA_VERSION, JobReport, ReportedStatus
 from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecoveredJob:
-    """Where a job stands.
-
-    Attributes:
-        name: Name of the job.
-        finished: Episodes that must not run again.
-        to_run: Whether anything is left to do, be it only to report.
-    """
-
-    name: str
-    finished: EpisodeRanges
-    to_run: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +30,19 @@ class Recovery:
     """Where a run stands.
 
     Attributes:
-        jobs: Every job of the plan, in order.
+        jobs: Every job of the plan, in order, with the episodes that must not run again.
+        complete: Names of the jobs of which nothing is left to do, not even to report.
         notes: What was found and what was done about it, for people.
     """
 
-    jobs: tuple[RecoveredJob, ...]
+    jobs: tuple[AttemptEntry, ...]
+    complete: frozenset[str]
     notes: tuple[str, ...]
+
+    @property
+    def left(self) -> tuple[AttemptEntry, ...]:
+        """The jobs of which something is left to do."""
+        return tuple(job for job in self.jobs if job.job not in self.complete)
 
 
 def recover_run(output_directory: Path, plan: RunPlan, *, retry_errors: bool, attempt: int) -> Recovery:
@@ -71,7 +63,7 @@ def recover_run(output_directory: Path, plan: RunPlan, *, retry_errors: bool, at
     notes = remove_temporary_files(output_directory, plan)
     begun, damaged = read_attempts(output_directory)
     notes += damaged
-    jobs = []
+    jobs, complete = [], set()
     for job in told(plan.jobs, "checking", str(output_directory), unit="jobs"):
         expected = ExpectedJob(
             name=job.name,
@@ -81,10 +73,13 @@ def recover_run(output_directory: Path, plan: RunPlan, *, retry_errors: bool, at
             retry_errors=retry_errors,
             retries_begun=tuple(_retries_begun(begun, job.name)),
         )
-        recovered, job_notes = _recover_job(job_directory(output_directory, job.name), job, expected, attempt)
-        jobs.append(recovered)
+        finished, is_complete, job_notes = _recover_job(
+            job_directory(output_directory, job.name), job, expected, attempt
+        )
+        jobs.append(AttemptEntry(job=job.name, finished=finished))
+        complete.update({job.name} if is_complete else ())
         notes += job_notes
-    return Recovery(jobs=tuple(jobs), notes=tuple(notes))
+    return Recovery(jobs=tuple(jobs), complete=frozenset(complete), notes=tuple(notes))
 
 
 def _retries_begun(attempts: Sequence[Attempt], job: str) -> Iterator[tuple[int, EpisodeRanges]]:
@@ -96,9 +91,10 @@ def _retries_begun(attempts: Sequence[Attempt], job: str) -> Iterator[tuple[int,
 
 def _recover_job(
     directory: Path, job: PlanEntry, expected: ExpectedJob, attempt: int
-) -> tuple[RecoveredJob, list[str]]:
+) -> tuple[EpisodeRanges, bool, list[str]]:
+    """Return which episodes of a job must not run again, whether nothing is left to do, and what was done about it."""
     if not job.is_to_run:
-        return RecoveredJob(name=job.name, finished=(), to_run=False), []
+        return (), True, []
     log, reports = read_commits(directory, job.name, skip_unreadable=False), _read_reports(directory)
     notes = [*log.problems, *_torn_lines(directory)]
     has_stray_lines = bool(notes)
@@ -114,11 +110,11 @@ def _recover_job(
     if _is_limited_by_steps(job, readable) and not is_complete:
         # Which episodes such a job has depends on when it ends, so a part of it is of no use.
         notes += set_job_aside(directory, job.name, attempt=attempt - 1)
-        return RecoveredJob(name=job.name, finished=(), to_run=True), notes
+        return (), False, notes
     notes += repair_job(
         directory, job.name, diagnosis, recordings.unreadable, damaged_reports, has_stray_lines=has_stray_lines
     )
-    return RecoveredJob(name=job.name, finished=as_ranges(diagnosis.finished), to_run=not is_complete), notes
+    return as_ranges(diagnosis.finished), is_complete, notes
 
 
 def _read_reports(directory: Path) -> list[tuple[Path, JobReport | None]]:

@@ -23,8 +23,8 @@ SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobWork:
-    """A job that is not finished.
+class AttemptEntry:
+    """What an attempt has to do of one job that is not finished.
 
     Attributes:
         job: Name of the job.
@@ -75,7 +75,7 @@ class Attempt:
     versions: Mapping[str, str]
     git_revision: str | None
     machine: Node
-    jobs: tuple[JobWork, ...] = field(default_factory=tuple)
+    jobs: tuple[AttemptEntry, ...] = field(default_factory=tuple)
     retry_errors: bool = False
     places: tuple[str, ...] = ()
     schema_version: int = SCHEMA_VERSION

@@ -16,7 +16,7 @@ from isaaclab_arena.evaluation.scheduling.dynamic_queue import ClaimedEpisodes, 
 from isaaclab_arena.evaluation.scheduling.job_queue import AssignedJob
 from isaaclab_arena.evaluation.scheduling.pieces import divided_jobs
 from isaaclab_arena.interfaces.observer import Observer
-from isaaclab_arena.storage.run.attempts import JobWork
+from isaaclab_arena.storage.run.attempts import AttemptEntry
 from isaaclab_arena.storage.run.commits import read_commits
 from isaaclab_arena.storage.run.job_reports import ReportedStatus
 from tests.evaluation.jobs import coin_job, settings
@@ -46,7 +46,7 @@ class World:
         self.beating = set(range(world_size))
         self.beats = Counter()
         self.looks = 0
-        work = tuple(JobWork(job=job.config.name) for job in jobs) if work is None else work
+        work = tuple(AttemptEntry(job=job.config.name) for job in jobs) if work is None else work
         self.attempt = attempt(1, world_size=world_size, jobs=work)
         for rank in range(world_size):
             self.beat(rank)
@@ -204,7 +204,7 @@ def test_ranks_that_race_run_every_episode_exactly_once(tmp_path):
 
 
 def test_only_what_is_not_finished_is_run(tmp_path):
-    work = (JobWork(job="job0", finished=((0, 3), (5, 9))), JobWork(job="job2"))
+    work = (AttemptEntry(job="job0", finished=((0, 3), (5, 9))), AttemptEntry(job="job2"))
     world = World(tmp_path, jobs_of(10, 10, 2), world_size=1, work=work)
     assert run_to_the_end(world, 0) == ["job0", "job2"]
     assert [row.episode_index for row in read_commits(tmp_path / "job0", "job0").rows] == [3, 4, 9]
@@ -407,7 +407,7 @@ class Storyteller(ShrugPolicy):
 @pytest.mark.parametrize("finished_before", [(), ((0, 2),)])
 def test_a_job_of_which_only_the_policy_knows_the_length_is_taken_over_where_it_stopped(tmp_path, finished_before):
     job = coin_job("story", policy_class=Storyteller, num_steps=None, num_envs=1, environment=SHORT)
-    world = World(tmp_path, (job,), work=(JobWork(job="story", finished=finished_before),))
+    world = World(tmp_path, (job,), work=(AttemptEntry(job="story", finished=finished_before),))
     assigned = world.queue(1).next_job()
     supply = claimed(assigned)
     world.runner(1).run(job, [DiesAfter(2), supply], supply=supply)
@@ -418,7 +418,7 @@ def test_a_job_of_which_only_the_policy_knows_the_length_is_taken_over_where_it_
 
 
 def test_a_job_that_owes_only_its_report_is_taken_by_one_rank(tmp_path):
-    world = World(tmp_path, jobs_of(5), work=(JobWork(job="job0", finished=((0, 5),)),))
+    world = World(tmp_path, jobs_of(5), work=(AttemptEntry(job="job0", finished=((0, 5),)),))
     queue = world.queue(0)
     assigned = queue.next_job()
     assert assigned is not None

@@ -4,12 +4,12 @@ import pytest
 
 from isaaclab_arena.evaluation.plan.episode_supply import FixedShare
 from isaaclab_arena.evaluation.scheduling.job_queue import FixedQueue, jobs_of_rank
-from isaaclab_arena.storage.run.attempts import JobWork
+from isaaclab_arena.storage.run.attempts import AttemptEntry
 from tests.evaluation.jobs import coin_job
 from tests.results.evidence import attempt
 
 JOBS = tuple(coin_job(f"job{index}", index=index, num_episodes=10) for index in range(5))
-ALL = tuple(JobWork(job=job.config.name) for job in JOBS)
+ALL = tuple(AttemptEntry(job=job.config.name) for job in JOBS)
 
 
 def taken(assigned):
@@ -28,7 +28,7 @@ def test_round_robin_goes_by_the_index_in_the_file_also_when_jobs_are_finished()
 
 
 def test_only_episodes_that_are_not_finished_are_handed_out():
-    left = (JobWork(job="job0", finished=((0, 3), (5, 9))),)
+    left = (AttemptEntry(job="job0", finished=((0, 3), (5, 9))),)
     (assigned,) = of_rank(0, left)
     assert list(assigned.supply.take(range(10))) == [3, 4, 9]
     assert assigned.num_episodes == 3
@@ -36,7 +36,7 @@ def test_only_episodes_that_are_not_finished_are_handed_out():
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
 def test_split_jobs_give_every_unfinished_episode_to_exactly_one_rank(world_size):
-    left = (JobWork(job="job0", finished=((2, 4),)), *ALL[1:])
+    left = (AttemptEntry(job="job0", finished=((2, 4),)), *ALL[1:])
     everything = [taken(of_rank(rank, left, world_size=world_size, split=True)) for rank in range(world_size)]
     for work in left:
         given = sorted(index for shares in everything for index in shares.get(work.job, []))
@@ -51,7 +51,7 @@ def test_a_job_of_unknown_length_is_not_split():
 
 
 def test_a_job_that_owes_only_its_report_stays_with_one_rank():
-    work = (JobWork(job="job1", finished=((0, 10),)),)
+    work = (AttemptEntry(job="job1", finished=((0, 10),)),)
     shares = [of_rank(rank, work, split=True) for rank in range(2)]
     assert [len(share) for share in shares] == [0, 1]
 

@@ -13,7 +13,7 @@ from isaaclab_arena.storage.provenance import Node
 from isaaclab_arena.storage.recorded_episode import checksum
 from isaaclab_arena.storage.recorded_line import attributes_of
 from isaaclab_arena.storage.recovery.recovery import Recovery, recover_run
-from isaaclab_arena.storage.run.attempts import Attempt, JobWork, write_attempt
+from isaaclab_arena.storage.run.attempts import Attempt, write_attempt
 from isaaclab_arena.storage.run.commits import CommitContext, CommitRow, CommitWriter, commit_row, read_commits
 from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, write_job_report
 from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan
@@ -60,7 +60,7 @@ def begin_attempt(output: Path, number: int, recovery: Recovery, *, retry_errors
         versions={},
         git_revision=None,
         machine=Node(host="", cpu="", cores=1, platform=""),
-        jobs=tuple(JobWork(job=job.name, finished=job.finished) for job in recovery.jobs if job.to_run),
+        jobs=recovery.left,
         retry_errors=retry_errors,
     )
     write_attempt(output, attempt)

@@ -3,7 +3,7 @@ import pytest
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.storage.layout import attempt_number
 from isaaclab_arena.storage.run.attempts import (
-    JobWork,
+    AttemptEntry,
     attempt_numbers,
     attempt_path,
     policy_batches_in_effect,
@@ -16,7 +16,7 @@ from tests.results.evidence import attempt, planned
 
 
 def test_attempts_come_back_in_order(tmp_path):
-    first = attempt(1, jobs=(JobWork(job="lift", finished=((0, 3), (7, 8))), JobWork(job="reach")))
+    first = attempt(1, jobs=(AttemptEntry(job="lift", finished=((0, 3), (7, 8))), AttemptEntry(job="reach")))
     write_attempt(tmp_path, attempt(10, retry_errors=True))
     write_attempt(tmp_path, first)
     assert attempt_numbers(tmp_path) == [1, 10]
@@ -64,10 +64,13 @@ def test_an_attempt_whose_file_is_a_directory_is_named_as_that_and_the_others_ar
 def test_the_batch_of_a_job_is_what_an_attempt_says_and_before_that_what_was_settled(tmp_path):
     jobs = [planned("lift"), planned("reach"), planned("push")]
     settle(tmp_path / "lift", SettledBatch(policy_batch=8))
-    assert policy_batches_in_effect(tmp_path, jobs, [attempt(1, jobs=(JobWork(job="lift"),))]) == {"lift": 8}
-    said = [attempt(1), attempt(2, jobs=(JobWork(job="lift", policy_batch=4), JobWork(job="reach", policy_batch=16)))]
+    assert policy_batches_in_effect(tmp_path, jobs, [attempt(1, jobs=(AttemptEntry(job="lift"),))]) == {"lift": 8}
+    said = [
+        attempt(1),
+        attempt(2, jobs=(AttemptEntry(job="lift", policy_batch=4), AttemptEntry(job="reach", policy_batch=16))),
+    ]
     assert policy_batches_in_effect(tmp_path, jobs, [*said, attempt(3)]) == {"lift": 4, "reach": 16}
     (tmp_path / "push").mkdir()
     (tmp_path / "push" / "settled.json").write_text("{")
-    anew = attempt(3, jobs=(JobWork(job="lift", is_rerun=True), JobWork(job="reach", is_rerun=True)))
+    anew = attempt(3, jobs=(AttemptEntry(job="lift", is_rerun=True), AttemptEntry(job="reach", is_rerun=True)))
     assert policy_batches_in_effect(tmp_path, jobs, [*said, anew]) == {"lift": 8}
