@@ -26,8 +26,7 @@ from isaaclab_arena.storage.hdf5.episodes import write_episode
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.recorded_episode import Compression, RecordedEpisode, checksum
 from isaaclab_arena.storage.recorded_line import attributes_of
-from isaaclab_arena.storage.recovery.left_behind import LeftBehind, read_left_behind
-from isaaclab_arena.storage.recovery.leftovers import remove_if_empty
+from isaaclab_arena.storage.recovery.leftovers import read_left_behind, remove_if_empty
 from isaaclab_arena.storage.run.commits import CommitContext, CommitRow, CommitWriter, commit_row
 
 _LOG = logging.getLogger(__name__)
@@ -213,13 +212,13 @@ class EpisodeRecorder(Observer):
             return [str(episode.attributes[layout.COMMIT_ATTRIBUTE])]
         if there.checksum == row.checksum:
             _LOG.info("%s was there already, with the same content: its line is committed", path)
-            return [there.line]
+            return [json_line(there)]
         # Which of the two is right cannot be known here. The file that is there may be another's, so it stays, and
         # both results are committed, so that everybody sees that the episode did not come out the same twice.
         _LOG.warning("%s was there already, with other content: both results are committed, its arrays kept", path)
-        return [there.line, json_line(dataclasses.replace(row, dataset_file=None, episode_file=None))]
+        return [json_line(there), json_line(dataclasses.replace(row, dataset_file=None, episode_file=None))]
 
-    def _left_behind(self, path: Path, episode_index: int) -> LeftBehind | None:
+    def _left_behind(self, path: Path, episode_index: int) -> CommitRow | None:
         """Return what another process left where an episode is to be written, None if it cannot be used."""
         try:
             return read_left_behind(path, self._job.name, episode_index)

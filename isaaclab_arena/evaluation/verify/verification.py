@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from isaaclab_arena.evaluation.rollout.endings import BROKEN_OFF
 from isaaclab_arena.evaluation.verify.episode_comparison import Difference, first_difference, result_difference
 from isaaclab_arena.evaluation.verify.plan import plan_sample, read_contents
 from isaaclab_arena.policy.catalog import resolve_policy_class
+from isaaclab_arena.results.rows import JobEvidence
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, differences_of_contents
 from isaaclab_arena.storage.hdf5.episodes import read_attributes, read_episode
 from isaaclab_arena.storage.json_values import json_line
@@ -33,7 +35,7 @@ from isaaclab_arena.storage.run.attempts import (
 )
 from isaaclab_arena.storage.run.commits import CommitRow, read_commits
 from isaaclab_arena.storage.run.job_reports import read_job_reports
-from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan, read_run_plan, write_run_plan
+from isaaclab_arena.storage.run.run_plan import RunPlan, read_run_plan, write_run_plan
 
 _WORKER = "isaaclab_arena.evaluation.verify.worker"
 _LOG_FILE = "worker.log"
@@ -178,22 +180,24 @@ def compare_runs(output_directory: Path, directory: Path, sample: Sample) -> Ite
 
 
 @dataclass(frozen=True, kw_only=True)
-class _JobFiles:
-    """What one run's files say of one job."""
+class _RecordedJob(JobEvidence):
+    """What one run's files say of one job, with the recordings of its episodes."""
 
     plan: RunPlan
-    job: PlanEntry
     attempts: Mapping[int, Attempt]
-    rows: Mapping[int, CommitRow]
     files: Mapping[int, list[Path]]
-    devices: Mapping[int, str]
-    errors: tuple[str, ...]
-    contents: Contents | None = None
-    plan_because: tuple[str, ...] = ()
+
+    @cached_property
+    def row_of(self) -> Mapping[int, CommitRow]:
+        return {row.episode_index: row for row in self.rows}
+
+    @property
+    def plan_because(self) -> list[str]:
+        return [report.plan_because for report in self.reports if report.plan_because is not None]
 
     def recording(self, index: int) -> RecordedEpisode | None:
         """Return the recording of an episode, None if there is none."""
-        row = self.rows[index]
+        row = self.row_of[index]
         if row.checksum is None:
             return None
         files = self.files.get(index, [])
@@ -202,9 +206,9 @@ class _JobFiles:
 
     def provenance(self, index: int, recorded: RecordedEpisode | None) -> Provenance:
         """Return what an episode's bits may depend on beside its job; its recording knows better than the reports."""
-        row = self.rows[index]
+        row = self.row_of[index]
         ran = self.attempts.get(row.attempt, self.plan)
-        device = self.devices.get(row.rank)
+        device = {report.rank: report.device for report in self.reports}.get(row.rank)
         kind = {} if device is None else {"device": torch.device(device).type}
         said = {} if recorded is None else recorded.provenance
         return Provenance(facts={**ran.provenance.facts, **kind, **said})
@@ -220,19 +224,16 @@ class _Run:
         self._attempts = {attempt.number: attempt for attempt in attempts}
         self._contents = {**contents_in_effect(self._plan.jobs, attempts), **read_contents(output_directory)}
 
-    def job(self, name: str) -> _JobFiles:
+    def job(self, name: str) -> _RecordedJob:
         directory = job_directory(self._directory, name)
-        reports, _ = read_job_reports(directory)
-        return _JobFiles(
-            plan=self._plan,
+        return _RecordedJob(
             job=next(job for job in self._plan.jobs if job.name == name),
-            attempts=self._attempts,
-            rows={row.episode_index: row for row in _rows(self._directory, name)},
-            files=locate_episodes(directory, name)[0],
-            devices={report.rank: report.device for report in reports},
-            errors=tuple(report.error for report in reports if report.error is not None),
+            rows=_rows(self._directory, name),
+            reports=read_job_reports(directory)[0],
             contents=self._contents.get(name),
-            plan_because=tuple(report.plan_because for report in reports if report.plan_because is not None),
+            plan=self._plan,
+            attempts=self._attempts,
+            files=locate_episodes(directory, name)[0],
         )
 
 
@@ -243,17 +244,18 @@ def _last_words(log: Path) -> list[str]:
     return of_ranks[-_LOG_LINES_SHOWN:]
 
 
-def _compared(before: _JobFiles, now: _JobFiles, index: int) -> VerifiedEpisode:
-    row = before.rows[index]
+def _compared(before: _RecordedJob, now: _RecordedJob, index: int) -> VerifiedEpisode:
+    row = before.row_of[index]
     verdict = VerifiedEpisode(
         job=before.job.name,
         episode_index=index,
         num_steps=row.episode_length,
         contents=_other_contents(before.contents, now.contents),
     )
-    if index not in now.rows:
-        return dataclasses.replace(verdict, failure="; ".join(now.errors) or "it did not finish")
-    again = now.rows[index]
+    if index not in now.row_of:
+        errors = [report.error for report in now.reports if report.error is not None]
+        return dataclasses.replace(verdict, failure="; ".join(errors) or "it did not finish")
+    again = now.row_of[index]
     try:
         recorded, found = before.recording(index), now.recording(index)
     except StorageError as error:
@@ -296,7 +298,9 @@ def _results(row: CommitRow) -> dict[str, Any]:
     return {**dataclasses.asdict(row), "metrics": json_line(row.metrics)}
 
 
-def _explanation(before: _JobFiles, now: _JobFiles, difference: Difference, contents: Sequence[str]) -> str | None:
+def _explanation(
+    before: _RecordedJob, now: _RecordedJob, difference: Difference, contents: Sequence[str]
+) -> str | None:
     """Return why an episode may go otherwise this time, where the difference could come from that."""
     if contents:
         return "expected: something else ran than was run"

@@ -18,8 +18,8 @@ from isaaclab_arena.storage.run.commits import CommitLog, CommitRow, parse_row
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExpectedJob:
-    """What the recordings of a job must belong to.
+class PlannedEpisodes:
+    """The planned episodes of a job: what its recordings must belong to, and which run again.
 
     Attributes:
         name: Name of the job.
@@ -75,6 +75,8 @@ class Diagnosis:
         adopted: Lines to commit, of recordings that have none.
         discarded: Recordings to remove from where they are.
         consolidated: Name of a dataset to the episode files that belong into it.
+        unreadable: Files that are not what their names say, with the reason.
+        has_stray_lines: Whether commit files hold lines that are torn, no episodes, or another job's.
     """
 
     finished: set[int] = field(default_factory=set)
@@ -83,11 +85,13 @@ class Diagnosis:
     adopted: list[CommitRow] = field(default_factory=list)
     discarded: list[Discarded] = field(default_factory=list)
     consolidated: defaultdict[str, list[Path]] = field(default_factory=lambda: defaultdict(list))
+    unreadable: list[tuple[Path, str]] = field(default_factory=list)
+    has_stray_lines: bool = False
 
 
-def diagnose(expected: ExpectedJob, log: CommitLog, recordings: JobRecordings) -> Diagnosis:
+def diagnose(expected: PlannedEpisodes, log: CommitLog, recordings: JobRecordings) -> Diagnosis:
     """Hold the commit lines of a job against its recordings; see `Diagnosis`."""
-    diagnosis = Diagnosis()
+    diagnosis = Diagnosis(unreadable=list(recordings.unreadable))
     rows = {row.episode_index: row for row in log.rows}
     copies: defaultdict[int, list[RecordedCopy]] = defaultdict(list)
     for copy in recordings.copies:
@@ -110,7 +114,7 @@ def dataset_named_by(row: CommitRow) -> str:
 
 
 def _diagnose(
-    expected: ExpectedJob,
+    expected: PlannedEpisodes,
     row: CommitRow | None,
     copies: Sequence[RecordedCopy],
     diagnosis: Diagnosis,
@@ -144,7 +148,12 @@ def _diagnose(
 
 
 def _judge_unrecorded(
-    expected: ExpectedJob, row: CommitRow, copies: Sequence[RecordedCopy], diagnosis: Diagnosis, *, is_replaced: bool
+    expected: PlannedEpisodes,
+    row: CommitRow,
+    copies: Sequence[RecordedCopy],
+    diagnosis: Diagnosis,
+    *,
+    is_replaced: bool,
 ) -> None:
     """Decide about the line of an episode that was recorded, and whose recording is not there any more."""
     is_doubtful = any(copy.contradiction is not None for copy in copies)
@@ -157,7 +166,7 @@ def _judge_unrecorded(
 
 
 def _adoptable(
-    expected: ExpectedJob, row: CommitRow | None, intact: Sequence[RecordedCopy], *, is_recorded: bool
+    expected: PlannedEpisodes, row: CommitRow | None, intact: Sequence[RecordedCopy], *, is_recorded: bool
 ) -> tuple[CommitRow | None, Mapping[Path, str]]:
     """Return the earliest line of a recording that can be adopted, and why others cannot, by file."""
     reasons: dict[Path, str] = {}
@@ -182,7 +191,7 @@ def _adoptable(
     return min(candidates, key=lambda each: (each.attempt, each.timestamp, each.checksum or 0), default=None), reasons
 
 
-def _carried_line(expected: ExpectedJob, copy: RecordedCopy) -> CommitRow:
+def _carried_line(expected: PlannedEpisodes, copy: RecordedCopy) -> CommitRow:
     """Return the commit line that a recording carries which no line commits.
 
     Raises:

@@ -22,24 +22,13 @@ _LINES_PER_JOB = 20
 _REPAIRING_RANK = 0
 
 
-def repair_job(
-    job_directory: Path,
-    job: str,
-    diagnosis: Diagnosis,
-    unreadable: Sequence[tuple[Path, str]],
-    damaged_reports: Sequence[Path],
-    *,
-    has_stray_lines: bool,
-) -> list[str]:
+def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis) -> list[str]:
     """Do what a diagnosis asks for; nothing if it asks for nothing.
 
     Args:
         job_directory: Directory of the job.
         job: Name of the job.
         diagnosis: What is to be done.
-        unreadable: Datasets to set aside, with the reason.
-        damaged_reports: Reports to set aside.
-        has_stray_lines: Whether commit files hold lines that are torn, no episodes, or another job's.
 
     Returns:
         What was done, for people.
@@ -49,31 +38,18 @@ def repair_job(
     """
     aside = job_directory / SET_ASIDE_DIRECTORY
     notes: list[str] = []
-    runs_again = diagnosis.withdrawn - diagnosis.finished
-    if diagnosis.withdrawn or has_stray_lines:
+    if diagnosis.withdrawn or diagnosis.has_stray_lines:
         notes += _tidy_lines(job_directory, job, diagnosis.withdrawn, aside)
-    if runs_again:
-        notes.append(
-            f"{in_words(sorted(runs_again))} had a commit line, but has no recording that fits it; not finished"
-        )
-    if diagnosis.lost:
-        notes.append(
-            f"{in_words(diagnosis.lost)} ended in an error, and the recording is lost; the error stands, "
-            "--retry_errors runs it again"
-        )
-    for path, reason in unreadable:
+    notes += _without_recording(diagnosis)
+    for path, reason in diagnosis.unreadable:
         notes.append(f"set aside {path.name}: {reason}")
-        move_aside(path, aside)
-    for path in damaged_reports:
-        notes.append(f"set aside {path.name}: it is no report")
         move_aside(path, aside)
     notes += _discard(diagnosis.discarded, aside)
     if diagnosis.adopted:
         notes.append(f"adopted {in_words(row.episode_index for row in diagnosis.adopted)}: recorded, but not committed")
         _commit(job_directory, diagnosis)
-    lines = [f"job '{job}': {note}" for note in notes]
-    lines += consolidate_parts(job_directory, job, diagnosis.consolidated)
-    return lines
+    consolidated = consolidate_parts(job_directory, job, diagnosis.consolidated)
+    return [*(f"job '{job}': {note}" for note in notes), *consolidated]
 
 
 def set_job_aside(
@@ -109,6 +85,18 @@ def set_job_aside(
         move_aside(path, directory)
     remove_if_empty(job_directory / EPISODES_DIRECTORY)
     return [f"job '{job}': {why}; it starts anew, see {directory}"]
+
+
+def _without_recording(diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield which episodes have a commit line, but no recording that fits it."""
+    runs_again = diagnosis.withdrawn - diagnosis.finished
+    if runs_again:
+        yield f"{in_words(sorted(runs_again))} had a commit line, but has no recording that fits it; not finished"
+    if diagnosis.lost:
+        yield (
+            f"{in_words(diagnosis.lost)} ended in an error, and the recording is lost; the error stands, "
+            "--retry_errors runs it again"
+        )
 
 
 def _tidy_lines(job_directory: Path, job: str, withdrawn: Collection[int], aside: Path) -> Iterator[str]:

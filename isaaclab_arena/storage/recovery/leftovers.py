@@ -11,9 +11,10 @@ from isaaclab_arena.errors import StorageError
 from isaaclab_arena.long_work import told
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.hdf5.consolidation import consolidate
-from isaaclab_arena.storage.hdf5.episodes import read_checksums
+from isaaclab_arena.storage.hdf5.episodes import read_attributes, read_checksums, verify_episodes
 from isaaclab_arena.storage.layout import (
     ATTEMPTS_DIRECTORY,
+    COMMIT_ATTRIBUTE,
     EPISODES_DIRECTORY,
     SET_ASIDE_DIRECTORY,
     VIDEOS_DIRECTORY,
@@ -21,7 +22,7 @@ from isaaclab_arena.storage.layout import (
 )
 from isaaclab_arena.storage.recordings import episode_files
 from isaaclab_arena.storage.recovery.job_diagnosis import dataset_named_by
-from isaaclab_arena.storage.run.commits import read_commits
+from isaaclab_arena.storage.run.commits import CommitRow, parse_row, read_commits
 from isaaclab_arena.storage.run.run_plan import RunPlan
 
 _NOTHING_TO_DO = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
@@ -101,6 +102,31 @@ def consolidate_parts(job_directory: Path, job: str, parts: Mapping[str, Sequenc
         yield from (f"job '{job}': left out of {name}: {reason}" for _, reason in done.damaged)
         yield f"job '{job}': brought {len(paths) - len(done.damaged)} episodes that dead processes left into {name}"
     remove_if_empty(job_directory / EPISODES_DIRECTORY)
+
+
+def read_left_behind(path: Path, job: str, episode_index: int) -> CommitRow:
+    """Return what commits an episode whose file is there already when the same episode is to be written.
+
+    A rank left it that died between the file and its commit line, or one that was thought dead.
+
+    Args:
+        path: The file.
+        job: Name of the job whose episode it should be.
+        episode_index: The episode that it should be.
+
+    Raises:
+        StorageError: If it is damaged, is another episode, or holds no line that commits it.
+    """
+    verify_episodes(path, [episode_index])
+    attributes = read_attributes(path, episode_index)
+    try:
+        row = parse_row(str(attributes.get(COMMIT_ATTRIBUTE, "")))
+    except ValueError as error:
+        raise StorageError(f"{path} does not say how its episode went") from error
+    found = (row.job_name, row.episode_index, row.checksum)
+    if found != (job, episode_index, attributes.get("checksum")):
+        raise StorageError(f"{path} is of job '{row.job_name}', episode {row.episode_index}, or of other arrays")
+    return row
 
 
 def remove_if_empty(directory: Path) -> None:

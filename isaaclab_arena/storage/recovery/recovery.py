@@ -15,7 +15,7 @@ from isaaclab_arena.long_work import told
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.json_values import read_versioned
 from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, JOB_REPORT_PATTERN, job_directory
-from isaaclab_arena.storage.recovery.job_diagnosis import Diagnosis, ExpectedJob, diagnose
+from isaaclab_arena.storage.recovery.job_diagnosis import Diagnosis, PlannedEpisodes, diagnose
 from isaaclab_arena.storage.recovery.job_repair import repair_job, set_job_aside
 from isaaclab_arena.storage.recovery.leftovers import remove_temporary_files
 from isaaclab_arena.storage.recovery.recorded_copies import read_recordings
@@ -65,7 +65,7 @@ def recover_run(output_directory: Path, plan: RunPlan, *, retry_errors: bool, at
     notes += damaged
     jobs, complete = [], set()
     for job in told(plan.jobs, "checking", str(output_directory), unit="jobs"):
-        expected = ExpectedJob(
+        expected = PlannedEpisodes(
             name=job.name,
             seed=job.config.seed,
             num_episodes=job.config.num_episodes,
@@ -90,30 +90,28 @@ def _retries_begun(attempts: Sequence[Attempt], job: str) -> Iterator[tuple[int,
 
 
 def _recover_job(
-    directory: Path, job: PlanEntry, expected: ExpectedJob, attempt: int
+    directory: Path, job: PlanEntry, expected: PlannedEpisodes, attempt: int
 ) -> tuple[EpisodeRanges, bool, list[str]]:
     """Return which episodes of a job must not run again, whether nothing is left to do, and what was done about it."""
     if not job.is_to_run:
         return (), True, []
     log, reports = read_commits(directory, job.name, skip_unreadable=False), _read_reports(directory)
     notes = [*log.problems, *_torn_lines(directory)]
-    has_stray_lines = bool(notes)
     readable = [report for _, report in reports if report is not None]
     damaged_reports = [path for path, report in reports if report is None]
     if expected.num_episodes is None:
         reported = (report.num_episodes for report in readable if report.num_episodes is not None)
         expected = replace(expected, num_episodes=next(reported, None))
-    recordings = read_recordings(directory, job.name, log.rows)
-    diagnosis = diagnose(expected, log, recordings)
+    diagnosis = diagnose(expected, log, read_recordings(directory, job.name, log.rows))
+    diagnosis.unreadable += [(path, "it is no report") for path in damaged_reports]
+    diagnosis.has_stray_lines = bool(notes)
     ended_well = not damaged_reports and _ended_well(readable, expected.num_episodes)
     is_complete = ended_well and _has_everything(diagnosis, expected, log)
     if _is_limited_by_steps(job, readable) and not is_complete:
         # Which episodes such a job has depends on when it ends, so a part of it is of no use.
         notes += set_job_aside(directory, job.name, attempt=attempt - 1)
         return (), False, notes
-    notes += repair_job(
-        directory, job.name, diagnosis, recordings.unreadable, damaged_reports, has_stray_lines=has_stray_lines
-    )
+    notes += repair_job(directory, job.name, diagnosis)
     return as_ranges(diagnosis.finished), is_complete, notes
 
 
@@ -142,7 +140,7 @@ def _ended_well(reports: Sequence[JobReport], num_episodes: int | None) -> bool:
     return num_episodes is not None or statuses == {ReportedStatus.COMPLETED}
 
 
-def _has_everything(diagnosis: Diagnosis, expected: ExpectedJob, log: CommitLog) -> bool:
+def _has_everything(diagnosis: Diagnosis, expected: PlannedEpisodes, log: CommitLog) -> bool:
     if expected.num_episodes is not None:
         return len(diagnosis.finished) == expected.num_episodes
     return diagnosis.finished >= {row.episode_index for row in log.rows}
