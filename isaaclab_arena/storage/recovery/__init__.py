@@ -1,1 +1,1 @@
-"""What a crash leaves behind: finding it, repairing it, setting it aside."""
+"""Find what a crash leaves in a run's directory, and repair it or set it aside."""

@@ -1,4 +1,4 @@
-"""What is right and wrong with the files of a job: commit lines held against recordings. Decides, changes nothing.
+"""Diagnose a job: compare its commit lines with its recordings, and decide what to repair. Nothing is written.
 
 An episode has finished if a line commits it and a recording holds what the line says, or nothing was recorded. An error
 has finished even if its recording is lost: to run it again would give what fails by chance more chances. A recording

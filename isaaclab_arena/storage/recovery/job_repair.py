@@ -1,4 +1,4 @@
-"""Doing what a diagnosis of a job asks for, one file after the other, so that any interruption leaves a whole job."""
+"""Repair a job's files as its diagnosis says. After an interruption the next recovery does what is left."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
@@ -23,7 +23,7 @@ _REPAIRING_RANK = 0
 
 
 def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis) -> list[str]:
-    """Do what a diagnosis asks for; nothing if it asks for nothing.
+    """Repair the files of a job; without a finding in its diagnosis nothing is written.
 
     Args:
         job_directory: Directory of the job.
@@ -100,7 +100,7 @@ def _without_recording(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _tidy_lines(job_directory: Path, job: str, withdrawn: Collection[int], aside: Path) -> Iterator[str]:
-    """Take lines that do not count out of the commit files; files with whole lines among them are set aside."""
+    """Remove lines that do not count from the commit files; a file that loses whole lines is kept aside as it was."""
     for path in sorted(job_directory.glob(COMMIT_FILE_PATTERN)):
         with storage_errors("read", path):
             *lines, torn = path.read_bytes().split(b"\n")

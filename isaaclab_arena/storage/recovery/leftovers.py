@@ -1,4 +1,4 @@
-"""What dead processes leave in a run's directory that needs no judgement: temporary files, and episodes' own files."""
+"""Clear up what dead processes leave in a run's directory: temporary files, and episode files outside of a dataset."""
 
 import errno
 import os
@@ -56,9 +56,9 @@ def remove_temporary_files(output_directory: Path, plan: RunPlan) -> list[str]:
 
 
 def consolidate_leftovers(job_directory: Path, job: str) -> tuple[str, ...]:
-    """Bring committed episodes that still have files of their own into the datasets that their lines name.
+    """Copy committed episodes that still have files of their own into the datasets that their lines name.
 
-    For a run whose ranks have all ended: such files are of ranks that died, while others finished their job.
+    All ranks of the run must have ended. Such files are of ranks that died while others finished their job.
 
     Args:
         job_directory: Directory of the job; it need not exist.

@@ -1,4 +1,4 @@
-"""A run's plan that was lost or damaged: brought back from its copy or made anew, or what is known without it."""
+"""Recover a lost or damaged ``run.json``: from its copy, or made anew; otherwise say what is known of the run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which recordings of a job's episodes are on disk, and whether they are what was written. Only reads."""
+"""Read the recordings of a job, and check each against its checksum and its commit line. Nothing is written."""
 
 import errno
 import stat

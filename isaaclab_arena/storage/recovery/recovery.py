@@ -1,7 +1,7 @@
-"""A run's directory after a crash: what is finished, what has to run, and the repair of what lies in between.
+"""Recover a run's directory after a crash: check every file, repair what can be, and list what is left to run.
 
-Looking comes first and changes nothing, so a run that is whole is not written to. What is written afterwards may be
-interrupted at any point: the next look finds what is left to do, and ends in the same.
+Each job is checked before anything of it is written, so a whole job is not written to. A repair may be interrupted at
+any point: the next recovery finds what is left to do, and ends in the same state.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Taking files out of the way without losing what is in them: everything ends in ``set_aside/`` of the job's directory.
+"""Set files and episodes aside: what they hold is kept in a directory such as ``set_aside/`` of the job.
 
 Each function may be interrupted at any point and called again: then nothing is lost and nothing is kept twice.
 """
