@@ -21,7 +21,7 @@ from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.result_files import write_tables
 from isaaclab_arena.storage.layout import job_directory
 from isaaclab_arena.storage.provenance import Node
-from isaaclab_arena.storage.run.commits import CommitRow, CommitWriter
+from isaaclab_arena.storage.run.commits import CommitLine, CommitWriter
 from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible, write_job_report
 from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan, write_run_plan
 
@@ -76,8 +76,8 @@ def write_run(directory: Path, *, num_jobs: int, num_episodes: int) -> None:
         of_job = job_directory(directory, job.name)
         of_job.mkdir()
         writer = CommitWriter(of_job, job.rank or 0)
-        for row in rows(job, generator):
-            writer.write(row)
+        for line in lines(job, generator):
+            writer.write(line)
         writer.close()
         write_job_report(of_job, report(job))
 
@@ -96,12 +96,12 @@ def planned(index: int, num_episodes: int) -> PlanEntry:
     return PlanEntry(config=config, rank=index % RANKS, object="cube", embodiment="panda")
 
 
-def rows(job: PlanEntry, generator: np.random.Generator) -> Iterator[CommitRow]:
+def lines(job: PlanEntry, generator: np.random.Generator) -> Iterator[CommitLine]:
     """Yield the commit lines of a job."""
     for index in range(job.config.num_episodes or 0):
         outcome = OUTCOMES[int(generator.integers(len(OUTCOMES)))]
         numbers = generator.uniform(-1.0, 1.0, 12).tolist()
-        yield CommitRow(
+        yield CommitLine(
             job_name=job.name,
             env_id=index % 16,
             episode_in_env=index // 16,

@@ -27,7 +27,7 @@ from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.recorded_episode import Compression, RecordedEpisode, checksum
 from isaaclab_arena.storage.recorded_line import attributes_of
 from isaaclab_arena.storage.recovery.leftovers import read_left_behind, remove_if_empty
-from isaaclab_arena.storage.run.commits import CommitContext, CommitRow, CommitWriter, commit_row
+from isaaclab_arena.storage.run.commits import CommitContext, CommitLine, CommitWriter, commit_line
 
 _LOG = logging.getLogger(__name__)
 
@@ -143,14 +143,14 @@ class EpisodeRecorder(Observer):
             del self._started_s[record.env_id]
             return
         if arrays is None:
-            self._commits.write(self._row(record))
+            self._commits.write(self._line(record))
             return
         crc = checksum(arrays)
         name = layout.episode_file_name(record.episode.episode_index)
         path = self._episodes_directory / name
-        row = self._row(record, f"{layout.EPISODES_DIRECTORY}/{name}", crc)
-        for line in self._put_in_place(path, self._recorded(environment, arrays, row), row):
-            self._commits.write_line(line)
+        line = self._line(record, f"{layout.EPISODES_DIRECTORY}/{name}", crc)
+        for text in self._put_in_place(path, self._recorded(environment, arrays, line), line):
+            self._commits.write_line(text)
         self._parts.append(path)
 
     def begin_rebuild(self, environments: Sequence[Environment]) -> None:
@@ -184,7 +184,7 @@ class EpisodeRecorder(Observer):
             provenance=json_line({**environment.provenance(), **self._job.provenance}),
         )
 
-    def _row(self, record: EpisodeRecord, episode_file: str | None = None, crc: int | None = None) -> CommitRow:
+    def _line(self, record: EpisodeRecord, episode_file: str | None = None, crc: int | None = None) -> CommitLine:
         finished = self._finished_in_env.get(record.env_id, 0)
         self._finished_in_env[record.env_id] = finished + 1
         context = CommitContext(
@@ -197,28 +197,28 @@ class EpisodeRecorder(Observer):
             episode_file=episode_file,
             checksum=crc,
         )
-        return commit_row(record, context)
+        return commit_line(record, context)
 
-    def _put_in_place(self, path: Path, episode: RecordedEpisode, row: CommitRow) -> list[str]:
+    def _put_in_place(self, path: Path, episode: RecordedEpisode, line: CommitLine) -> list[str]:
         """Write an episode's file, unless it is there already; return the lines that are to be committed then."""
         there = None
         try:
-            write_episode(path, episode, self._options.compression, crc=row.checksum)
+            write_episode(path, episode, self._options.compression, crc=line.checksum)
         except FileThereError:
             there = self._left_behind(path, episode.episode_index)
             if there is None:
-                write_episode(path, episode, self._options.compression, crc=row.checksum, overwrite=True)
+                write_episode(path, episode, self._options.compression, crc=line.checksum, overwrite=True)
         if there is None:
             return [str(episode.attributes[layout.COMMIT_ATTRIBUTE])]
-        if there.checksum == row.checksum:
+        if there.checksum == line.checksum:
             _LOG.info("%s was there already, with the same content: its line is committed", path)
             return [json_line(there)]
         # Which of the two is right cannot be known here. The file that is there may be another's, so it stays, and
         # both results are committed, so that everybody sees that the episode did not come out the same twice.
         _LOG.warning("%s was there already, with other content: both results are committed, its arrays kept", path)
-        return [json_line(there), json_line(dataclasses.replace(row, dataset_file=None, episode_file=None))]
+        return [json_line(there), json_line(dataclasses.replace(line, dataset_file=None, episode_file=None))]
 
-    def _left_behind(self, path: Path, episode_index: int) -> CommitRow | None:
+    def _left_behind(self, path: Path, episode_index: int) -> CommitLine | None:
         """Return what another process left where an episode is to be written, None if it cannot be used."""
         try:
             return read_left_behind(path, self._job.name, episode_index)
@@ -226,14 +226,16 @@ class EpisodeRecorder(Observer):
             _LOG.warning("%s was there already and is replaced: %s", path, error)
             return None
 
-    def _recorded(self, environment: Environment, arrays: Mapping[str, np.ndarray], row: CommitRow) -> RecordedEpisode:
+    def _recorded(
+        self, environment: Environment, arrays: Mapping[str, np.ndarray], line: CommitLine
+    ) -> RecordedEpisode:
         more = {"control_dt": environment.control_dt, "provenance": self._underway[environment].provenance}
         if self._contents is not None:
             more[layout.CONTENTS_ATTRIBUTE] = self._contents
         return RecordedEpisode(
-            episode_index=row.episode_index,
+            episode_index=line.episode_index,
             arrays=arrays,
-            attributes=attributes_of(row) | more | {layout.COMMIT_ATTRIBUTE: json_line(row)},
+            attributes=attributes_of(line) | more | {layout.COMMIT_ATTRIBUTE: json_line(line)},
             env_args={"type": ROBOMIMIC_ENV_TYPE, **self._job.env_args},
         )
 

@@ -1,7 +1,7 @@
 """One table of all jobs and one of all episodes, from what is on disk and from nothing else.
 
-Whoever merges needs no memory of the run: every rank's rows and reports are files, and what the plan promised but no
-file holds is named as missing. Merging again gives the same tables.
+Whoever merges needs no memory of the run: every rank's commit lines and reports are files, and what the plan promised
+but no file holds is named as missing. Merging again gives the same tables.
 """
 
 import gc
@@ -136,7 +136,7 @@ def _merged(output_directory: Path) -> MergedResults:
         for job in jobs
     ]
     missing = tuple(owed for owed in map(_owed, evidence) if owed is not None)
-    episodes = (episode_row(each.job, row) for each in evidence for row in each.rows)
+    episodes = (episode_row(each.job, line) for each in evidence for line in each.lines)
     return MergedResults(
         plan=plan,
         jobs=_table(map(job_row, evidence), JOB_COLUMNS | JOB_TIMING_COLUMNS).assign(**swept_columns(jobs)),
@@ -183,7 +183,7 @@ def _evidence(output_directory: Path, job: PlanEntry, problems: list[str], *, sa
     ]
     return JobEvidence(
         job=job,
-        rows=commits.rows,
+        lines=commits.lines,
         reports=reports,
         unequal_episodes=bool(commits.unequal_episodes),
         retried_episodes=len(commits.retried_episodes),
@@ -210,7 +210,7 @@ def _recorded_elsewhere(
     }
     for each in evidence if places else ():
         directory = job_directory(output_directory, each.job.name)
-        written = {(row.attempt, row.rank, row.dataset_file) for row in each.rows if row.dataset_file is not None}
+        written = {(line.attempt, line.rank, line.dataset_file) for line in each.lines if line.dataset_file is not None}
         for attempt, rank, dataset in sorted(written):
             place = places.get((attempt, rank))
             if place is not None and not (directory / dataset).exists():

@@ -17,7 +17,7 @@ from isaaclab_arena.results.statistics import (
 )
 from isaaclab_arena.storage.contents import Contents
 from isaaclab_arena.storage.json_values import json_line
-from isaaclab_arena.storage.run.commits import CommitRow
+from isaaclab_arena.storage.run.commits import CommitLine
 from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible, StartUp
 from isaaclab_arena.storage.run.run_plan import PlanEntry
 
@@ -143,7 +143,7 @@ class JobEvidence:
 
     Attributes:
         job: What was planned.
-        rows: Its finished episodes, by index, each once.
+        lines: The commit lines of its finished episodes, by index, each once.
         reports: How it went, by attempt and rank; normally one.
         unequal_episodes: Whether an episode was committed twice with different results.
         retried_episodes: How many episodes count in place of an error of an earlier attempt.
@@ -153,7 +153,7 @@ class JobEvidence:
     """
 
     job: PlanEntry
-    rows: Sequence[CommitRow]
+    lines: Sequence[CommitLine]
     reports: Sequence[JobReport]
     unequal_episodes: bool = False
     retried_episodes: int = 0
@@ -174,7 +174,7 @@ def missing_episodes(evidence: JobEvidence) -> tuple[int, ...]:
     planned = planned_episodes(evidence)
     if planned is None or not evidence.job.is_to_run:
         return ()
-    finished = {row.episode_index for row in evidence.rows}
+    finished = {line.episode_index for line in evidence.lines}
     return tuple(index for index in range(planned) if index not in finished)
 
 
@@ -191,7 +191,7 @@ def status_of(evidence: JobEvidence) -> JobResultStatus:
         return JobResultStatus.FAILED
     if _has_everything(evidence, statuses):
         return JobResultStatus.COMPLETED
-    if latest or evidence.rows:
+    if latest or evidence.lines:
         return JobResultStatus.INTERRUPTED
     return JobResultStatus.MISSING if evidence.job.is_to_run else JobResultStatus.SKIPPED
 
@@ -212,47 +212,47 @@ def job_row(evidence: JobEvidence) -> dict[str, Any]:
         "status": str(status_of(evidence)),
         "planned": planned_episodes(evidence),
         **_success(evidence),
-        **_means(evidence.rows),
+        **_means(evidence.lines),
         **_how_it_went(evidence),
     }
 
 
-def episode_row(job: PlanEntry, row: CommitRow) -> dict[str, Any]:
+def episode_row(job: PlanEntry, line: CommitLine) -> dict[str, Any]:
     """Return an episode's row of the table: a value, or None, for each column."""
     return {
         "job": job.name,
-        "episode_index": row.episode_index,
+        "episode_index": line.episode_index,
         "environment": job.config.environment,
         "object": job.object,
         "policy": job.config.policy_type,
-        "seed": row.seed,
-        "episode_seed": row.episode_seed,
-        "outcome": None if row.outcome is None else str(row.outcome),
-        "success": row.success,
-        "length": row.episode_length,
-        "return": row.episode_return,
-        "termination": row.termination,
-        "error": row.error,
-        "language_instruction": row.language_instruction,
-        "conditions": json_line(row.variations),
-        "metrics": json_line(row.metrics),
-        "checksum": row.checksum,
-        "dataset_file": row.dataset_file,
-        "env_id": row.env_id,
-        "episode_in_env": row.episode_in_env,
-        "attempt": row.attempt,
-        "rank": row.rank,
-        "timestamp": row.timestamp,
-        "wall_s": row.wall_s,
+        "seed": line.seed,
+        "episode_seed": line.episode_seed,
+        "outcome": None if line.outcome is None else str(line.outcome),
+        "success": line.success,
+        "length": line.episode_length,
+        "return": line.episode_return,
+        "termination": line.termination,
+        "error": line.error,
+        "language_instruction": line.language_instruction,
+        "conditions": json_line(line.variations),
+        "metrics": json_line(line.metrics),
+        "checksum": line.checksum,
+        "dataset_file": line.dataset_file,
+        "env_id": line.env_id,
+        "episode_in_env": line.episode_in_env,
+        "attempt": line.attempt,
+        "rank": line.rank,
+        "timestamp": line.timestamp,
+        "wall_s": line.wall_s,
     }
 
 
 def _success(evidence: JobEvidence) -> dict[str, Any]:
     """Count. Errors and episodes whose success is not measured are not scored."""
-    outcomes = Counter(row.outcome for row in evidence.rows)
-    scored = [row for row in evidence.rows if row.success is not None and row.outcome is not Outcome.ERROR]
-    successes, errors = sum(row.success is True for row in scored), outcomes[Outcome.ERROR]
-    unmeasured = len(evidence.rows) - errors - len(scored)
+    outcomes = Counter(line.outcome for line in evidence.lines)
+    scored = [line for line in evidence.lines if line.success is not None and line.outcome is not Outcome.ERROR]
+    successes, errors = sum(line.success is True for line in scored), outcomes[Outcome.ERROR]
+    unmeasured = len(evidence.lines) - errors - len(scored)
     missing = len(missing_episodes(evidence))
     wilson = wilson_interval(successes, len(scored))
     exact = clopper_pearson_interval(successes, len(scored))
@@ -260,7 +260,7 @@ def _success(evidence: JobEvidence) -> dict[str, Any]:
     bounds = None if unmeasured else rate_bounds(successes, len(scored), errors + missing)
     unknown_plan = planned_episodes(evidence) is None and status_of(evidence) is JobResultStatus.MISSING
     return {
-        "episodes": len(evidence.rows),
+        "episodes": len(evidence.lines),
         "successes": None if unmeasured and not scored else successes,
         "success_rate": success_rate(successes, len(scored)),
         "success_low": wilson.low if wilson else None,
@@ -278,11 +278,11 @@ def _success(evidence: JobEvidence) -> dict[str, Any]:
     }
 
 
-def _means(rows: Sequence[CommitRow]) -> dict[str, Any]:
+def _means(lines: Sequence[CommitLine]) -> dict[str, Any]:
     """Average over finished episodes, without errors: how long those took says nothing of the policy."""
-    kept = [row for row in rows if row.outcome is not Outcome.ERROR]
-    lengths = [row.episode_length for row in kept]
-    returns = [row.episode_return for row in kept if row.episode_return is not None]
+    kept = [line for line in lines if line.outcome is not Outcome.ERROR]
+    lengths = [line.episode_length for line in kept]
+    returns = [line.episode_return for line in kept if line.episode_return is not None]
     return {
         "mean_length": sum(lengths) / len(lengths) if lengths else None,
         "std_length": standard_deviation(lengths),

@@ -67,7 +67,7 @@ def test_an_attempt_without_that_option_begins_no_retry(tmp_path, job):
 
 def test_a_line_that_was_made_an_error_by_hand_is_withdrawn(tmp_path):
     job = JobOnDisk(tmp_path)
-    job.write_part(job.row(1))
-    job.commit(job.row(1, outcome=Outcome.ERROR, success=None, error="never happened"))
+    job.write_part(job.line(1))
+    job.commit(job.line(1, outcome=Outcome.ERROR, success=None, error="never happened"))
     assert recover(tmp_path).jobs[0].finished == ()
     assert job.committed() == {}

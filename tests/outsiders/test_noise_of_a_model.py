@@ -84,7 +84,7 @@ def played(directory: Path, package: type[Silent], num_envs: int, shares: list, 
         ranks = settings(directory, rank=rank, world_size=len(shares), recording=RecordingOptions())
         reports.append(JobRunner(ranks).run(job, supply=FixedShare(share=share)))
     assert [report.error for report in reports] == [None] * len(shares)
-    return reports, {row.episode_index: row.checksum for row in read_commits(directory / "limb", "limb").rows}
+    return reports, {line.episode_index: line.checksum for line in read_commits(directory / "limb", "limb").lines}
 
 
 ALL, TWO = [((0, 8),)], [((0, 3),), ((3, 8),)]

@@ -8,12 +8,12 @@ from isaaclab_arena.errors import ConfigError, StorageError
 from isaaclab_arena.storage.run.commits import read_commits
 from isaaclab_arena.storage.run.job_reports import read_job_reports
 from isaaclab_arena.storage.run.run_plan import read_run_plan
-from tests.results.evidence import report, rows, write_report, write_rows
+from tests.results.evidence import commit_lines, report, write_lines, write_report
 
 
 @pytest.fixture
 def directory(tmp_path):
-    write_rows(tmp_path, rows("s"))
+    write_lines(tmp_path, commit_lines("s"))
     write_report(tmp_path, report())
     return tmp_path
 
@@ -21,7 +21,7 @@ def directory(tmp_path):
 def test_the_lines_of_other_files_count(directory):
     os.mkfifo(directory / "lift" / "episode_results_rank1.jsonl")
     log = read_commits(directory / "lift", "lift")
-    assert [each.episode_index for each in log.rows] == [0]
+    assert [each.episode_index for each in log.lines] == [0]
     [problem] = log.problems
     assert problem.endswith("episode_results_rank1.jsonl: is a pipe, not a file; save what comes through it as a file")
 

@@ -40,8 +40,8 @@ def played(directory: Path, job: JobConfig, shares: list[list[tuple[int, int]]])
         runner = JobRunner(ranks)
         reports.append(runner.run(resolved, supply=FixedShare(share=tuple(share))))
         runner.close()
-    rows = read_commits(directory / job.name, job.name).rows
-    return reports, {row.episode_index: (row.checksum, row.episode_length, row.episode_return) for row in rows}
+    lines = read_commits(directory / job.name, job.name).lines
+    return reports, {line.episode_index: (line.checksum, line.episode_length, line.episode_return) for line in lines}
 
 
 def assert_what_is_said_is_true(tmp_path: Path, job: JobConfig) -> None:

@@ -49,8 +49,8 @@ def record(
 ):
     recorder = EpisodeRecorder(directory, job, options or RecordingOptions())
     log = ActionLog()
-    rows = made(num_envs, **environment)
-    rollout(rows, policy or PushPolicy(), episodes(number)[first:], [recorder, log])
+    built = made(num_envs, **environment)
+    rollout(built, policy or PushPolicy(), episodes(number)[first:], [recorder, log])
     if consolidate:
         recorder.consolidate()
     recorder.close()
@@ -88,7 +88,7 @@ def test_the_same_bits_are_recorded_for_any_number_of_environments(tmp_path):
     for num_envs in (1, 4, 16):
         record(tmp_path / str(num_envs), num_envs=num_envs, cameras=True)
         log = read_commits(tmp_path / str(num_envs), "push")
-        checksums.append([(row.episode_index, row.checksum, row.outcome) for row in log.rows])
+        checksums.append([(line.episode_index, line.checksum, line.outcome) for line in log.lines])
     assert len(checksums[0]) == 12
     assert checksums[0] == checksums[1] == checksums[2]
 
@@ -97,40 +97,40 @@ def test_the_same_bits_are_recorded_for_any_number_of_environments(tmp_path):
 def test_the_same_bits_are_recorded_of_tensors_that_are_copied_later(tmp_path, num_envs):
     record(tmp_path / "at_once", num_envs=num_envs)
     record(tmp_path / "later", num_envs=num_envs, made=OwnTensorsEnvironment)
-    at_once, later = (read_commits(tmp_path / name, "push").rows for name in ("at_once", "later"))
-    assert [row.checksum for row in at_once] == [row.checksum for row in later]
+    at_once, later = (read_commits(tmp_path / name, "push").lines for name in ("at_once", "later"))
+    assert [line.checksum for line in at_once] == [line.checksum for line in later]
     assert len(at_once) == 12
 
 
 def test_the_same_bits_are_recorded_of_states_that_are_made_of_their_parts_at_the_end(tmp_path):
     record(tmp_path / "each_step")
     record(tmp_path / "at_the_end", made=PartsEnvironment)
-    each_step, at_the_end = (read_commits(tmp_path / name, "push").rows for name in ("each_step", "at_the_end"))
-    assert [row.checksum for row in each_step] == [row.checksum for row in at_the_end]
+    each_step, at_the_end = (read_commits(tmp_path / name, "push").lines for name in ("each_step", "at_the_end"))
+    assert [line.checksum for line in each_step] == [line.checksum for line in at_the_end]
     assert len(each_step) == 12
 
 
 def test_attributes_say_which_episode_it_was_and_how_it_ended(tmp_path):
     record(tmp_path)
-    rows = read_commits(tmp_path, "push").rows
-    assert {row.outcome for row in rows} == {"success", "failure", "timeout", "error"}
-    for row in rows:
-        episode = read_episode(tmp_path / "dataset_push.hdf5", row.episode_index)
+    lines = read_commits(tmp_path, "push").lines
+    assert {line.outcome for line in lines} == {"success", "failure", "timeout", "error"}
+    for line in lines:
+        episode = read_episode(tmp_path / "dataset_push.hdf5", line.episode_index)
         attributes = episode.attributes
-        assert attributes["outcome"] == row.outcome
-        assert attributes.get("success") == row.success
-        assert attributes["checksum"] == row.checksum
-        assert attributes["num_samples"] == row.episode_length == len(episode.arrays["actions"])
-        assert attributes["episode_seed"] == row.episode_seed
-        assert json.loads(str(attributes["conditions"]))["script.length"] == row.episode_length
+        assert attributes["outcome"] == line.outcome
+        assert attributes.get("success") == line.success
+        assert attributes["checksum"] == line.checksum
+        assert attributes["num_samples"] == line.episode_length == len(episode.arrays["actions"])
+        assert attributes["episode_seed"] == line.episode_seed
+        assert json.loads(str(attributes["conditions"]))["script.length"] == line.episode_length
         assert json.loads(str(attributes["provenance"])) == {"model_hash": "abc", "torch": "2.13"}
         assert episode.env_args == {"type": 2, "env_name": "push"}
 
 
 def test_an_episode_whose_physics_diverged_is_recorded_as_an_error(tmp_path):
     record(tmp_path, endings=("error",), number=2)
-    row = read_commits(tmp_path, "push").rows[0]
-    assert (row.outcome, row.success, row.episode_return) == ("error", None, None)
+    line = read_commits(tmp_path, "push").lines[0]
+    assert (line.outcome, line.success, line.episode_return) == ("error", None, None)
     arrays = read_episode(tmp_path / "dataset_push.hdf5", 0).arrays
     assert np.isnan(arrays["rewards"][-1])
 
@@ -155,16 +155,16 @@ def test_only_the_chosen_observations_are_recorded(tmp_path, observations, expec
 def test_without_a_dataset_there_are_only_commit_lines(tmp_path):
     record(tmp_path, options=RecordingOptions(write_dataset=False))
     assert files_below(tmp_path) == {"episode_results_rank0.jsonl"}
-    rows = read_commits(tmp_path, "push").rows
-    assert len(rows) == 12
-    assert rows[0].dataset_file is None
+    lines = read_commits(tmp_path, "push").lines
+    assert len(lines) == 12
+    assert lines[0].dataset_file is None
 
 
 def test_until_consolidation_each_episode_is_a_file_of_its_own(tmp_path):
     record(tmp_path, number=3, consolidate=False)
     parts = {f"episodes/e{index:06d}.h5" for index in range(3)}
     assert files_below(tmp_path) == {"episode_results_rank0.jsonl", *parts}
-    assert {row.episode_file for row in read_commits(tmp_path, "push").rows} == parts
+    assert {line.episode_file for line in read_commits(tmp_path, "push").lines} == parts
 
 
 def test_compression_reaches_the_dataset(tmp_path):
@@ -180,9 +180,9 @@ def test_an_episode_file_holds_the_line_that_commits_it(tmp_path):
         assert read_attributes(tmp_path / f"episodes/e{index:06d}.h5", index)["commit"] == line
 
 
-def test_rows_say_in_which_attempt_an_episode_ran(tmp_path):
+def test_lines_say_in_which_attempt_an_episode_ran(tmp_path):
     record(tmp_path, number=2, job=dataclasses.replace(JOB, attempt=3))
-    assert [row.attempt for row in read_commits(tmp_path, "push").rows] == [3, 3]
+    assert [line.attempt for line in read_commits(tmp_path, "push").lines] == [3, 3]
 
 
 def left_by_a_dead_process(directory, **options):
@@ -201,7 +201,7 @@ def test_the_same_episode_that_a_dead_process_left_is_committed_and_not_written_
     record(tmp_path, number=2, consolidate=False)
     assert [path.stat().st_mtime_ns for path in files] == times
     assert sorted((tmp_path / "episode_results_rank0.jsonl").read_text(encoding="utf-8").splitlines()) == lines
-    assert [row.rank for row in read_commits(tmp_path, "push").rows] == [1, 1]
+    assert [line.rank for line in read_commits(tmp_path, "push").lines] == [1, 1]
     assert len([message for message in caplog.messages if "was there already, with the same content" in message]) == 2
 
 
@@ -210,7 +210,7 @@ def test_a_damaged_episode_that_a_dead_process_left_is_replaced(tmp_path, caplog
     files[0].write_bytes(files[0].read_bytes()[:-100])
     files[1].write_bytes(b"")
     record(tmp_path, number=2)
-    assert [row.rank for row in read_commits(tmp_path, "push").rows] == [0, 0]
+    assert [line.rank for line in read_commits(tmp_path, "push").lines] == [0, 0]
     assert list_episodes(tmp_path / "dataset_push.hdf5") == [0, 1]
     assert len([message for message in caplog.messages if "is replaced" in message]) == 2
 
@@ -230,7 +230,7 @@ def test_an_episode_that_came_out_differently_is_kept_and_both_results_are_seen(
     assert [path.read_bytes() for path in files] == before
     log = read_commits(tmp_path, "push")
     assert log.unequal_episodes == (0, 1)
-    assert [row.rank for row in log.rows] == [1, 1]
+    assert [line.rank for line in log.lines] == [1, 1]
     assert len((tmp_path / "episode_results_rank0.jsonl").read_text(encoding="utf-8").splitlines()) == 4
     assert len([message for message in caplog.messages if "both results are committed" in message]) == 2
 
@@ -243,7 +243,7 @@ def test_an_episode_that_became_another_ranks_is_dropped(tmp_path, write_dataset
     rollout(ScriptedEnvironment(2), PushPolicy(), episodes(5), [recorder])
     recorder.consolidate()
     recorder.close()
-    assert [row.episode_index for row in read_commits(tmp_path, "push").rows] == [0, 1, 3, 4]
+    assert [line.episode_index for line in read_commits(tmp_path, "push").lines] == [0, 1, 3, 4]
     if write_dataset:
         assert list_episodes(tmp_path / "dataset_push.hdf5") == [0, 1, 3, 4]
 
@@ -253,7 +253,7 @@ def test_a_later_attempt_adds_its_episodes_to_the_dataset(tmp_path):
     record(tmp_path, first=3, number=5, job=dataclasses.replace(JOB, attempt=2))
     assert list_episodes(tmp_path / "dataset_push.hdf5") == list(range(5))
     verify_episodes(tmp_path / "dataset_push.hdf5", range(5))
-    assert [row.attempt for row in read_commits(tmp_path, "push").rows] == [1, 1, 1, 2, 2]
+    assert [line.attempt for line in read_commits(tmp_path, "push").lines] == [1, 1, 1, 2, 2]
     assert files_below(tmp_path) == {
         "dataset_push.hdf5",
         "episode_results_rank0.jsonl",
@@ -271,7 +271,7 @@ def test_an_environment_without_a_time_limit_costs_no_memory_in_advance(tmp_path
 
 def test_env_slots_count_their_own_episodes(tmp_path):
     record(tmp_path, num_envs=1, number=3)
-    assert [row.episode_in_env for row in read_commits(tmp_path, "push").rows] == [0, 1, 2]
+    assert [line.episode_in_env for line in read_commits(tmp_path, "push").lines] == [0, 1, 2]
 
 
 def test_groups_have_isaac_labs_places():

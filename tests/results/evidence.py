@@ -5,7 +5,7 @@ from pathlib import Path
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage.provenance import Node
 from isaaclab_arena.storage.run.attempts import Attempt
-from isaaclab_arena.storage.run.commits import CommitRow, CommitWriter
+from isaaclab_arena.storage.run.commits import CommitLine, CommitWriter
 from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible, write_job_report
 from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan, write_run_plan
 from tests.storage.plan_entries import plan_entry
@@ -17,10 +17,10 @@ def planned(name: str = "lift", **said) -> PlanEntry:
     return plan_entry(name, **{"num_envs": 4, "num_episodes": 10, **said})
 
 
-def rows(outcomes: str, *, job: str = "lift", rank: int = 0, first: int = 0) -> list[CommitRow]:
-    """Return one row per letter: s success, f failure, t time-out, e error, u not measured, - missing."""
+def commit_lines(outcomes: str, *, job: str = "lift", rank: int = 0, first: int = 0) -> list[CommitLine]:
+    """Return one line per letter: s success, f failure, t time-out, e error, u not measured, - missing."""
     return [
-        CommitRow(
+        CommitLine(
             job_name=job,
             env_id=index % 4,
             episode_in_env=0,
@@ -95,11 +95,11 @@ def attempt(number: int = 1, **changes) -> Attempt:
     return Attempt(**{**values, **changes})
 
 
-def write_rows(directory: Path, commit_rows: list[CommitRow]) -> Path:
-    first = commit_rows[0]
+def write_lines(directory: Path, lines: list[CommitLine]) -> Path:
+    first = lines[0]
     writer = CommitWriter(directory / first.job_name, first.rank)
-    for row in commit_rows:
-        writer.write(row)
+    for line in lines:
+        writer.write(line)
     writer.close()
     return writer.path
 

@@ -8,7 +8,7 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.results.grouping import GROUPS_FILE, group_by, groups_table, write_groups
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.statistics import wilson_interval
-from tests.results.evidence import planned, report, rows, write_plan, write_report, write_rows
+from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 
 HIGH = "variations.cube.mass.sampler_cfg.high"
 
@@ -29,7 +29,7 @@ def merged(tmp_path):
     write_plan(tmp_path, *jobs)
     for name, letters in outcomes.items():
         (tmp_path / name).mkdir()
-        write_rows(tmp_path, rows(letters, job=name))
+        write_lines(tmp_path, commit_lines(letters, job=name))
         write_report(tmp_path, report(name))
     return merge_results(tmp_path)
 
@@ -72,7 +72,7 @@ def test_groups_are_written_beside_the_other_tables(tmp_path, merged):
 
 def test_success_that_is_not_measured_is_no_zero(tmp_path):
     write_plan(tmp_path, planned(num_episodes=3))
-    write_rows(tmp_path, rows("uuu"))
+    write_lines(tmp_path, commit_lines("uuu"))
     write_report(tmp_path, report())
     groups = group_by(merge_results(tmp_path), ["seed"])
     assert groups["scored"].tolist() == [0]

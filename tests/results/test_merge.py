@@ -11,7 +11,7 @@ from isaaclab_arena.results.result_files import write_tables
 from isaaclab_arena.results.rows import EPISODE_COLUMNS, JOB_COLUMNS
 from isaaclab_arena.storage.run.attempts import write_attempt
 from isaaclab_arena.storage.run.commits import read_commits
-from tests.results.evidence import attempt, planned, report, rows, write_plan, write_report, write_rows
+from tests.results.evidence import attempt, commit_lines, planned, report, write_lines, write_plan, write_report
 
 JOBS = tuple(planned(name, index=index) for index, name in enumerate(["b", "a", "c"]))
 
@@ -22,7 +22,7 @@ def run_on(directory, world_size: int):
     jobs = [dataclasses.replace(job, rank=job.config.index % world_size) for job in JOBS]
     write_plan(directory, *jobs, world_size=world_size)
     for job in jobs:
-        write_rows(directory, rows("sfsftsfsfe", job=job.name, rank=job.rank or 0))
+        write_lines(directory, commit_lines("sfsftsfsfe", job=job.name, rank=job.rank or 0))
         write_report(directory, report(job.name, job.rank or 0, wall_s=1.0 + world_size))
     return merge_results(directory)
 
@@ -40,9 +40,9 @@ def test_the_tables_are_the_same_for_any_number_of_ranks(tmp_path):
 def test_what_a_dead_rank_did_not_finish_is_named(tmp_path):
     jobs = [dataclasses.replace(job, rank=job.config.index) for job in JOBS]
     write_plan(tmp_path, *jobs, world_size=3)
-    write_rows(tmp_path, rows("ssssssssss", job="b"))
+    write_lines(tmp_path, commit_lines("ssssssssss", job="b"))
     write_report(tmp_path, report("b"))
-    write_rows(tmp_path, rows("sss-------", job="a", rank=1))
+    write_lines(tmp_path, commit_lines("sss-------", job="a", rank=1))
     merged = merge_results(tmp_path)
     assert not merged.complete
     assert [(each.job, each.rank, each.status, each.episode_indices) for each in merged.missing] == [
@@ -62,7 +62,7 @@ def test_a_skipped_job_does_not_make_a_run_incomplete(tmp_path):
 
 def test_a_failed_job_makes_a_run_incomplete_even_with_all_its_episodes(tmp_path):
     write_plan(tmp_path, planned(num_episodes=2))
-    write_rows(tmp_path, rows("ss"))
+    write_lines(tmp_path, commit_lines("ss"))
     write_report(tmp_path, report(status="failed", error="RuntimeError: no"))
     merged = merge_results(tmp_path)
     assert not merged.complete
@@ -71,7 +71,7 @@ def test_a_failed_job_makes_a_run_incomplete_even_with_all_its_episodes(tmp_path
 
 def test_torn_and_broken_files_are_survived_and_told(tmp_path):
     write_plan(tmp_path, planned())
-    path = write_rows(tmp_path, rows("sssss"))
+    path = write_lines(tmp_path, commit_lines("sssss"))
     path.write_bytes(b"garbage\n" + path.read_bytes()[:-20])
     (tmp_path / "lift" / "job_report_rank0.json").write_text("{")
     merged = merge_results(tmp_path)
@@ -82,8 +82,8 @@ def test_torn_and_broken_files_are_survived_and_told(tmp_path):
 def test_an_episode_committed_twice_counts_once(tmp_path):
     write_plan(tmp_path, planned())
     write_report(tmp_path, report())
-    write_rows(tmp_path, rows("ssssssssss"))
-    write_rows(tmp_path, rows("f"))
+    write_lines(tmp_path, commit_lines("ssssssssss"))
+    write_lines(tmp_path, commit_lines("f"))
     merged = merge_results(tmp_path)
     assert merged.jobs["successes"].tolist() == [10]
     assert merged.jobs["reproducible"].tolist() == ["plan"]
@@ -100,8 +100,8 @@ def test_what_came_out_is_the_same_file_for_any_number_of_ranks(tmp_path):
 
 def test_an_error_that_was_run_again_gives_way_and_is_counted_as_retried(tmp_path):
     write_plan(tmp_path, planned(num_episodes=3))
-    write_rows(tmp_path, rows("ses"))
-    write_rows(tmp_path, [dataclasses.replace(row, attempt=2) for row in rows("s", first=1)])
+    write_lines(tmp_path, commit_lines("ses"))
+    write_lines(tmp_path, [dataclasses.replace(line, attempt=2) for line in commit_lines("s", first=1)])
     write_report(tmp_path, report())
     merged = merge_results(tmp_path)
     assert merged.jobs[["successes", "errors", "retried"]].to_numpy().tolist() == [[3, 0, 1]]
@@ -157,20 +157,20 @@ def test_text_that_a_spreadsheet_would_run_is_quoted_in_csv_only(tmp_path):
 
 def test_a_hundred_thousand_lines_are_read_and_merged(tmp_path):
     write_plan(tmp_path, planned(num_episodes=100_000))
-    line = write_rows(tmp_path, rows("s")).read_text()
-    lines = (line.replace('"episode_index": 0', f'"episode_index": {index}') for index in range(100_000))
-    (tmp_path / "lift" / "episode_results_rank0.jsonl").write_text("".join(lines))
+    text = write_lines(tmp_path, commit_lines("s")).read_text()
+    texts = (text.replace('"episode_index": 0', f'"episode_index": {index}') for index in range(100_000))
+    (tmp_path / "lift" / "episode_results_rank0.jsonl").write_text("".join(texts))
     write_report(tmp_path, report())
     merged = merge_results(tmp_path)
-    assert len(merged.episodes) == len(read_commits(tmp_path / "lift", "lift").rows) == 100_000
+    assert len(merged.episodes) == len(read_commits(tmp_path / "lift", "lift").lines) == 100_000
     assert merged.complete
 
 
 def test_datasets_on_other_machines_are_named_until_they_are_here(tmp_path):
     write_plan(tmp_path, planned("b", rank=1), world_size=2)
     write_attempt(tmp_path, attempt(world_size=2, places=("one:/out", "two:/out")))
-    row, *_ = rows("s", job="b", rank=1)
-    write_rows(tmp_path, [dataclasses.replace(row, dataset_file="dataset_b_rank1.hdf5")])
+    line, *_ = commit_lines("s", job="b", rank=1)
+    write_lines(tmp_path, [dataclasses.replace(line, dataset_file="dataset_b_rank1.hdf5")])
     (elsewhere,) = merge_results(tmp_path).elsewhere
     assert (elsewhere.dataset, elsewhere.rank, elsewhere.place) == ("b/dataset_b_rank1.hdf5", 1, "two:/out")
     (tmp_path / "b" / "dataset_b_rank1.hdf5").touch()
@@ -190,7 +190,7 @@ def test_swept_keys_are_columns_of_the_results_for_any_number_of_ranks(tmp_path)
         ]
         write_plan(directory, *jobs, world_size=world_size)
         for job in jobs:
-            write_rows(directory, rows("sf", job=job.name, rank=job.rank or 0))
+            write_lines(directory, commit_lines("sf", job=job.name, rank=job.rank or 0))
             write_report(directory, report(job.name, job.rank or 0))
         write_tables(directory, merge_results(directory))
         contents.append((directory / "results.csv").read_bytes())

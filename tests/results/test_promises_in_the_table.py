@@ -15,7 +15,7 @@ from isaaclab_arena.storage.run.attempts import write_attempt
 from isaaclab_arena.storage.run.commits import read_commits
 from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible
 from tests.evaluation.jobs import coin_job, settings
-from tests.results.evidence import attempt, planned, report, rows, write_plan, write_report, write_rows
+from tests.results.evidence import attempt, commit_lines, planned, report, write_lines, write_plan, write_report
 
 BITWISE, PLAN = Reproducible.BITWISE, Reproducible.PLAN
 HERE = Node(host="here", cpu="some", cores=2, platform="Linux")
@@ -24,7 +24,7 @@ HERE = Node(host="here", cpu="some", cores=2, platform="Linux")
 def merged(directory: Path, *reports: JobReport, attempts: tuple[Any, ...] = (), **job: Any) -> dict[str, Any]:
     """Return the row of a job of ten finished episodes that left some reports, in a run of some attempts."""
     write_plan(directory, planned(**job), world_size=2)
-    write_rows(directory, rows("sfsfsfsfsf"))
+    write_lines(directory, commit_lines("sfsfsfsfsf"))
     for each in reports:
         write_report(directory, each)
     for each in attempts:
@@ -92,7 +92,7 @@ def test_a_change_that_was_undone_is_still_one(tmp_path):
 def test_jobs_stand_in_the_order_of_their_indices_whatever_the_plan_lists_first(tmp_path):
     write_plan(tmp_path, planned("c", index=2), planned("a", index=1), planned("b", index=0))
     for name in ("a", "b"):
-        write_rows(tmp_path, rows("ss", job=name))
+        write_lines(tmp_path, commit_lines("ss", job=name))
     results = merge_results(tmp_path)
     assert results.jobs["name"].tolist() == ["b", "a", "c"]
     assert results.episodes["job"].tolist() == ["b", "b", "a", "a"]
@@ -101,9 +101,9 @@ def test_jobs_stand_in_the_order_of_their_indices_whatever_the_plan_lists_first(
 
 def test_episodes_stand_in_the_order_of_their_indices_whatever_rank_was_quicker(tmp_path):
     write_plan(tmp_path, planned(num_episodes=4), world_size=2)
-    late, early = rows("ss", first=2), rows("ff", rank=1)
-    write_rows(tmp_path, late)
-    write_rows(tmp_path, early)
+    late, early = commit_lines("ss", first=2), commit_lines("ff", rank=1)
+    write_lines(tmp_path, late)
+    write_lines(tmp_path, early)
     results = merge_results(tmp_path)
     assert results.episodes["episode_index"].tolist() == [0, 1, 2, 3]
     assert results.episodes["success"].tolist() == [False, False, True, True]
@@ -148,6 +148,6 @@ def test_no_time_is_negative_although_the_clock_goes_back(tmp_path, monkeypatch,
     assert all(seconds >= 0 for seconds in parts)
     assert 0 < ended.wall_s < 3600
     assert sum(parts) == pytest.approx(ended.wall_s, abs=0.05)
-    walls = [row.wall_s for row in read_commits(tmp_path / "coins", "coins").rows]
+    walls = [line.wall_s for line in read_commits(tmp_path / "coins", "coins").lines]
     assert len(walls) == 6
     assert all(wall is not None and 0 <= wall < 3600 for wall in walls)

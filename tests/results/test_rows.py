@@ -15,13 +15,13 @@ from isaaclab_arena.results.rows import (
     status_of,
 )
 from isaaclab_arena.storage.run.job_reports import ReportedStatus, StartUp
-from tests.results.evidence import planned, report, rows
+from tests.results.evidence import commit_lines, planned, report
 
 DONE = (report(),)
 
 
 def evidence(outcomes: str = "", *, reports=DONE, **job) -> JobEvidence:
-    return JobEvidence(job=planned(**job), rows=rows(outcomes), reports=list(reports))
+    return JobEvidence(job=planned(**job), lines=commit_lines(outcomes), reports=list(reports))
 
 
 def test_errors_are_neither_successes_nor_failures_and_bounds_count_them_both_ways():
@@ -109,7 +109,7 @@ def test_an_attempt_that_failed_before_the_job_was_built_takes_no_promise_away()
 
 def test_an_episodes_row_says_of_it_what_its_line_says():
     line = dataclasses.replace(
-        rows("u")[0], episode_seed=99, rank=2, attempt=3, wall_s=1.5, metrics={"a_m": 0.5}, checksum=7, env_id=1
+        commit_lines("u")[0], episode_seed=99, rank=2, attempt=3, wall_s=1.5, metrics={"a_m": 0.5}, checksum=7, env_id=1
     )
     row = episode_row(planned(object="can"), line)
     assert row["success"] is None
@@ -157,7 +157,7 @@ def test_reports_of_programs_that_did_not_say_take_no_promise_away():
 
 def test_rows_hold_the_columns_and_no_others():
     assert set(job_row(evidence("s"))) == {*JOB_COLUMNS, *JOB_TIMING_COLUMNS}
-    assert set(episode_row(planned(), rows("s")[0])) == {*EPISODE_COLUMNS, *EPISODE_TIMING_COLUMNS}
+    assert set(episode_row(planned(), commit_lines("s")[0])) == {*EPISODE_COLUMNS, *EPISODE_TIMING_COLUMNS}
 
 
 def test_a_job_that_a_later_attempt_finished_is_completed_and_says_how_long_all_took():

@@ -11,7 +11,7 @@ from isaaclab_arena.results.result_files import stale_tables, write_tables
 from isaaclab_arena.results.summary import print_summary
 from isaaclab_arena.results.table import MAX_JOBS_SHOWN
 from isaaclab_arena.storage.run.job_reports import ReportedStatus
-from tests.results.evidence import planned, report, rows, write_plan, write_report, write_rows
+from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 
 
 def shown(directory: Path) -> str:
@@ -29,14 +29,14 @@ def test_a_failed_job_names_its_rank_its_cause_and_the_traceback(tmp_path):
 
 def test_missing_episodes_are_named(tmp_path):
     write_plan(tmp_path, planned())
-    write_rows(tmp_path, rows("ss-s-sssss"))
+    write_lines(tmp_path, commit_lines("ss-s-sssss"))
     assert "missing: job 'lift' on rank 0 lacks 2 episodes (2, 4)" in shown(tmp_path)
 
 
 def test_a_rate_that_leaves_episodes_out_is_marked_and_bounded(tmp_path):
     """Three successes and six failures are known; one error and ten missing could be either."""
     write_plan(tmp_path, planned(num_episodes=20))
-    write_rows(tmp_path, rows("sssffffffe"))
+    write_lines(tmp_path, commit_lines("sssffffffe"))
     write_report(tmp_path, report())
     text = shown(tmp_path)
     assert "33.3 [12.1, 64.6]*" in text
@@ -46,7 +46,7 @@ def test_a_rate_that_leaves_episodes_out_is_marked_and_bounded(tmp_path):
 
 def test_a_job_limited_by_steps_says_how_many_episodes_were_cut(tmp_path):
     write_plan(tmp_path, planned(num_episodes=None, num_steps=50))
-    write_rows(tmp_path, rows("sss"))
+    write_lines(tmp_path, commit_lines("sss"))
     write_report(tmp_path, report(cut_episodes=7))
     assert "7 episodes were under way at its last step" in shown(tmp_path)
 
@@ -61,26 +61,26 @@ def test_a_job_limited_by_steps_in_which_no_episode_ended_says_so(tmp_path):
 
 def test_episodes_that_count_in_place_of_an_error_are_told_of(tmp_path):
     write_plan(tmp_path, planned(num_episodes=3))
-    write_rows(tmp_path, rows("ees"))
-    write_rows(tmp_path, [dataclasses.replace(row, attempt=2) for row in rows("ss")])
+    write_lines(tmp_path, commit_lines("ees"))
+    write_lines(tmp_path, [dataclasses.replace(line, attempt=2) for line in commit_lines("ss")])
     write_report(tmp_path, report())
     assert "2 episodes count that had ended in an error before and were run again (--retry_errors)" in shown(tmp_path)
 
 
 def test_a_complete_job_needs_no_caveat(tmp_path):
     write_plan(tmp_path, planned())
-    write_rows(tmp_path, rows("ssssssssff"))
+    write_lines(tmp_path, commit_lines("ssssssssff"))
     write_report(tmp_path, report())
     assert "*" not in shown(tmp_path)
 
 
 def test_tables_are_current_until_a_rank_writes_again(tmp_path):
     write_plan(tmp_path, planned())
-    write_rows(tmp_path, rows("ss"))
+    write_lines(tmp_path, commit_lines("ss"))
     assert not tables_are_current(tmp_path)
     write_tables(tmp_path, merge_results(tmp_path))
     assert tables_are_current(tmp_path)
-    write_rows(tmp_path, rows("s", first=2))
+    write_lines(tmp_path, commit_lines("s", first=2))
     # The clock was set back in between: what is new looks older than the tables.
     for commit_file in tmp_path.glob("lift/*.jsonl"):
         os.utime(commit_file, ns=(0, 0))
@@ -89,7 +89,7 @@ def test_tables_are_current_until_a_rank_writes_again(tmp_path):
 
 def test_tables_that_are_half_written_are_not_current(tmp_path):
     write_plan(tmp_path, planned())
-    write_rows(tmp_path, rows("ss"))
+    write_lines(tmp_path, commit_lines("ss"))
     merged = merge_results(tmp_path)
     write_tables(tmp_path, merged)
     assert stale_tables(tmp_path, merged) == []
@@ -104,7 +104,7 @@ def test_a_run_of_very_many_jobs_shows_the_first_of_them(tmp_path):
     write_plan(tmp_path, *jobs)
     for job in jobs:
         (tmp_path / job.name).mkdir()
-        write_rows(tmp_path, rows("s", job=job.name))
+        write_lines(tmp_path, commit_lines("s", job=job.name))
     text = shown(tmp_path)
     assert f"lift{MAX_JOBS_SHOWN - 1} " in text
     assert f"lift{MAX_JOBS_SHOWN} " not in text

@@ -10,7 +10,7 @@ from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.summary import print_summary
 from isaaclab_arena.results.table import console_table, fitting_columns, table_columns
 from isaaclab_arena.storage.run.job_reports import ReportedStatus
-from tests.results.evidence import planned, report, rows, write_plan, write_report, write_rows
+from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 
 
 def shown(directory, *, colour: bool = False) -> str:
@@ -22,7 +22,7 @@ def shown(directory, *, colour: bool = False) -> str:
 
 def test_a_job_is_one_line_with_its_interval(tmp_path):
     write_plan(tmp_path, planned())
-    write_rows(tmp_path, rows("ssssssssff"))
+    write_lines(tmp_path, commit_lines("ssssssssff"))
     write_report(tmp_path, report())
     (line,) = [line for line in shown(tmp_path).splitlines() if "lift_object" in line]
     for part in ("lift", "zero_action", "10", "80.0 [49.0, 94.3]", "14.5", "200", "completed"):
@@ -35,7 +35,7 @@ def test_it_fits_in_120_columns_with_long_names(tmp_path):
         planned("j" * 80, index=0, environment="e" * 60, policy_type="their.package.module.A" + "p" * 60),
         planned("k", index=1),
     )
-    write_rows(tmp_path, rows("s" * 10, job="k"))
+    write_lines(tmp_path, commit_lines("s" * 10, job="k"))
     write_report(tmp_path, report("k", env_steps=99_999_999))
     lines = shown(tmp_path).splitlines()
     assert max(map(len, lines)) <= 120
@@ -45,7 +45,7 @@ def test_it_fits_in_120_columns_with_long_names(tmp_path):
 
 def test_missing_episodes_and_errors_are_red(tmp_path):
     write_plan(tmp_path, planned())
-    write_rows(tmp_path, rows("sse-------"))
+    write_lines(tmp_path, commit_lines("sse-------"))
     write_report(tmp_path, report(status=ReportedStatus.FAILED))
     text = shown(tmp_path, colour=True)
     assert [match.strip() for match in re.findall(r"\x1b\[1;31m( *\d+)\x1b", text)] == ["1", "7"]
@@ -69,7 +69,7 @@ def headings(directory, width: int) -> list[str]:
 )
 def test_a_narrow_terminal_is_shown_fewer_columns_rather_than_torn_ones(tmp_path, width, absent):
     write_plan(tmp_path, planned())
-    write_rows(tmp_path, rows("ssssssssff"))
+    write_lines(tmp_path, commit_lines("ssssssssff"))
     write_report(tmp_path, report())
     shown_headings = headings(tmp_path, width)
     assert not absent & set(shown_headings)
@@ -79,7 +79,7 @@ def test_a_narrow_terminal_is_shown_fewer_columns_rather_than_torn_ones(tmp_path
 
 def test_where_success_is_not_measured_the_return_stays_however_narrow_the_terminal(tmp_path):
     write_plan(tmp_path, planned())
-    write_rows(tmp_path, rows("uuuu"))
+    write_lines(tmp_path, commit_lines("uuuu"))
     write_report(tmp_path, report())
     assert "return ±sd" in headings(tmp_path, 20)
     assert "success % [95 %]" not in headings(tmp_path, 100), "a column of dashes goes first"
@@ -88,8 +88,8 @@ def test_where_success_is_not_measured_the_return_stays_however_narrow_the_termi
 
 def test_the_spread_over_episodes_stands_beside_each_mean(tmp_path):
     write_plan(tmp_path, planned("many", num_episodes=3), planned("one", index=1, num_episodes=1))
-    write_rows(tmp_path, rows("ssf", job="many"))
-    write_rows(tmp_path, rows("s", job="one"))
+    write_lines(tmp_path, commit_lines("ssf", job="many"))
+    write_lines(tmp_path, commit_lines("s", job="one"))
     many, one = (line for line in shown(tmp_path).splitlines() if "lift_object" in line)
     assert "11.0 ±1.0" in many
     assert "1.00 ±1.00" in many

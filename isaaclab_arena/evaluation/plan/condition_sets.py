@@ -18,7 +18,7 @@ from isaaclab_arena.seeding import MAX_SEED
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.json_values import json_line, json_text
 from isaaclab_arena.storage.layout import job_directory
-from isaaclab_arena.storage.run.commits import CommitRow, read_commits
+from isaaclab_arena.storage.run.commits import CommitLine, read_commits
 from isaaclab_arena.storage.run.run_plan import PlanEntry, read_run_plan
 
 SCHEMA_VERSION = 1
@@ -113,13 +113,13 @@ def _complete_sets(output_directory: Path) -> tuple[list[ConditionSet], list[str
     """Return the conditions of a run's complete jobs, and the names of jobs of which episodes are missing."""
     sets, incomplete = [], []
     for job in read_run_plan(output_directory).jobs:
-        rows = read_commits(job_directory(output_directory, job.name), job.name).rows
+        lines = read_commits(job_directory(output_directory, job.name), job.name).lines
         if not job.is_to_run:
             continue
-        if not rows or len(rows) != (job.config.num_episodes or len(rows)):
+        if not lines or len(lines) != (job.config.num_episodes or len(lines)):
             incomplete.append(job.name)
         else:
-            sets.append(_set(job, rows))
+            sets.append(_set(job, lines))
     return sets, incomplete
 
 
@@ -204,13 +204,13 @@ def difference(saved: Any, wanted: Any) -> str | None:
     return None
 
 
-def _set(job: PlanEntry, rows: Sequence[CommitRow]) -> ConditionSet:
-    first = rows[0]
+def _set(job: PlanEntry, lines: Sequence[CommitLine]) -> ConditionSet:
+    first = lines[0]
     return ConditionSet(
         job=job.name,
         environment=job.config.environment,
         environment_args=dict(job.config.environment_args),
         seed=first.seed if first.placement_seed is None else first.placement_seed,
         variations=dict(job.variations),
-        episodes=[dict(row.variations) for row in rows],
+        episodes=[dict(line.variations) for line in lines],
     )

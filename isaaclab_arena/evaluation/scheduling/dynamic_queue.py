@@ -263,7 +263,7 @@ class ClaimedEpisodes(Observer):
         if claim.generation > 1:
             # Errors of an earlier attempt may be there to run again.
             name = self._divided.job.config.name
-            lines = read_commits(job_directory(self._output_directory, name), name).rows
+            lines = read_commits(job_directory(self._output_directory, name), name).lines
             committed = frozenset(line.episode_index for line in lines if line.attempt == self._attempt.number)
         episodes = self._divided.pieces[claim.piece]
         if episodes is None:

@@ -12,7 +12,7 @@ from isaaclab_arena.storage.hdf5.episodes import read_totals
 from isaaclab_arena.storage.layout import demo_name, job_directory
 from isaaclab_arena.storage.recordings import datasets, in_words
 from isaaclab_arena.storage.recovery.recorded_copies import RecordedCopy, read_recordings
-from isaaclab_arena.storage.run.commits import CommitRow, read_commits
+from isaaclab_arena.storage.run.commits import CommitLine, read_commits
 
 
 def check_directory(output_directory: Path, merged: MergedResults) -> Iterator[str]:
@@ -41,38 +41,38 @@ def _what_is_missing(missing: MissingEpisodes) -> str:
 
 
 def _check_recordings(directory: Path, job: str) -> Iterator[str]:
-    rows = {row.episode_index: row for row in read_commits(directory, job).rows}
-    recordings = read_recordings(directory, job, rows.values())
+    lines = {line.episode_index: line for line in read_commits(directory, job).lines}
+    recordings = read_recordings(directory, job, lines.values())
     yield from (f"{path.name}: {reason}" for path, reason in recordings.unreadable)
     copies: defaultdict[int, list[RecordedCopy]] = defaultdict(list)
     for copy in recordings.copies:
         copies[copy.episode_index].append(copy)
-    yield from _check_lines(rows, copies)
-    for index, row in rows.items():
-        yield from _check_episode(row, copies.get(index, []))
+    yield from _check_lines(lines, copies)
+    for index, line in lines.items():
+        yield from _check_episode(line, copies.get(index, []))
 
 
-def _check_lines(rows: Mapping[int, CommitRow], copies: Mapping[int, Sequence[RecordedCopy]]) -> Iterator[str]:
+def _check_lines(lines: Mapping[int, CommitLine], copies: Mapping[int, Sequence[RecordedCopy]]) -> Iterator[str]:
     for index, recorded in copies.items():
-        if index not in rows:
+        if index not in lines:
             yield f"{recorded[0].path} holds {demo_name(index)}, which has no line in the commit record"
         if len(recorded) > 1:
             yield f"{demo_name(index)} is recorded in {' and in '.join(str(copy.path) for copy in recorded)}"
 
 
-def _check_episode(row: CommitRow, copies: Sequence[RecordedCopy]) -> Iterator[str]:
+def _check_episode(line: CommitLine, copies: Sequence[RecordedCopy]) -> Iterator[str]:
     """Yield what is wrong with the recordings of a finished episode."""
-    name = demo_name(row.episode_index)
+    name = demo_name(line.episode_index)
     for copy in copies:
         if copy.damage is not None:
             yield copy.damage
         if copy.contradiction is not None:
             yield f"{name} in {copy.path.name}: {copy.contradiction}"
-    if row.checksum is None:
+    if line.checksum is None:
         if copies:
             yield f"{name} is recorded in {copies[0].path.name}, though its commit line says that nothing was"
-    elif all(copy.damage is None and copy.checksum != row.checksum for copy in copies):
-        what = "the recording of an error is lost: " if row.outcome is Outcome.ERROR else ""
+    elif all(copy.damage is None and copy.checksum != line.checksum for copy in copies):
+        what = "the recording of an error is lost: " if line.outcome is Outcome.ERROR else ""
         yield f"{what}no file holds {name} with the checksum of its commit line"
 
 

@@ -165,8 +165,8 @@ def _with_sample(job: PlanEntry, episodes: Sequence[int], index: int, num_envs: 
 
 
 def _conditions(source: Path, job: PlanEntry) -> tuple[Conditions, ...]:
-    rows = {row.episode_index: row for row in read_commits(job_directory(source, job.name), job.name).rows}
+    lines = {line.episode_index: line for line in read_commits(job_directory(source, job.name), job.name).lines}
     return tuple(
-        conditions_from_json(rows[index].variations) if index in rows else {}
+        conditions_from_json(lines[index].variations) if index in lines else {}
         for index in range(job.config.num_episodes or 0)
     )

@@ -33,7 +33,7 @@ from isaaclab_arena.storage.run.attempts import (
     read_attempts,
     write_attempt,
 )
-from isaaclab_arena.storage.run.commits import CommitRow, read_commits
+from isaaclab_arena.storage.run.commits import CommitLine, read_commits
 from isaaclab_arena.storage.run.job_reports import read_job_reports
 from isaaclab_arena.storage.run.run_plan import RunPlan, read_run_plan, write_run_plan
 
@@ -89,7 +89,9 @@ def episodes_to_draw_from(output_directory: Path, plan: RunPlan) -> dict[str, li
         plan: What it set out to do.
     """
     return {
-        job.name: [row.episode_index for row in _rows(output_directory, job.name) if row.termination not in BROKEN_OFF]
+        job.name: [
+            line.episode_index for line in _lines(output_directory, job.name) if line.termination not in BROKEN_OFF
+        ]
         for job in plan.jobs
     }
 
@@ -188,8 +190,8 @@ class _RecordedJob(JobEvidence):
     files: Mapping[int, list[Path]]
 
     @cached_property
-    def row_of(self) -> Mapping[int, CommitRow]:
-        return {row.episode_index: row for row in self.rows}
+    def line_of(self) -> Mapping[int, CommitLine]:
+        return {line.episode_index: line for line in self.lines}
 
     @property
     def plan_because(self) -> list[str]:
@@ -197,18 +199,18 @@ class _RecordedJob(JobEvidence):
 
     def recording(self, index: int) -> RecordedEpisode | None:
         """Return the recording of an episode, None if there is none."""
-        row = self.row_of[index]
-        if row.checksum is None:
+        line = self.line_of[index]
+        if line.checksum is None:
             return None
         files = self.files.get(index, [])
-        file = next((file for file in files if read_attributes(file, index).get("checksum") == row.checksum), None)
+        file = next((file for file in files if read_attributes(file, index).get("checksum") == line.checksum), None)
         return None if file is None else read_episode(file, index)
 
     def provenance(self, index: int, recorded: RecordedEpisode | None) -> Provenance:
         """Return what an episode's bits may depend on beside its job; its recording knows better than the reports."""
-        row = self.row_of[index]
-        ran = self.attempts.get(row.attempt, self.plan)
-        device = {report.rank: report.device for report in self.reports}.get(row.rank)
+        line = self.line_of[index]
+        ran = self.attempts.get(line.attempt, self.plan)
+        device = {report.rank: report.device for report in self.reports}.get(line.rank)
         kind = {} if device is None else {"device": torch.device(device).type}
         said = {} if recorded is None else recorded.provenance
         return Provenance(facts={**ran.provenance.facts, **kind, **said})
@@ -228,7 +230,7 @@ class _Run:
         directory = job_directory(self._directory, name)
         return _RecordedJob(
             job=next(job for job in self._plan.jobs if job.name == name),
-            rows=_rows(self._directory, name),
+            lines=_lines(self._directory, name),
             reports=read_job_reports(directory)[0],
             contents=self._contents.get(name),
             plan=self._plan,
@@ -245,17 +247,17 @@ def _last_words(log: Path) -> list[str]:
 
 
 def _compared(before: _RecordedJob, now: _RecordedJob, index: int) -> VerifiedEpisode:
-    row = before.row_of[index]
+    line = before.line_of[index]
     verdict = VerifiedEpisode(
         job=before.job.name,
         episode_index=index,
-        num_steps=row.episode_length,
+        num_steps=line.episode_length,
         contents=_other_contents(before.contents, now.contents),
     )
-    if index not in now.row_of:
+    if index not in now.line_of:
         errors = [report.error for report in now.reports if report.error is not None]
         return dataclasses.replace(verdict, failure="; ".join(errors) or "it did not finish")
-    again = now.row_of[index]
+    again = now.line_of[index]
     try:
         recorded, found = before.recording(index), now.recording(index)
     except StorageError as error:
@@ -264,7 +266,7 @@ def _compared(before: _RecordedJob, now: _RecordedJob, index: int) -> VerifiedEp
     if recorded is None or found is None:
         recorded = found = None
     difference = None if recorded is None or found is None else first_difference(recorded, found)
-    difference = difference or _difference_of_commits(row, again)
+    difference = difference or _difference_of_commits(line, again)
     return dataclasses.replace(
         verdict,
         compares_arrays=recorded is not None,
@@ -282,20 +284,20 @@ def _other_contents(before: Contents | None, now: Contents | None) -> tuple[str,
     return tuple(f"{what} {how}" for what, how in differences if what != SAVED_CONDITIONS)
 
 
-def _difference_of_commits(row: CommitRow, again: CommitRow) -> Difference | None:
+def _difference_of_commits(line: CommitLine, again: CommitLine) -> Difference | None:
     """Return the first thing in which the commit lines of an episode differ, other than when and where it ran."""
     for name in ("episode_seed", "variations", "language_instruction"):
-        before, now = (json_line(getattr(each, name)) for each in (row, again))
+        before, now = (json_line(getattr(each, name)) for each in (line, again))
         if before != now:
             field = "conditions" if name == "variations" else name
             return Difference(field=field, recorded=before, found=now, at_start=True)
-    if row.episode_length != again.episode_length:
-        return Difference(field="num_samples", recorded=str(row.episode_length), found=str(again.episode_length))
-    return result_difference(_results(row), _results(again))
+    if line.episode_length != again.episode_length:
+        return Difference(field="num_samples", recorded=str(line.episode_length), found=str(again.episode_length))
+    return result_difference(_results(line), _results(again))
 
 
-def _results(row: CommitRow) -> dict[str, Any]:
-    return {**dataclasses.asdict(row), "metrics": json_line(row.metrics)}
+def _results(line: CommitLine) -> dict[str, Any]:
+    return {**dataclasses.asdict(line), "metrics": json_line(line.metrics)}
 
 
 def _explanation(
@@ -319,5 +321,5 @@ def _explanation(
     return "; ".join(reasons) or None
 
 
-def _rows(output_directory: Path, job: str) -> tuple[CommitRow, ...]:
-    return read_commits(job_directory(output_directory, job), job).rows
+def _lines(output_directory: Path, job: str) -> tuple[CommitLine, ...]:
+    return read_commits(job_directory(output_directory, job), job).lines

@@ -14,7 +14,7 @@ from isaaclab_arena.results.rows import JobResultStatus
 from isaaclab_arena.storage.atomic import storage_errors, write_text
 from isaaclab_arena.storage.json_values import json_line, json_text
 from isaaclab_arena.storage.layout import VIDEOS_DIRECTORY, job_directory, parse_video_file_name
-from isaaclab_arena.storage.run.commits import CommitRow, read_commits
+from isaaclab_arena.storage.run.commits import CommitLine, read_commits
 from isaaclab_arena.storage.run.run_plan import PlanEntry
 
 RESULT_FILE = "arena_experiment_result.json"
@@ -43,7 +43,7 @@ def export_arena(run: Path, output: Path) -> list[str]:
     if not jobs:
         raise ConfigError(f"{run} has no job that was to run")
     for job in jobs:
-        rebuilds = rebuilds_of(job, read_commits(job_directory(run, job.name), job.name).rows)
+        rebuilds = rebuilds_of(job, read_commits(job_directory(run, job.name), job.name).lines)
         completed = status[job.name] is JobResultStatus.COMPLETED
         rebuilds = {0: []} if completed and not rebuilds else rebuilds
         videos = _videos_by_episode(job_directory(run, job.name))
@@ -52,7 +52,7 @@ def export_arena(run: Path, output: Path) -> list[str]:
             write_text(output / job.name / f"episode_results_rebuild{index}.jsonl", lines)
             num_episodes += len(episodes)
             for episode in episodes:
-                for source in videos.get((episode.row.env_id, episode.row.episode_index), ()):
+                for source in videos.get((episode.line.env_id, episode.line.episode_index), ()):
                     _copy(source, output / job.name / video_name(source.name, rebuild=index, fields=episode.fields))
         result[job.name] = _run_result(job, rebuilds, completed=completed)
     write_text(output / RESULT_FILE, json_text({"runs": result}))
@@ -66,11 +66,11 @@ def export_arena(run: Path, output: Path) -> list[str]:
 class ArenaEpisode:
     """An episode as it was committed, and in Isaac Lab Arena's fields."""
 
-    row: CommitRow
+    line: CommitLine
     fields: dict[str, Any]
 
 
-def rebuilds_of(job: PlanEntry, rows: Sequence[CommitRow]) -> dict[int, list[ArenaEpisode]]:
+def rebuilds_of(job: PlanEntry, lines: Sequence[CommitLine]) -> dict[int, list[ArenaEpisode]]:
     """Return a job's episodes, by the rebuild that they belong to.
 
     Arena knows an episode by ``env_id`` and ``episode_in_env`` alone. Here several ranks and attempts have an
@@ -79,11 +79,11 @@ def rebuilds_of(job: PlanEntry, rows: Sequence[CommitRow]) -> dict[int, list[Are
 
     Args:
         job: The job.
-        rows: Its episodes, by index.
+        lines: Its episodes, by index.
     """
-    grouped: defaultdict[int, list[CommitRow]] = defaultdict(list)
-    for row in rows:
-        grouped[_rebuild(job, row.episode_index)].append(row)
+    grouped: defaultdict[int, list[CommitLine]] = defaultdict(list)
+    for line in lines:
+        grouped[_rebuild(job, line.episode_index)].append(line)
     return {index: _episodes(job, grouped[index]) for index in sorted(grouped)}
 
 
@@ -95,26 +95,28 @@ def _rebuild(job: PlanEntry, episode_index: int) -> int:
     return next(index for index, share in enumerate(shares) if episode_index in share)
 
 
-def _episodes(job: PlanEntry, rows: Sequence[CommitRow]) -> list[ArenaEpisode]:
+def _episodes(job: PlanEntry, lines: Sequence[CommitLine]) -> list[ArenaEpisode]:
     ended: defaultdict[int, int] = defaultdict(int)
     episodes = []
-    for row in sorted(rows, key=lambda row: (row.attempt, row.timestamp, row.rank, row.env_id, row.episode_index)):
-        env_id = row.rank * job.config.num_envs + row.env_id
+    for line in sorted(
+        lines, key=lambda line: (line.attempt, line.timestamp, line.rank, line.env_id, line.episode_index)
+    ):
+        env_id = line.rank * job.config.num_envs + line.env_id
         fields = {
-            "job_name": row.job_name,
+            "job_name": line.job_name,
             "env_id": env_id,
             "episode_in_env": ended[env_id],
-            "language_instruction": row.language_instruction,
-            "seed": row.seed,
-            "success": row.success,
-            "episode_length": row.episode_length,
-            "timestamp": row.timestamp,
-            "variations": row.variations,
+            "language_instruction": line.language_instruction,
+            "seed": line.seed,
+            "success": line.success,
+            "episode_length": line.episode_length,
+            "timestamp": line.timestamp,
+            "variations": line.variations,
         }
         ended[env_id] += 1
-        if row.progress is not None:
-            fields["progress"] = row.progress
-        episodes.append(ArenaEpisode(row=row, fields=fields))
+        if line.progress is not None:
+            fields["progress"] = line.progress
+        episodes.append(ArenaEpisode(line=line, fields=fields))
     return episodes
 
 

@@ -14,7 +14,7 @@ from isaaclab_arena.episode_ranges import EpisodeRanges, contain
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage.layout import dataset_file_name, is_dataset_of
 from isaaclab_arena.storage.recovery.recorded_copies import JobRecordings, RecordedCopy
-from isaaclab_arena.storage.run.commits import CommitLog, CommitRow, parse_row
+from isaaclab_arena.storage.run.commits import CommitLine, CommitLog, parse_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +41,12 @@ class PlannedEpisodes:
         """Whether an episode is planned."""
         return self.num_episodes is None or episode_index < self.num_episodes
 
-    def retries(self, row: CommitRow) -> bool:
+    def retries(self, line: CommitLine) -> bool:
         """Whether an episode runs again though it has finished: that is asked for now, or was and is still due."""
-        if row.outcome is not Outcome.ERROR:
+        if line.outcome is not Outcome.ERROR:
             return False
         return self.retry_errors or any(
-            attempt > row.attempt and not contain(finished, row.episode_index)
+            attempt > line.attempt and not contain(finished, line.episode_index)
             for attempt, finished in self.retries_begun
         )
 
@@ -82,7 +82,7 @@ class Diagnosis:
     finished: set[int] = field(default_factory=set)
     withdrawn: set[int] = field(default_factory=set)
     lost: set[int] = field(default_factory=set)
-    adopted: list[CommitRow] = field(default_factory=list)
+    adopted: list[CommitLine] = field(default_factory=list)
     discarded: list[Discarded] = field(default_factory=list)
     consolidated: defaultdict[str, list[Path]] = field(default_factory=lambda: defaultdict(list))
     unreadable: list[tuple[Path, str]] = field(default_factory=list)
@@ -92,49 +92,49 @@ class Diagnosis:
 def diagnose(expected: PlannedEpisodes, log: CommitLog, recordings: JobRecordings) -> Diagnosis:
     """Hold the commit lines of a job against its recordings; see `Diagnosis`."""
     diagnosis = Diagnosis(unreadable=list(recordings.unreadable))
-    rows = {row.episode_index: row for row in log.rows}
+    lines = {line.episode_index: line for line in log.lines}
     copies: defaultdict[int, list[RecordedCopy]] = defaultdict(list)
     for copy in recordings.copies:
         copies[copy.episode_index].append(copy)
-    for index in sorted(rows.keys() | copies.keys()):
+    for index in sorted(lines.keys() | copies.keys()):
         if expected.has(index):
             _diagnose(
-                expected, rows.get(index), copies.get(index, []), diagnosis, unequal=index in log.unequal_episodes
+                expected, lines.get(index), copies.get(index, []), diagnosis, unequal=index in log.unequal_episodes
             )
             continue
-        diagnosis.withdrawn.update({index} & rows.keys())
+        diagnosis.withdrawn.update({index} & lines.keys())
         diagnosis.discarded += [Discarded(copy=copy, reason="the plan has no such episode") for copy in copies[index]]
     return diagnosis
 
 
-def dataset_named_by(row: CommitRow) -> str:
+def dataset_named_by(line: CommitLine) -> str:
     """Return the file name of the dataset into which an episode belongs, whatever the line says."""
-    name = row.dataset_file or ""
-    return name if is_dataset_of(row.job_name, name) else dataset_file_name(row.job_name, row.rank, 1)
+    name = line.dataset_file or ""
+    return name if is_dataset_of(line.job_name, name) else dataset_file_name(line.job_name, line.rank, 1)
 
 
 def _diagnose(
     expected: PlannedEpisodes,
-    row: CommitRow | None,
+    line: CommitLine | None,
     copies: Sequence[RecordedCopy],
     diagnosis: Diagnosis,
     *,
     unequal: bool,
 ) -> None:
     """Decide about one planned episode."""
-    if row is not None and row.checksum is None:
-        if not expected.retries(row):
-            diagnosis.finished.add(row.episode_index)
+    if line is not None and line.checksum is None:
+        if not expected.retries(line):
+            diagnosis.finished.add(line.episode_index)
         return
     diagnosis.discarded += [Discarded(copy=copy, reason=copy.flaw) for copy in copies if copy.flaw is not None]
     intact = [copy for copy in copies if copy.flaw is None]
-    is_recorded = row is not None and any(copy.checksum == row.checksum for copy in intact)
-    adopted, reasons = _adoptable(expected, row, intact, is_recorded=is_recorded)
-    counted = adopted or (row if row is not None and is_recorded and not expected.retries(row) else None)
+    is_recorded = line is not None and any(copy.checksum == line.checksum for copy in intact)
+    adopted, reasons = _adoptable(expected, line, intact, is_recorded=is_recorded)
+    counted = adopted or (line if line is not None and is_recorded and not expected.retries(line) else None)
     if adopted is not None:
         diagnosis.adopted.append(adopted)
-    if row is not None and not is_recorded:
-        _judge_unrecorded(expected, row, copies, diagnosis, is_replaced=adopted is not None)
+    if line is not None and not is_recorded:
+        _judge_unrecorded(expected, line, copies, diagnosis, is_replaced=adopted is not None)
     if counted is not None:
         diagnosis.finished.add(counted.episode_index)
         _keep_one(counted, intact, diagnosis)
@@ -143,13 +143,13 @@ def _diagnose(
         # Two ranks committed different results of one episode: that is for a person to look at, not to tidy away.
         is_evidence = unequal and adopted is None and not copy.is_part
         if not is_kept and not is_evidence:
-            reason = reasons.get(copy.path) or _reason(row, adopted, copy)
+            reason = reasons.get(copy.path) or _reason(line, adopted, copy)
             diagnosis.discarded.append(Discarded(copy=copy, reason=reason))
 
 
 def _judge_unrecorded(
     expected: PlannedEpisodes,
-    row: CommitRow,
+    line: CommitLine,
     copies: Sequence[RecordedCopy],
     diagnosis: Diagnosis,
     *,
@@ -157,31 +157,31 @@ def _judge_unrecorded(
 ) -> None:
     """Decide about the line of an episode that was recorded, and whose recording is not there any more."""
     is_doubtful = any(copy.contradiction is not None for copy in copies)
-    if row.outcome is not Outcome.ERROR or (is_doubtful and not is_replaced):
+    if line.outcome is not Outcome.ERROR or (is_doubtful and not is_replaced):
         # An error gives way to any later line by itself; every other line counts for as long as it stands.
-        diagnosis.withdrawn.add(row.episode_index)
-    elif not is_replaced and not expected.retries(row):
-        diagnosis.lost.add(row.episode_index)
-        diagnosis.finished.add(row.episode_index)
+        diagnosis.withdrawn.add(line.episode_index)
+    elif not is_replaced and not expected.retries(line):
+        diagnosis.lost.add(line.episode_index)
+        diagnosis.finished.add(line.episode_index)
 
 
 def _adoptable(
-    expected: PlannedEpisodes, row: CommitRow | None, intact: Sequence[RecordedCopy], *, is_recorded: bool
-) -> tuple[CommitRow | None, Mapping[Path, str]]:
+    expected: PlannedEpisodes, line: CommitLine | None, intact: Sequence[RecordedCopy], *, is_recorded: bool
+) -> tuple[CommitLine | None, Mapping[Path, str]]:
     """Return the earliest line of a recording that can be adopted, and why others cannot, by file."""
     reasons: dict[Path, str] = {}
-    candidates: list[CommitRow] = []
-    if row is not None and row.outcome is not Outcome.ERROR and is_recorded:
+    candidates: list[CommitLine] = []
+    if line is not None and line.outcome is not Outcome.ERROR and is_recorded:
         return None, reasons
     for copy in intact:
-        if row is not None and copy.checksum == row.checksum:
+        if line is not None and copy.checksum == line.checksum:
             continue
         try:
             carried = _carried_line(expected, copy)
         except ValueError as error:
             reasons[copy.path] = str(error)
             continue
-        if row is not None and row.outcome is Outcome.ERROR and carried.attempt <= row.attempt:
+        if line is not None and line.outcome is Outcome.ERROR and carried.attempt <= line.attempt:
             continue
         if expected.retries(carried):
             reasons[copy.path] = "it ended in an error and runs again"
@@ -191,7 +191,7 @@ def _adoptable(
     return min(candidates, key=lambda each: (each.attempt, each.timestamp, each.checksum or 0), default=None), reasons
 
 
-def _carried_line(expected: PlannedEpisodes, copy: RecordedCopy) -> CommitRow:
+def _carried_line(expected: PlannedEpisodes, copy: RecordedCopy) -> CommitLine:
     """Return the commit line that a recording carries which no line commits.
 
     Raises:
@@ -207,20 +207,20 @@ def _carried_line(expected: PlannedEpisodes, copy: RecordedCopy) -> CommitRow:
     if carried.config_hash != expected.config_hash:
         raise ValueError("it is of another plan: its configuration has another hash")
     try:
-        row = parse_row(carried.line)
+        line = parse_line(carried.line)
     except ValueError as error:
         raise ValueError("no line commits it, and it carries none") from error
-    if (row.job_name, row.seed, row.episode_index, row.checksum) != (*wanted, copy.checksum):
+    if (line.job_name, line.seed, line.episode_index, line.checksum) != (*wanted, copy.checksum):
         raise ValueError("no line commits it, and the one that it carries is of another episode")
-    return row
+    return line
 
 
-def _keep_one(row: CommitRow, intact: Sequence[RecordedCopy], diagnosis: Diagnosis) -> None:
+def _keep_one(line: CommitLine, intact: Sequence[RecordedCopy], diagnosis: Diagnosis) -> None:
     """Keep an episode's recording in the dataset that its line names, or bring it there from its own file."""
-    same = [copy for copy in intact if copy.checksum == row.checksum]
+    same = [copy for copy in intact if copy.checksum == line.checksum]
     parts = [copy.path for copy in same if copy.is_part]
     in_datasets = [copy for copy in same if not copy.is_part]
-    name = dataset_named_by(row)
+    name = dataset_named_by(line)
     if parts:
         diagnosis.consolidated[name] += parts
     has_home = bool(parts) or any(copy.path.name == name for copy in in_datasets)
@@ -228,7 +228,7 @@ def _keep_one(row: CommitRow, intact: Sequence[RecordedCopy], diagnosis: Diagnos
     diagnosis.discarded += [Discarded(copy=copy, reason=None) for copy in surplus]
 
 
-def _reason(row: CommitRow | None, adopted: CommitRow | None, copy: RecordedCopy) -> str:
-    if row is None or copy.checksum != row.checksum:
+def _reason(line: CommitLine | None, adopted: CommitLine | None, copy: RecordedCopy) -> str:
+    if line is None or copy.checksum != line.checksum:
         return "it is not what its commit line says"
     return "it ended in an error and runs again" if adopted is None else "a later attempt took the place of its error"

@@ -16,7 +16,7 @@ from isaaclab_arena.storage.recordings import datasets, episode_files, in_words
 from isaaclab_arena.storage.recovery.job_diagnosis import Diagnosis, Discarded
 from isaaclab_arena.storage.recovery.leftovers import consolidate_parts, remove_if_empty
 from isaaclab_arena.storage.recovery.set_aside import drop_episodes, keep_aside, keep_episode_aside, move_aside
-from isaaclab_arena.storage.run.commits import CommitWriter, parse_row
+from isaaclab_arena.storage.run.commits import CommitWriter, parse_line
 
 _LINES_PER_JOB = 20
 _REPAIRING_RANK = 0
@@ -46,7 +46,9 @@ def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis) -> list[str]
         move_aside(path, aside)
     notes += _discard(diagnosis.discarded, aside)
     if diagnosis.adopted:
-        notes.append(f"adopted {in_words(row.episode_index for row in diagnosis.adopted)}: recorded, but not committed")
+        notes.append(
+            f"adopted {in_words(line.episode_index for line in diagnosis.adopted)}: recorded, but not committed"
+        )
         _commit(job_directory, diagnosis)
     consolidated = consolidate_parts(job_directory, job, diagnosis.consolidated)
     return [*(f"job '{job}': {note}" for note in notes), *consolidated]
@@ -112,12 +114,12 @@ def _tidy_lines(job_directory: Path, job: str, withdrawn: Collection[int], aside
             write_bytes(path, b"".join(line + b"\n" for line in kept), overwrite=True)
 
 
-def _counts(line: bytes, job: str, withdrawn: Collection[int]) -> bool:
+def _counts(text: bytes, job: str, withdrawn: Collection[int]) -> bool:
     try:
-        row = parse_row(line)
+        line = parse_line(text)
     except ValueError:
         return False
-    return row.job_name == job and row.episode_index not in withdrawn
+    return line.job_name == job and line.episode_index not in withdrawn
 
 
 def _discard(discarded: Sequence[Discarded], aside: Path) -> Iterator[str]:
@@ -156,7 +158,7 @@ def _drop(dataset: Path, dropped: Sequence[Discarded], aside: Path) -> None:
 def _commit(job_directory: Path, diagnosis: Diagnosis) -> None:
     writer = CommitWriter(job_directory, _REPAIRING_RANK)
     try:
-        for row in diagnosis.adopted:
-            writer.write(row)
+        for line in diagnosis.adopted:
+            writer.write(line)
     finally:
         writer.close()

@@ -22,7 +22,7 @@ from isaaclab_arena.storage.layout import (
 )
 from isaaclab_arena.storage.recordings import episode_files
 from isaaclab_arena.storage.recovery.job_diagnosis import dataset_named_by
-from isaaclab_arena.storage.run.commits import CommitRow, parse_row, read_commits
+from isaaclab_arena.storage.run.commits import CommitLine, parse_line, read_commits
 from isaaclab_arena.storage.run.run_plan import RunPlan
 
 _NOTHING_TO_DO = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
@@ -73,13 +73,13 @@ def consolidate_leftovers(job_directory: Path, job: str) -> tuple[str, ...]:
     files = list(episode_files(job_directory))
     if not files:
         return ()
-    rows = {row.episode_index: row for row in read_commits(job_directory, job).rows}
+    lines = {line.episode_index: line for line in read_commits(job_directory, job).lines}
     parts: defaultdict[str, list[Path]] = defaultdict(list)
     notes: list[str] = []
     for path, index in told(files, "checking", f"job '{job}'"):
-        row = rows.get(index)
-        if row is not None and row.checksum is not None and row.checksum == _checksum(path, index):
-            parts[dataset_named_by(row)].append(path)
+        line = lines.get(index)
+        if line is not None and line.checksum is not None and line.checksum == _checksum(path, index):
+            parts[dataset_named_by(line)].append(path)
         else:
             notes.append(f"job '{job}': {path} is not what a commit line says; it stays where it is")
     return (*notes, *consolidate_parts(job_directory, job, parts))
@@ -104,7 +104,7 @@ def consolidate_parts(job_directory: Path, job: str, parts: Mapping[str, Sequenc
     remove_if_empty(job_directory / EPISODES_DIRECTORY)
 
 
-def read_left_behind(path: Path, job: str, episode_index: int) -> CommitRow:
+def read_left_behind(path: Path, job: str, episode_index: int) -> CommitLine:
     """Return what commits an episode whose file is there already when the same episode is to be written.
 
     A rank left it that died between the file and its commit line, or one that was thought dead.
@@ -120,13 +120,13 @@ def read_left_behind(path: Path, job: str, episode_index: int) -> CommitRow:
     verify_episodes(path, [episode_index])
     attributes = read_attributes(path, episode_index)
     try:
-        row = parse_row(str(attributes.get(COMMIT_ATTRIBUTE, "")))
+        line = parse_line(str(attributes.get(COMMIT_ATTRIBUTE, "")))
     except ValueError as error:
         raise StorageError(f"{path} does not say how its episode went") from error
-    found = (row.job_name, row.episode_index, row.checksum)
+    found = (line.job_name, line.episode_index, line.checksum)
     if found != (job, episode_index, attributes.get("checksum")):
-        raise StorageError(f"{path} is of job '{row.job_name}', episode {row.episode_index}, or of other arrays")
-    return row
+        raise StorageError(f"{path} is of job '{line.job_name}', episode {line.episode_index}, or of other arrays")
+    return line
 
 
 def remove_if_empty(directory: Path) -> None:

@@ -18,7 +18,7 @@ from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE, EPISODES_DIRECTORY
 from isaaclab_arena.storage.recorded_episode import AttributeValue, parsed_mapping
 from isaaclab_arena.storage.recorded_line import contradiction
 from isaaclab_arena.storage.recordings import datasets, episode_files
-from isaaclab_arena.storage.run.commits import CommitRow
+from isaaclab_arena.storage.run.commits import CommitLine
 
 _SYSTEM_TROUBLE = frozenset(
     {
@@ -143,20 +143,20 @@ class EpisodeExaminer:
             return error
 
 
-def read_recordings(job_directory: Path, job: str, rows: Iterable[CommitRow]) -> JobRecordings:
+def read_recordings(job_directory: Path, job: str, lines: Iterable[CommitLine]) -> JobRecordings:
     """Read every recorded array of a job once, and compare it with its checksum and its commit line.
 
     Args:
         job_directory: Directory of the job; it need not exist.
         job: Name of the job.
-        rows: The commit line of each of its finished episodes.
+        lines: The commit line of each of its finished episodes.
 
     Raises:
         StorageError: If a file cannot be opened at all, which says nothing about what it holds.
     """
     copies: list[RecordedCopy] = []
     unreadable: list[tuple[Path, str]] = []
-    by_index = {row.episode_index: row for row in rows}
+    by_index = {line.episode_index: line for line in lines}
     examiner = EpisodeExaminer()
     for path in datasets(job_directory, job):
         _check_opens(path)
@@ -187,24 +187,24 @@ def damage(error: StorageError) -> str:
 
 
 def _copies(
-    path: Path, indices: list[int], rows: Mapping[int, CommitRow], examiner: EpisodeExaminer
+    path: Path, indices: list[int], lines: Mapping[int, CommitLine], examiner: EpisodeExaminer
 ) -> list[RecordedCopy]:
     try:
         examined = examiner.examine(path, indices)
     except StorageError as error:
         examined = [error] * len(indices)
-    return [_copy(path, index, found, rows.get(index)) for index, found in zip(indices, examined, strict=True)]
+    return [_copy(path, index, found, lines.get(index)) for index, found in zip(indices, examined, strict=True)]
 
 
 def _copy(
-    path: Path, index: int, found: Mapping[str, AttributeValue] | StorageError, row: CommitRow | None
+    path: Path, index: int, found: Mapping[str, AttributeValue] | StorageError, line: CommitLine | None
 ) -> RecordedCopy:
     if isinstance(found, StorageError):
         return RecordedCopy(episode_index=index, path=path, checksum=None, damage=damage(found))
     checksum = int(found["checksum"])
-    if row is None or row.checksum != checksum:
+    if line is None or line.checksum != checksum:
         return RecordedCopy(episode_index=index, path=path, checksum=checksum, carried=_carried(found))
-    return RecordedCopy(episode_index=index, path=path, checksum=checksum, contradiction=contradiction(row, found))
+    return RecordedCopy(episode_index=index, path=path, checksum=checksum, contradiction=contradiction(line, found))
 
 
 def _carried(found: Mapping[str, AttributeValue]) -> Carried:

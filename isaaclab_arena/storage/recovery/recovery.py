@@ -102,7 +102,7 @@ def _recover_job(
     if expected.num_episodes is None:
         reported = (report.num_episodes for report in readable if report.num_episodes is not None)
         expected = replace(expected, num_episodes=next(reported, None))
-    diagnosis = diagnose(expected, log, read_recordings(directory, job.name, log.rows))
+    diagnosis = diagnose(expected, log, read_recordings(directory, job.name, log.lines))
     diagnosis.unreadable += [(path, "it is no report") for path in damaged_reports]
     diagnosis.has_stray_lines = bool(notes)
     ended_well = not damaged_reports and _ended_well(readable, expected.num_episodes)
@@ -143,7 +143,7 @@ def _ended_well(reports: Sequence[JobReport], num_episodes: int | None) -> bool:
 def _has_everything(diagnosis: Diagnosis, expected: PlannedEpisodes, log: CommitLog) -> bool:
     if expected.num_episodes is not None:
         return len(diagnosis.finished) == expected.num_episodes
-    return diagnosis.finished >= {row.episode_index for row in log.rows}
+    return diagnosis.finished >= {line.episode_index for line in log.lines}
 
 
 def _is_limited_by_steps(job: PlanEntry, reports: Sequence[JobReport]) -> bool:

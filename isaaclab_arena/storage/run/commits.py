@@ -20,13 +20,13 @@ from isaaclab_arena.storage.layout import COMMIT_FILE_PATTERN, MAX_LIVES, commit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CommitRow:
+class CommitLine:
     """One finished episode. The first block of fields is Isaac Lab Arena's, with its names.
 
     Attributes:
         job_name: Name of the job.
-        env_id: Row of the job in which it ran.
-        episode_in_env: How many episodes that row had finished before.
+        env_id: Env slot of the job in which it ran.
+        episode_in_env: How many episodes that slot had finished before.
         language_instruction: What the policy was told.
         seed: Seed of the job.
         success: Whether the task was solved; None where that is not measured or the episode is an error.
@@ -48,7 +48,7 @@ class CommitRow:
         dataset_file: File of the job's recording after consolidation, in the job's directory.
         episode_file: File of the episode before consolidation, in the job's directory.
         checksum: CRC-32 of the recorded arrays.
-        wall_s: Seconds from its start to its end, during which other rows ran too.
+        wall_s: Seconds from its start to its end, during which other env slots ran too.
     """
 
     job_name: str
@@ -83,7 +83,7 @@ _SAME_RESULT = ("outcome", "success", "episode_length", "episode_return", "termi
 
 @dataclass(frozen=True, kw_only=True)
 class CommitContext:
-    """What a commit row holds beside the episode's record; see `CommitRow` for the fields."""
+    """What a commit line holds beside the episode's record; see `CommitLine` for the fields."""
 
     rank: int
     episode_in_env: int
@@ -95,9 +95,9 @@ class CommitContext:
     checksum: int | None = None
 
 
-def commit_row(record: EpisodeRecord, context: CommitContext) -> CommitRow:
-    """Return the row of a finished episode."""
-    return CommitRow(
+def commit_line(record: EpisodeRecord, context: CommitContext) -> CommitLine:
+    """Return the commit line of a finished episode."""
+    return CommitLine(
         job_name=record.episode.job,
         env_id=record.env_id,
         episode_in_env=context.episode_in_env,
@@ -138,7 +138,7 @@ def _progress(metrics: Mapping[str, float]) -> dict[str, Any] | None:
 
 
 class CommitWriter:
-    """Appends rows to a file of its own, which is created when it is made.
+    """Appends commit lines to a file of its own, which is created when it is made.
 
     Args:
         job_directory: Directory of the job.
@@ -151,21 +151,21 @@ class CommitWriter:
     def __init__(self, job_directory: Path, rank: int) -> None:
         self.path, self._descriptor = _create_own_file(job_directory, rank)
 
-    def write(self, row: CommitRow) -> None:
-        """Append one row.
+    def write(self, line: CommitLine) -> None:
+        """Append one line.
 
         Raises:
             StorageError: If it could not be written whole.
         """
-        self.write_line(json_line(row))
+        self.write_line(json_line(line))
 
-    def write_line(self, line: str) -> None:
-        """Append one row in the form that `json_line` gives it, which its recording holds too.
+    def write_line(self, text: str) -> None:
+        """Append one line as the text that `json_line` makes of it, which its recording holds too.
 
         Raises:
             StorageError: If it could not be written whole.
         """
-        append_line(self._descriptor, line, self.path)
+        append_line(self._descriptor, text, self.path)
 
     def close(self) -> None:
         """Close the file. May be called more than once."""
@@ -179,13 +179,13 @@ class CommitLog:
     """What the commit files of a job say.
 
     Attributes:
-        rows: One row per episode, by index: the one that counts.
-        problems: Lines that are no rows, files that cannot be read, rows of another job.
+        lines: One line per episode, by index: the one that counts.
+        problems: Lines that are no episodes, files that cannot be read, lines of another job.
         unequal_episodes: Indices of episodes that were committed more than once with different results.
-        retried_episodes: Indices of episodes whose row took the place of an error of an earlier attempt.
+        retried_episodes: Indices of episodes whose line took the place of an error of an earlier attempt.
     """
 
-    rows: tuple[CommitRow, ...]
+    lines: tuple[CommitLine, ...]
     problems: tuple[str, ...]
     unequal_episodes: tuple[int, ...]
     retried_episodes: tuple[int, ...] = ()
@@ -195,7 +195,7 @@ def read_commits(job_directory: Path, job: str, *, skip_unreadable: bool = True)
     """Read every commit file of a job.
 
     A last line without its newline was torn by a kill: its episode has not been committed, and nothing is said. Of
-    several rows of one episode the one of the earliest attempt counts, but an error gives way to a later attempt.
+    several lines of one episode the one of the earliest attempt counts, but an error gives way to a later attempt.
 
     Args:
         job_directory: Directory of the job; it need not exist.
@@ -205,17 +205,17 @@ def read_commits(job_directory: Path, job: str, *, skip_unreadable: bool = True)
     Raises:
         StorageError: If a file cannot be read and is not to be left out.
     """
-    by_index: dict[int, CommitRow] = {}
+    by_index: dict[int, CommitLine] = {}
     problems: list[str] = []
     unequal: set[int] = set()
     retried: set[int] = set()
     for path in sorted(job_directory.glob(COMMIT_FILE_PATTERN)):
-        for row in _read_file(path, job, problems, skip_unreadable=skip_unreadable):
-            index = row.episode_index
-            known = by_index.setdefault(index, row)
-            if known is row:
+        for line in _read_file(path, job, problems, skip_unreadable=skip_unreadable):
+            index = line.episode_index
+            known = by_index.setdefault(index, line)
+            if known is line:
                 continue
-            earlier, later = sorted((known, row), key=lambda each: each.attempt)
+            earlier, later = sorted((known, line), key=lambda each: each.attempt)
             if earlier.outcome is Outcome.ERROR and later.attempt > earlier.attempt:
                 retried.add(index)
                 by_index[index] = later
@@ -224,23 +224,23 @@ def read_commits(job_directory: Path, job: str, *, skip_unreadable: bool = True)
             if not _equal_results(earlier, later):
                 unequal.add(index)
     return CommitLog(
-        rows=tuple(by_index[index] for index in sorted(by_index)),
+        lines=tuple(by_index[index] for index in sorted(by_index)),
         problems=tuple(problems),
         unequal_episodes=tuple(sorted(unequal)),
         retried_episodes=tuple(sorted(retried)),
     )
 
 
-def parse_row(line: bytes | str) -> CommitRow:
-    """Return the row that a line of a commit file holds.
+def parse_line(text: bytes | str) -> CommitLine:
+    """Return what a line of a commit file says.
 
     Raises:
-        ValueError: If it is no row.
+        ValueError: If it is no commit line.
     """
-    row = adapter(CommitRow).validate_json(line, strict=True)
-    if min(row.episode_index, row.episode_length, row.env_id, row.rank, row.attempt) < 0:
+    line = adapter(CommitLine).validate_json(text, strict=True)
+    if min(line.episode_index, line.episode_length, line.env_id, line.rank, line.attempt) < 0:
         raise ValueError("a count is negative")
-    return row
+    return line
 
 
 def _create_own_file(job_directory: Path, rank: int) -> tuple[Path, int]:
@@ -253,7 +253,7 @@ def _create_own_file(job_directory: Path, rank: int) -> tuple[Path, int]:
     raise StorageError(f"{job_directory} holds {MAX_LIVES} commit files of rank {rank} already")
 
 
-def _read_file(path: Path, job: str, problems: list[str], *, skip_unreadable: bool) -> Iterable[CommitRow]:
+def _read_file(path: Path, job: str, problems: list[str], *, skip_unreadable: bool) -> Iterable[CommitLine]:
     try:
         content = read_whole(path)
     except StorageError as error:
@@ -261,19 +261,18 @@ def _read_file(path: Path, job: str, problems: list[str], *, skip_unreadable: bo
             raise
         problems.append(str(error))
         return
-    lines = content.split(b"\n")
-    for number, line in enumerate(lines[:-1], start=1):
-        if not line.strip():
+    for number, text in enumerate(content.split(b"\n")[:-1], start=1):
+        if not text.strip():
             continue
         try:
-            row = parse_row(line)
+            line = parse_line(text)
         except ValueError as error:
             problems.append(f"{path}: line {number} is no episode: {_reason(error)}")
             continue
-        if row.job_name == job:
-            yield row
+        if line.job_name == job:
+            yield line
         else:
-            problems.append(f"{path}: line {number} belongs to job {row.job_name!r}")
+            problems.append(f"{path}: line {number} belongs to job {line.job_name!r}")
 
 
 def _reason(error: ValueError) -> str:
@@ -283,7 +282,7 @@ def _reason(error: ValueError) -> str:
     return ": ".join([*map(str, first["loc"]), first["msg"]])
 
 
-def _equal_results(first: CommitRow, second: CommitRow) -> bool:
+def _equal_results(first: CommitLine, second: CommitLine) -> bool:
     if None not in (first.checksum, second.checksum) and first.checksum != second.checksum:
         return False
     return all(getattr(first, name) == getattr(second, name) for name in _SAME_RESULT)

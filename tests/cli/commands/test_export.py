@@ -1,7 +1,7 @@
 import pytest
 
 from isaaclab_arena.cli.main import main
-from tests.results.evidence import planned, report, rows, write_plan, write_report, write_rows
+from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 
 
 @pytest.fixture
@@ -9,7 +9,7 @@ def run(tmp_path):
     directory = tmp_path / "run"
     directory.mkdir()
     write_plan(directory, planned(num_episodes=2))
-    write_rows(directory, rows("sf"))
+    write_lines(directory, commit_lines("sf"))
     write_report(directory, report())
     return directory
 

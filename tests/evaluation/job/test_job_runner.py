@@ -29,7 +29,7 @@ def test_a_completed_job_reports_its_time_and_steps(tmp_path):
     report = JobRunner(settings(tmp_path)).run(job())
     assert report.status is ReportedStatus.COMPLETED
     assert report.num_episodes == 10
-    assert report.env_steps == sum(row["episode_length"] for row in committed(tmp_path))
+    assert report.env_steps == sum(line["episode_length"] for line in committed(tmp_path))
     parts = report.build_s + report.simulate_s + report.policy_s + report.render_s + report.record_s + report.idle_s
     assert parts == pytest.approx(report.wall_s, abs=0.01)
 
@@ -73,8 +73,8 @@ class Dawdling(ShrugPolicy):
 def test_an_episode_that_takes_too_long_is_an_error_of_its_own(tmp_path):
     with_limit = job(policy_class=Dawdling, num_episodes=3, episode_timeout_s=0.001, num_envs=2)
     assert JobRunner(settings(tmp_path)).run(with_limit).status is ReportedStatus.COMPLETED
-    rows = committed(tmp_path)
-    assert [(row["outcome"], row["termination"], row["episode_length"]) for row in rows] == [
+    lines = committed(tmp_path)
+    assert [(line["outcome"], line["termination"], line["episode_length"]) for line in lines] == [
         ("error", "episode_timeout", 1)
     ] * 3
 
@@ -84,7 +84,7 @@ def test_an_error_gives_way_to_the_same_episode_of_a_later_start(tmp_path):
         again = job(policy_class=Dawdling, num_episodes=3, episode_timeout_s=limit_s, num_envs=3)
         JobRunner(settings(tmp_path, attempt=attempt)).run(again)
     log = read_commits(tmp_path / "coins", "coins")
-    assert [(row.attempt, row.outcome == Outcome.ERROR) for row in log.rows] == [(2, False)] * 3
+    assert [(line.attempt, line.outcome == Outcome.ERROR) for line in log.lines] == [(2, False)] * 3
     assert (log.retried_episodes, log.unequal_episodes) == ((0, 1, 2), ())
 
 
@@ -271,7 +271,7 @@ def test_rebuilds_share_the_episodes_out_and_build_everything_again(tmp_path):
     report = JobRunner(settings(tmp_path)).run(job(builder=builder, num_episodes=10, num_rebuilds=3))
     assert len(builder.built) == 3
     assert report.num_episodes == 10
-    assert sorted(row["episode_index"] for row in committed(tmp_path)) == list(range(10))
+    assert sorted(line["episode_index"] for line in committed(tmp_path)) == list(range(10))
 
 
 @pytest.mark.parametrize(("number", "parts", "sizes"), [(10, 3, [4, 3, 3]), (3, 3, [1, 1, 1]), (5, 1, [5])])
@@ -337,7 +337,7 @@ def test_an_interrupted_job_says_so_and_keeps_what_finished(tmp_path):
 
 def test_an_episode_that_diverges_is_an_error_and_the_job_completes(tmp_path):
     report = JobRunner(settings(tmp_path)).run(job(environment=CoinConfig(diverge_every=2), num_episodes=20))
-    outcomes = [row["outcome"] for row in committed(tmp_path)]
+    outcomes = [line["outcome"] for line in committed(tmp_path)]
     assert report.status is ReportedStatus.COMPLETED
     assert "error" in outcomes
     assert len(outcomes) == 20
@@ -353,4 +353,4 @@ def test_a_placement_seed_changes_the_conditions_and_nothing_else(tmp_path):
 
 
 def _conditions(output_directory: Path, name: str) -> dict[int, dict]:
-    return {row["episode_index"]: row["variations"] for row in committed(output_directory, name)}
+    return {line["episode_index"]: line["variations"] for line in committed(output_directory, name)}

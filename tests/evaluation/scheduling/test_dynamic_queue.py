@@ -98,9 +98,9 @@ class World:
         """Return which ranks committed each episode, from every line that was written."""
         committed: dict[int, list[int]] = {}
         for path in sorted((self.directory / name).glob("episode_results_rank*.jsonl")):
-            for line in path.read_text().splitlines():
-                row = json.loads(line)
-                committed.setdefault(row["episode_index"], []).append(row["rank"])
+            for text in path.read_text().splitlines():
+                line = json.loads(text)
+                committed.setdefault(line["episode_index"], []).append(line["rank"])
         return committed
 
 
@@ -178,7 +178,7 @@ def test_one_rank_runs_everything_longest_job_first(tmp_path):
     world = World(tmp_path, jobs_of(3, 12, 5), world_size=1)
     assert run_to_the_end(world, 0) == ["job1", "job2", "job0"]
     for name, length in (("job0", 3), ("job1", 12), ("job2", 5)):
-        assert [row.episode_index for row in read_commits(tmp_path / name, name).rows] == list(range(length))
+        assert [line.episode_index for line in read_commits(tmp_path / name, name).lines] == list(range(length))
 
 
 def test_ranks_that_race_run_every_episode_exactly_once(tmp_path):
@@ -207,7 +207,7 @@ def test_only_what_is_not_finished_is_run(tmp_path):
     work = (AttemptEntry(job="job0", finished=((0, 3), (5, 9))), AttemptEntry(job="job2"))
     world = World(tmp_path, jobs_of(10, 10, 2), world_size=1, work=work)
     assert run_to_the_end(world, 0) == ["job0", "job2"]
-    assert [row.episode_index for row in read_commits(tmp_path / "job0", "job0").rows] == [3, 4, 9]
+    assert [line.episode_index for line in read_commits(tmp_path / "job0", "job0").lines] == [3, 4, 9]
     assert not (tmp_path / "job1").exists()
 
 
@@ -388,11 +388,11 @@ def test_a_job_limited_by_steps_is_claimed_as_a_whole_and_taken_over_as_a_whole(
     world.die(1)
     assert run_to_the_end(world, 0) == ["steps"]
     undisturbed = JobRunner(settings(tmp_path / "undisturbed")).run(world.jobs[0])
-    rows = read_commits(tmp_path / "undisturbed" / "steps", "steps").rows
+    lines = read_commits(tmp_path / "undisturbed" / "steps", "steps").lines
     assert undisturbed.status is ReportedStatus.COMPLETED
     log = read_commits(tmp_path / "steps", "steps")
-    assert [(row.episode_index, row.episode_length) for row in log.rows] == [
-        (row.episode_index, row.episode_length) for row in rows
+    assert [(line.episode_index, line.episode_length) for line in log.lines] == [
+        (line.episode_index, line.episode_length) for line in lines
     ]
     assert log.unequal_episodes == ()
 

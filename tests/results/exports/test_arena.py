@@ -12,7 +12,7 @@ from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.results.exports.arena import export_arena
 from isaaclab_arena.storage.run.job_reports import ReportedStatus
-from tests.results.evidence import planned, report, rows, write_plan, write_report, write_rows
+from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
 
 EPISODES_FILE = re.compile(r"episode_results_rebuild(\d+)\.jsonl")
 FIELDS = {
@@ -63,7 +63,7 @@ def run(tmp_path, export) -> Path:
 
 def test_every_episode_is_a_line_with_arenas_fields(run, export):
     write_plan(run, planned(num_episodes=5))
-    write_rows(run, rows("sfteu"))
+    write_lines(run, commit_lines("sfteu"))
     write_report(run, report())
     [episodes] = read(export())["lift"].values()
     for episode in episodes:
@@ -76,8 +76,8 @@ def test_every_episode_is_a_line_with_arenas_fields(run, export):
 def test_progress_is_written_where_there_is_some(run, export):
     write_plan(run, planned(num_episodes=2))
     progress = {"overall_score": 0.5, "all_complete": False, "criteria": {}}
-    first, second = rows("sf")
-    write_rows(run, [dataclasses.replace(first, progress=progress), second])
+    first, second = commit_lines("sf")
+    write_lines(run, [dataclasses.replace(first, progress=progress), second])
     write_report(run, report())
     [episodes] = read(export())["lift"].values()
     assert [episode.get("progress") for episode in episodes] == [progress, None]
@@ -86,11 +86,11 @@ def test_progress_is_written_where_there_is_some(run, export):
 def test_an_episode_is_known_by_its_environment_and_its_place_there(run, export):
     """Two ranks and two attempts each have an environment 0 whose first episode is 0."""
     write_plan(run, planned(num_episodes=24), world_size=2)
-    own = [rows("ssssss", first=6 * part, rank=part % 2) for part in range(4)]
-    for part, commit_rows in enumerate(own):
+    own = [commit_lines("ssssss", first=6 * part, rank=part % 2) for part in range(4)]
+    for part, lines in enumerate(own):
         attempt = 1 + part // 2
-        write_rows(
-            run, [dataclasses.replace(row, attempt=attempt, timestamp=f"2026-01-0{attempt}") for row in commit_rows]
+        write_lines(
+            run, [dataclasses.replace(line, attempt=attempt, timestamp=f"2026-01-0{attempt}") for line in lines]
         )
         write_report(run, report(rank=part % 2, attempt=attempt))
     [episodes] = read(export())["lift"].values()
@@ -105,7 +105,7 @@ def test_an_episode_is_known_by_its_environment_and_its_place_there(run, export)
 
 def test_each_rebuild_has_a_file_with_its_own_episodes(run, export):
     write_plan(run, planned(num_episodes=7, num_rebuilds=3))
-    write_rows(run, rows("sssssss"))
+    write_lines(run, commit_lines("sssssss"))
     write_report(run, report())
     by_rebuild = read(export())["lift"]
     assert {index: [each["episode_length"] - 10 for each in found] for index, found in by_rebuild.items()} == {
@@ -123,7 +123,7 @@ def test_the_experiments_result_holds_the_same_episodes(run, export):
         planned("reach", index=1, environment="reach", policy_type="my.module.Waves"),
         planned("left", index=2, status=JobStatus.COMPLETED),
     )
-    write_rows(run, rows("sfs"))
+    write_lines(run, commit_lines("sfs"))
     write_report(run, report())
     write_report(run, report("reach", status=ReportedStatus.FAILED))
     exported = export()
@@ -169,7 +169,7 @@ def test_the_manifest_says_what_each_run_was(run, export):
 
 def test_no_file_holds_what_is_no_json(run, export):
     write_plan(run, planned(num_episodes=1, policy_config={}))
-    write_rows(run, [dataclasses.replace(row, variations={"cube.x": float("nan")}) for row in rows("s")])
+    write_lines(run, [dataclasses.replace(line, variations={"cube.x": float("nan")}) for line in commit_lines("s")])
     write_report(run, report())
     exported = export()
     assert read(exported)["lift"][0][0]["variations"] == {"cube.x": None}
@@ -191,20 +191,20 @@ def test_a_run_of_which_nothing_was_to_run_is_refused(run, export):
 def test_videos_are_found_by_the_episode_of_their_line(run, export):
     """As Arena's report does: by rebuild, environment and place in their names."""
     write_plan(run, planned(num_episodes=10, num_rebuilds=2), world_size=2)
-    first, second = rows("sssss"), rows("fffff", first=5, rank=1)
-    write_rows(run, first)
-    write_rows(run, second)
+    first, second = commit_lines("sssss"), commit_lines("fffff", first=5, rank=1)
+    write_lines(run, first)
+    write_lines(run, second)
     for rank in (0, 1):
         write_report(run, report(rank=rank))
     videos = run / "lift" / "videos"
     videos.mkdir()
-    for row in (*first, *second):
+    for line in (*first, *second):
         for name in (
             "robot-cam-rebuild{k}-env{n}-wrist_cam_rgb-episode-{e}.mp4",
             "viewport-rebuild{k}-env{n}-episode-{e}.mp4",
         ):
-            video = videos / name.format(k=row.rank, n=row.env_id, e=row.episode_index)
-            video.write_text(f"{row.episode_length}")
+            video = videos / name.format(k=line.rank, n=line.env_id, e=line.episode_index)
+            video.write_text(f"{line.episode_length}")
     (videos / "contact_sheet.png").write_text("")
     (videos / "robot-cam-env0-wrist_cam_rgb-episode-77.mp4").symlink_to("/etc/hostname")
     exported = export()

@@ -14,7 +14,7 @@ from isaaclab_arena.storage.recorded_episode import checksum
 from isaaclab_arena.storage.recorded_line import attributes_of
 from isaaclab_arena.storage.recovery.recovery import Recovery, recover_run
 from isaaclab_arena.storage.run.attempts import Attempt, write_attempt
-from isaaclab_arena.storage.run.commits import CommitContext, CommitRow, CommitWriter, commit_row, read_commits
+from isaaclab_arena.storage.run.commits import CommitContext, CommitLine, CommitWriter, commit_line, read_commits
 from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, write_job_report
 from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan
 from tests.storage.plan_entries import plan_entry
@@ -77,7 +77,7 @@ class JobOnDisk:
     def part(self, index: int) -> Path:
         return self.directory / "episodes" / episode_file_name(index)
 
-    def row(self, index: int, *, length: int = 5, outcome: Outcome = Outcome.SUCCESS, **changes) -> CommitRow:
+    def line(self, index: int, *, length: int = 5, outcome: Outcome = Outcome.SUCCESS, **changes) -> CommitLine:
         """Return the line of an episode whose arrays are those of `write_part`."""
         record = EpisodeRecord(
             episode=Episode(job=self.name, episode_index=index, seed=3),
@@ -99,35 +99,35 @@ class JobOnDisk:
             episode_file=f"episodes/{episode_file_name(index)}",
             checksum=checksum(recorded(index, length=length).arrays),
         )
-        return dataclasses.replace(commit_row(record, context), **changes)
+        return dataclasses.replace(commit_line(record, context), **changes)
 
-    def write_part(self, row: CommitRow, *, config_hash: str = CONFIG_HASH, **attributes) -> Path:
+    def write_part(self, line: CommitLine, *, config_hash: str = CONFIG_HASH, **attributes) -> Path:
         """Write an episode's file as the recorder does, just before it commits the episode."""
-        index = row.episode_index
+        index = line.episode_index
         values = {
-            **attributes_of(row),
+            **attributes_of(line),
             "provenance": json.dumps({"config_hash": config_hash}),
-            COMMIT_ATTRIBUTE: json_line(row),
+            COMMIT_ATTRIBUTE: json_line(line),
             **attributes,
         }
         path = self.part(index)
-        hdf5.write_episode(path, dataclasses.replace(recorded(index, length=row.episode_length), attributes=values))
+        hdf5.write_episode(path, dataclasses.replace(recorded(index, length=line.episode_length), attributes=values))
         return path
 
-    def commit(self, *rows: CommitRow, rank: int = 0) -> Path:
+    def commit(self, *lines: CommitLine, rank: int = 0) -> Path:
         writer = CommitWriter(self.directory, rank)
-        for row in rows:
-            writer.write(row)
+        for line in lines:
+            writer.write(line)
         writer.close()
         return writer.path
 
-    def finish(self, *indices: int, **changes) -> list[CommitRow]:
+    def finish(self, *indices: int, **changes) -> list[CommitLine]:
         """Record and commit episodes."""
-        rows = [self.row(index, **changes) for index in indices]
-        for row in rows:
-            self.write_part(row)
-        self.commit(*rows)
-        return rows
+        lines = [self.line(index, **changes) for index in indices]
+        for line in lines:
+            self.write_part(line)
+        self.commit(*lines)
+        return lines
 
     def consolidate(self) -> None:
         directory = self.directory / "episodes"
@@ -138,8 +138,8 @@ class JobOnDisk:
         values = {"job": self.name, "rank": 0, "device": "cpu", "started_at": "", "ended_at": "", "wall_s": 1.0}
         return write_job_report(self.directory, JobReport(**{**values, "status": status, **changes}))
 
-    def committed(self) -> dict[int, CommitRow]:
-        return {row.episode_index: row for row in read_commits(self.directory, self.name).rows}
+    def committed(self) -> dict[int, CommitLine]:
+        return {line.episode_index: line for line in read_commits(self.directory, self.name).lines}
 
     def recorded(self) -> dict[str, list[int]]:
         """Return the intact episodes of each dataset and part, by file name."""

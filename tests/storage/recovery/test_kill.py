@@ -13,7 +13,7 @@ WRITER = """
 import itertools, pathlib, sys
 import numpy as np
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, Outcome
-from isaaclab_arena.storage.run.commits import CommitContext, CommitWriter, commit_row
+from isaaclab_arena.storage.run.commits import CommitContext, CommitWriter, commit_line
 from isaaclab_arena.storage.hdf5.episodes import write_episode
 from isaaclab_arena.storage.layout import episode_file_name
 from isaaclab_arena.storage.recorded_episode import RecordedEpisode
@@ -33,7 +33,7 @@ for index in itertools.count(first):
     context = CommitContext(
         rank=0, episode_in_env=0, timestamp="", wall_s=0.0, episode_file=name, checksum=crc
     )
-    writer.write(commit_row(record, context))
+    writer.write(commit_line(record, context))
 """
 
 
@@ -49,10 +49,10 @@ def test_no_committed_episode_is_lost_when_the_writer_is_killed(tmp_path):
         process.kill()
         process.wait()
     log = read_commits(tmp_path, "lift")
-    assert len({row.episode_index // 100_000 for row in log.rows}) == 4
+    assert len({line.episode_index // 100_000 for line in log.lines}) == 4
     assert log.problems == ()
-    for row in log.rows:
-        verify_episodes(tmp_path / str(row.episode_file), [row.episode_index])
+    for line in log.lines:
+        verify_episodes(tmp_path / str(line.episode_file), [line.episode_index])
     done = consolidate(sorted(tmp_path.glob("e*.h5")), tmp_path / "dataset_lift.hdf5")
-    assert set(done.episode_indices) >= {row.episode_index for row in log.rows}
+    assert set(done.episode_indices) >= {line.episode_index for line in log.lines}
     assert done.damaged == ()

@@ -163,7 +163,7 @@ def test_temporary_files_of_dead_processes_are_removed_and_counted(tmp_path, job
 
 def test_torn_and_unreadable_lines_are_told(tmp_path, job):
     job.finish(0)
-    job.commit(job.row(1)).write_bytes(b"garbage\n" + json_line(job.row(1)).encode())
+    job.commit(job.line(1)).write_bytes(b"garbage\n" + json_line(job.line(1)).encode())
     recovery = recover(tmp_path)
     assert recovery.jobs[0].finished == ((0, 1),)
     assert any("line 1 is no episode" in note for note in recovery.notes)
@@ -183,8 +183,8 @@ def test_torn_and_unreadable_lines_are_told(tmp_path, job):
 )
 def test_an_episode_whose_line_was_changed_runs_again(tmp_path, job, said, words):
     job.finish(0, 2)
-    job.write_part(job.row(1))
-    job.commit(job.row(1, **said))
+    job.write_part(job.line(1))
+    job.commit(job.line(1, **said))
     job.consolidate()
     recovery = recover(tmp_path)
     assert recovery.jobs[0].finished == ((0, 1), (2, 3))
@@ -218,7 +218,7 @@ def test_a_line_of_an_episode_that_is_not_planned_is_withdrawn(tmp_path, job):
 
 
 def test_episodes_without_recordings_need_no_check(tmp_path, job):
-    job.commit(*(job.row(index, checksum=None, dataset_file=None, episode_file=None) for index in range(4)))
+    job.commit(*(job.line(index, checksum=None, dataset_file=None, episode_file=None) for index in range(4)))
     job.report()
     before = snapshot(tmp_path)
     assert not recover(tmp_path).left
@@ -302,8 +302,8 @@ def test_arrays_that_have_vanished_are_recorded_again(tmp_path, job):
 
 
 def test_a_recording_other_than_the_committed_one_is_set_aside(tmp_path, job):
-    job.commit(job.row(0))
-    job.write_part(job.row(0, length=9), commit="")
+    job.commit(job.line(0))
+    job.write_part(job.line(0, length=9), commit="")
     assert recover(tmp_path).jobs[0].finished == ()
     assert "e000000.h5" in job.set_aside()
     assert job.recorded() == {}
@@ -313,9 +313,9 @@ def test_different_results_of_one_episode_stay_for_a_person_to_look_at(tmp_path,
     other = JobOnDisk(tmp_path, dataset="dataset_lift_rank1.hdf5")
     job.finish(0)
     job.consolidate()
-    row = other.row(0, length=9, rank=1)
-    other.write_part(row)
-    other.commit(row, rank=1)
+    line = other.line(0, length=9, rank=1)
+    other.write_part(line)
+    other.commit(line, rank=1)
     other.consolidate()
     before = snapshot(tmp_path)
     assert recover(tmp_path).jobs[0].finished == ((0, 1),)
@@ -326,9 +326,9 @@ def test_an_episode_that_two_ranks_recorded_alike_is_kept_once(tmp_path, job):
     other = JobOnDisk(tmp_path, dataset="dataset_lift_rank1.hdf5")
     job.finish(0)
     job.consolidate()
-    row = other.row(0, rank=1)
-    other.write_part(row)
-    other.commit(row, rank=1)
+    line = other.line(0, rank=1)
+    other.write_part(line)
+    other.commit(line, rank=1)
     other.consolidate()
     assert recover(tmp_path).jobs[0].finished == ((0, 1),)
     assert job.recorded() == {"dataset_lift.hdf5": [0]}
@@ -336,21 +336,21 @@ def test_an_episode_that_two_ranks_recorded_alike_is_kept_once(tmp_path, job):
 
 @pytest.mark.parametrize("has_part", [False, True])
 def test_of_copies_that_are_all_elsewhere_one_is_kept(tmp_path, job, has_part):
-    row = job.row(0)
+    line = job.line(0)
     for rank in (1, 2):
         other = JobOnDisk(tmp_path, dataset=f"dataset_lift_rank{rank}.hdf5")
-        other.write_part(row)
+        other.write_part(line)
         other.consolidate()
     if has_part:
-        job.write_part(row)
-    job.commit(row)
+        job.write_part(line)
+    job.commit(line)
     assert recover(tmp_path).jobs[0].finished == ((0, 1),)
     assert job.recorded() == {"dataset_lift.hdf5" if has_part else "dataset_lift_rank1.hdf5": [0]}
     assert job.set_aside() == set()
 
 
 def test_an_adopted_episode_is_committed_before_its_file_goes_into_a_dataset(tmp_path, job, monkeypatch):
-    job.write_part(job.row(1))
+    job.write_part(job.line(1))
 
     replace = Path.replace
 
@@ -362,7 +362,7 @@ def test_an_adopted_episode_is_committed_before_its_file_goes_into_a_dataset(tmp
     monkeypatch.setattr(Path, "replace", stop)
     with pytest.raises(StorageError, match="the disk is gone"):
         recover(tmp_path)
-    assert job.committed() == {1: job.row(1)}
+    assert job.committed() == {1: job.line(1)}
     assert job.part(1).exists()
 
 
@@ -389,21 +389,21 @@ def test_of_a_job_that_starts_anew_lines_and_reports_are_moved_last(tmp_path, jo
 
 def test_an_episode_whose_process_died_before_the_commit_line_is_adopted(tmp_path, job):
     job.finish(0)
-    job.write_part(job.row(1, rank=3))
+    job.write_part(job.line(1, rank=3))
     recovery = recover(tmp_path)
     assert recovery.jobs[0].finished == ((0, 2),)
-    assert job.committed()[1] == job.row(1, rank=3)
+    assert job.committed()[1] == job.line(1, rank=3)
     assert job.recorded() == {"dataset_lift.hdf5": [0, 1]}
     assert any("adopted demo_1" in note for note in recovery.notes)
     assert recover(tmp_path).notes == ()
 
 
 def test_episodes_of_a_dataset_are_adopted_when_the_commit_file_is_lost(tmp_path, job):
-    rows = job.finish(0, 1)
+    lines = job.finish(0, 1)
     job.consolidate()
     (job.directory / "episode_results_rank0.jsonl").unlink()
     assert recover(tmp_path).jobs[0].finished == ((0, 2),)
-    assert list(job.committed().values()) == rows
+    assert list(job.committed().values()) == lines
 
 
 FOREIGN = {
@@ -420,8 +420,8 @@ FOREIGN = {
 @pytest.mark.parametrize(("attributes", "reason"), FOREIGN.values(), ids=FOREIGN)
 def test_a_recording_that_does_not_belong_to_the_plan_is_set_aside(tmp_path, job, attributes, reason):
     if attributes.get("commit"):
-        attributes = {"commit": json_line(job.row(3))}
-    job.write_part(job.row(1), **attributes)
+        attributes = {"commit": json_line(job.line(3))}
+    job.write_part(job.line(1), **attributes)
     recovery = recover(tmp_path)
     assert recovery.jobs[0].finished == ()
     assert job.committed() == {}
@@ -430,20 +430,20 @@ def test_a_recording_that_does_not_belong_to_the_plan_is_set_aside(tmp_path, job
 
 
 def test_an_episode_beyond_the_plan_is_set_aside(tmp_path, job):
-    job.write_part(job.row(4))
+    job.write_part(job.line(4))
     assert recover(tmp_path).jobs[0].finished == ()
     assert job.set_aside() == {"e000004.h5"}
 
 
 @pytest.mark.parametrize("content", [b"", b"\x89HDF\r\n\x1a\n"], ids=["empty", "only a signature"])
 def test_an_orphan_that_is_damaged_is_set_aside(tmp_path, job, content):
-    job.write_part(job.row(1)).write_bytes(content)
+    job.write_part(job.line(1)).write_bytes(content)
     assert recover(tmp_path).jobs[0].finished == ()
     assert job.set_aside() == {"e000001.h5"}
 
 
 def test_an_orphan_of_wrong_arrays_is_set_aside(tmp_path, job):
-    change_one_value(job.write_part(job.row(1)), 1)
+    change_one_value(job.write_part(job.line(1)), 1)
     assert recover(tmp_path).jobs[0].finished == ()
     assert job.committed() == {}
 
@@ -456,7 +456,7 @@ def test_a_line_cannot_send_an_episode_out_of_the_jobs_directory(tmp_path, job):
 
 def test_what_is_set_aside_never_replaces_what_was_before(tmp_path, job):
     for content in (b"first", b"second"):
-        job.write_part(job.row(1)).write_bytes(content)
+        job.write_part(job.line(1)).write_bytes(content)
         recover(tmp_path)
     assert job.set_aside() == {"e000001.h5", "e000001.1.h5"}
 
@@ -484,16 +484,16 @@ def test_errors_run_again_where_that_is_asked_for(tmp_path, job, is_consolidated
 def test_a_result_that_took_the_place_of_an_error_is_adopted_and_does_not_run_again(tmp_path, job):
     job.finish(1, outcome=Outcome.ERROR, error="it fell")
     recover(tmp_path, retry_errors=True)
-    job.write_part(job.row(1, length=7, attempt=2))
+    job.write_part(job.line(1, length=7, attempt=2))
     assert recover(tmp_path, retry_errors=True, attempt=3).jobs[0].finished == ((1, 2),)
-    assert job.committed()[1] == job.row(1, length=7, attempt=2)
+    assert job.committed()[1] == job.line(1, length=7, attempt=2)
     assert job.recorded() == {"dataset_lift.hdf5": [1]}
 
 
 def test_another_recording_of_the_same_attempt_takes_no_errors_place(tmp_path, job):
     job.finish(1, outcome=Outcome.ERROR, error="it fell")
     job.consolidate()
-    job.write_part(job.row(1, length=7))
+    job.write_part(job.line(1, length=7))
     assert recover(tmp_path).jobs[0].finished == ((1, 2),)
     assert job.committed()[1].outcome == "error"
     assert job.recorded() == {"dataset_lift.hdf5": [1]}
@@ -505,7 +505,7 @@ def test_of_two_results_beside_an_error_the_earlier_attempts_is_adopted_whatever
     job = JobOnDisk(tmp_path)
     job.finish(1, outcome=Outcome.ERROR, error="it fell")
     recover(tmp_path, retry_errors=True)
-    earlier, later = job.row(1, length=7, attempt=2), job.row(1, length=9, attempt=3)
+    earlier, later = job.line(1, length=7, attempt=2), job.line(1, length=9, attempt=3)
     in_dataset, in_part = (later, earlier) if earlier_is_part else (earlier, later)
     job.write_part(in_dataset)
     job.consolidate()
@@ -518,15 +518,15 @@ def test_of_two_results_beside_an_error_the_earlier_attempts_is_adopted_whatever
 
 
 def test_an_error_that_was_not_committed_runs_again_too(tmp_path, job):
-    job.write_part(job.row(1, outcome=Outcome.ERROR))
+    job.write_part(job.line(1, outcome=Outcome.ERROR))
     assert recover(tmp_path, retry_errors=True).jobs[0].finished == ()
     assert job.committed() == {}
     assert job.set_aside() == {"e000001.h5"}
 
 
 def test_errors_without_recordings_run_again_too(tmp_path, job):
-    job.commit(*(job.row(index, checksum=None) for index in (0, 1)))
-    job.commit(job.row(2, outcome=Outcome.ERROR, checksum=None))
+    job.commit(*(job.line(index, checksum=None) for index in (0, 1)))
+    job.commit(job.line(2, outcome=Outcome.ERROR, checksum=None))
     assert recover(tmp_path).jobs[0].finished == ((0, 3),)
     assert recover(tmp_path, retry_errors=True).jobs[0].finished == ((0, 2),)
 
@@ -537,7 +537,7 @@ def test_errors_without_recordings_run_again_too(tmp_path, job):
 def test_a_job_limited_by_steps_that_did_not_end_starts_anew(tmp_path, job):
     job.finish(0, 1)
     job.consolidate()
-    job.write_part(job.row(2))
+    job.write_part(job.line(2))
     job.report(ReportedStatus.INTERRUPTED)
     recovery = recover(tmp_path, planned(num_episodes=None, num_steps=100), attempt=2)
     assert (len(recovery.left), recovery.jobs[0].finished) == (1, ())
@@ -589,9 +589,9 @@ def test_a_job_limited_by_steps_with_damaged_recordings_starts_anew(tmp_path, jo
 
 def test_committed_parts_are_consolidated_at_the_end_of_a_run_and_others_stay(tmp_path, job):
     job.finish(0, 1)
-    job.write_part(job.row(2))
-    job.commit(job.row(3))
-    job.write_part(job.row(3, length=9))
+    job.write_part(job.line(2))
+    job.commit(job.line(3))
+    job.write_part(job.line(3, length=9))
     notes = consolidate_leftovers(job.directory, planned().name)
     assert job.recorded() == {"dataset_lift.hdf5": [0, 1], "e000002.h5": [2], "e000003.h5": [3]}
     assert len(notes) == 3
@@ -617,10 +617,10 @@ def test_repairing_more_episodes_opens_no_more_of_them_with_the_library(tmp_path
     opened = []
     for number in (3, 12):
         job = JobOnDisk(tmp_path / str(number))
-        rows = [job.row(index) for index in range(number)]
-        parts = [job.write_part(row) for row in rows]
+        lines = [job.line(index) for index in range(number)]
+        parts = [job.write_part(line) for line in lines]
         if left != "no lines":
-            job.commit(*rows)
+            job.commit(*lines)
         if left == "whole parts beside the dataset":
             contents = [part.read_bytes() for part in parts]
             job.consolidate()
@@ -638,8 +638,8 @@ def test_repairing_more_episodes_opens_no_more_of_them_with_the_library(tmp_path
 
 
 def test_a_hundred_thousand_episodes_are_looked_at_in_seconds(tmp_path, job):
-    line = json_line(job.row(0, checksum=None, dataset_file=None)).replace('"episode_index": 0', '"episode_index": %d')
-    job.commit().write_text("".join(f"{line % index}\n" for index in range(100_000)))
+    text = json_line(job.line(0, checksum=None, dataset_file=None)).replace('"episode_index": 0', '"episode_index": %d')
+    job.commit().write_text("".join(f"{text % index}\n" for index in range(100_000)))
     started_s = time.perf_counter()
     (recovered,) = recover(tmp_path, planned(num_episodes=100_000)).jobs
     assert recovered.finished == ((0, 100_000),)
