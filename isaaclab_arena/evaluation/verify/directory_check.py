@@ -1,6 +1,5 @@
 """Whether the files of a run are whole: every episode once, its arrays as they were written, the tables up to date."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -44,9 +43,7 @@ def _check_recordings(directory: Path, job: str) -> Iterator[str]:
     lines = {line.episode_index: line for line in read_commits(directory, job).lines}
     recordings = read_recordings(directory, job, lines.values())
     yield from (f"{path.name}: {reason}" for path, reason in recordings.unreadable)
-    copies: defaultdict[int, list[RecordedCopy]] = defaultdict(list)
-    for copy in recordings.copies:
-        copies[copy.episode_index].append(copy)
+    copies = recordings.by_episode()
     yield from _check_lines(lines, copies)
     for index, line in lines.items():
         yield from _check_episode(line, copies.get(index, []))

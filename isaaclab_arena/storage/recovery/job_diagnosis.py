@@ -93,17 +93,14 @@ def diagnose(expected: PlannedEpisodes, log: CommitLog, recordings: JobRecording
     """Hold the commit lines of a job against its recordings; see `Diagnosis`."""
     diagnosis = Diagnosis(unreadable=list(recordings.unreadable))
     lines = {line.episode_index: line for line in log.lines}
-    copies: defaultdict[int, list[RecordedCopy]] = defaultdict(list)
-    for copy in recordings.copies:
-        copies[copy.episode_index].append(copy)
+    copies = recordings.by_episode()
     for index in sorted(lines.keys() | copies.keys()):
+        line, found = lines.get(index), copies.get(index, [])
         if expected.has(index):
-            _diagnose(
-                expected, lines.get(index), copies.get(index, []), diagnosis, unequal=index in log.unequal_episodes
-            )
+            _diagnose(expected, line, found, diagnosis, unequal=index in log.unequal_episodes)
             continue
         diagnosis.withdrawn.update({index} & lines.keys())
-        diagnosis.discarded += [Discarded(copy=copy, reason="the plan has no such episode") for copy in copies[index]]
+        diagnosis.discarded += [Discarded(copy=copy, reason="the plan has no such episode") for copy in found]
     return diagnosis
 
 

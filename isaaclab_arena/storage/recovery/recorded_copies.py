@@ -2,6 +2,7 @@
 
 import errno
 import stat
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -97,6 +98,13 @@ class JobRecordings:
 
     copies: tuple[RecordedCopy, ...]
     unreadable: tuple[tuple[Path, str], ...]
+
+    def by_episode(self) -> dict[int, list[RecordedCopy]]:
+        """Return the recordings of each episode that has any, by its index."""
+        copies: defaultdict[int, list[RecordedCopy]] = defaultdict(list)
+        for copy in self.copies:
+            copies[copy.episode_index].append(copy)
+        return dict(copies)
 
 
 class EpisodeExaminer:
