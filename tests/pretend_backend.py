@@ -1,6 +1,9 @@
 """Physics that says it lives on a pretended GPU, as `WarpBackend` does on a real one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import mujoco
@@ -9,11 +12,12 @@ import pytest
 import torch
 import warp
 
-from isaaclab_arena.sim import backends
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.sim.backend import Backend, StartState
+from isaaclab_arena.sim.backends import make_backend
 from isaaclab_arena.sim.model_changes import ModelChange
 from isaaclab_arena.sim.mujoco.backend import MujocoBackend
-from isaaclab_arena.sim.warp import launching
+from tests.environments.building import ALL_ENVIRONMENTS, FLOOR_ENVIRONMENTS
 from tests.pretend_gpu import GPU, GpuTensor
 
 
@@ -75,9 +79,19 @@ class PretendGpuBackend(Backend):
         return f"{self.worlds.engine()} on {self.device}"
 
 
-def simulate_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the backend ``warp`` be a `PretendGpuBackend`."""
-    monkeypatch.setattr(backends, "_warp_backend", PretendGpuBackend)
+def there(name: str) -> str:
+    """Return what an environment is called in `pretended_environments` whose worlds are on the pretended GPU."""
+    return f"{name}_there"
+
+
+@contextmanager
+def pretended_environments() -> Iterator[None]:
+    """Register environments whose backend ``warp`` is a `PretendGpuBackend`, for the life of a ``with`` block."""
+    make = partial(make_backend, on_gpu=PretendGpuBackend)
+    with ENVIRONMENTS.restored_afterwards():
+        for name in (*ALL_ENVIRONMENTS, *FLOOR_ENVIRONMENTS):
+            ENVIRONMENTS.register(there(name), replace(ENVIRONMENTS.get(name), make_backend=make))
+        yield
 
 
 def simulate_with_warp(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,14 +99,14 @@ def simulate_with_warp(monkeypatch: pytest.MonkeyPatch) -> None:
 
     What Warp gives to torch is then on the GPU, and what it takes has to be.
     """
-    to_torch, from_torch, warp_device = warp.to_torch, warp.from_torch, launching.warp_device
+    to_torch, from_torch, device_from_torch = warp.to_torch, warp.from_torch, warp.device_from_torch
 
     def from_gpu(tensor: torch.Tensor, **options: Any) -> warp.array:
         return from_torch(_held(tensor), **options)
 
     monkeypatch.setattr(warp, "to_torch", lambda array, **options: GpuTensor(to_torch(array, **options)))
     monkeypatch.setattr(warp, "from_torch", from_gpu)
-    monkeypatch.setattr(launching, "warp_device", lambda _: warp_device(torch.device("cpu")))
+    monkeypatch.setattr(warp, "device_from_torch", lambda _: device_from_torch(torch.device("cpu")))
 
 
 def _held(tensor: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 import mujoco
@@ -21,8 +22,41 @@ _LAUNCH_S = 1e-3
 _PROBE_STEPS = 20
 
 
+def warp_worlds(model: mujoco.MjModel, *, num_envs: int, device: torch.device) -> Backend:
+    """Return worlds that MuJoCo-Warp simulates on a device.
+
+    Raises:
+        EnvironmentBuildError: If it cannot simulate the model.
+    """
+    from isaaclab_arena.sim.warp.backend import WarpBackend  # noqa: PLC0415  Warp loads for seconds, rarely needed
+
+    return WarpBackend(
+        model, num_envs=num_envs, device=device, deterministic=torch.are_deterministic_algorithms_enabled()
+    )
+
+
+def physics_step_s(backend: Backend) -> float:
+    """Return how long a physics step of all worlds takes, and put them back to the model's default state [s]."""
+    all_worlds = torch.arange(backend.num_envs, device=backend.device)
+    backend.step(all_worlds, _PROBE_STEPS)
+    began = time.perf_counter()
+    backend.step(all_worlds, _PROBE_STEPS)
+    # A number that is read back has been computed.
+    backend.qpos.sum().item()
+    taken_s = time.perf_counter() - began
+    backend.reset(all_worlds, [StartState()] * backend.num_envs)
+    return taken_s / _PROBE_STEPS
+
+
 def make_backend(
-    model: mujoco.MjModel, *, choice: BackendChoice, num_envs: int, device: torch.device, num_threads: int
+    model: mujoco.MjModel,
+    *,
+    choice: BackendChoice,
+    num_envs: int,
+    device: torch.device,
+    num_threads: int,
+    on_gpu: Callable[..., Backend] = warp_worlds,
+    step_s: Callable[[Backend], float] = physics_step_s,
 ) -> Backend:
     """Return worlds of a model, on the backend that is asked for or, with ``auto``, on the faster one.
 
@@ -34,18 +68,28 @@ def make_backend(
         num_envs: Number of worlds.
         device: The rank's device.
         num_threads: Threads that MuJoCo may use.
+        on_gpu: Makes worlds of the backend ``warp``.
+        step_s: Returns how long a physics step of all worlds takes [s].
 
     Raises:
         EnvironmentBuildError: If MuJoCo-Warp is asked for and cannot simulate the model.
     """
     if choice == "warp":
-        return _warp_backend(model, num_envs=num_envs, device=device)
+        return on_gpu(model, num_envs=num_envs, device=device)
     if choice == "mujoco":
         return MujocoBackend(model, num_envs=num_envs, num_threads=num_threads)
-    return _faster(model, num_envs=num_envs, device=device, num_threads=num_threads)[1]
+    return _faster(model, num_envs=num_envs, device=device, num_threads=num_threads, on_gpu=on_gpu, step_s=step_s)[1]
 
 
-def faster_backend(model: mujoco.MjModel, *, num_envs: int, device: torch.device, num_threads: int) -> SettledBackend:
+def faster_backend(
+    model: mujoco.MjModel,
+    *,
+    num_envs: int,
+    device: torch.device,
+    num_threads: int,
+    on_gpu: Callable[..., Backend] = warp_worlds,
+    step_s: Callable[[Backend], float] = physics_step_s,
+) -> SettledBackend:
     """Return which backend steps worlds of a model faster here.
 
     Without a GPU it is MuJoCo, and nothing is measured. With one, MuJoCo steps all worlds a few times; if that takes
@@ -56,28 +100,36 @@ def faster_backend(model: mujoco.MjModel, *, num_envs: int, device: torch.device
         num_envs: Number of worlds.
         device: The rank's device.
         num_threads: Threads that MuJoCo may use.
+        on_gpu: Makes worlds of the backend ``warp``.
+        step_s: Returns how long a physics step of all worlds takes [s].
     """
     if device.type != "cuda":
         return "mujoco"
-    return _faster(model, num_envs=num_envs, device=device, num_threads=num_threads)[0]
+    return _faster(model, num_envs=num_envs, device=device, num_threads=num_threads, on_gpu=on_gpu, step_s=step_s)[0]
 
 
 def _faster(
-    model: mujoco.MjModel, *, num_envs: int, device: torch.device, num_threads: int
+    model: mujoco.MjModel,
+    *,
+    num_envs: int,
+    device: torch.device,
+    num_threads: int,
+    on_gpu: Callable[..., Backend],
+    step_s: Callable[[Backend], float],
 ) -> tuple[SettledBackend, Backend]:
     on_cpu = MujocoBackend(model, num_envs=num_envs, num_threads=num_threads)
     if device.type != "cuda":
         return "mujoco", on_cpu
-    cpu_s = _step_s(on_cpu)
+    cpu_s = step_s(on_cpu)
     if cpu_s < _LAUNCH_S:
         _LOG.info("backend mujoco: a step of %d worlds takes %.2g ms on the CPU", num_envs, 1e3 * cpu_s)
         return "mujoco", on_cpu
     try:
-        on_gpu = _warp_backend(model, num_envs=num_envs, device=device)
+        worlds = on_gpu(model, num_envs=num_envs, device=device)
     except EnvironmentBuildError as error:
         _LOG.info("backend mujoco: %s", error)
         return "mujoco", on_cpu
-    gpu_s = _step_s(on_gpu)
+    gpu_s = step_s(worlds)
     name: SettledBackend = "warp" if gpu_s < cpu_s else "mujoco"
     _LOG.info(
         "backend %s: a step of %d worlds takes %.2g ms on the CPU, %.2g ms on %s",
@@ -87,25 +139,4 @@ def _faster(
         1e3 * gpu_s,
         device,
     )
-    return name, on_gpu if name == "warp" else on_cpu
-
-
-def _warp_backend(model: mujoco.MjModel, *, num_envs: int, device: torch.device) -> Backend:
-    from isaaclab_arena.sim.warp.backend import WarpBackend  # noqa: PLC0415  Warp loads for seconds, rarely needed
-
-    return WarpBackend(
-        model, num_envs=num_envs, device=device, deterministic=torch.are_deterministic_algorithms_enabled()
-    )
-
-
-def _step_s(backend: Backend) -> float:
-    """Return how long a physics step of all worlds takes, and put them back to the model's default state [s]."""
-    all_worlds = torch.arange(backend.num_envs, device=backend.device)
-    backend.step(all_worlds, _PROBE_STEPS)
-    began = time.perf_counter()
-    backend.step(all_worlds, _PROBE_STEPS)
-    # A number that is read back has been computed.
-    backend.qpos.sum().item()
-    taken_s = time.perf_counter() - began
-    backend.reset(all_worlds, [StartState()] * backend.num_envs)
-    return taken_s / _PROBE_STEPS
+    return name, worlds if name == "warp" else on_cpu

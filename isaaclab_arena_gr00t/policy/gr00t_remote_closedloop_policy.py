@@ -16,7 +16,7 @@ from isaaclab_arena_gr00t.remote.address import address_problems, server_address
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
 from isaaclab_arena_gr00t.remote.wire.flat_keys import flattened, without_prefix
 from isaaclab_arena_gr00t.remote.wire.gr00t_wire import RemoteModality
-from isaaclab_arena_gr00t.remote.wire.messages import in_words
+from isaaclab_arena_gr00t.remote.wire.messages import DEFAULT_LIMITS, MessageLimits, in_words
 
 _MODALITIES = ("video", "state", "action", "language")
 
@@ -56,6 +56,9 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
     Args:
         config: Options of the job.
 
+    Attributes:
+        answer_limits: How large an answer of the server may be.
+
     Raises:
         ConfigError: If an option or the YAML file is wrong, or the server wants another token.
         ServerUnreachableError: If no server answers in time.
@@ -64,13 +67,15 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
 
     name: ClassVar[str] = "gr00t_remote_closedloop"
     config_class: ClassVar[type | None] = Gr00tRemoteClosedloopPolicyArgs
+    answer_limits: ClassVar[MessageLimits] = DEFAULT_LIMITS
     # A server puts the env slots of several clients into one call, and then their last digits depend on each other.
     traits = PolicyTraits(serves_any_num_envs=True, uses_own_device=False)
 
     def __init__(self, config: Gr00tRemoteClosedloopPolicyArgs) -> None:
         self.check_options(config)
         super().__init__(config)
-        self._connection: PolicyServerConnection | None = PolicyServerConnection(server_address(config))
+        connection = PolicyServerConnection(server_address(config), limits=self.answer_limits)
+        self._connection: PolicyServerConnection | None = connection
         self._has_answered = False
         self._takes_flat_keys = False
         try:

@@ -1,3 +1,5 @@
+import time
+from pathlib import Path
 from typing import ClassVar
 
 import pandas as pd
@@ -6,13 +8,13 @@ import torch
 
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import PolicyLostError
-from isaaclab_arena.evaluation.heartbeat.status_publisher import StatusPublisher
+from isaaclab_arena.evaluation.heartbeat.rank_status import read_rank_status
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.planning import RunRequest
 from isaaclab_arena.evaluation.run import execute
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
-from isaaclab_arena.long_work import LongWork
+from isaaclab_arena.long_work import told
 from isaaclab_arena.storage.run.attempts import read_attempts
 from tests.evaluation.jobs import coin_job
 from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
@@ -50,17 +52,33 @@ def came_out(output_directory) -> list[dict]:
     return episodes.filter(["outcome", "length", "return", "checksum"]).to_dict("records")
 
 
-def test_a_rank_says_how_far_the_dataset_of_its_job_has_come(tmp_path, monkeypatch):
-    heard: list[LongWork | None] = []
-    hear = StatusPublisher.hear
+def test_a_rank_says_how_far_long_work_of_its_job_has_come(tmp_path):
+    class Pondering(ShrugPolicy):
+        """Waits, the first time it is asked, until its rank says what it does."""
 
-    def heard_too(publisher: StatusPublisher, work: LongWork | None) -> None:
-        heard.append(work)
-        hear(publisher, work)
+        said: ClassVar[list[str | None]] = []
 
-    monkeypatch.setattr(StatusPublisher, "hear", heard_too)
-    assert run(coin_job(num_episodes=5), tmp_path) == 0
-    assert heard == [*(LongWork("consolidating", number, 5) for number in range(6)), None]
+        def get_action(self, env, observation):
+            for _ in told([] if self.said else [1], "pondering", "coins"):
+                self.said.append(what_a_rank_says(tmp_path))
+            return super().get_action(env, observation)
+
+    assert run(coin_job(policy_class=Pondering), tmp_path) == 0
+    assert Pondering.said == ["pondering"]
+    status = read_rank_status(tmp_path, 0)
+    assert status is not None
+    assert status.long_work is None
+
+
+def what_a_rank_says(output_directory: Path, timeout_s: float = 20.0) -> str | None:
+    """Return what long work a rank does, as soon as it says that it does any."""
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        status = read_rank_status(output_directory, 0)
+        if status is not None and status.long_work is not None:
+            return status.long_work
+        time.sleep(0.05)
+    return None
 
 
 def test_errors_stay_as_they_are_until_they_are_asked_to_run_again(tmp_path, capsys):

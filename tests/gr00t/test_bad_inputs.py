@@ -1,6 +1,5 @@
 """What a user gets wrong about a GR00T job is told with file, job, key and value, and nothing is simulated."""
 
-import functools
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,8 +13,8 @@ from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation import eval_runner
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena_gr00t.policy import gr00t_remote_closedloop_policy as remote
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopPolicy
+from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tRemoteClosedloopPolicy
 from isaaclab_arena_gr00t.remote.wire.messages import MessageLimits
 from tests.end_to_end.launching import jobs_table, write_jobs
 from tests.gr00t.fakes import write_yaml
@@ -212,6 +211,15 @@ def servers(tmp_path) -> Iterator[dict[str, tuple[int, dict[str, str]]]]:
 
 
 LIMIT = 10_000
+
+
+class OfSmallAnswers(Gr00tRemoteClosedloopPolicy):
+    """Reads no answer that is large."""
+
+    name = "of_small_answers"
+    answer_limits = MessageLimits(max_bytes=LIMIT)
+
+
 OF_SERVERS = {
     "no-server": "ServerUnreachableError: no policy server answers at 127.0.0.1:1, after waiting 0.3 s for it",
     "no-token": "ConfigError: remote_api_token_file: must name a file with the token of the policy server at",
@@ -227,14 +235,10 @@ def test_a_server_with_which_something_is_wrong_fails_its_job_before_the_first_s
     tmp_path, monkeypatch, capfd, servers
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        remote,
-        "PolicyServerConnection",
-        functools.partial(remote.PolicyServerConnection, limits=MessageLimits(max_bytes=LIMIT)),
-    )
     write_panda_yaml(tmp_path / "p.yaml", action_horizon=5)
     where = {"remote_host": "127.0.0.1", "timeout_s": 5.0, "wait_for_server_s": 0.3}
-    jobs = [job(name, REMOTE, remote_port=port, **where, **options) for name, (port, options) in servers.items()]
+    remote = f"{__name__}.{OfSmallAnswers.__qualname__}"
+    jobs = [job(name, remote, remote_port=port, **where, **options) for name, (port, options) in servers.items()]
     good = {**job("good"), "policy_type": "zero_action", "policy_config_dict": {}}
     assert evaluate(tmp_path, [*jobs, good]) == 1
     check_failed(tmp_path / "out", OF_SERVERS, capfd)

@@ -1,7 +1,7 @@
 """``backend: auto`` is settled once for a job, whoever shares it, and stays so when the run goes on."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from isaaclab_arena.config.schema import JobStatus
+from isaaclab_arena.config.schema import JobConfig, JobStatus
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.ranks import Ranks
-from isaaclab_arena.environments.arena.floor_builder import FloorEnvironmentBuilder
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError
 from isaaclab_arena.evaluation.job.group_building import GroupBuilder
@@ -21,6 +20,7 @@ from isaaclab_arena.evaluation.job.start_up_clock import StartUpClock
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.planning import RunRequest
+from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.evaluation.run import execute
 from isaaclab_arena.evaluation.startup.settled_backends import Machinery, settle_backends, with_settled_backends
 from isaaclab_arena.evaluation.startup.start_up import StartedRun, start_run
@@ -207,19 +207,17 @@ def test_groups_of_rows_share_what_was_measured_for_the_largest(builder, tmp_pat
     assert builder.backends == ["warp"] * min(num_groups, 5)
 
 
-def test_ranks_that_train_together_simulate_with_what_rank_zero_measured(monkeypatch):
+def test_ranks_that_train_together_simulate_with_what_rank_zero_measured():
     measured: list[str] = []
 
-    def faster_backend(self, config, *, device, **_) -> str:
-        measured.append(str(device))
-        return "warp"
-
-    monkeypatch.setattr(FloorEnvironmentBuilder, "faster_backend", faster_backend)
+    def settle(jobs: Sequence[Job], machinery: Machinery) -> Mapping[str, str]:
+        measured.append(machinery.devices[0])
+        return {job.config.name: "warp" for job in jobs}
 
     def settled(ranks: Ranks) -> str:
         context = replace(ranks.context, device=torch.device("cuda", ranks.context.rank))
         ranks = Ranks(context, backend="gloo", store=ranks._store, timeout_s=30.0)
-        return with_settled_backend(small_config(), ranks, num_threads=1).env["backend"]
+        return with_settled_backend(small_config(), ranks, num_threads=1, settle=settle).env["backend"]
 
     with ThreadPoolExecutor(2) as threads:
         assert list(threads.map(settled, ranks_in_threads(2))) == ["warp", "warp"]
@@ -228,13 +226,15 @@ def test_ranks_that_train_together_simulate_with_what_rank_zero_measured(monkeyp
     assert with_settled_backend(asked, ranks_in_threads(2)[1], num_threads=1) == asked
 
 
-def test_episodes_are_verified_on_the_backend_that_they_ran_on(tmp_path, monkeypatch):
+def test_episodes_are_verified_on_the_backend_that_they_ran_on(tmp_path):
     directory = tmp_path / "out"
-    start_on(["cpu"], request_of(job_of(TossBuilder()), output_directory=directory))
+    config = JobConfig(
+        index=0, name="balance", environment="cartpole", environment_args={}, policy_type="zero_action", num_episodes=4
+    )
+    start_on(["cpu"], request_of(*resolve_jobs([config]), output_directory=directory))
     plan = read_run_plan(directory)
     plan = replace(plan, jobs=tuple(replace(job, backend="warp") for job in plan.jobs))
-    monkeypatch.setattr(verification_plan, "resolve_jobs", lambda *_, **__: (job_of(TossBuilder()),))
-    again, _ = verification_plan.plan_sample(plan, {"coins": [0, 3]}, num_envs=None, world_size=1, policy_batches={})
+    again, _ = verification_plan.plan_sample(plan, {"balance": [0, 3]}, num_envs=None, world_size=1, policy_batches={})
     [job] = verification_plan.jobs_of_plan(again, directory, may_import=False)
     assert job.environment_config.backend == "warp"
 

@@ -380,7 +380,7 @@ def test_a_server_remembers_no_more_clients_than_can_be_connected():
 def test_a_server_forgets_who_has_not_asked_for_ten_seconds(monkeypatch):
     server = PolicyServer(NetworkPolicy(), port=0)
     now = [100.0]
-    monkeypatch.setattr("gr00t.policy.policy_server.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
     server._remember(1)
     now[0] = 105.0
     server._remember(2)

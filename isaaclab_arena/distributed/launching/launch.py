@@ -3,7 +3,7 @@
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from isaaclab_arena.distributed.context import is_a_rank, launcher_log_variable
@@ -14,7 +14,7 @@ from isaaclab_arena.distributed.devices.visible_gpus import (
     selectable_gpu_count,
     visible_devices,
 )
-from isaaclab_arena.distributed.launching.launch_options import LaunchOptions, without_launch_options
+from isaaclab_arena.distributed.launching.launch_options import Launch, LaunchOptions, without_launch_options
 from isaaclab_arena.errors import ConfigError, Problem
 
 MIN_MOST_PROCESSES = 64
@@ -24,7 +24,12 @@ _LOG = logging.getLogger(__name__)
 
 
 def launch_if_asked(
-    options: LaunchOptions, *, module: str, arguments: Sequence[str], log_directory: Path | None = None
+    options: LaunchOptions,
+    *,
+    module: str,
+    arguments: Sequence[str],
+    log_directory: Path | None = None,
+    start: Callable[[Launch], int] | None = None,
 ) -> int | None:
     """Start this program once per rank if its options say so, and wait for the ranks.
 
@@ -39,6 +44,7 @@ def launch_if_asked(
         log_directory: Directory for the output of each rank, ``<date>/rank<r>.log``; None for ``launcher/`` in the
             directory that rank 0 names with `announce_run_directory`. ISAACLAB_ARENA_LAUNCHER_LOG_DIR,
             TORCHRUNX_LOG_DIR and ``--launcher_log_dir`` come before it, in this order; an empty one means no files.
+        start: Starts the ranks and returns their exit code; None for the launcher that the options name.
 
     Returns:
         The exit code once all ranks have ended; None if this process is to go on by itself.
@@ -60,7 +66,8 @@ def launch_if_asked(
         narrow_gpus(selection.visible_devices)
         return None
     own = without_launch_options(arguments)
-    return _launch(options, selection, num_processes, module=module, arguments=own, log_directory=log_directory)
+    launch = _launch(options, selection, num_processes, module=module, arguments=own, log_directory=log_directory)
+    return (start or _launcher(options))(launch)
 
 
 def most_processes(num_cores: int) -> int:
@@ -76,13 +83,9 @@ def _launch(
     module: str,
     arguments: Sequence[str],
     log_directory: Path | None,
-) -> int:
-    # Most runs start no ranks, and need not wait for torch's launcher.
-    from isaaclab_arena.distributed.launching.rank_processes import Launch, run_ranks  # noqa: PLC0415  slow to load
-    from isaaclab_arena.distributed.launching.torchrunx_launcher import run_ranks_over_torchrunx  # noqa: PLC0415  slow to load
-
+) -> Launch:
     wanted = _wanted_log_directory(options)
-    launch = Launch(
+    return Launch(
         module=module,
         arguments=tuple(arguments),
         num_processes=num_processes,
@@ -91,7 +94,14 @@ def _launch(
         waits_for_run=not wanted,
         wants_files=wanted != "",
     )
-    return run_ranks_over_torchrunx(launch) if options.launcher == "torchrunx" else run_ranks(launch)
+
+
+def _launcher(options: LaunchOptions) -> Callable[[Launch], int]:
+    # Most runs start no ranks, and need not wait for torch's launcher.
+    from isaaclab_arena.distributed.launching.rank_processes import run_ranks  # noqa: PLC0415  slow to load
+    from isaaclab_arena.distributed.launching.torchrunx_launcher import run_ranks_over_torchrunx  # noqa: PLC0415  slow to load
+
+    return run_ranks_over_torchrunx if options.launcher == "torchrunx" else run_ranks
 
 
 def _screen_variables() -> dict[str, str]:

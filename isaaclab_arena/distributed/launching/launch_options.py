@@ -1,10 +1,34 @@
 """The options by which a program starts itself as several ranks, and the command line that is left for each of them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Literal
 
 from isaaclab_arena.distributed.devices.gpu_ids import joined_gpu_ids
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """What to start, how often, and where its output goes.
+
+    Attributes:
+        module: Started as ``python -m <module>``; its ``main(arguments)`` does the same.
+        arguments: Its command line.
+        num_processes: Number of ranks.
+        variables: Environment variables that differ from this process's.
+        log_directory: Directory for the ranks' output, None for ``launcher/`` in the directory that rank 0 announces.
+        waits_for_run: Whether to leave ``log_directory`` unmade until the ranks have made the directory it lies in.
+        wants_files: Whether there are to be log files at all.
+    """
+
+    module: str
+    arguments: tuple[str, ...]
+    num_processes: int
+    variables: Mapping[str, str] = field(default_factory=dict)
+    log_directory: Path | None = None
+    waits_for_run: bool = True
+    wants_files: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +51,7 @@ def without_launch_options(arguments: Sequence[str]) -> list[str]:
     Args:
         arguments: What was typed after the program's name.
     """
-    names = {field.name for field in fields(LaunchOptions)}
+    names = {option.name for option in fields(LaunchOptions)}
     kept: list[str] = []
     is_value = False
     for argument in joined_gpu_ids(arguments):

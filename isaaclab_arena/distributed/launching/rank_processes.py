@@ -13,7 +13,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -23,6 +22,7 @@ from torch.distributed.elastic.multiprocessing import SignalException, Subproces
 
 from isaaclab_arena.distributed.context import variables_of_rank
 from isaaclab_arena.distributed.launching.failures import Failure, first_failure
+from isaaclab_arena.distributed.launching.launch_options import Launch
 from isaaclab_arena.distributed.launching.launcher_messages import read_failure, read_run_directory
 from isaaclab_arena.distributed.launching.rank_output import RankOutput
 
@@ -31,29 +31,6 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal
 _GRACES_S = (30, 5)
 _SAME_MISTAKE_S = 5.0
 _HANGS_AFTER_S = 10.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Launch:
-    """What to start, how often, and where its output goes.
-
-    Attributes:
-        module: Started as ``python -m <module>``; its ``main(arguments)`` does the same.
-        arguments: Its command line.
-        num_processes: Number of ranks.
-        variables: Environment variables that differ from this process's.
-        log_directory: Directory for the ranks' output, None for ``launcher/`` in the directory that rank 0 announces.
-        waits_for_run: Whether to leave ``log_directory`` unmade until the ranks have made the directory it lies in.
-        wants_files: Whether there are to be log files at all.
-    """
-
-    module: str
-    arguments: tuple[str, ...]
-    num_processes: int
-    variables: Mapping[str, str] = field(default_factory=dict)
-    log_directory: Path | None = None
-    waits_for_run: bool = True
-    wants_files: bool = True
 
 
 def run_ranks(launch: Launch) -> int:

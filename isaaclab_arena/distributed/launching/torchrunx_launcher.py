@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Sequence
 
 from isaaclab_arena.distributed.context import set_torchrunx_log_directory, thread_variables
-from isaaclab_arena.distributed.launching.rank_processes import Launch
+from isaaclab_arena.distributed.launching.launch_options import Launch
 from isaaclab_arena.distributed.process import leave_process
 from isaaclab_arena.errors import ConfigError, Problem
 

@@ -69,10 +69,12 @@ class TableEnvironmentBuilder:
             and perhaps ``object``; made from `CameraOptions` where policies may see pictures.
         make_task: Makes the task from the options and the embodiment. It raises `ConfigError` for a combination
             that cannot work, and it simulates nothing.
+        make_backend: Makes the worlds; takes what `isaaclab_arena.sim.backends.make_backend` takes.
     """
 
     config_class: type
     make_task: Callable[[Any, Embodiment], Task]
+    make_backend: Callable[..., Backend] = make_backend
 
     def check(self, config: Any) -> None:
         """Refuse unknown names and combinations that cannot work; see `EnvironmentBuilder`.
@@ -202,7 +204,7 @@ class TableEnvironmentBuilder:
         self.check(config)
         scene, device = self._scene_of(config, variations), torch.device(device)
         robot = scene.embodiment.robot
-        backend = make_backend(
+        backend = self.make_backend(
             scene.compiled(),
             choice=backend_choice(config),
             num_envs=num_envs,

@@ -19,6 +19,7 @@ from isaaclab_arena.environments.arena.summary import EnvironmentSummary, descri
 from isaaclab_arena.environments.mdp.floor_task import FloorTask
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.interfaces.variation import Variation
+from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.backends import faster_backend, make_backend
 from isaaclab_arena.sim.scene.scene import ScenePart, compose_scene
 
@@ -33,10 +34,12 @@ class FloorEnvironmentBuilder:
         config_class: Frozen dataclass made from `ViewportOptions`.
         make_task: Makes the task from the options. It raises `ConfigError` for a combination that cannot work, and it
             simulates nothing.
+        make_backend: Makes the worlds; takes what `isaaclab_arena.sim.backends.make_backend` takes.
     """
 
     config_class: type[ViewportOptions]
     make_task: Callable[[Any], FloorTask]
+    make_backend: Callable[..., Backend] = make_backend
 
     def check(self, config: Any) -> None:
         """Refuse options that cannot work; see `EnvironmentBuilder`.
@@ -80,7 +83,7 @@ class FloorEnvironmentBuilder:
         self.check(config)
         task = self.make_task(config)
         device = torch.device(device)
-        backend = make_backend(
+        backend = self.make_backend(
             _compile(task), choice=backend_choice(config), num_envs=num_envs, device=device, num_threads=num_threads
         )
         cameras = EnvironmentCameras(backend, _camera_options(config), device, num_threads=num_threads)

@@ -12,6 +12,7 @@ import torch
 
 from isaaclab_arena.distributed.devices.egl_devices import draw_on
 from isaaclab_arena.environments.gym.env_slots import (
+    FAMILIES,
     SOURCES,
     EnvSlots,
     LocalSlots,
@@ -180,8 +181,7 @@ class GymBuilder:
         try:
             return find_in_worker(self._source(config), _worker_options(config))
         except RequestError as error:
-            family = {"import": ImportError, "lookup": LookupError}.get(error.kind, WorkerError)
-            raise family(str(error)) from error
+            raise FAMILIES.get(error.kind, WorkerError)(str(error)) from error
 
     def _way_out(self, config: GymConfig) -> str:
         if config.python is None:

@@ -17,7 +17,8 @@ from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, first_line
 SOURCES: Mapping[str, ModuleType] = {"gym": registered, "metaworld": meta_world}
 """Where single environments come from: modules with `find` and `make`."""
 
-_FAMILIES: Mapping[str, type[Exception]] = {"import": ImportError, "lookup": LookupError}
+FAMILIES: Mapping[str, type[Exception]] = {"import": ImportError, "lookup": LookupError}
+"""What a worker calls the error that it had, to the error that is raised here."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -249,7 +250,7 @@ class WorkerSlots(EnvSlots):
         except RequestError as error:
             if error.kind == "other":
                 raise ArenaError(f"the expert for '{task}' failed: {error}\n{error.traceback}") from error
-            raise _FAMILIES[error.kind](str(error)) from error
+            raise FAMILIES[error.kind](str(error)) from error
         except WorkerError as error:
             raise ArenaError(f"the expert for '{task}' failed: {error}") from error
 

@@ -1,5 +1,6 @@
 """Describes the task under training as a job of the evaluation runner."""
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,13 +33,20 @@ def environment_job(config: TrainingConfig) -> Job:
     return job
 
 
-def with_settled_backend(config: TrainingConfig, ranks: Ranks, *, num_threads: int) -> TrainingConfig:
+def with_settled_backend(
+    config: TrainingConfig,
+    ranks: Ranks,
+    *,
+    num_threads: int,
+    settle: Callable[[Sequence[Job], Machinery], Mapping[str, str]] = settle_backends,
+) -> TrainingConfig:
     """Return the configuration with its backend; where that was left open, rank 0 chooses it for all ranks.
 
     Args:
         config: What is asked for.
         ranks: All ranks of the run; each calls this.
         num_threads: Threads that the physics may use.
+        settle: Chooses a backend for each job on rank 0.
 
     Raises:
         ConfigError: With every problem of the environment's options and variations.
@@ -51,7 +59,7 @@ def with_settled_backend(config: TrainingConfig, ranks: Ranks, *, num_threads: i
     settled = {job.config.name: ""}
     with ranks.keep_waiting():
         if ranks.context.is_rank_zero:
-            settled = settle_backends([job], Machinery(devices=devices, num_threads=num_threads))
+            settled = settle([job], Machinery(devices=devices, num_threads=num_threads))
     backend = ranks.share_from_rank_zero("backend of training", settled[job.config.name])
     return replace(config, env={**config.env, "backend": backend})
 

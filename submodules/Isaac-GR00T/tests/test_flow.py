@@ -1,5 +1,6 @@
 """A flow goes forward in time, from the noise that was asked for, along the velocity that the network was taught."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 import torch
 from gr00t.data.embodiment_tags import EmbodimentTag
 from gr00t.model import Gr00tSmall, Gr00tSmallProcessor
+from gr00t.model.configuration import Gr00tSmallConfig
+from gr00t.model.networks.action_head import ActionHead, Situation
 from gr00t.model.networks.flow_matching import integrate, interpolate, seeded_noise
 from gr00t.policy.gr00t_policy import Gr00tPolicy
 from torch import Tensor
@@ -56,32 +59,37 @@ def test_the_way_from_noise_to_action_is_straight_and_as_long_as_its_time() -> N
     assert interpolate(noise, action, torch.tensor([0.0, 0.25, 1.0])).flatten().tolist() == [4.0, 2.0, -4.0]
 
 
-@pytest.fixture
-def head_says(built: Built, monkeypatch: pytest.MonkeyPatch) -> Callable[[Velocity], list[tuple[Tensor, Tensor]]]:
-    """Put a velocity in the place of the network's, and return the points and times that it is asked for."""
+class SayingHead(ActionHead):
+    """An action head that says the velocity it is told to say, and keeps the points and times it is asked for."""
 
-    def say(velocity: Velocity) -> list[tuple[Tensor, Tensor]]:
-        asked: list[tuple[Tensor, Tensor]] = []
+    def __init__(self, config: Gr00tSmallConfig, says: Velocity) -> None:
+        super().__init__(config)
+        self.says = says
+        self.asked: list[tuple[Tensor, Tensor]] = []
 
-        def answer(_: object, points: Tensor, time: Tensor) -> Tensor:
-            asked.append((points.clone(), time.clone()))
-            return velocity(points, time)
+    def velocity(self, situation: Situation, action: Tensor, time: Tensor) -> Tensor:
+        del situation
+        self.asked.append((action.clone(), time.clone()))
+        return self.says(action, time)
 
-        monkeypatch.setattr(built[0].action_head, "velocity", answer)
-        return asked
 
-    return say
+def saying(model: Gr00tSmall, velocity: Velocity) -> tuple[Gr00tSmall, list[tuple[Tensor, Tensor]]]:
+    """Return a model with such a head, and what the head will have been asked."""
+    head = SayingHead(model.config, velocity)
+    told = copy.deepcopy(model)
+    told.action_head = head
+    return told, head.asked
 
 
 def test_the_model_acts_by_following_its_velocity_from_the_noise_in_as_many_steps_as_it_was_built_for(
-    built: Built, observe: Observe, head_says: Callable[[Velocity], list[tuple[Tensor, Tensor]]]
+    built: Built, observe: Observe
 ) -> None:
     model, processor = built
     inputs = processor(observe(2), EmbodimentTag.resolve("new_embodiment"), device=torch.device("cpu"))
     noise = torch.randn(2, HORIZON, model.config.max_action_dim, generator=torch.Generator().manual_seed(0))
     for asked_for, steps in ((None, model.config.num_inference_timesteps), (5, 5)):
-        asked = head_says(lambda points, time: points + shaped(points, time))
-        action = model.get_action(inputs, noise=noise, num_inference_timesteps=asked_for)
+        told, asked = saying(model, lambda points, time: points + shaped(points, time))
+        action = told.get_action(inputs, noise=noise, num_inference_timesteps=asked_for)
         assert [float(time[0]) for _, time in asked] == pytest.approx([step / steps for step in range(steps)])
         assert torch.equal(asked[0][0], noise)
         expected = noise
@@ -92,7 +100,7 @@ def test_the_model_acts_by_following_its_velocity_from_the_noise_in_as_many_step
 
 @pytest.mark.parametrize("time", [0.0, 0.25, 1.0])
 def test_the_model_is_taught_the_velocity_from_noise_to_action_at_the_point_of_that_time(
-    built: Built, observe: Observe, head_says: Callable[[Velocity], list[tuple[Tensor, Tensor]]], time: float
+    built: Built, observe: Observe, time: float
 ) -> None:
     model, processor = built
     inputs = processor(observe(1), EmbodimentTag.resolve("new_embodiment"), device=torch.device("cpu"))
@@ -106,8 +114,8 @@ def test_the_model_is_taught_the_velocity_from_noise_to_action_at_the_point_of_t
         (noise - action, 4 * float((action - noise).square().mean())),
     ):
         said = velocity
-        asked = head_says(lambda points, _, said=said: said)
-        output = model(inputs, noise=noise, time=torch.tensor([time]))
+        told, asked = saying(model, lambda points, _, said=said: said)
+        output = told(inputs, noise=noise, time=torch.tensor([time]))
         assert float(output.loss) == pytest.approx(loss)
         torch.testing.assert_close(asked[0][0], (1 - time) * noise + time * action)
         assert asked[0][1].tolist() == [time]
@@ -127,23 +135,15 @@ def test_a_seed_is_that_of_torchs_generator() -> None:
     assert len({tuple(row.flatten().tolist()) for row in noise[[0, 1, 3]]}) == 3
 
 
-def test_the_flow_of_each_row_starts_from_the_noise_of_its_own_seed(
-    policy: Gr00tPolicy, observe: Observe, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Tensor] = []
-
-    def stay(_: object, points: Tensor, time: Tensor) -> Tensor:
-        del time
-        asked.append(points.clone())
-        return torch.zeros_like(points)
-
-    monkeypatch.setattr(policy.model.action_head, "velocity", stay)
+def test_the_flow_of_each_row_starts_from_the_noise_of_its_own_seed(policy: Gr00tPolicy, observe: Observe) -> None:
+    policy = copy.copy(policy)
+    policy.model, asked = saying(policy.model, lambda points, _: torch.zeros_like(points))
     answer, _ = policy.get_action(observe(4), {"noise_seeds": SEEDS})
     shape = (policy.model.config.action_horizon, policy.model.config.max_action_dim)
     for row, seed in enumerate(SEEDS):
-        torch.testing.assert_close(asked[0][row], drawn(seed, shape))
+        torch.testing.assert_close(asked[0][0][row], drawn(seed, shape))
     # A flow that stays where it is answers the noise itself, decoded.
-    expected = policy.processor.decode_action(asked[0], policy.embodiment_tag)
+    expected = policy.processor.decode_action(asked[0][0], policy.embodiment_tag)
     assert all(np.array_equal(answer[key], expected[key]) for key in answer)
 
 

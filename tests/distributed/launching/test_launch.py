@@ -6,15 +6,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
-from isaaclab_arena.distributed.launching import rank_processes
 from isaaclab_arena.distributed.launching.launch import launch_if_asked
-from isaaclab_arena.distributed.launching.launch_options import LaunchOptions
+from isaaclab_arena.distributed.launching.launch_options import Launch, LaunchOptions
 from isaaclab_arena.distributed.process import process_start_ticks
 from isaaclab_arena.errors import ConfigError
 from tests.end_to_end.launching import ROOT, environment, patience_s
@@ -25,18 +24,30 @@ LOG_VARIABLES = ("TORCHRUNX_LOG_DIR", "ISAACLAB_ARENA_LAUNCHER_LOG_DIR")
 
 
 @pytest.fixture
-def started(monkeypatch) -> list[rank_processes.Launch]:
+def started(monkeypatch) -> list[Launch]:
     """What would be started, on a machine with two GPUs; nothing is."""
-    launches: list[rank_processes.Launch] = []
-    monkeypatch.setattr(rank_processes, "run_ranks", lambda asked: launches.append(asked) or 0)
     show_gpus(monkeypatch, 2)
     for name in ("CUDA_VISIBLE_DEVICES", "RANK", "LOCAL_RANK", *LOG_VARIABLES):
         monkeypatch.delenv(name, raising=False)
-    return launches
+    return []
 
 
-def asked(arguments: Sequence[str] = ("reach",), log_directory: Path | None = None, **options) -> int | None:
-    return launch_if_asked(LaunchOptions(**options), module="prog", arguments=arguments, log_directory=log_directory)
+def asked(
+    arguments: Sequence[str] = ("reach",),
+    log_directory: Path | None = None,
+    start: Callable[[Launch], int] | None = None,
+    **options,
+) -> int | None:
+    options = LaunchOptions(**options)
+    return launch_if_asked(options, module="prog", arguments=arguments, log_directory=log_directory, start=start)
+
+
+def noting(launches: list[Launch]) -> Callable[[Launch], int]:
+    def note(launch: Launch) -> int:
+        launches.append(launch)
+        return 0
+
+    return note
 
 
 @pytest.mark.parametrize(
@@ -52,7 +63,7 @@ def test_one_device_starts_nothing_and_this_process_goes_on_with_it(started, mon
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1") if options == {} else None
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
     before = children.read_text()
-    assert asked(**options) is None
+    assert asked(start=noting(started), **options) is None
     assert started == []
     assert children.read_text() == before
     assert os.environ.get("CUDA_VISIBLE_DEVICES") == ("0,1" if shown is None else shown)
@@ -61,7 +72,7 @@ def test_one_device_starts_nothing_and_this_process_goes_on_with_it(started, mon
 
 def test_each_gpu_gets_a_rank_with_the_same_command_line_less_the_option(started, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
-    assert asked(["--gpu-ids", "1", "0", "reach", "--price", "$$5"], gpu_ids="1 0") == 0
+    assert asked(["--gpu-ids", "1", "0", "reach", "--price", "$$5"], gpu_ids="1 0", start=noting(started)) == 0
     assert started[0].num_processes == 2
     assert started[0].variables == {"CUDA_VISIBLE_DEVICES": "GPU-b,GPU-a"}
     assert (started[0].module, started[0].arguments) == ("prog", ("reach", "--price", "$$5"))
@@ -69,7 +80,7 @@ def test_each_gpu_gets_a_rank_with_the_same_command_line_less_the_option(started
 
 def test_the_environment_says_where_logs_go_then_the_option_then_the_program(started, monkeypatch, tmp_path):
     def place(**options) -> tuple[Path | None, bool]:
-        asked(nproc_per_node=2, log_directory=tmp_path / "run" / "launcher", **options)
+        asked(nproc_per_node=2, log_directory=tmp_path / "run" / "launcher", start=noting(started), **options)
         return started[-1].log_directory, started[-1].wants_files
 
     assert place() == (tmp_path / "run" / "launcher", True)

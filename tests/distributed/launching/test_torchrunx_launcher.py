@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from isaaclab_arena.distributed.launching.rank_processes import Launch
+from isaaclab_arena.distributed.launching.launch_options import Launch
 from isaaclab_arena.distributed.launching.torchrunx_launcher import run_ranks_over_torchrunx
 
 

@@ -3,7 +3,7 @@
 Physics is on the GPU too (``warp``), or on the CPU while policies and observations are on the GPU (``mujoco``).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.sim.warp.backend import WarpBackend
 from tests.environments.building import ALL_ENVIRONMENTS, CPU, FLOOR_ENVIRONMENTS, build, build_on_the_floor, start
 from tests.environments.variations.varying import begin, build_varied, everything
-from tests.pretend_backend import PretendGpuBackend, simulate_there, simulate_with_warp
+from tests.pretend_backend import PretendGpuBackend, pretended_environments, simulate_with_warp, there
 from tests.pretend_gpu import GPU, PretendGpu
 
 NUM_ENVS = 3
@@ -30,13 +30,15 @@ MORE_WAITS = {"walk_humanoid": ["aten::index with indices of the CPU"]}
 
 
 @pytest.fixture(autouse=True)
-def _physics_on_the_gpu(gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    simulate_there(monkeypatch)
+def _physics_on_the_gpu(gpu: PretendGpu) -> Iterator[None]:
+    with pretended_environments():
+        yield
 
 
 def built(name: str, device: torch.device, backend: str, **options: Any) -> ArenaEnvironment:
     builds = build if name in ALL_ENVIRONMENTS else build_on_the_floor
-    return builds(name, num_envs=NUM_ENVS, device=device, backend="mujoco" if device == CPU else backend, **options)
+    backend = "mujoco" if device == CPU else backend
+    return builds(there(name), num_envs=NUM_ENVS, device=device, backend=backend, **options)
 
 
 def actions(env: ArenaEnvironment, index: int) -> torch.Tensor:
@@ -99,7 +101,8 @@ def test_so_it_does_where_only_policies_are_on_the_gpu(name):
 
 
 def test_no_task_is_left_out():
-    assert set(ENVIRONMENTS.names()) == {*ALL_ENVIRONMENTS, *FLOOR_ENVIRONMENTS}
+    names = (*ALL_ENVIRONMENTS, *FLOOR_ENVIRONMENTS)
+    assert set(ENVIRONMENTS.names()) == {*names, *map(there, names)}
 
 
 @pytest.mark.parametrize("action_mode", ACTION_MODES)
@@ -111,7 +114,7 @@ def test_every_arm_is_moved_in_every_way(embodiment, action_mode):
 @pytest.mark.parametrize(("name", "backend"), [*((name, "warp") for name in ALL_ENVIRONMENTS), ("reach", "mujoco")])
 def test_worlds_that_vary_in_everything_do_so_on_a_gpu(name, backend):
     envs = [
-        build_varied(name, everything(name), num_envs=NUM_ENVS, device=device, backend=engine)
+        build_varied(there(name), everything(name), num_envs=NUM_ENVS, device=device, backend=engine)
         for device, engine in ((GPU, backend), (CPU, "mujoco"))
     ]
     for env in envs:
@@ -128,9 +131,8 @@ def test_pictures_of_worlds_on_the_cpu_are_where_the_other_observations_are():
 
 
 def test_pictures_of_worlds_on_the_gpu_are_there_too(monkeypatch):
-    monkeypatch.undo()
     simulate_with_warp(monkeypatch)
-    env = built("lift_object", GPU, "warp", **PICTURES)
+    env = build("lift_object", num_envs=NUM_ENVS, device=GPU, backend="warp", **PICTURES)
     assert isinstance(env.backend, WarpBackend)
     assert_pictures_are_there(env)
 

@@ -1,6 +1,6 @@
 """On a GPU episodes are played, judged and recorded as they are on the CPU, by every policy that needs no server."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,17 @@ from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.policy import rsl_rl
 from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.policy.replay import ReplayPolicy, ReplayPolicyCfg
 from isaaclab_arena.policy.rsl_rl import RslRlPolicy, RslRlPolicyCfg
 from isaaclab_arena.policy.scripted import ScriptedPolicy
+from isaaclab_arena.policy.trained_policy import load_trained
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
 from isaaclab_arena.recording.episode_arrays import RecordedObservations
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob, RecordingOptions
 from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_episode
 from tests.environments.building import ALL_ENVIRONMENTS, CPU, FLOOR_ENVIRONMENTS, build, build_on_the_floor, episode
-from tests.pretend_backend import simulate_there
+from tests.pretend_backend import pretended_environments, there
 from tests.pretend_gpu import GPU, PretendGpu
 
 MODELS = Path(__file__).parents[3] / "models"
@@ -33,15 +33,16 @@ Recording = Mapping[int, Mapping[str, np.ndarray]]
 
 
 @pytest.fixture(autouse=True)
-def _physics_on_the_gpu(gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    simulate_there(monkeypatch)
+def _physics_on_the_gpu(gpu: PretendGpu) -> Iterator[None]:
+    with pretended_environments():
+        yield
 
 
 def recorded(directory: Path, name: str, policy: PolicyBase, device: torch.device, **options: Any) -> Recording:
     """Play short episodes, more than there are rows, and return what was recorded."""
     builds = build if name in ALL_ENVIRONMENTS else build_on_the_floor
     backend = {"backend": "mujoco" if device == CPU else "warp"}
-    env = builds(name, num_envs=NUM_ENVS, device=device, **{**backend, **options})
+    env = builds(there(name), num_envs=NUM_ENVS, device=device, **{**backend, **options})
     env.max_episode_length = EPISODE_STEPS
     job = RecordedJob(name=f"{name}-{device.type}", rank=0, world_size=1, attempt=1)
     recorder = EpisodeRecorder(directory, job, RecordingOptions(observations=RecordedObservations.ALL))
@@ -103,10 +104,12 @@ def test_what_was_recorded_on_the_cpu_is_played_again_on_a_gpu(tmp_path, kept_on
     ("name", "network_on", "stochastic"),
     [("cartpole", GPU, True), ("cartpole", CPU, True), ("velocity_go1", GPU, False), ("velocity_go1", CPU, False)],
 )
-def test_a_trained_network_acts_there_as_it_does_here(tmp_path, monkeypatch, name, network_on, stochastic):
+def test_a_trained_network_acts_there_as_it_does_here(tmp_path, name, network_on, stochastic):
     def policy(device: torch.device) -> PolicyBase:
-        monkeypatch.setattr(rsl_rl, "policy_device", lambda _: device)
-        return RslRlPolicy(RslRlPolicyCfg(checkpoint_path=str(MODELS / name), stochastic=stochastic))
+        config = RslRlPolicyCfg(checkpoint_path=str(MODELS / name), stochastic=stochastic)
+        made = RslRlPolicy(config, trained=load_trained(config, device))
+        made.device = device
+        return made
 
     expected = recorded(tmp_path, name, policy(CPU), CPU)
     assert_the_same(recorded(tmp_path, name, policy(network_on), GPU), expected)
@@ -117,7 +120,7 @@ def test_a_policy_on_a_batch_of_one_size_is_asked_there_too(tmp_path):
 
 
 def test_episodes_are_cut_there_as_they_are_here(tmp_path):
-    env = build_on_the_floor("cartpole", num_envs=NUM_ENVS, device=GPU, backend="warp")
+    env = build_on_the_floor(there("cartpole"), num_envs=NUM_ENVS, device=GPU, backend="warp")
     done = rollout(
         env, TurningPolicy(), [episode(index) for index in range(4)], [], limits=RolloutLimits(max_steps=3, max_envs=1)
     )

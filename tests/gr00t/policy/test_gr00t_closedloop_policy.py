@@ -5,6 +5,7 @@ import sys
 import tomllib
 from enum import Enum
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -216,7 +217,7 @@ class FakeModelWithoutCompiler:
 
 
 def with_model(model: type, directory: Path, monkeypatch, **options: Any) -> Gr00tClosedloopPolicy:
-    monkeypatch.setattr("gr00t.policy.gr00t_policy.Gr00tPolicy", model)
+    monkeypatch.setitem(sys.modules, "gr00t.policy.gr00t_policy", SimpleNamespace(Gr00tPolicy=model))
     if not (directory / "checkpoint").exists():
         checkpoint(directory / "checkpoint", "config.json", "model.safetensors")
     yaml = write_panda_yaml(directory / "p.yaml", policy_device="cpu")
@@ -360,7 +361,7 @@ class LaterTag(Enum):
     ],
 )
 def test_a_robot_is_known_to_a_later_package_by_what_the_earlier_one_called_it(monkeypatch, written, tag):
-    monkeypatch.setattr("gr00t.data.embodiment_tags.EmbodimentTag", LaterTag)
+    monkeypatch.setitem(sys.modules, "gr00t.data.embodiment_tags", SimpleNamespace(EmbodimentTag=LaterTag))
     assert gr00t_closedloop_policy.embodiment_tag(written) is tag
 
 

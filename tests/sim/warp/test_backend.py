@@ -1,5 +1,6 @@
 """MuJoCo-Warp on the CPU, held to MuJoCo. The kernels are the ones that a GPU runs, compiled for the CPU."""
 
+import mujoco_warp
 import numpy as np
 import pytest
 import torch
@@ -9,9 +10,8 @@ from isaaclab_arena.sim.backend import Backend, StartState
 from isaaclab_arena.sim.model_changes import painted, resized, shifted_body, slippery
 from isaaclab_arena.sim.mujoco.backend import MujocoBackend
 from isaaclab_arena.sim.scene.scene import compose_scene
-from isaaclab_arena.sim.warp import backend as warp_backend
 from isaaclab_arena.sim.warp.backend import WarpBackend
-from isaaclab_arena.sim.warp.buffers import BufferSizes, probed_sizes
+from isaaclab_arena.sim.warp.buffers import BufferSizes, RoomUsed, probed_sizes
 from tests.sim.arm_and_cube import PARTS, start_of
 
 CPU = torch.device("cpu")
@@ -174,10 +174,16 @@ def test_where_contacts_do_not_fit_the_step_is_made_again_with_more_room(model, 
     assert torch.equal(views[0], narrow.qpos), "whoever holds a view goes on with it"
 
 
-def test_contacts_that_cannot_fit_are_an_error_and_never_silent(model, monkeypatch):
-    monkeypatch.setattr(warp_backend, "sizes_for", lambda used, before, *, num_envs: before)
+class NeverLarger(WarpBackend):
+    """Has no memory for more room."""
+
+    def _grow(self, used: RoomUsed) -> None:
+        del used
+
+
+def test_contacts_that_cannot_fit_are_an_error_and_never_silent(model):
     with pytest.raises(EnvironmentBuildError, match=r"do not fit, not even 1 contacts .*; use the backend"):
-        drive(on_warp(model, 3, sizes=BufferSizes(contacts=1, constraints=2)))
+        drive(begin(NeverLarger(model, num_envs=3, device=CPU, sizes=BufferSizes(contacts=1, constraints=2))))
 
 
 def test_room_is_measured_with_some_on_top(model):
@@ -228,7 +234,7 @@ def test_a_scene_that_warp_cannot_simulate_is_an_error_with_a_way_out(model, mon
     def refuse(*_) -> None:
         raise NotImplementedError("no such integrator")
 
-    monkeypatch.setattr(warp_backend.mujoco_warp, "put_model", refuse)
+    monkeypatch.setattr(mujoco_warp, "put_model", refuse)
     with pytest.raises(EnvironmentBuildError, match="no such integrator; use backend 'mujoco'"):
         on_warp(model, 1)
 

@@ -1,3 +1,5 @@
+import importlib.util
+
 import pytest
 
 from isaaclab_arena.errors import ConfigError
@@ -6,7 +8,7 @@ from isaaclab_arena.storage.recorded_episode import Compression
 
 
 def test_zstd_without_its_package_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(compressed_image.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"isaaclab-arena-mujoco\[zstd\]"):
         compressed_image.check_compression(Compression.ZSTD)
     compressed_image.check_compression(Compression.GZIP)

@@ -14,7 +14,6 @@ from isaaclab_arena.config.schema import JobStatus
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.storage.hdf5 import episodes as hdf5
-from isaaclab_arena.storage.hdf5 import opened_file as hdf5_file
 from isaaclab_arena.storage.hdf5.episodes import read_attributes
 from isaaclab_arena.storage.json_values import json_line
 from isaaclab_arena.storage.recovery.leftovers import consolidate_leftovers
@@ -628,7 +627,7 @@ def test_repairing_more_episodes_opens_no_more_of_them_with_the_library(tmp_path
             for part, content in zip(parts, contents, strict=True):
                 part.write_bytes(content)
         with monkeypatch.context() as patches:
-            patches.setattr(hdf5_file.h5py, "File", CountingFile)
+            patches.setattr(h5py, "File", CountingFile)
             CountingFile.opened = 0
             (recovered,) = recover(tmp_path / str(number), planned(num_episodes=20)).jobs
         assert recovered.finished == ((0, number),)

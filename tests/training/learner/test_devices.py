@@ -1,5 +1,7 @@
 """On a GPU training learns what it learns on the CPU, to the last weight, as both are computed by the CPU here."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -15,7 +17,7 @@ from isaaclab_arena.training.settings.documents import (
     read_training,
     task_document,
 )
-from tests.pretend_backend import simulate_there
+from tests.pretend_backend import pretended_environments, there
 from tests.pretend_gpu import GPU, PretendGpu
 from tests.training.learner.test_learner import GRPO, RECURRENT
 from tests.training.learning import SMALL
@@ -26,16 +28,17 @@ pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 @pytest.fixture(autouse=True)
-def _physics_on_the_gpu(gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    simulate_there(monkeypatch)
+def _physics_on_the_gpu(gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     autocast = torch.amp.autocast
     # rsl_rl asks for mixed precision, which is off, and torch knows none on the pretended device.
     monkeypatch.setattr(torch.amp, "autocast", lambda device_type, **options: autocast("cpu", **options))
+    with pretended_environments():
+        yield
 
 
 def learner(*words: str, task: str = "cartpole", backend: str = "warp") -> Learner:
     """Return a learner whose env slots and networks are on the GPU, or both on the CPU with the backend ``mujoco``."""
-    base = merged(default_document(), task_document(task), {**SMALL, "environment": task})
+    base = merged(default_document(), task_document(task), {**SMALL, "environment": there(task)})
     words = (f"env.backend={backend}", "num_envs=4", "agent.num_steps_per_env=4", *words)
     config = read_training(merged(base, overrides_document(words, base)), task=task, source="test")
     context = DistributedContext() if backend == "mujoco" else DistributedContext(device=GPU)
