@@ -55,13 +55,7 @@ def launch_if_asked(
     _refuse_contradictions(options)
     if options.gpu_ids is None and options.nproc_per_node is None:
         return None
-    if options.gpu_ids is not None:
-        selection = select_gpus(options.gpu_ids, mask=visible_devices(), visible_gpus=selectable_gpu_count())
-        num_processes = selection.num_processes
-    else:
-        selection, num_processes = GpuSelection(ids=()), options.nproc_per_node or 1
-    if selection.note is not None:
-        _LOG.info("--gpu_ids %s: %s", options.gpu_ids, selection.note)
+    selection, num_processes = _selected(options)
     if num_processes == 1:
         narrow_gpus(selection.visible_devices)
         return None
@@ -73,6 +67,16 @@ def launch_if_asked(
 def most_processes(num_cores: int) -> int:
     """Return how many ranks may be started on the CPU of a machine: each is a process with a torch of its own."""
     return max(MIN_MOST_PROCESSES, PROCESSES_PER_CORE * num_cores)
+
+
+def _selected(options: LaunchOptions) -> tuple[GpuSelection, int]:
+    """Return the GPUs that are asked for, none for ranks on the CPU, and the number of ranks."""
+    if options.gpu_ids is None:
+        return GpuSelection(ids=()), options.nproc_per_node or 1
+    selection = select_gpus(options.gpu_ids, mask=visible_devices(), visible_gpus=selectable_gpu_count())
+    if selection.note is not None:
+        _LOG.info("--gpu_ids %s: %s", options.gpu_ids, selection.note)
+    return selection, selection.num_processes
 
 
 def _launch(
