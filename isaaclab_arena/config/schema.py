@@ -30,7 +30,7 @@ class JobConfig:
         name: Unique name, one safe path component.
         environment: Registered name of the environment.
         environment_args: Options of the environment: ``arena_env_args`` without the keys below.
-        num_envs: Rows of the environment's batch.
+        num_envs: Env slots of the environment.
         enable_cameras: Whether the environment renders its cameras.
         placement_seed: Seed of the initial conditions, where it differs from ``seed``.
         policy_type: Registered name or dotted path of the policy.
@@ -96,7 +96,7 @@ class JobDefaults:
     Attributes:
         num_steps: Control steps of a job that gives neither steps nor episodes.
         num_episodes: Episodes of a job that gives neither steps nor episodes; excludes ``num_steps``.
-        num_envs: Rows of a job that does not say.
+        num_envs: Env slots of a job that does not say.
         seed: Seed of a job that does not say.
         placement_seed: Seed of the initial conditions of a job that does not say.
         enable_cameras: Whether a job that does not say has cameras.

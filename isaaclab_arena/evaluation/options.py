@@ -47,7 +47,7 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
     policy_device_id: int | None = None
     """GPU index of policies that have an option of that name."""
     num_envs: int | None = None
-    """Rows of jobs that do not say."""
+    """Env slots of jobs that do not say."""
     num_steps: int | None = None
     """Control steps of jobs that give neither steps nor episodes."""
     num_episodes: int | None = None

@@ -39,7 +39,7 @@ class ProgressObserver(Observer):
         self._publisher = publisher
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
-        """Count one step of every running row."""
+        """Count one step of every running env slot."""
         del environment
         self._publisher.count_env_steps(transition.num_running)
 

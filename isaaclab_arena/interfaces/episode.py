@@ -86,7 +86,7 @@ class EpisodeRecord:
 
     Attributes:
         episode: Which episode it was.
-        env_id: Row of the batch in which it ran.
+        env_id: Env slot in which it ran.
         outcome: How it ended; None where it ended without a time-out and success is not measured.
         success: Whether the task was solved; None where success is not measured or the episode is an error.
         length: Number of control steps.

@@ -26,7 +26,7 @@ class Filmable(Protocol):
             cameras: Names out of ``filmable``.
 
         Returns:
-            By name. Shape of each: (len(env_ids), height, width, 3), uint8, the first row the upper one.
+            By name. Shape of each: (len(env_ids), height, width, 3), uint8, from top to bottom.
 
         Raises:
             KeyError: If there is no such camera.

@@ -11,10 +11,10 @@ from isaaclab_arena.interfaces.episode import Conditions, Episode, EpisodeRecord
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeStart:
-    """An episode that begins in a row.
+    """An episode that begins in an env slot.
 
     Attributes:
-        env_id: The row.
+        env_id: The env slot.
         episode: Which episode.
         conditions: What it starts from.
         language_instruction: What the policy is told.
@@ -31,7 +31,7 @@ class Transition:
     """One control step of the batch.
 
     Attributes:
-        running: Rows in which an episode made this step. Shape: (num_envs,), bool.
+        running: Env slots in which an episode made this step. Shape: (num_envs,), bool.
         num_running: Their number, known without waiting for a GPU.
         observation: What the policy saw.
         action: What it did. Shape: (num_envs, action_dim).
@@ -48,7 +48,7 @@ class Transition:
 class Observer:
     """Watches a rollout. Every hook does nothing unless overridden, and none may change what it is shown.
 
-    Order of calls, for each row: ``on_episode_start``, then ``on_step`` once per control step, then
+    Order of calls, for each env slot: ``on_episode_start``, then ``on_step`` once per control step, then
     ``on_episode_end``. A rollout that is cut short ends without ``on_episode_end`` for the episodes under way.
 
     A job may have several environments. The hooks are called for one of them after the other, always in the same
@@ -58,10 +58,10 @@ class Observer:
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
     ) -> None:
-        """Called after the rows of ``starts`` were reset, before the policy acts in them."""
+        """Called after the env slots of ``starts`` were reset, before the policy acts in them."""
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
-        """Called after every control step, before any row is reset."""
+        """Called after every control step, before any env slot is reset."""
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         """Called once per finished episode, after the `on_step` of its last step."""

@@ -44,7 +44,7 @@ class SharesNetwork(Protocol):
 class DividesCalls(Protocol):
     """A policy that divides the env slots it is asked for into calls of one size."""
 
-    def rows_per_call(self, num_envs: int) -> int | None:
+    def slots_per_call(self, num_envs: int) -> int | None:
         """Return the number of env slots in every call, None where all are asked for together.
 
         Args:
@@ -52,11 +52,11 @@ class DividesCalls(Protocol):
         """
         ...
 
-    def fill_calls_up_to(self, num_rows: int | None) -> None:
+    def fill_calls_up_to(self, num_slots: int | None) -> None:
         """Make calls of another size from now on.
 
         Args:
-            num_rows: Env slots in every call, at least `rows_per_call`; None for just that.
+            num_slots: Env slots in every call, at least `slots_per_call`; None for just that.
         """
         ...
 

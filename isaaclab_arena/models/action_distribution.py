@@ -29,14 +29,14 @@ class ActionDistribution(ABC):
         """Return the action that is meant.
 
         Args:
-            features: Shape: (num_rows, num_actions), or (num_rows, 2, num_actions) with two features per action.
+            features: Shape: (batch, num_actions), or (batch, 2, num_actions) with two features per action.
 
         Returns:
-            Shape: (num_rows, num_actions).
+            Shape: (batch, num_actions).
         """
 
     def std(self, features: torch.Tensor) -> torch.Tensor | None:
-        """Return the standard deviation, None where there is none. Shape: (num_rows, num_actions)."""
+        """Return the standard deviation, None where there is none. Shape: (batch, num_actions)."""
         del features
         return None
 

@@ -45,7 +45,7 @@ class Normalizer:
     std: torch.Tensor
 
     def normalized(self, observation: torch.Tensor) -> torch.Tensor:
-        """Return observations of about zero mean and unit spread. Shape: (num_rows, num_inputs)."""
+        """Return observations of about zero mean and unit spread. Shape: (batch, num_inputs)."""
         return (observation - self.mean) / (self.std + NORMALIZER_EPSILON)
 
 
@@ -94,14 +94,14 @@ class Actor(PolicyNetwork):
         return self.acted(self.normalized(observation), memory)
 
     def normalized(self, observation: torch.Tensor) -> torch.Tensor:
-        """Return what the first layer is shown. Shape: (num_rows, num_inputs)."""
+        """Return what the first layer is shown. Shape: (batch, num_inputs)."""
         return observation if self._normalizer is None else self._normalizer.normalized(observation)
 
     def acted(self, latent: torch.Tensor, memory: Memory) -> Answer:
         """Return what follows from the input of the first layer.
 
         Args:
-            latent: Shape: (num_rows, size of the first layer's input).
+            latent: Shape: (batch, size of the first layer's input).
             memory: Passed on.
         """
         features = latent

@@ -11,7 +11,7 @@ from isaaclab_arena.models.network import Answer, Memory, PolicyNetwork
 
 _MEMORY_NAMES = ("hidden_state", "cell_state")
 _FIRST_WEIGHTS = ("rnn.weight_ih_l0", "mlp.0.weight", "actor.0.weight", "student.0.weight")
-_ROW_BY_ROW = 1
+_ONE_BY_ONE = 1
 
 
 class TorchScriptNetwork(PolicyNetwork):
@@ -43,10 +43,10 @@ class TorchScriptNetwork(PolicyNetwork):
         first = next((parameters[name] for name in _FIRST_WEIGHTS if name in parameters), None)
         self.num_inputs = None if first is None else first.shape[1]
 
-    def new_memory(self, num_rows: int) -> Memory:
+    def new_memory(self, batch_size: int) -> Memory:
         """Return zeros for each part that the program remembers."""
         return tuple(
-            torch.zeros(num_layers, num_rows, size, device=self._device) for num_layers, _, size in self._shapes
+            torch.zeros(num_layers, batch_size, size, device=self._device) for num_layers, _, size in self._shapes
         )
 
     @torch.no_grad()
@@ -83,21 +83,21 @@ class OnnxNetwork(PolicyNetwork):
         self._inputs = [each.name for each in inputs]
         self._outputs = [each.name for each in outputs[: len(inputs)]]
         self._sizes = [(each.shape[0], each.shape[2]) for each in inputs[1:]]
-        self._row_by_row = _ROW_BY_ROW in _batches(inputs)
+        self._one_by_one = _ONE_BY_ONE in _batches(inputs)
         self.num_inputs = shape[1] if isinstance(shape[1], int) else None
 
-    def new_memory(self, num_rows: int) -> Memory:
+    def new_memory(self, batch_size: int) -> Memory:
         """Return zeros for each part that the program remembers."""
-        return tuple(torch.zeros(num_layers, num_rows, size) for num_layers, size in self._sizes)
+        return tuple(torch.zeros(num_layers, batch_size, size) for num_layers, size in self._sizes)
 
     def answer(self, observation: torch.Tensor, memory: Memory) -> Answer:
         """Return the outputs for a batch; see `PolicyNetwork.answer`."""
-        rows = observation.cpu()
-        if not self._row_by_row:
-            return self._asked(rows, memory)
+        batch = observation.cpu()
+        if not self._one_by_one:
+            return self._asked(batch, memory)
         answers = [
-            self._asked(rows[row : row + 1], tuple(part[:, row : row + 1] for part in memory))
-            for row in range(rows.shape[0])
+            self._asked(batch[entry : entry + 1], tuple(part[:, entry : entry + 1] for part in memory))
+            for entry in range(batch.shape[0])
         ]
         mean = torch.cat([each.mean for each in answers])
         parts = zip(*(each.memory for each in answers), strict=True)
@@ -116,13 +116,13 @@ def _check_interface(inputs: list[Any], outputs: list[Any], path: Path) -> None:
     if ranks not in ([2], [2, 3], [2, 3, 3]) or len(outputs) < len(inputs):
         wanted = ", ".join(f"{each.name} {each.shape}" for each in inputs) or "nothing"
         message = (
-            f"takes {wanted} and gives {len(outputs)} tensors; it has to take one vector per row and, if it is "
+            f"takes {wanted} and gives {len(outputs)} tensors; it has to take one vector per batch entry and, if it is "
             "recurrent, its memory, and give as many back; write a policy of your own for others"
         )
         raise ConfigError(Problem(message, file=str(path)))
-    fixed = next((size for size in _batches(inputs) if isinstance(size, int) and size != _ROW_BY_ROW), None)
+    fixed = next((size for size in _batches(inputs) if isinstance(size, int) and size != _ONE_BY_ONE), None)
     if fixed is not None:
-        message = f"is for a batch of {fixed} rows; export it for a batch of 1, or of any size (dynamic_axes)"
+        message = f"is for a batch of {fixed}; export it for a batch of 1, or of any size (dynamic_axes)"
         raise ConfigError(Problem(message, file=str(path)))
 
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import torch
 
 Memory: TypeAlias = tuple[torch.Tensor, ...]
-"""What a network remembers; empty where it remembers nothing. Shape of each: (num_layers, num_rows, hidden_size)."""
+"""What a network remembers; empty where it remembers nothing. Shape of each: (num_layers, batch, hidden_size)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,9 +15,9 @@ class Answer:
     """What a network says to a batch of observations.
 
     Attributes:
-        mean: Its deterministic output. Shape: (num_rows, num_outputs).
+        mean: Its deterministic output. Shape: (batch, num_outputs).
         memory: What it remembers from now on.
-        std: Standard deviation of each output where it is Gaussian, otherwise None. Shape: (num_rows, num_outputs).
+        std: Standard deviation of each output where it is Gaussian, otherwise None. Shape: (batch, num_outputs).
     """
 
     mean: torch.Tensor
@@ -43,21 +43,21 @@ class PolicyNetwork(ABC):
         """Return the outputs for a batch, without gradients: with them an LSTM takes a way to other last digits.
 
         Args:
-            observation: On the network's device. Shape: (num_rows, num_inputs), float32.
+            observation: On the network's device. Shape: (batch, num_inputs), float32.
             memory: What `new_memory` or the last answer gave; it is not changed.
         """
 
-    def new_memory(self, num_rows: int) -> Memory:
+    def new_memory(self, batch_size: int) -> Memory:
         """Return the memory of batch entries that have seen nothing yet."""
-        del num_rows
+        del batch_size
         return ()
 
 
-def forgotten(memory: Memory, rows: torch.Tensor) -> Memory:
+def forgotten(memory: Memory, entries: torch.Tensor) -> Memory:
     """Return a memory in which some batch entries have seen nothing yet.
 
     Args:
         memory: It is not changed.
-        rows: Entries of the batch. Shape: (n,), int64.
+        entries: Entries of the batch. Shape: (n,), int64.
     """
-    return tuple(part.index_fill(1, rows.to(part.device), 0.0) for part in memory)
+    return tuple(part.index_fill(1, entries.to(part.device), 0.0) for part in memory)

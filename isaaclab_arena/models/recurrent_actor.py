@@ -33,12 +33,12 @@ class RecurrentActor(Actor):
         self._rnn = rnn
         self.num_inputs = rnn.input_size
 
-    def new_memory(self, num_rows: int) -> Memory:
+    def new_memory(self, batch_size: int) -> Memory:
         """Return zeros: one part for a GRU; hidden and cell state for an LSTM."""
         rnn = self._rnn
         device = next(rnn.parameters()).device
         parts = 2 if isinstance(rnn, torch.nn.LSTM) else 1
-        return tuple(torch.zeros(rnn.num_layers, num_rows, rnn.hidden_size, device=device) for _ in range(parts))
+        return tuple(torch.zeros(rnn.num_layers, batch_size, rnn.hidden_size, device=device) for _ in range(parts))
 
     @torch.no_grad()
     def answer(self, observation: torch.Tensor, memory: Memory) -> Answer:

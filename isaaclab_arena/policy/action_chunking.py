@@ -102,8 +102,8 @@ class ActionChunks:
         """Return the next action of every env slot, zeros where it has none, and the chunks without it."""
         has_one = self.active & (self.next_step < self.actions.shape[1])
         step = self.next_step.clamp(max=self.actions.shape[1] - 1)
-        rows = torch.arange(self.num_envs, device=step.device)
-        action = torch.where(has_one[:, None], self.actions[rows, step], 0.0)
+        slots = torch.arange(self.num_envs, device=step.device)
+        action = torch.where(has_one[:, None], self.actions[slots, step], 0.0)
         return action, replace(self, next_step=self.next_step + has_one)
 
     def restarted(self, env_ids: torch.Tensor) -> Self:
@@ -214,7 +214,7 @@ class ActionChunkScheduler:
         if not fits or shape[1] < self.action_chunk_length:
             raise PolicyError(
                 f"a chunk of shape {shape} was fetched; due is ({self.num_envs}, {self.action_chunk_length} or more, "
-                f"{self.action_dim}): rows, actions, numbers of an action"
+                f"{self.action_dim}): env slots, actions, numbers of an action"
             )
         return chunks
 

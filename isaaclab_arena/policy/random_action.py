@@ -56,11 +56,11 @@ class RandomActionPolicy(PolicyBase[RandomActionPolicyCfg]):
             return torch.zeros((env.num_envs, *env.action_spec.shape), device=env.device)
         low, high = _bounds(env.action_spec)
         # Drawn in blocks: one call of the generator per env slot and step would cost more than a small policy network.
-        for row in np.flatnonzero(self._positions == BLOCK_STEPS).tolist():
-            self._positions[row] = 0
-            if row in self._generators:
-                unit = self._generators[row].random(self._blocks.shape[1:])
-                self._blocks[row] = low + (high - low) * unit
+        for slot in np.flatnonzero(self._positions == BLOCK_STEPS).tolist():
+            self._positions[slot] = 0
+            if slot in self._generators:
+                unit = self._generators[slot].random(self._blocks.shape[1:])
+                self._blocks[slot] = low + (high - low) * unit
         action = self._blocks[np.arange(env.num_envs), self._positions]
         self._positions += 1
         return torch.from_numpy(action.astype(np.float32)).to(env.device)

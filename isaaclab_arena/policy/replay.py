@@ -162,14 +162,14 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
         self._warn_of_other_seed(start, index, attributes.get("placement_seed", attributes.get("seed")))
         self._put(start.env_id, actions)
 
-    def _put(self, row: int, actions: np.ndarray) -> None:
+    def _put(self, env_id: int, actions: np.ndarray) -> None:
         missing = len(actions) - self._actions.shape[1]
         if missing > 0:
             shape = (len(self._actions), missing, *self._actions.shape[2:])
             self._actions = torch.cat([self._actions, torch.zeros(shape, device=self._actions.device)], dim=1)
-        self._actions[row, : len(actions)] = torch.as_tensor(actions, dtype=torch.float32)
-        self._lengths[row] = len(actions)
-        self._positions[row] = 0
+        self._actions[env_id, : len(actions)] = torch.as_tensor(actions, dtype=torch.float32)
+        self._lengths[env_id] = len(actions)
+        self._positions[env_id] = 0
 
     def _warn_of_other_seed(self, start: EpisodeStart, index: int, recorded: object) -> None:
         episode = start.episode

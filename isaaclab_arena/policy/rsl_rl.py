@@ -66,7 +66,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         self._options = config
         self._trained = self._loaded() if trained is None else trained
         self._memory: Memory | None = None
-        self._num_rows = 0
+        self._num_envs = 0
         self._generators: dict[int, np.random.Generator] = {}
         self._meeting: _Meeting | None = None
 
@@ -146,7 +146,7 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
         """Forget what was seen in the env slots of episodes that begin, and take up their streams."""
-        if self._num_rows != env.num_envs:
+        if self._num_envs != env.num_envs:
             self._memory = None
         super().start_episodes(env, starts)
         if self._options.stochastic:
@@ -172,8 +172,8 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         """Return what the network does in every env slot. Shape: (num_envs, action_dim)."""
         meeting = self._meeting_with(env)
         seen = meeting.inputs.flat(observation, env.num_envs, env.device).to(self.device)
-        if self._memory is None or self._num_rows != env.num_envs:
-            self._memory, self._num_rows = self._trained.network.new_memory(env.num_envs), env.num_envs
+        if self._memory is None or self._num_envs != env.num_envs:
+            self._memory, self._num_envs = self._trained.network.new_memory(env.num_envs), env.num_envs
         answer = self._trained.network.answer(seen, self._memory)
         self._memory = answer.memory
         output = answer.mean.to(env.device)
@@ -222,8 +222,8 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
 
     def _noise(self, output: torch.Tensor) -> torch.Tensor:
         noise = np.zeros(output.shape, np.float32)
-        for row, generator in self._generators.items():
-            noise[row] = generator.standard_normal(output.shape[1], np.float32)
+        for slot, generator in self._generators.items():
+            noise[slot] = generator.standard_normal(output.shape[1], np.float32)
         return torch.from_numpy(noise).to(output.device)
 
 

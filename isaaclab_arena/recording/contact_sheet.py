@@ -1,4 +1,4 @@
-"""Draws the contact sheet of a job: a row per episode with its first, middle and last frame and its outcome."""
+"""Draws the contact sheet of a job: a strip per episode with its first, middle and last frame and its outcome."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from isaaclab_arena.recording.captions import text_block, thumbnail, write_png
 MAX_EPISODES = 200
 """Episodes on a sheet; with more, nobody would look."""
 
-_ROW_HEIGHT = 96
+_STRIP_HEIGHT = 96
 _TEXT_WIDTH = 150
 _GAP = 4
-_ROWS_PER_COLUMN = 20
+_STRIPS_PER_COLUMN = 20
 _SAMPLES = 8
 _COLOURS = {
     Outcome.SUCCESS: (120, 220, 120),
@@ -41,7 +41,7 @@ class FrameSamples:
                 self._frames = self._frames[::2]
                 self._stride *= 2
             if self._seen % self._stride == 0:
-                self._frames.append(thumbnail(frame, _ROW_HEIGHT))
+                self._frames.append(thumbnail(frame, _STRIP_HEIGHT))
         self._seen += 1
 
     def first_and_middle(self) -> tuple[np.ndarray, np.ndarray]:
@@ -51,7 +51,7 @@ class FrameSamples:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SheetRow:
+class SheetStrip:
     """An episode on the sheet.
 
     Attributes:
@@ -63,7 +63,7 @@ class SheetRow:
     frames: Sequence[np.ndarray]
 
     def image(self) -> np.ndarray:
-        """Return the row as a picture. Shape: (height, width, 3), uint8."""
+        """Return the strip as a picture. Shape: (height, width, 3), uint8."""
         record = self.record
         outcome = record.outcome
         lines = [
@@ -73,18 +73,18 @@ class SheetRow:
             f"return {record.episode_return:.2f}",
         ]
         colour = _UNKNOWN_COLOUR if outcome is None else _COLOURS[outcome]
-        frames = [thumbnail(frame, _ROW_HEIGHT) for frame in self.frames]
-        return np.concatenate([*frames, text_block(_TEXT_WIDTH, _ROW_HEIGHT, lines, colour=colour)], axis=1)
+        frames = [thumbnail(frame, _STRIP_HEIGHT) for frame in self.frames]
+        return np.concatenate([*frames, text_block(_TEXT_WIDTH, _STRIP_HEIGHT, lines, colour=colour)], axis=1)
 
 
-def write_contact_sheet(path: Path, rows: Sequence[SheetRow]) -> None:
+def write_contact_sheet(path: Path, strips: Sequence[SheetStrip]) -> None:
     """Write the sheet of a job as PNG, by episode, in columns; it is complete or not there.
 
     Raises:
         StorageError: If it cannot be written.
     """
-    ordered = sorted(rows, key=lambda row: row.record.episode.episode_index)
-    write_png(path, arranged([row.image() for row in ordered]))
+    ordered = sorted(strips, key=lambda strip: strip.record.episode.episode_index)
+    write_png(path, arranged([strip.image() for strip in ordered]))
 
 
 def arranged(images: Sequence[np.ndarray]) -> np.ndarray:
@@ -93,11 +93,11 @@ def arranged(images: Sequence[np.ndarray]) -> np.ndarray:
     Shape: (height, width, 3), uint8.
     """
     height, width = images[0].shape[:2]
-    num_rows = min(len(images), _ROWS_PER_COLUMN)
-    num_columns = -(-len(images) // num_rows)
-    sheet = np.zeros((num_rows * (height + _GAP) - _GAP, num_columns * (width + _GAP) - _GAP, 3), np.uint8)
+    num_strips = min(len(images), _STRIPS_PER_COLUMN)
+    num_columns = -(-len(images) // num_strips)
+    sheet = np.zeros((num_strips * (height + _GAP) - _GAP, num_columns * (width + _GAP) - _GAP, 3), np.uint8)
     for index, image in enumerate(images):
-        column, row = divmod(index, num_rows)
-        top, left = row * (height + _GAP), column * (width + _GAP)
+        column, strip = divmod(index, num_strips)
+        top, left = strip * (height + _GAP), column * (width + _GAP)
         sheet[top : top + height, left : left + width] = image
     return sheet

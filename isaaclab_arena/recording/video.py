@@ -11,7 +11,7 @@ from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.filmable import Filmable
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.recording.captions import caption_bar
-from isaaclab_arena.recording.contact_sheet import MAX_EPISODES, FrameSamples, SheetRow, write_contact_sheet
+from isaaclab_arena.recording.contact_sheet import MAX_EPISODES, FrameSamples, SheetStrip, write_contact_sheet
 from isaaclab_arena.recording.slot_numbers import SlotNumbers
 from isaaclab_arena.recording.video_file import VideoFile
 from isaaclab_arena.recording.video_options import VideoOptions
@@ -40,7 +40,7 @@ class VideoRecorder(Observer):
         self._rebuild = 0
         self._slots = SlotNumbers()
         self._takes: dict[Environment, dict[int, _Take]] = {}
-        self._sheet: list[SheetRow] = []
+        self._sheet: list[SheetStrip] = []
         self._said_no_cameras = False
 
     def begin_rebuild(self, rebuild: int, environments: Sequence[Environment]) -> None:
@@ -82,9 +82,9 @@ class VideoRecorder(Observer):
         if not self._options.keeps(record):
             take.discard()
             return
-        row = take.finish(record)
+        strip = take.finish(record)
         if len(self._sheet) < MAX_EPISODES:
-            self._sheet.append(row)
+            self._sheet.append(strip)
 
     def close(self) -> None:
         """Forget the videos of episodes under way, and write the contact sheet of those that finished."""
@@ -148,14 +148,14 @@ class _Take:
         self._latest = frames
         self._samples.add(frames[self.cameras[0]])
 
-    def finish(self, record: EpisodeRecord) -> SheetRow:
+    def finish(self, record: EpisodeRecord) -> SheetStrip:
         outcome = "not measured" if record.outcome is None else str(record.outcome)
         self._bars = {}
         self._write_latest(f": {outcome}")
         for file in self._files.values():
             file.finish()
         last = self._latest[self.cameras[0]]
-        return SheetRow(record=record, frames=(*self._samples.first_and_middle(), last))
+        return SheetStrip(record=record, frames=(*self._samples.first_and_middle(), last))
 
     def discard(self) -> None:
         for file in self._files.values():

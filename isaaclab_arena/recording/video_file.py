@@ -79,6 +79,6 @@ class VideoFile:
 
 
 def even_sized(frame: np.ndarray) -> np.ndarray:
-    """Return a frame whose last row and column are repeated where their number is odd, as YUV 4:2:0 needs pairs."""
+    """Return a frame of even size, as YUV 4:2:0 needs: its lower or right edge is repeated where it has to be."""
     height, width = frame.shape[:2]
     return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")

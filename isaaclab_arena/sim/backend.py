@@ -86,7 +86,7 @@ class Backend(NamedState, ABC):
             site: The site.
 
         Returns:
-            Rows vx, vy, vz, wx, wy, wz in the world frame. Shape: (num_envs, 6, nv).
+            Axis 1 is vx, vy, vz, wx, wy, wz in the world frame. Shape: (num_envs, 6, nv).
         """
 
     @abstractmethod

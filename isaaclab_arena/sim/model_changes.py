@@ -1,7 +1,7 @@
 """Values of a model that single worlds have otherwise: what an object weighs, where a light points.
 
-A change names a field as `mujoco.MjModel` does, a row of it and the new value, so any backend that keeps its model in
-arrays with a leading world dimension can apply it. The functions here are pure: from the compiled model, which
+A change names a field as `mujoco.MjModel` does, an entry of it and the new value, so any backend that keeps its model
+in arrays with a leading world dimension can apply it. The functions here are pure: from the compiled model, which
 nothing changes, to what is different in one world.
 """
 
@@ -19,50 +19,50 @@ _CONTACT_PRIORITY = 2
 
 @dataclass(frozen=True, kw_only=True)
 class ModelChange:
-    """One row of one field.
+    """One entry of one field.
 
     Attributes:
         field: Name of the field, as in `mujoco.MjModel`: ``body_mass``, ``geom_rgba``.
-        row: Which body, geom, light or camera.
-        value: What stands there instead, in the shape of the row.
+        entry: Which body, geom, light or camera.
+        value: What stands there instead, in the shape of the entry.
     """
 
     field: str
-    row: int
+    entry: int
     value: tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChangedRow:
-    """What worlds want to have in one row of one field.
+class ChangedEntry:
+    """What worlds want to have in one entry of one field.
 
     Attributes:
         field: Name of the field.
-        row: Which body, geom, light or camera.
+        entry: Which body, geom, light or camera.
         worlds: Which ones, counted as they were given. Shape: (n,), int64.
-        values: Shape: (n, numbers of the row), float64.
+        values: Shape: (n, numbers of the entry), float64.
     """
 
     field: str
-    row: int
+    entry: int
     worlds: np.ndarray
     values: np.ndarray
 
 
-def changed_rows(changes: Sequence[Sequence[ModelChange]]) -> Iterator[ChangedRow]:
-    """Return the changes of many worlds, those of the same row together.
+def changed_entries(changes: Sequence[Sequence[ModelChange]]) -> Iterator[ChangedEntry]:
+    """Return the changes of many worlds, those of the same entry together.
 
     Args:
-        changes: One list per world. Of two changes of the same row in one world the later counts, and stands last.
+        changes: One list per world. Of two changes of the same entry in one world the later counts, and stands last.
     """
     together: dict[tuple[str, int], tuple[list[int], list[tuple[float, ...]]]] = {}
     for world, own in enumerate(changes):
         for change in own:
-            worlds, values = together.setdefault((change.field, change.row), ([], []))
+            worlds, values = together.setdefault((change.field, change.entry), ([], []))
             worlds.append(world)
             values.append(change.value)
-    for (field, row), (worlds, values) in together.items():
-        yield ChangedRow(field=field, row=row, worlds=np.array(worlds), values=np.array(values, np.float64))
+    for (field, entry), (worlds, values) in together.items():
+        yield ChangedEntry(field=field, entry=entry, worlds=np.array(worlds), values=np.array(values, np.float64))
 
 
 def body_tree(model: mujoco.MjModel, body: str) -> tuple[int, ...]:
@@ -214,5 +214,5 @@ def shifted_body(model: mujoco.MjModel, body: str, shift: Sequence[float]) -> li
     return [_change("body_pos", index, model.body_pos[index] + np.asarray(shift, float))]
 
 
-def _change(field: str, row: int, value: float | Sequence[float] | np.ndarray) -> ModelChange:
-    return ModelChange(field=field, row=row, value=tuple(float(part) for part in np.atleast_1d(value)))
+def _change(field: str, entry: int, value: float | Sequence[float] | np.ndarray) -> ModelChange:
+    return ModelChange(field=field, entry=entry, value=tuple(float(part) for part in np.atleast_1d(value)))

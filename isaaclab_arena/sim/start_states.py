@@ -1,4 +1,4 @@
-"""Start states of many worlds as rows of arrays: worlds that name the same things are written together."""
+"""Start states of many worlds as arrays over the worlds: worlds that name the same things are written together."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,22 +28,23 @@ class StartBlock:
 
 
 def write_starts(
-    starts: Sequence[StartState], names: ModelNames, fields: Mapping[str, np.ndarray], rows: np.ndarray
+    starts: Sequence[StartState], names: ModelNames, fields: Mapping[str, np.ndarray], indices: np.ndarray
 ) -> None:
     """Write what start states name into the fields of their worlds, and nothing else.
 
     Args:
         starts: One state per world.
         names: Where the model keeps what they name.
-        fields: ``qpos``, ``qvel``, ``ctrl`` and ``mocap_pos``. Shape of each: (num_rows, ...).
-        rows: Each world's row of the fields. Shape: (len(starts),), int64.
+        fields: ``qpos``, ``qvel``, ``ctrl`` and ``mocap_pos``. Shape of each: (num_worlds, ...).
+        indices: Each world's index into the fields. Shape: (len(starts),), int64.
 
     Raises:
         KeyError: If the model has no such name.
-        ValueError: If something is given another number of values than it has, or there are not as many rows as starts.
+        ValueError: If something is given another number of values than it has, or there are not as many indices as
+            starts.
     """
-    if len(starts) != len(rows):
-        raise ValueError(f"{len(starts)} start states for {len(rows)} worlds")
+    if len(starts) != len(indices):
+        raise ValueError(f"{len(starts)} start states for {len(indices)} worlds")
     wanted = (
         ("qpos", [start.joint_positions for start in starts], names.joint_qpos),
         ("qvel", [start.joint_velocities for start in starts], names.joint_dof),
@@ -54,7 +55,7 @@ def write_starts(
         field = fields[name]
         for block in start_blocks(named, places, entry_size=prod(field.shape[2:])):
             values = block.values.reshape(len(block.worlds), len(block.entries), *field.shape[2:])
-            field[rows[block.worlds, None], block.entries] = values
+            field[indices[block.worlds, None], block.entries] = values
 
 
 def start_blocks(

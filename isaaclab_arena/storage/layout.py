@@ -73,8 +73,8 @@ def video_file_name(camera: str | None, *, env_id: int, episode_index: int, rebu
     Args:
         camera: Name of the observation, such as ``wrist_cam_rgb``; None for the viewport, whose videos are called
             ``viewport-env<N>-episode-<E>.mp4``.
-        env_id: Row in which the episode ran.
-        episode_index: Position of the episode in the job; unlike Arena's, it does not start anew in every row.
+        env_id: Env slot in which the episode ran.
+        episode_index: Position of the episode in the job; unlike Arena's, it does not start anew in every env slot.
         rebuild: Rebuild in which it ran, where a job has several; ``-rebuild<k>`` follows the first word.
     """
     kind = "viewport" if camera is None else "robot-cam"
@@ -135,7 +135,7 @@ def received_file_name(name: str) -> str:
     """Return the name under which rank 0 keeps what it has received of a commit file on another machine's disk.
 
     It is a name of its own, so that putting the directories of all nodes into one never replaces the whole file by the
-    part that had been received; that a row is in both changes nothing.
+    part that had been received; that a line is in both changes nothing.
     """
     return f"{name.removesuffix('.jsonl')}_received.jsonl"
 

@@ -122,13 +122,13 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         # With --deterministic the policy sees an environment of a fixed number of env slots.
         return num_envs if torch.are_deterministic_algorithms_enabled() else None
 
-    def rows_per_call(self, num_envs: int) -> int | None:
+    def slots_per_call(self, num_envs: int) -> int | None:
         """Return how many env slots every query has as the options say it, None for as many as need a chunk."""
         return self.rows_per_query(num_envs)
 
-    def fill_calls_up_to(self, num_rows: int | None) -> None:
+    def fill_calls_up_to(self, num_slots: int | None) -> None:
         """Ask queries of so many env slots from now on, None for what the options say."""
-        self._filled_up_to = num_rows
+        self._filled_up_to = num_slots
 
     @classmethod
     def settings_of(cls, config: Any) -> Gr00tClosedloopPolicyConfig:

@@ -69,7 +69,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         super().__init__(config)
         self.device = torch.device(self._resolve_policy_device(config))
         self.policy: Any = self.load_policy() if model is None else model
-        self._draws_by_row = NOISE_SEEDS in getattr(self.policy, "honoured_options", ())
+        self._draws_by_slot = NOISE_SEEDS in getattr(self.policy, "honoured_options", ())
         because = self._why_only_plan()
         self.traits = dataclasses.replace(self.traits, reproducible=because is None, plan_because=because)
 
@@ -189,7 +189,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
 
     def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
         """Ask the model; see `ClosedloopPolicy.query`."""
-        if self._draws_by_row:
+        if self._draws_by_slot:
             action, _ = self.policy.get_action(observation, options={NOISE_SEEDS: noise_seeds})
             return action
         with _global_noise(noise_seeds, self.device):
@@ -228,7 +228,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         self.policy = None
 
     def _why_only_plan(self) -> str | None:
-        if not self._draws_by_row:
+        if not self._draws_by_slot:
             return (
                 f"the model package does not say that it honours options['{NOISE_SEEDS}'], so a row's noise depends on "
                 "the rows that share its query; a package that does lists it in Gr00tPolicy.honoured_options"

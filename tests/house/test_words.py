@@ -52,3 +52,21 @@ def test_every_word_of_the_glossary_is_explained_once_and_in_sentences():
     assert len(entries) > 20
     assert len({word for word, _ in entries}) == len(entries)
     assert all(meaning.endswith(".") for _, meaning in entries)
+
+
+# Where a row is a line of a table; one file shows the texts of a column that others may compare.
+TABLES = (
+    "isaaclab_arena/cli/commands/rank_views.py",
+    "isaaclab_arena/evaluation/batching/settling.py",
+    "isaaclab_arena/evaluation/console.py",
+    "isaaclab_arena/evaluation/plan/variation_listing.py",
+    "isaaclab_arena/evaluation/progress.py",
+    "isaaclab_arena/evaluation/verify/verification.py",
+    "isaaclab_arena/results/",
+)
+
+
+def test_a_row_is_a_line_of_a_table_and_nothing_else():
+    package = {name: text for name, text in texts().items() if name.startswith("isaaclab_arena/")}
+    found = [name for name, text in package.items() if "row" in words(text) and not name.startswith(TABLES)]
+    assert not found, "say env slot, batch entry, world or line, or name the file in TABLES"

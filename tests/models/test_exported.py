@@ -103,10 +103,10 @@ def test_an_onnx_file_that_wants_something_else_is_refused(tmp_path):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
     two = onnx_file(tmp_path / "two.onnx", Sum(), torch.zeros(1, 4), torch.zeros(1, 4))
-    with pytest.raises(ConfigError, match="has to take one vector per row"):
+    with pytest.raises(ConfigError, match="has to take one vector per batch entry"):
         OnnxNetwork(two)
     rows = onnx_file(tmp_path / "rows.onnx", torch.nn.Linear(4, 2), torch.zeros(8, 4))
-    with pytest.raises(ConfigError, match="for a batch of 8 rows; export it for a batch of 1, or of any size"):
+    with pytest.raises(ConfigError, match="for a batch of 8; export it for a batch of 1, or of any size"):
         OnnxNetwork(rows)
 
 
@@ -127,7 +127,7 @@ def test_a_memory_for_one_row_is_asked_row_by_row_and_one_for_several_is_refused
     answer = network.answer(torch.ones(3, 4), (torch.tensor([0.0, 1.0, 2.0])[None, :, None].expand(1, 3, 4),))
     assert answer.mean[:, 0].tolist() == [1.0, 2.0, 3.0]
     several = onnx_file(tmp_path / "several.onnx", Remembering(), torch.zeros(1, 4), torch.zeros(1, 5, 4))
-    with pytest.raises(ConfigError, match="for a batch of 5 rows"):
+    with pytest.raises(ConfigError, match="for a batch of 5;"):
         OnnxNetwork(several)
 
 

@@ -195,4 +195,4 @@ def test_an_onnx_file_for_a_fixed_batch_is_refused_before_anything_starts(tmp_pa
         resolve_jobs([reach_job(file, num_envs=8)], file="jobs.yaml")
     [problem] = refused.value.problems
     assert (problem.file, problem.job, problem.key) == ("jobs.yaml", "reach", "policy_config_dict.checkpoint_path")
-    assert f"{file}: is for a batch of 8 rows; export it for a batch of 1, or of any size" in problem.message
+    assert f"{file}: is for a batch of 8; export it for a batch of 1, or of any size" in problem.message

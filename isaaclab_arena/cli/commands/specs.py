@@ -18,7 +18,7 @@ _WIDTH = 110
 
 
 def environment_specs(name: str, builder: EnvironmentBuilder, tokens: list[str]) -> str:
-    """Return what a policy is given and gives in an environment; one row of it is built and closed.
+    """Return what a policy is given and gives in an environment; one env slot of it is built and closed.
 
     Args:
         name: The environment's name, for messages.
@@ -36,7 +36,7 @@ def environment_specs(name: str, builder: EnvironmentBuilder, tokens: list[str])
     given = {key: value for key, value in options.items() if key not in COMMON_ENVIRONMENT_KEYS or key in known}
     config = read_options(builder.config_class, given, owner=f"environment '{name}'")
     builder.check(config)
-    environment = _one_row(builder, config)
+    environment = _one_env(builder, config)
     try:
         return described_specs(environment)
     finally:
@@ -60,7 +60,7 @@ def described_specs(environment: Environment) -> str:
     return "\n".join(lines)
 
 
-def _one_row(builder: EnvironmentBuilder, config: Any) -> Environment:
+def _one_env(builder: EnvironmentBuilder, config: Any) -> Environment:
     # A sample is made without cameras, in milliseconds.
     if isinstance(builder, SampleBuilder) and not getattr(config, "enable_cameras", False):
         return builder.sample(config)

@@ -28,7 +28,7 @@ class ValidateOptions:
     """Episodes of jobs that give neither steps nor episodes."""
 
     num_envs: int | None = None
-    """Rows of jobs that do not say."""
+    """Env slots of jobs that do not say."""
 
     seed: int | None = None
     """Seed of jobs that do not say."""

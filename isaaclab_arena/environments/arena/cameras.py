@@ -34,7 +34,7 @@ class ViewportOptions(SimulationOptions):
 
     Attributes:
         viewport_width: Columns of the viewport's videos.
-        viewport_height: Rows of the viewport's videos.
+        viewport_height: Height of the viewport's videos in pixels.
     """
 
     viewport_width: int = 320
@@ -48,8 +48,8 @@ class CameraOptions(ViewportOptions):
     Attributes:
         enable_cameras: Whether policies observe the pictures, as group ``camera_obs``.
         camera_width: Columns of a picture.
-        camera_height: Rows of a picture.
-        camera_size: Columns and rows at once, instead of both.
+        camera_height: Height of a picture in pixels.
+        camera_size: Width and height at once, instead of both.
         camera_depth: Whether there is ``<camera>_depth`` beside ``<camera>_rgb``.
         camera_segmentation: Whether there is ``<camera>_segmentation``.
     """
@@ -63,7 +63,7 @@ class CameraOptions(ViewportOptions):
 
     @property
     def resolution(self) -> tuple[int, int]:
-        """Columns and rows of a picture."""
+        """Width and height of a picture in pixels."""
         if self.camera_size is not None:
             return self.camera_size, self.camera_size
         return self.camera_width, self.camera_height

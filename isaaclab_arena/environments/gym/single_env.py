@@ -1,4 +1,4 @@
-"""One row of an environment as Gymnasium's own interface shows it, for programs that know single environments."""
+"""An environment with one env slot as Gymnasium's own interface, for programs that know single environments."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from isaaclab_arena.nested import with_leaves
 
 
 class SingleEnv(gymnasium.Env):
-    """Shows an environment of one row as a `gymnasium.Env`.
+    """Shows an environment with one env slot as a `gymnasium.Env`.
 
     ``info["success"]``, where the environment measures it, and ``info["diverged"]`` are bool; an episode whose physics
     diverged counts as truncated. Other metrics are numbers.
@@ -24,18 +24,18 @@ class SingleEnv(gymnasium.Env):
         render_mode: ``rgb_array`` for `render` to show the environment's viewport.
 
     Raises:
-        ValueError: If the environment has another number of rows.
+        ValueError: If the environment has another number of env slots.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012  as Gymnasium declares it
 
     def __init__(self, environment: Environment, *, seed: int = 0, render_mode: str | None = None) -> None:
         if environment.num_envs != 1:
-            raise ValueError(f"one row is shown, and the environment has {environment.num_envs}")
+            raise ValueError(f"one env slot is shown, and the environment has {environment.num_envs}")
         self.environment = environment
         self.render_mode = render_mode
-        self._rows = EnvironmentVectorEnv(environment, seed=seed)
-        self.observation_space = self._rows.single_observation_space
+        self._vector_env = EnvironmentVectorEnv(environment, seed=seed)
+        self.observation_space = self._vector_env.single_observation_space
         self.action_space = environment.single_action_space
         self.metadata = {**type(self).metadata, "render_fps": round(1.0 / environment.control_dt)}
 
@@ -50,12 +50,12 @@ class SingleEnv(gymnasium.Env):
         """
         super().reset(seed=seed)
         del options
-        observation, info = self._rows.reset(seed=seed)
+        observation, info = self._vector_env.reset(seed=seed)
         return _first(observation), {"conditions": info["conditions"][0]}
 
     def step(self, action: np.ndarray) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Make one control step. Shape of ``action``: (action_dim,)."""
-        observation, reward, terminated, truncated, info = self._rows.step(np.asarray(action, np.float32)[None])
+        observation, reward, terminated, truncated, info = self._vector_env.step(np.asarray(action, np.float32)[None])
         told = {name: values[0].item() for name, values in info.items()}
         return _first(observation), float(reward[0]), bool(terminated[0]), bool(truncated[0]), told
 
@@ -71,7 +71,7 @@ class SingleEnv(gymnasium.Env):
 
     def close(self) -> None:
         """Close the environment."""
-        self._rows.close()
+        self._vector_env.close()
 
 
 def _first(observation: Mapping[str, Any]) -> dict[str, Any]:

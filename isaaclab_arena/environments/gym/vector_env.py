@@ -25,8 +25,8 @@ _NUMPY_TYPES = {
 class EnvironmentVectorEnv(VectorEnv):
     """Shows an environment as a `gymnasium.vector.VectorEnv` that never resets by itself.
 
-    Rows are reset with ``reset(options={"reset_mask": mask})``. ``info["success"]`` and ``info["diverged"]`` have
-    shape (num_envs,); a diverged row counts as truncated. The terminal observation is that of the last step.
+    Env slots are reset with ``reset(options={"reset_mask": mask})``. ``info["success"]`` and ``info["diverged"]`` have
+    shape (num_envs,); a diverged slot counts as truncated. The terminal observation is that of the last step.
 
     Args:
         environment: What is shown; closed with this.
@@ -47,30 +47,30 @@ class EnvironmentVectorEnv(VectorEnv):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Start new episodes in all rows, or in those of ``options["reset_mask"]``.
+        """Start new episodes in all env slots, or in those of ``options["reset_mask"]``.
 
         Args:
-            seed: One number: the seed of a job, whose episodes 0, 1, 2 … the rows then take in turn, as in a job file.
-                A list: the seed of each row's episode 0; None takes the next episode in turn.
+            seed: One number: the seed of a job, whose episodes 0, 1, 2 … the slots then take in turn, as in a job file.
+                A list: the seed of each slot's episode 0; None takes the next episode in turn.
             options: ``reset_mask`` of shape (num_envs,), bool.
 
         Returns:
-            The observation of all rows, and ``info["conditions"]``, what each started row starts from.
+            The observation of all env slots, and ``info["conditions"]``, what each started slot starts from.
         """
         mask = np.ones(self.num_envs, bool) if options is None else np.asarray(options["reset_mask"], bool)
         if isinstance(seed, int):
             self._seed, self._next_episode = seed, 0
         own = seed if isinstance(seed, Sequence) else [None] * self.num_envs
-        rows = np.flatnonzero(mask).tolist()
-        episodes = [self._episode(own[row]) for row in rows]
+        slots = np.flatnonzero(mask).tolist()
+        episodes = [self._episode(own[slot]) for slot in slots]
         conditions = [self._conditions(episode) for episode in episodes]
         observation = self.environment.reset(
-            torch.tensor(rows, dtype=torch.int64, device=self.environment.device), conditions
+            torch.tensor(slots, dtype=torch.int64, device=self.environment.device), conditions
         )
-        return _arrays(observation), {"conditions": dict(zip(rows, conditions, strict=True))}
+        return _arrays(observation), {"conditions": dict(zip(slots, conditions, strict=True))}
 
     def step(self, actions: np.ndarray) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Advance every row that has not finished. Shape of ``actions``: (num_envs, action_dim)."""
+        """Advance every env slot that has not finished. Shape of ``actions``: (num_envs, action_dim)."""
         action = torch.as_tensor(np.asarray(actions), dtype=torch.float32, device=self.environment.device)
         step = self.environment.step(action)
         info = {"diverged": step.diverged.cpu().numpy(), **{name: v.cpu().numpy() for name, v in step.metrics.items()}}

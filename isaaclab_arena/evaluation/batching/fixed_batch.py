@@ -258,8 +258,8 @@ def padded(tree: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
     def wide(part: Any) -> Any:
         if not isinstance(part, torch.Tensor):
             return part
-        rows = torch.zeros((num_envs, *part.shape[1:]), dtype=part.dtype, device=part.device)
-        rows[: part.shape[0]] = part
-        return rows
+        widened = torch.zeros((num_envs, *part.shape[1:]), dtype=part.dtype, device=part.device)
+        widened[: part.shape[0]] = part
+        return widened
 
     return with_leaves(tree, wide)

@@ -137,7 +137,7 @@ def _made(settling: Settling, batch: int, *, fills_calls: bool) -> Sequence[Poli
 
 
 def _size_of_calls(policy: PolicyBase, num_envs: int) -> int | None:
-    return policy.rows_per_call(num_envs) if isinstance(policy, DividesCalls) else None
+    return policy.slots_per_call(num_envs) if isinstance(policy, DividesCalls) else None
 
 
 def _fill_calls(policies: Sequence[PolicyBase], num_envs: int | None) -> None:
@@ -220,9 +220,9 @@ def _cannot_be_asked(error: str) -> str:
 
 
 def _places_matter(sizes: Sequence[int], *, is_kept: bool) -> str:
-    rows = f"{_in_words(sizes)} rows{', which the job has kept since it began' if is_kept else ''}"
+    sized = f"{_in_words(sizes)} rows{', which the job has kept since it began' if is_kept else ''}"
     return (
-        f"on this machine a row's answer depends on its place or its neighbours in a batch of {rows}; "
+        f"on this machine a row's answer depends on its place or its neighbours in a batch of {sized}; "
         "a single row has neither"
     )
 

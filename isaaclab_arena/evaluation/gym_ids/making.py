@@ -1,4 +1,4 @@
-"""One row of a registered environment, made from the keyword arguments of ``gymnasium.make``."""
+"""A registered environment with one env slot, made from the keyword arguments of ``gymnasium.make``."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,7 @@ def make_single_env(
     allow_import: bool = False,
     **options: Any,
 ) -> SingleEnv:
-    """Build one row of an environment.
+    """Build an environment with one env slot.
 
     Args:
         environment: Its name, as in a job file.

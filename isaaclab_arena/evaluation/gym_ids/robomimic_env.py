@@ -13,7 +13,7 @@ from isaaclab_arena.storage.robomimic_file import flat_array
 
 
 class RobomimicEnv:
-    """Shows one row as ``EnvGym`` expects environments.
+    """Shows an environment with one env slot as ``EnvGym`` expects environments.
 
     `reset` returns an observation only, `step` four values, and `render` takes the mode. An observation is what
     an exported file has as ``obs/flat``, and actions are on the scale of its ``actions``.
@@ -72,7 +72,7 @@ class RobomimicEnv:
 
 
 def make_robomimic_env(environment: str, *, lang: str | None = None, **kwargs: Any) -> RobomimicEnv:
-    """Build one row for robomimic; see `make_single_env`.
+    """Build an environment with one env slot for robomimic; see `make_single_env`.
 
     Args:
         environment: Name of the environment.

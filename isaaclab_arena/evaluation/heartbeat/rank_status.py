@@ -58,7 +58,7 @@ class RankStatus:
         successes: Episodes that succeeded.
         scored: Episodes for which success was measured.
         errors: Episodes that ended in an error.
-        env_steps: Control steps summed over running rows.
+        env_steps: Control steps summed over running env slots.
         steps_per_s: The same per second, over the last beats [1/s].
         long_work: What it does instead of steps, in a word such as ``consolidating``; None while it does nothing long.
         long_work_done: How many episodes it has done that with.

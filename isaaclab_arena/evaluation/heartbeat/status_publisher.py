@@ -137,7 +137,7 @@ class StatusPublisher:
         self._write_or_log()
 
     def count_env_steps(self, number: int) -> None:
-        """Count control steps of running rows. Cheap: called in every step."""
+        """Count control steps of running env slots. Cheap: called in every step."""
         self._env_steps += number
 
     def hear(self, long_work: LongWork | None) -> None:

@@ -13,7 +13,7 @@ _NAME, _OPTIONS, _CAMERAS, _VARIATIONS = "env_name", "env_kwargs", "enable_camer
 
 
 def environment_args(job: Job) -> dict[str, Any]:
-    """Return what a recording says of its environment: all that builds it, whatever the number of rows.
+    """Return what a recording says of its environment: all that builds it, whatever the number of env slots.
 
     Args:
         job: The job that is recorded.
@@ -35,7 +35,7 @@ def recorded_environment_job(
     Args:
         env_args: What the recording says of it; see `environment_args`.
         source: The recording, for messages; None where there is none.
-        num_envs: Rows to build.
+        num_envs: Env slots to build.
         cameras: Whether policies' pictures are needed; without them nothing is rendered.
         may_import: Whether a module or an interpreter that the recording names may be loaded. It runs with the rights
             of who replays, whoever made the recording.

@@ -54,7 +54,7 @@ def resolve_jobs(
         environments: Where the names of environments are looked up.
         may_import: Whether a job may name code, that is the class path of a policy, the module of an environment or
             an interpreter; otherwise registered names and those of installed packages are all there is.
-        policy_batch: Rows that policies are always asked on, whatever a job's ``num_envs``; None for just those.
+        policy_batch: Env slots that policies are always asked on, whatever a job's ``num_envs``; None for just those.
         device: ``--device`` as the user gave it, None for the rank's own choice.
 
     Raises:
@@ -216,7 +216,7 @@ class _Resolver:
         if undefined:
             message = f"'{job.policy_type}' is no complete policy: it does not define {', '.join(undefined)}"
             raise ConfigError(Problem(message, key="policy_type"))
-        num_rows = _keyed("arena_env_args.num_envs", lambda: self._batch(job, policy_class))
+        num_envs = _keyed("arena_env_args.num_envs", lambda: self._batch(job, policy_class))
         options = dict(job.policy_config_dict)
         # A class that reads its dict itself knows best what may be in it.
         if overrides(policy_class, "from_dict"):
@@ -228,7 +228,7 @@ class _Resolver:
         if known is not None:
             options |= {key: value for key, value in self._overrides.items() if key in known}
             if "num_envs" in known:
-                options["num_envs"] = num_rows
+                options["num_envs"] = num_envs
             placement = self._placement(policy_class, declared, options)
         placed = {**options, **placement}
         config = _keyed("policy_config_dict", lambda: declared.read(placed, owner=owner))

@@ -27,10 +27,10 @@ def print_variations(jobs: Sequence[Job], console: Console) -> None:
         console: Where to show it.
     """
     for job in jobs:
-        rows = listed_variations(job)
+        listed = listed_variations(job)
         console.print(Text(f"job '{job.config.name}', environment '{job.config.environment}':", style="bold"))
-        if rows:
-            console.print(_table(rows), soft_wrap=True)
+        if listed:
+            console.print(_table(listed), soft_wrap=True)
         else:
             console.print("  nothing can be varied in this environment")
 

@@ -96,7 +96,7 @@ def set_aside_what_does_not_count(output_directory: Path, anew: Sequence[str], *
         for line in set_job_aside(directory, name, attempt=attempt - 1, why=why):
             _LOG.warning("%s", line)
         if (directory / SETTLED_FILE).exists():
-            # Another network may need another number of rows.
+            # Another network may need another number of env slots.
             move_aside(directory / SETTLED_FILE, directory / SET_ASIDE_DIRECTORY / f"attempt_{attempt - 1}")
 
 

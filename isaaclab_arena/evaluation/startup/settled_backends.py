@@ -1,7 +1,7 @@
 """What simulates each job of a run: settled once, by one rank for all, before the plan is written.
 
 Ranks that each timed the backends for themselves could end on different physics, and so could the groups of a job's
-rows.
+env slots.
 """
 
 import logging
@@ -30,7 +30,7 @@ class Machinery:
     Attributes:
         devices: Device of each rank, by rank.
         num_threads: Threads that the physics of the rank that measures may use.
-        num_groups: Groups that a job's rows are divided into.
+        num_groups: Groups that a job's env slots are divided into.
     """
 
     devices: tuple[str, ...]
@@ -120,7 +120,7 @@ def with_backends(work: Sequence[AttemptEntry], settled: Mapping[str, str]) -> t
 
 
 def _measured(job: Job, machinery: Machinery) -> str:
-    """Return the faster backend for a job's largest group of rows."""
+    """Return the faster backend for a job's largest group of env slots."""
     builder, num_envs = job.builder, job.config.num_envs
     if not isinstance(builder, SimulatedBuilder):
         raise TypeError(f"'{job.config.environment}' has no backends to choose from")

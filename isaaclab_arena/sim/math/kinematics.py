@@ -17,7 +17,7 @@ def damped_least_squares(
         jacobian: Shape: (n, 6, k).
         twist: Wanted step of the end effector in the world frame [m, rad]. Shape: (n, 6).
         damping: Keeps steps small near singular poses; about 0.05 for a robot arm.
-        rotation_weight: Factor on the rows of the rotation, below 1 where the position matters more.
+        rotation_weight: Factor on the rotation's part of the twist, below 1 where the position matters more.
 
     Returns:
         Shape: (n, k).
@@ -76,12 +76,12 @@ def solve_positive_definite(matrix: torch.Tensor, right_side: torch.Tensor) -> t
 
     Shapes: (n, m, m), (n, m) -> (n, m).
     """
-    rows = torch.cat((matrix, right_side[:, :, None]), dim=-1)
+    augmented = torch.cat((matrix, right_side[:, :, None]), dim=-1)
     for pivot in range(matrix.shape[1]):
-        scaled = rows[:, pivot, :] / rows[:, pivot, pivot, None]
-        rows = rows - rows[:, :, pivot, None] * scaled[:, None, :]
-        rows[:, pivot, :] = scaled
-    return rows[:, :, -1]
+        scaled = augmented[:, pivot, :] / augmented[:, pivot, pivot, None]
+        augmented = augmented - augmented[:, :, pivot, None] * scaled[:, None, :]
+        augmented[:, pivot, :] = scaled
+    return augmented[:, :, -1]
 
 
 def sum_in_order(terms: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """Quaternions (w x y z) and short vectors, in elementwise arithmetic only.
 
 No reduction, matrix product or transcendental function appears here: their rounding may depend on the size and
-layout of the batch, and a row's numbers must not depend on its neighbours.
+layout of the batch, and an entry's numbers must not depend on its neighbours.
 """
 
 from collections.abc import Sequence

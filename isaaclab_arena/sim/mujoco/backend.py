@@ -9,7 +9,7 @@ import torch
 from mujoco import batch as mujoco_batch
 
 from isaaclab_arena.sim.backend import Backend, StartState
-from isaaclab_arena.sim.model_changes import ModelChange, changed_rows
+from isaaclab_arena.sim.model_changes import ModelChange, changed_entries
 from isaaclab_arena.sim.model_names import model_names, model_sha256
 from isaaclab_arena.sim.start_states import write_starts
 
@@ -79,9 +79,9 @@ class MujocoBackend(Backend):
         self._varied |= {name: self.batch.expand(name) for name in sorted(fields - self._varied.keys())}
         for name, values in self._varied.items():
             values[ids] = getattr(self.model, name)
-        for changed in changed_rows(changes):
+        for changed in changed_entries(changes):
             field = self._varied[changed.field]
-            field[ids[changed.worlds], changed.row] = changed.values.reshape(-1, *field.shape[2:])
+            field[ids[changed.worlds], changed.entry] = changed.values.reshape(-1, *field.shape[2:])
         if self._varied:
             self.batch.set_const(ids)
 

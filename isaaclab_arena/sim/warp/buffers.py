@@ -41,7 +41,7 @@ class BufferSizes:
 
     Attributes:
         contacts: Contacts of a world, on average; all worlds share one array.
-        constraints: Rows of constraints of any one world.
+        constraints: Constraints of any one world.
     """
 
     contacts: int
@@ -55,7 +55,7 @@ class RoomUsed:
     Attributes:
         missed: All bits of ``Data.overflow`` that any world has.
         contacts: Contacts of all worlds together.
-        constraints: Rows of constraints of the world that has most.
+        constraints: Constraints of the world that has most.
     """
 
     missed: int

@@ -54,7 +54,7 @@ class Camera:
     Attributes:
         name: Its name in the model.
         width: Columns of the picture.
-        height: Rows of the picture.
+        height: Height of the picture in pixels.
         depth: Whether distances are wanted too.
         segmentation: Whether it is wanted what each pixel belongs to.
     """
@@ -68,7 +68,7 @@ class Camera:
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """What a camera sees. The first row is the upper one.
+    """What a camera sees. Axis 0 goes from top to bottom.
 
     Attributes:
         rgb: Shape: (height, width, 3), uint8.

@@ -9,7 +9,7 @@ import torch
 import warp
 
 from isaaclab_arena.errors import EnvironmentBuildError
-from isaaclab_arena.sim.model_changes import ModelChange, changed_rows
+from isaaclab_arena.sim.model_changes import ModelChange, changed_entries
 
 _FOLLOWING = (
     *("body_subtreemass", "body_invweight0", "dof_invweight0", "tendon_invweight0", "tendon_length0"),
@@ -60,16 +60,16 @@ class VariedModel:
             name: np.repeat(np.asarray(getattr(self._model, name))[None], len(changes), axis=0)
             for name in self._changed
         }
-        for changed in changed_rows(changes):
-            rows = wanted[changed.field]
-            rows[changed.worlds, changed.row] = changed.values.reshape(-1, *rows.shape[2:])
-        for name, rows in wanted.items():
+        for changed in changed_entries(changes):
+            per_world = wanted[changed.field]
+            per_world[changed.worlds, changed.entry] = changed.values.reshape(-1, *per_world.shape[2:])
+        for name, per_world in wanted.items():
             values = warp.to_torch(getattr(self._put, name))
             if name in _SHARED:
                 # A world in which nothing at all varies asks for nothing.
-                self._set_for_all(name, values, rows[np.array([bool(own) for own in changes])])
+                self._set_for_all(name, values, per_world[np.array([bool(own) for own in changes])])
             else:
-                tensor = torch.from_numpy(rows.reshape(len(changes), *values.shape[1:]))
+                tensor = torch.from_numpy(per_world.reshape(len(changes), *values.shape[1:]))
                 values[env_ids] = tensor.to(values.device, values.dtype)
         return is_wider
 
@@ -84,7 +84,7 @@ class VariedModel:
         return np.array(np.broadcast_to(own, (self._num_envs, *shared.shape)))
 
     def _widen(self, names: set[str]) -> bool:
-        """Give fields a row per world; return whether any had none yet."""
+        """Give fields values of each world's own; return whether any had none yet."""
         new = names - self._changed
         if not new:
             return False
@@ -95,15 +95,15 @@ class VariedModel:
             array = getattr(self._put, name, None)
             if array is None or name in _SHARED or array.shape[0] == self._num_envs:
                 continue
-            rows = np.repeat(array.numpy()[:1], self._num_envs, axis=0)
-            setattr(self._put, name, warp.array(rows, dtype=array.dtype, device=array.device))
+            per_world = np.repeat(array.numpy()[:1], self._num_envs, axis=0)
+            setattr(self._put, name, warp.array(per_world, dtype=array.dtype, device=array.device))
         return True
 
-    def _set_for_all(self, name: str, values: torch.Tensor, rows: np.ndarray) -> None:
-        if len(rows) == 0:
+    def _set_for_all(self, name: str, values: torch.Tensor, per_world: np.ndarray) -> None:
+        if len(per_world) == 0:
             return
-        if (rows != rows[0]).any():
+        if (per_world != per_world[0]).any():
             raise EnvironmentBuildError(
                 f"MuJoCo-Warp has one '{name}' for all worlds, and they are to differ; use the backend 'mujoco'"
             )
-        values.copy_(torch.from_numpy(rows[0].reshape(values.shape)).to(values.device, values.dtype))
+        values.copy_(torch.from_numpy(per_world[0].reshape(values.shape)).to(values.device, values.dtype))

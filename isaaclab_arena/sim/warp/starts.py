@@ -12,7 +12,7 @@ from isaaclab_arena.sim.start_states import write_starts
 
 
 class StartSender:
-    """Makes rows of state of start states.
+    """Makes the states of worlds of their start states.
 
     Args:
         names: Where the model keeps what start states name.
@@ -35,9 +35,9 @@ class StartSender:
         return self._fields(packed.to(self._device, non_blocking=True))
 
     def _fields(self, packed: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return views of the fields that lie side by side in each row."""
+        """Return views of the fields that lie side by side for each world."""
         parts = packed.split([prod(shape) for shape in self._shapes.values()], dim=1)
-        # Not reshaped, which might copy: what is written into these goes into the packed rows.
+        # Not reshaped, which might copy: what is written into these goes into the packed tensor.
         return {
             name: part.unflatten(1, shape) if len(shape) > 1 else part.view(len(packed), *shape)
             for (name, shape), part in zip(self._shapes.items(), parts, strict=True)

@@ -13,7 +13,7 @@ from isaaclab_arena.storage.recorded_episode import AttributeValue, Compression,
 
 ZSTD_FILTER = 32015
 CHUNK_BYTES = 1 << 20
-CHUNK_ROWS = 20
+CHUNK_LENGTH = 20
 
 
 def check_compression(compression: Compression) -> None:
@@ -81,8 +81,8 @@ def _filters(array: np.ndarray, compression: Compression) -> h5py.h5p.PropDCID |
     if compression is Compression.NONE or array.size == 0 or array.ndim == 0:
         return None
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    rows = CHUNK_ROWS if array.ndim > 2 else max(1, CHUNK_BYTES * len(array) // array.nbytes)
-    properties.set_chunk((min(len(array), rows), *array.shape[1:]))
+    length = CHUNK_LENGTH if array.ndim > 2 else max(1, CHUNK_BYTES * len(array) // array.nbytes)
+    properties.set_chunk((min(len(array), length), *array.shape[1:]))
     if compression is Compression.GZIP:
         properties.set_deflate(1)
     elif compression is Compression.LZF:

@@ -136,7 +136,7 @@ class ArrayPlace:
     Attributes:
         shape: Its shape.
         dtype: Its element type.
-        offset: Where its bytes begin in the file, row after row; None where they are compressed.
+        offset: Where its bytes begin in the file, entry after entry in C order; None where they are compressed.
     """
 
     shape: tuple[int, ...]

@@ -32,8 +32,8 @@ class AttemptEntry:
         contents: What it evaluates in this attempt, None in files of programs that did not say.
         is_rerun: Whether its episodes of earlier attempts were set aside, because it evaluated something else then.
         backend: What simulates it, the same on every rank; None where there is nothing to choose.
-        policy_batch: Rows that its policy is asked on together, as an earlier attempt settled it; None as long as no
-            attempt has built the job, and where that makes no difference.
+        policy_batch: Env slots that its policy is asked on together, as an earlier attempt settled it; None as long as
+            no attempt has built the job, and where that makes no difference.
     """
 
     job: str
@@ -152,7 +152,7 @@ def contents_in_effect(jobs: Sequence[PlanEntry], attempts: Sequence[Attempt]) -
 def policy_batches_in_effect(
     output_directory: Path, jobs: Sequence[PlanEntry], attempts: Sequence[Attempt]
 ) -> dict[str, int]:
-    """Return on how many rows the policies of a run's jobs are asked, by the name of the job.
+    """Return on how many env slots the policies of a run's jobs are asked, by the name of the job.
 
     What an attempt says counts for those after it. As long as none says it, the job's ``settled.json`` does. A job that
     nobody has built yet, or whose file cannot be read, is left out.
@@ -167,7 +167,7 @@ def policy_batches_in_effect(
     """
     found: dict[str, int | None] = {job.name: None for job in jobs}
     for work in (work for attempt in attempts for work in attempt.jobs):
-        # Another network may need another number of rows.
+        # Another network may need another number of env slots.
         found[work.job] = work.policy_batch or (None if work.is_rerun else found.get(work.job))
     return {job: batch for job, said in found.items() if (batch := said or _settled(output_directory, job)) is not None}
 

@@ -75,12 +75,12 @@ class JobReport:
         record_s: Seconds spent on recording.
         idle_s: The rest.
         start_up: How the job began; None in files of programs that did not say.
-        env_steps: Control steps summed over running rows.
+        env_steps: Control steps summed over running env slots.
         num_episodes: Episodes planned, once known; None for a job limited by steps.
         cut_episodes: Episodes under way that a step limit or an interruption ended.
         reproducible: What running it again gives, None where the job was never built.
         plan_because: Why that is ``plan`` and not ``bitwise``, in one line; None where it is not.
-        policy_batch: Rows that the policy was asked on together, None where that makes no difference.
+        policy_batch: Env slots that the policy was asked on together, None where that makes no difference.
         processor: Model of the processor that it ran on; None in files of programs that did not say.
         error: What went wrong, in one line.
         traceback_file: File with the whole traceback, relative to the output directory.

@@ -1,4 +1,4 @@
-"""``settled.json``: on how many rows a job's policy is asked, settled by the rank that builds the job first."""
+"""``settled.json``: on how many env slots a job's policy is asked, settled by the rank that builds the job first."""
 
 import os
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class SettledBatch:
     """What every rank and every later start of the program keeps to, so that a job's bits are the same.
 
     Attributes:
-        policy_batch: Rows that the policy is asked on together.
+        policy_batch: Env slots that the policy is asked on together.
         schema_version: Version of this layout.
     """
 

@@ -179,15 +179,15 @@ class ClosedLoopEvaluation:
     def _results(self, directory: Path) -> dict[str, EvaluatedJob]:
         if not self._ranks.context.is_rank_zero or not (directory / RESULTS_FILE).is_file():
             return {}
-        rows = json.loads((directory / RESULTS_FILE).read_text(encoding="utf-8"))["jobs"]
+        jobs = json.loads((directory / RESULTS_FILE).read_text(encoding="utf-8"))["jobs"]
         return {
-            row["name"]: EvaluatedJob(
-                episodes=row["episodes"],
-                success_rate=row["success_rate"],
-                mean_return=row["mean_return"],
-                mean_length=row["mean_length"],
+            job["name"]: EvaluatedJob(
+                episodes=job["episodes"],
+                success_rate=job["success_rate"],
+                mean_return=job["mean_return"],
+                mean_length=job["mean_length"],
             )
-            for row in rows
+            for job in jobs
         }
 
 

@@ -38,7 +38,7 @@ def test_an_episode_ends_and_tells_whether_it_succeeded():
 
 
 def test_more_rows_than_one_cannot_be_shown():
-    with pytest.raises(ValueError, match="one row is shown, and the environment has 2"):
+    with pytest.raises(ValueError, match="one env slot is shown, and the environment has 2"):
         SingleEnv(CoinEnvironment(CoinConfig(), 2))
 
 

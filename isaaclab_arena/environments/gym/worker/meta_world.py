@@ -38,7 +38,7 @@ def task_names() -> list[str]:
 def make(name: str, make_kwargs: dict, max_episode_length: int | None) -> gymnasium.Env:
     """Return a new environment of a task, with the goal in its observation."""
     metaworld = importlib.import_module("metaworld")
-    # Meta-World 3.1 writes eleven numbers into a row that has twelve since MuJoCo 3.16.
+    # Meta-World 3.1 writes eleven numbers into a vector that has twelve since MuJoCo 3.16.
     if importlib.import_module("mujoco").mjNEQDATA > 11:
         metaworld.sawyer_xyz_env.SawyerMocapBase.reset_mocap_welds = _reset_mocap_welds
     task: typing.Any = metaworld.ALL_V3_ENVIRONMENTS_GOAL_OBSERVABLE[f"{name}-goal-observable"](seed=0, **make_kwargs)
@@ -86,7 +86,7 @@ class _Seeded(gymnasium.Wrapper):
 
 
 def _reset_mocap_welds(environment: typing.Any) -> None:
-    """Do what Meta-World's own method of this name does, for rows of any width."""
+    """Do what Meta-World's own method of this name does, for vectors of any length."""
     weld = int(importlib.import_module("mujoco").mjtEq.mjEQ_WELD)
     model = environment.model
     for index in range(model.neq if model.nmocap > 0 else 0):
