@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.metaworld_expert import MetaWorldExpertCfg, MetaWorldExpertPolicy
+from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from tests.environments.gym.gym_running import Trace, build, run
 from tests.fakes import CoinConfig, CoinEnvironment
 
@@ -26,6 +28,13 @@ def meta_world_here(monkeypatch):
     yield
     for name in [name for name in sys.modules if name.partition(".")[0] == "metaworld"]:
         del sys.modules[name]
+
+
+class TestConformance(PolicyConformance):
+    policy_class = MetaWorldExpertPolicy
+
+    def make_environment(self, num_envs: int) -> Environment:
+        return build("metaworld:reach-v3", num_envs=num_envs, **IN_WORKERS)
 
 
 def test_the_expert_acts_in_the_interpreter_that_has_its_package():

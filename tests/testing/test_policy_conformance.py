@@ -158,11 +158,12 @@ BROKEN: list[tuple[str, type[PolicyBase[Any]]]] = [
 ]
 
 
-def rule(name: str, of_class: type[PolicyBase[Any]]) -> Callable[[], None]:
+def rule(name: str, of_class: type[PolicyBase[Any]], *, alike: bool = False) -> Callable[[], None]:
     """Return a rule as a test of policies of a class."""
 
     class Conformance(PolicyConformance):
         policy_class = of_class
+        answers_alike = alike
 
         def make_environment(self, num_envs: int) -> Environment:
             return PointEnvironment(num_envs)
@@ -193,3 +194,35 @@ class Plain(StrollPolicy):
 def test_promises_that_are_not_made_are_not_tested(name):
     with pytest.raises(SkipTest, match="does not say that it is"):
         rule(name, Plain)()
+
+
+class PlainAndNeverForgets(Plain):
+    def reset(self, env_ids=None): ...
+
+
+class PlainAndDraws(DrawsFromTheProcess):
+    traits = PolicyTraits()
+
+
+class PlainAndForgetsAll(ForgetsAll):
+    traits = PolicyTraits()
+
+
+class PlainAndFollowsTheCrowd(FollowsTheCrowd):
+    traits = PolicyTraits(batch_invariant=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "of_class"),
+    [
+        ("an_episode_is_played_alike_after_any_other", PlainAndNeverForgets),
+        ("noise_comes_from_the_episode", PlainAndDraws),
+        ("an_episode_leaves_its_neighbours_alone", PlainAndForgetsAll),
+        ("env_slots_do_not_influence_each_other", PlainAndFollowsTheCrowd),
+    ],
+)
+def test_a_policy_whose_server_answers_alike_keeps_the_rules_of_a_reproducible_one(name, of_class):
+    with pytest.raises(SkipTest):
+        rule(name, of_class)()
+    with pytest.raises(AssertionError):
+        rule(name, of_class, alike=True)()

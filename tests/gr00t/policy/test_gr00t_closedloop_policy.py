@@ -21,6 +21,7 @@ from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyArgs
 from isaaclab_arena_gr00t.policy import gr00t_closedloop_policy
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopPolicy, policy_device
@@ -401,6 +402,21 @@ def save_limb_checkpoint(directory: Path, *, video_steps: list[int], state_steps
     }
     sizes = {"hidden_size": 32, "num_layers": 1, "num_attention_heads": 2}
     save_checkpoint(directory, *build_small_model({"new_embodiment": (modalities, limits)}, sizes=sizes))
+
+
+class TestConformance(PolicyConformance):
+    policy_class = Gr00tClosedloopPolicy
+
+    @pytest.fixture(autouse=True, scope="class", params=[[0], [-3, 0]], ids=["one_step", "looks_back"])
+    @classmethod
+    def checkpoint(cls, request, tmp_path_factory):
+        directory = tmp_path_factory.mktemp("conformance")
+        save_limb_checkpoint(directory / "checkpoint", video_steps=request.param, state_steps=request.param)
+        yaml_path = write_policy_yaml(directory, model_path="checkpoint", policy_device="cpu")
+        cls.options = {"policy_config_yaml_path": yaml_path}
+
+    def make_environment(self, num_envs: int) -> LimbEnvironment:
+        return LimbEnvironment(num_envs)
 
 
 @pytest.mark.parametrize("name", ["gr00t_closedloop", "gr00t_remote_closedloop", "openpi_remote"])

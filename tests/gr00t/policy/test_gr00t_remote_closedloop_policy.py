@@ -9,6 +9,7 @@ import torch
 from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
 from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tRemoteClosedloopPolicy
 from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
@@ -16,17 +17,33 @@ from tests.gr00t.fakes import LimbEnvironment, LimbPolicy, write_policy_yaml
 from tests.gr00t.servers import NetworkPolicy, serving
 
 
+def remote_options(yaml_path: str, port: int, **options) -> dict[str, Any]:
+    return {
+        "policy_config_yaml_path": yaml_path,
+        "remote_host": "127.0.0.1",
+        "remote_port": port,
+        "timeout_s": 5.0,
+        "wait_for_server_s": 2.0,
+        **options,
+    }
+
+
 def remote_policy(yaml_path: str, port: int, **options) -> Gr00tRemoteClosedloopPolicy:
-    return Gr00tRemoteClosedloopPolicy.from_dict(
-        {
-            "policy_config_yaml_path": yaml_path,
-            "remote_host": "127.0.0.1",
-            "remote_port": port,
-            "timeout_s": 5.0,
-            "wait_for_server_s": 2.0,
-            **options,
-        }
-    )
+    return Gr00tRemoteClosedloopPolicy.from_dict(remote_options(yaml_path, port, **options))
+
+
+class TestConformance(PolicyConformance):
+    policy_class = Gr00tRemoteClosedloopPolicy
+    answers_alike = True
+
+    @pytest.fixture(autouse=True)
+    def serve(self, tmp_path):
+        with serving(NetworkPolicy()) as server:
+            self.options = remote_options(write_policy_yaml(tmp_path), server.port)
+            yield
+
+    def make_environment(self, num_envs: int) -> LimbEnvironment:
+        return LimbEnvironment(num_envs)
 
 
 def episodes(count: int) -> list[Episode]:

@@ -17,6 +17,7 @@ from websockets.sync.server import ServerConnection, serve
 from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.episode import Episode
+from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicy
 from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
 from isaaclab_arena_gr00t.remote.wire.openpi_wire import pack, unpack
@@ -76,20 +77,45 @@ def talking(talk: Callable[[ServerConnection], None], port: int = 0) -> Iterator
         thread.join()
 
 
+def options_for(port: int, **options) -> dict[str, Any]:
+    return {
+        "images": {"observation/image": "front"},
+        "states": {"observation/state": ["robot_joint_pos", "fingers"]},
+        "image_size": (12, 12),
+        "action_chunk_length": 4,
+        "remote_host": "127.0.0.1",
+        "remote_port": port,
+        "timeout_s": 5.0,
+        "wait_for_server_s": 3.0,
+        **options,
+    }
+
+
 def policy_at(port: int, **options) -> OpenpiRemotePolicy:
-    return OpenpiRemotePolicy.from_dict(
-        {
-            "images": {"observation/image": "front"},
-            "states": {"observation/state": ["robot_joint_pos", "fingers"]},
-            "image_size": (12, 12),
-            "action_chunk_length": 4,
-            "remote_host": "127.0.0.1",
-            "remote_port": port,
-            "timeout_s": 5.0,
-            "wait_for_server_s": 3.0,
-            **options,
-        }
-    )
+    return OpenpiRemotePolicy.from_dict(options_for(port, **options))
+
+
+class PiWithoutMemory(Pi):
+    """Answers with actions that follow from what one request shows and says, and from nothing else."""
+
+    def infer(self, request: dict[str, Any]) -> Any:
+        shown = [request["observation/state"].sum(), request["observation/image"].sum() / 1e4, len(request["prompt"])]
+        steps = np.arange(LENGTH)[:, None] + np.arange(self.columns) / 10
+        return {"actions": np.sin(steps + float(sum(shown)))}
+
+
+class TestConformance(PolicyConformance):
+    policy_class = OpenpiRemotePolicy
+    answers_alike = True
+
+    @pytest.fixture(autouse=True)
+    def serve(self):
+        with talking(conversation(PiWithoutMemory())) as port:
+            self.options = options_for(port)
+            yield
+
+    def make_environment(self, num_envs: int) -> LimbEnvironment:
+        return LimbEnvironment(num_envs)
 
 
 def episodes(count: int) -> list[Episode]:

@@ -11,6 +11,7 @@ from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.testing.policy_conformance import PolicyConformance
 from isaaclab_arena_gr00t.data.files.layout import DatasetVersion
 from isaaclab_arena_gr00t.data.to_lerobot import LeRobotOptions, write_lerobot_dataset
 from isaaclab_arena_gr00t.policy.replay_lerobot_policy import ReplayLerobotPolicy
@@ -40,6 +41,21 @@ def dataset(request, tmp_path_factory):
 
 def replay(dataset, **options):
     return ReplayLerobotPolicy.from_dict({"dataset_path": str(dataset), **options})
+
+
+class TestConformance(PolicyConformance):
+    policy_class = ReplayLerobotPolicy
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def trajectories(cls, tmp_path_factory):
+        directory = tmp_path_factory.mktemp("conformance")
+        run_directory = run_of_three(directory / "run", lengths=(6, 5, 4, 7))
+        write_lerobot_dataset(run_directory, directory / "dataset", LeRobotOptions(videos=False))
+        cls.options = {"dataset_path": str(directory / "dataset")}
+
+    def make_environment(self, num_envs: int) -> ScriptedEnvironment:
+        return ScriptedEnvironment(num_envs, endings=("timeout",))
 
 
 @pytest.mark.parametrize("num_envs", [1, 2, 8])
