@@ -18,6 +18,8 @@ from isaaclab_arena.interfaces.policy import PolicyBase, declared_options, overr
 from isaaclab_arena.interfaces.policy_traits import SharesNetwork
 from isaaclab_arena.testing.playing import bits, conditions_of, ended, episode, leaves, require, start
 
+_STEPS_BEFORE_AGAIN = 2
+
 
 class PolicyConformance(ABC):
     """The rules that every `PolicyBase` keeps, and what it promises in its ``traits``.
@@ -124,10 +126,17 @@ class PolicyConformance(ABC):
             expected = _played(policy, environment, {0: 0, 1: 1}, self.num_steps)
         with self._playing(2) as (policy, environment):
             found = _played(policy, environment, {0: 0, 1: 1}, self.num_steps, again={1: 2})
-        for number, (one, other) in enumerate(zip(expected, found, strict=False)):
-            # The last digits of a network may depend on its neighbours; what it does must not.
-            alike = torch.allclose(one[0].float(), other[0].float(), rtol=1e-3, atol=1e-3)
-            require(alike, f"an episode that begins in env slot 1 changes the action in env slot 0 at step {number}")
+        _require_close(expected, found, 0, "an episode that begins in env slot 1 changes the action in env slot 0")
+
+    def test_an_episode_begins_afresh_in_a_used_env_slot(self) -> None:
+        """A reproducible policy forgets what the episode before it in the same env slot has left."""
+        with self._playing(2) as (policy, environment):
+            self._need_reproducible(policy)
+            expected = _played(policy, environment, {0: 0, 1: 2}, self.num_steps)
+        with self._playing(2) as (policy, environment):
+            found = _played(policy, environment, {0: 0, 1: 1}, self.num_steps, again={1: 2})
+        message = "an episode is played otherwise after another one in its env slot"
+        _require_close(expected, found[_STEPS_BEFORE_AGAIN:], 1, message)
 
     def test_env_slots_do_not_influence_each_other(self) -> None:
         """A batch-invariant policy answers the same bits in any env slot, among any number of neighbours."""
@@ -226,14 +235,14 @@ def _steps(
         environment: Where.
         episodes: Env slot to the index of its episode.
         num_steps: Control steps at most.
-        again: Episodes that begin after the second step.
+        again: Episodes that begin after `_STEPS_BEFORE_AGAIN` steps.
 
     Yields:
         The action of each step. Shape: (num_envs, action_dim).
     """
     observation = _begun(policy, environment, episodes)
     for number in range(num_steps):
-        if again is not None and number == 2:
+        if again is not None and number == _STEPS_BEFORE_AGAIN:
             observation = environment.reset(
                 torch.tensor(sorted(again), device=environment.device),
                 [conditions_of(environment, again[slot]) for slot in sorted(again)],
@@ -266,6 +275,13 @@ def _require_equal(
 ) -> None:
     for number, (one, other) in enumerate(zip(expected, found, strict=False)):
         require(bits(one[slot]) == bits(other[other_slot]), f"{message}, first at step {number}")
+
+
+def _require_close(expected: Sequence[torch.Tensor], found: Sequence[torch.Tensor], slot: int, message: str) -> None:
+    for number, (one, other) in enumerate(zip(expected, found, strict=False)):
+        # The last digits of a network may depend on its neighbours; what it does must not.
+        alike = torch.allclose(one[slot].float(), other[slot].float(), rtol=1e-3, atol=1e-3)
+        require(alike, f"{message}, first at step {number}")
 
 
 @contextlib.contextmanager

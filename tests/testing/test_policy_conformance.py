@@ -112,6 +112,12 @@ class ForgetsAll(StrollPolicy):
         self.ages.clear()
 
 
+class ForgetsBetweenJobsOnly(StrollPolicy):
+    def reset(self, env_ids=None):
+        if env_ids is None:
+            super().reset()
+
+
 class FollowsTheCrowd(StrollPolicy):
     def get_action(self, env, observation):
         return super().get_action(env, observation) + observation["policy"]["position"].mean()
@@ -151,6 +157,7 @@ BROKEN: list[tuple[str, type[PolicyBase[Any]]]] = [
     ("an_episode_is_played_alike_after_any_other", NeverForgets),
     ("noise_comes_from_the_episode", DrawsFromTheProcess),
     ("an_episode_leaves_its_neighbours_alone", ForgetsAll),
+    ("an_episode_begins_afresh_in_a_used_env_slot", ForgetsBetweenJobsOnly),
     ("env_slots_do_not_influence_each_other", FollowsTheCrowd),
     ("one_object_serves_any_num_envs", OfOneSize),
     ("a_shared_network_has_a_memory_for_each", OneMemoryForAll),
