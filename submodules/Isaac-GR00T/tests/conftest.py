@@ -68,17 +68,17 @@ def policy(checkpoint: Path) -> Gr00tPolicy:
 def observe() -> Observe:
     """Make an observation of the robot with two cameras."""
 
-    def make(num_rows: int, *, seed: int = 0, instruction: str = "pick up the red cube") -> dict[str, Any]:
+    def make(batch_size: int, *, seed: int = 0, instruction: str = "pick up the red cube") -> dict[str, Any]:
         rng = np.random.default_rng(seed)
         return {
             "video": {
-                camera: rng.integers(0, 256, (num_rows, 1, 64, 64, 3), dtype=np.uint8) for camera in ("head", "wrist")
+                camera: rng.integers(0, 256, (batch_size, 1, 64, 64, 3), dtype=np.uint8) for camera in ("head", "wrist")
             },
             "state": {
-                key: rng.uniform(-2, 3, (num_rows, 1, size)).astype(np.float32)
+                key: rng.uniform(-2, 3, (batch_size, 1, size)).astype(np.float32)
                 for key, size in (("arm", 3), ("gripper", 1))
             },
-            "language": {LANGUAGE_KEY: [[instruction]] * num_rows},
+            "language": {LANGUAGE_KEY: [[instruction]] * batch_size},
         }
 
     return make

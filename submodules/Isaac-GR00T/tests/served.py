@@ -12,10 +12,10 @@ from gr00t.policy.server_client import PolicyServer
 
 
 class Echo:
-    """Answers each row with its own state, its noise seed and the number of rows of the call, over two steps."""
+    """Answers each batch entry with its own state, its noise seed and the batch size of the call, over two steps."""
 
     def __init__(self) -> None:
-        self.rows_of_calls: list[int] = []
+        self.batch_sizes: list[int] = []
         self.options: list[Any] = []
         self.resets = 0
         self.hold_s = 0.0
@@ -27,11 +27,13 @@ class Echo:
         if np.isnan(state).any():
             raise ValueError("state.arm holds NaN")
         time.sleep(self.hold_s)
-        rows = len(state)
-        self.rows_of_calls.append(rows)
+        batch_size = len(state)
+        self.batch_sizes.append(batch_size)
         self.options.append(options)
-        seeds = (options or {}).get("noise_seeds", [0] * rows)
-        answer = np.stack([state[:, 0, 0], np.asarray(seeds, np.float32), np.full(rows, rows, np.float32)], axis=1)
+        seeds = (options or {}).get("noise_seeds", [0] * batch_size)
+        answer = np.stack(
+            [state[:, 0, 0], np.asarray(seeds, np.float32), np.full(batch_size, batch_size, np.float32)], axis=1
+        )
         return {"arm": np.repeat(answer[:, None], 2, axis=1).astype(np.float32)}, {"seeds": seeds, "model": "echo"}
 
     def get_modality_config(self) -> dict[str, ModalityConfig]:
@@ -49,12 +51,12 @@ class Echo:
 
 
 def observation(*values: float, size: int = 4) -> dict[str, Any]:
-    """Return an observation with one row for each value of its state."""
-    rows = len(values)
+    """Return an observation with one batch entry for each value of its state."""
+    batch_size = len(values)
     return {
-        "video": {"front": np.zeros((rows, 1, size, size, 3), np.uint8)},
-        "state": {"arm": np.asarray(values, np.float32).reshape(rows, 1, 1)},
-        "language": {"annotation.human.task_description": [["lift the cube"]] * rows},
+        "video": {"front": np.zeros((batch_size, 1, size, size, 3), np.uint8)},
+        "state": {"arm": np.asarray(values, np.float32).reshape(batch_size, 1, 1)},
+        "language": {"annotation.human.task_description": [["lift the cube"]] * batch_size},
     }
 
 

@@ -23,7 +23,7 @@ Velocity = Callable[[Tensor, Tensor], Tensor]
 
 
 def shaped(tensor: Tensor, time: Tensor) -> Tensor:
-    """Return the flow time of each row, everywhere in the row."""
+    """Return the flow time of each batch entry, everywhere in the entry."""
     return time.view(-1, 1, 1).expand_as(tensor)
 
 
@@ -130,18 +130,20 @@ def drawn(seed: int, shape: tuple[int, ...]) -> Tensor:
 
 def test_a_seed_is_that_of_torchs_generator() -> None:
     noise = seeded_noise(SEEDS, (4, 5))
-    for row, seed in zip(noise, SEEDS, strict=True):
-        torch.testing.assert_close(row, drawn(seed, (4, 5)))
-    assert len({tuple(row.flatten().tolist()) for row in noise[[0, 1, 3]]}) == 3
+    for entry, seed in zip(noise, SEEDS, strict=True):
+        torch.testing.assert_close(entry, drawn(seed, (4, 5)))
+    assert len({tuple(entry.flatten().tolist()) for entry in noise[[0, 1, 3]]}) == 3
 
 
-def test_the_flow_of_each_row_starts_from_the_noise_of_its_own_seed(policy: Gr00tPolicy, observe: Observe) -> None:
+def test_the_flow_of_each_batch_entry_starts_from_the_noise_of_its_own_seed(
+    policy: Gr00tPolicy, observe: Observe
+) -> None:
     policy = copy.copy(policy)
     policy.model, asked = saying(policy.model, lambda points, _: torch.zeros_like(points))
     answer, _ = policy.get_action(observe(4), {"noise_seeds": SEEDS})
     shape = (policy.model.config.action_horizon, policy.model.config.max_action_dim)
-    for row, seed in enumerate(SEEDS):
-        torch.testing.assert_close(asked[0][0][row], drawn(seed, shape))
+    for entry, seed in enumerate(SEEDS):
+        torch.testing.assert_close(asked[0][0][entry], drawn(seed, shape))
     # A flow that stays where it is answers the noise itself, decoded.
     expected = policy.processor.decode_action(asked[0][0], policy.embodiment_tag)
     assert all(np.array_equal(answer[key], expected[key]) for key in answer)

@@ -34,12 +34,12 @@ def test_the_policy_says_what_it_takes_and_gives(policy: Gr00tPolicy) -> None:
     assert policy.get_dimensions() == {"state": {"arm": 3, "gripper": 1}, "action": {"arm": 3, "gripper": 1}}
 
 
-def test_a_noise_seed_fixes_its_row_wherever_it_stands(policy: Gr00tPolicy, observe: Observe) -> None:
+def test_a_noise_seed_fixes_its_batch_entry_wherever_it_stands(policy: Gr00tPolicy, observe: Observe) -> None:
     observation = observe(1)
     pair = {
         "video": {key: np.concatenate([frames, frames]) for key, frames in observation["video"].items()},
         "state": {key: np.concatenate([values, values]) for key, values in observation["state"].items()},
-        "language": {key: rows * 2 for key, rows in observation["language"].items()},
+        "language": {key: texts * 2 for key, texts in observation["language"].items()},
     }
     both, _ = policy.get_action(pair, {"noise_seeds": [5, 6]})
     swapped, _ = policy.get_action(pair, {"noise_seeds": [6, 5]})
@@ -48,7 +48,7 @@ def test_a_noise_seed_fixes_its_row_wherever_it_stands(policy: Gr00tPolicy, obse
 
 
 def test_a_wrong_number_of_noise_seeds_is_refused(policy: Gr00tPolicy, observe: Observe) -> None:
-    with pytest.raises(ObservationError, match="1 seeds for 2 rows"):
+    with pytest.raises(ObservationError, match="1 seeds for a batch of 2"):
         policy.get_action(observe(2), {"noise_seeds": [1]})
 
 
@@ -61,7 +61,7 @@ def test_larger_images_are_made_to_fit(policy: Gr00tPolicy, observe: Observe) ->
 def test_observations_with_flat_keys_are_answered_with_flat_keys(policy: Gr00tPolicy, observe: Observe) -> None:
     seen, options = observe(2), {"noise_seeds": [5, 6]}
     flat = {f"{modality}.{key}": values for modality in ("video", "state") for key, values in seen[modality].items()}
-    flat |= {key: tuple(text for (text,) in rows) for key, rows in seen["language"].items()}
+    flat |= {key: tuple(text for (text,) in texts) for key, texts in seen["language"].items()}
     wrapped = Gr00tSimPolicyWrapper(policy)
     expected, _ = policy.get_action(seen, options)
     for observation, prefix in ((flat, "action."), (seen, "")):
@@ -98,7 +98,10 @@ def test_what_is_said_of_a_large_observation_is_not_made_from_all_of_it(
     [
         (lambda o: o.pop("video.wrist"), r"the observation lacks 'video.wrist'; it has annotation.human"),
         (lambda o: o.pop("annotation.human.task_description"), "lacks 'annotation.human.task_description'"),
-        (lambda o: o.update({"annotation.human.task_description": "lift"}), "a list of one str per row, and is a str"),
+        (
+            lambda o: o.update({"annotation.human.task_description": "lift"}),
+            "a list of one str per batch entry, and is a str",
+        ),
         (lambda o: o.update({"state.arm": np.zeros((1, 1, 2), np.float32)}), r"state 'arm' is float32 of shape"),
     ],
 )
@@ -152,7 +155,7 @@ _WRONG: dict[str, tuple[Change, str]] = {
         lambda o: o["language"].update({_LANGUAGE: ["lift", "lift"]}),
         "should be a list of B lists of one str each, and is list",
     ),
-    "fewer words": (lambda o: o["language"].update({_LANGUAGE: [["lift"]]}), r"differ in their number of rows: .* 1$"),
+    "fewer words": (lambda o: o["language"].update({_LANGUAGE: [["lift"]]}), r"differ in their batch size: .* 1$"),
     "fewer states": (lambda o: o["state"].update(arm=np.zeros((1, 1, 3), np.float32)), "state 'arm' 1, "),
 }
 
@@ -168,7 +171,7 @@ def test_a_wrong_observation_is_refused_with_what_is_wrong(
 
 
 def test_an_empty_batch_is_refused(policy: Gr00tPolicy, observe: Observe) -> None:
-    with pytest.raises(ObservationError, match="has no rows"):
+    with pytest.raises(ObservationError, match="batch is empty"):
         policy.get_action(observe(0))
 
 

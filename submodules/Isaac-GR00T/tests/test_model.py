@@ -18,10 +18,10 @@ Built = tuple[Gr00tSmall, Gr00tSmallProcessor]
 _LARGEST_CHECKPOINT_BYTES = 8_000_000
 
 
-def _demonstration(num_rows: int, seed: int = 1) -> dict[str, np.ndarray]:
+def _demonstration(batch_size: int, seed: int = 1) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     return {
-        key: rng.uniform(-2, 3, (num_rows, 6, size)).astype(np.float32) for key, size in (("arm", 3), ("gripper", 1))
+        key: rng.uniform(-2, 3, (batch_size, 6, size)).astype(np.float32) for key, size in (("arm", 3), ("gripper", 1))
     }
 
 
@@ -72,7 +72,7 @@ def test_bfloat16_gives_nearly_the_same_actions(checkpoint: Path, built: Built, 
     torch.testing.assert_close(actions, model.get_action(inputs, noise=noise), rtol=0.05, atol=0.1)
 
 
-def test_a_rows_actions_do_not_depend_on_what_the_other_rows_hold(built: Built, observe: Observe) -> None:
+def test_a_batch_entrys_actions_do_not_depend_on_the_other_entries(built: Built, observe: Observe) -> None:
     model, processor = built
     noise = torch.randn(4, 6, 4)
     one, other = observe(4, seed=0), observe(4, seed=1, instruction="a much longer instruction about two green boxes")
@@ -88,15 +88,15 @@ def test_a_rows_actions_do_not_depend_on_what_the_other_rows_hold(built: Built, 
     assert not torch.equal(first[1], second[1])
 
 
-def test_a_rows_actions_do_not_depend_on_whether_every_instruction_fills_its_tokens(
+def test_a_batch_entrys_actions_do_not_depend_on_whether_every_instruction_fills_its_tokens(
     built: Built, observe: Observe
 ) -> None:
     model, processor = built
     noise = torch.randn(2, 6, 4)
     all_full = observe(2, instruction="x" * 500)
     one_short = observe(2, instruction="x" * 500)
-    for rows in one_short["language"].values():
-        rows[1] = ["lift"]
+    for texts in one_short["language"].values():
+        texts[1] = ["lift"]
     first, second = (model.get_action(processor(each, "new_embodiment"), noise=noise) for each in (all_full, one_short))
     assert torch.equal(first[0], second[0])
 
@@ -105,9 +105,9 @@ def test_actions_are_close_whatever_the_size_of_the_batch(built: Built, observe:
     model, processor = built
     inputs, noise = processor(observe(5), "new_embodiment"), torch.randn(5, 6, 4)
     together = model.get_action(inputs, noise=noise)
-    for row in range(5):
-        alone = {name: tensor[row : row + 1] for name, tensor in inputs.items()}
-        torch.testing.assert_close(model.get_action(alone, noise=noise[row : row + 1])[0], together[row])
+    for entry in range(5):
+        alone = {name: tensor[entry : entry + 1] for name, tensor in inputs.items()}
+        torch.testing.assert_close(model.get_action(alone, noise=noise[entry : entry + 1])[0], together[entry])
 
 
 def test_every_part_of_an_observation_has_an_influence(built: Built, observe: Observe) -> None:
@@ -141,8 +141,8 @@ def test_robots_share_a_batch_and_get_what_they_get_alone(built: Built, observe:
     parts = [processor(observe(1), "new_embodiment"), processor(small, "gr1")]
     noise = torch.randn(2, 6, 4)
     mixed = model.get_action({name: torch.cat([part[name] for part in parts]) for name in parts[0]}, noise=noise)
-    for row, part in enumerate(parts):
-        torch.testing.assert_close(mixed[row], model.get_action(part, noise=noise[row : row + 1])[0])
+    for entry, part in enumerate(parts):
+        torch.testing.assert_close(mixed[entry], model.get_action(part, noise=noise[entry : entry + 1])[0])
 
 
 def test_every_weight_learns_from_every_batch(built: Built, observe: Observe) -> None:
@@ -224,10 +224,10 @@ def test_the_model_learns_where_the_named_thing_is() -> None:
     images = np.full((count, 1, 32, 32, 3), 100, dtype=np.uint8)
     places = {colour: rng.integers(2, 30, (count, 2)) for colour in colours}
     for colour, value in colours.items():
-        for row, (x, y) in enumerate(places[colour]):
-            images[row, 0, y - 1 : y + 2, x - 1 : x + 2] = value
+        for entry, (x, y) in enumerate(places[colour]):
+            images[entry, 0, y - 1 : y + 2, x - 1 : x + 2] = value
     named = rng.choice(list(colours), count)
-    targets = np.stack([places[colour][row] for row, colour in enumerate(named)]).astype(np.float32) / 16.0 - 1.0
+    targets = np.stack([places[colour][entry] for entry, colour in enumerate(named)]).astype(np.float32) / 16.0 - 1.0
     configs = {
         "video": ModalityConfig([0], ["head"]),
         "state": ModalityConfig([0], ["still"]),
@@ -257,8 +257,8 @@ def _train(model: Gr00tSmall, inputs: Any, *, num_steps: int) -> list[float]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     generator, losses = torch.Generator().manual_seed(0), []
     for _ in range(num_steps):
-        rows = torch.randint(len(inputs["state"]), (32,), generator=generator)
-        loss = model({name: tensor[rows] for name, tensor in inputs.items()}, generator=generator).loss
+        drawn = torch.randint(len(inputs["state"]), (32,), generator=generator)
+        loss = model({name: tensor[drawn] for name, tensor in inputs.items()}, generator=generator).loss
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

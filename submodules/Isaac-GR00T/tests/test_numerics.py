@@ -68,7 +68,7 @@ def test_padding_has_no_share_in_the_loss() -> None:
     assert masked_mean_square(difference, torch.zeros_like(mask)).item() == 0.0
 
 
-def test_a_rows_noise_is_that_of_its_own_seed() -> None:
+def test_a_batch_entrys_noise_is_that_of_its_own_seed() -> None:
     together = seeded_noise([3, 2**63 + 1, 3], (4, 2))
     assert torch.equal(together[0], seeded_noise([3], (4, 2))[0])
     assert torch.equal(together[0], together[2])

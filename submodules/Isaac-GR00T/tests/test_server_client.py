@@ -83,7 +83,7 @@ def test_the_client_asks_nvidias_server_byte_for_byte():
     ]
 
 
-def test_requests_that_arrive_together_are_one_call_and_each_client_gets_its_rows():
+def test_requests_that_arrive_together_are_one_call_and_each_client_gets_its_entries():
     policy = Echo()
     policy.hold_s = 0.15
     with serving(policy) as server:
@@ -100,7 +100,7 @@ def test_requests_that_arrive_together_are_one_call_and_each_client_gets_its_row
                 action, info = other.result()
                 assert action["arm"][:, 0].tolist() == [[i, i * 10, 6]] * i
                 assert info["seeds"] == [i * 10] * i
-        assert policy.rows_of_calls == [1, 6]
+        assert policy.batch_sizes == [1, 6]
         for client in clients:
             client.close()
 
@@ -117,7 +117,7 @@ def test_clients_that_ask_again_and_again_are_waited_for():
 
         for future in [pool.submit(ask_often, client_of(server)) for _ in range(2)]:
             future.result()
-    assert policy.rows_of_calls.count(2) >= 3
+    assert policy.batch_sizes.count(2) >= 3
 
 
 def test_a_single_client_waits_for_nobody():
@@ -128,7 +128,7 @@ def test_a_single_client_waits_for_nobody():
         client.close()
 
 
-def test_a_batch_never_has_more_rows_than_it_may():
+def test_a_batch_never_has_more_entries_than_it_may():
     policy = Echo()
     policy.hold_s = 0.15
     with serving(policy, batching=BatchingOptions(max_batch=3)) as server, ThreadPoolExecutor(4) as pool:
@@ -137,7 +137,7 @@ def test_a_batch_never_has_more_rows_than_it_may():
         rest = [pool.submit(client_of(server).get_action, observation(1.0, 2.0)) for _ in range(3)]
         for future in (first, *rest):
             future.result()
-    assert policy.rows_of_calls == [1, 2, 2, 2]
+    assert policy.batch_sizes == [1, 2, 2, 2]
 
 
 def test_images_of_other_sizes_are_no_part_of_the_batch():
@@ -149,7 +149,7 @@ def test_images_of_other_sizes_are_no_part_of_the_batch():
         rest = [pool.submit(client_of(server).get_action, observation(1.0, size=size)) for size in (4, 8)]
         for future in (first, *rest):
             future.result()
-    assert policy.rows_of_calls == [1, 1, 1]
+    assert policy.batch_sizes == [1, 1, 1]
 
 
 def test_options_that_may_mean_all_of_a_batch_keep_a_request_by_itself():
@@ -178,7 +178,7 @@ def test_the_error_of_one_request_reaches_only_its_client():
             bad.result()
 
 
-def test_a_policy_that_forgets_rows_is_found_out():
+def test_a_policy_that_forgets_entries_is_found_out():
     class Forgetful(Echo):
         def get_action(self, observation, options=None):
             action, info = super().get_action(observation, options)

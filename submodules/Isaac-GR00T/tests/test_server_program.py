@@ -116,7 +116,7 @@ def test_the_program_serves_the_model_that_this_process_would_load(checkpoint, p
         assert client.get_modality_config() == policy.get_modality_config()
         seen = observe(3)
         flat = {f"{modality}.{key}": seen[modality][key] for modality in ("video", "state") for key in seen[modality]}
-        flat |= {key: [text for (text,) in rows] for key, rows in seen["language"].items()}
+        flat |= {key: [text for (text,) in texts] for key, texts in seen["language"].items()}
         flat_action, _ = client.get_action(flat, {"noise_seeds": [1, 2, 3]})
         assert {f"action.{key}": values.tolist() for key, values in action.items()} == {
             key: values.tolist() for key, values in flat_action.items()

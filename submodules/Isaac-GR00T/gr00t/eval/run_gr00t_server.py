@@ -44,7 +44,7 @@ class ServerConfig:
     api_token_file: str | None = None
     """File whose only line is what clients must show."""
     max_batch: int = 64
-    """Rows of one call of the model at most, put together from several clients; 1 never does so."""
+    """Batch entries of one call of the model at most, put together from several clients; 1 never does so."""
     batch_wait_ms: float = 2.0
     """How long to wait for other clients that have asked of late, before the model is called."""
     max_message_mb: int = 256

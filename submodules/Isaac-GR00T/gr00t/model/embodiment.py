@@ -15,7 +15,7 @@ class Embodiment:
     """One robot: what it sees, feels and does, and the statistics of it.
 
     Attributes:
-        embodiment_id: Row of its projectors in the model.
+        embodiment_id: Index of its projectors in the model.
         modality_configs: One entry each for video, state, action and language.
         statistics: ``{"state": {key: statistics}, "action": {key: statistics}}``.
     """

@@ -38,10 +38,10 @@ def shift_randomly(images: Tensor, largest_px: int, generator: torch.Generator |
     """
     count, _, height, width = images.shape
     moves = torch.randint(-largest_px, largest_px + 1, (2, count, 1), generator=generator).to(images.device)
-    rows = (torch.arange(height, device=images.device) + moves[0]).clamp(0, height - 1)
+    lines = (torch.arange(height, device=images.device) + moves[0]).clamp(0, height - 1)
     columns = (torch.arange(width, device=images.device) + moves[1]).clamp(0, width - 1)
     image = torch.arange(count, device=images.device)[:, None, None]
-    return images.permute(0, 2, 3, 1)[image, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    return images.permute(0, 2, 3, 1)[image, lines[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
 def tint_randomly(images: Tensor, strength: float, generator: torch.Generator | None = None) -> Tensor:

@@ -45,8 +45,8 @@ class Gr00tSmall(PreTrainedModel):
 
     def __init__(self, config: Gr00tSmallConfig) -> None:
         super().__init__(config)
-        # Eager attention adds its mask as numbers. Others leave it out where no row of the batch is padded, so that a
-        # row's last digits would depend on how long its neighbours' instructions are.
+        # Eager attention adds its mask as numbers. Others leave it out where no entry of the batch is padded, so that
+        # an entry's last digits would depend on how long its neighbours' instructions are.
         self.text = BertModel._from_config(config.text_config, attn_implementation="eager", add_pooling_layer=False)
         self.text_token = nn.Linear(config.text_config.hidden_size, config.hidden_size)
         self.vision = VisionEncoder(config)
@@ -129,7 +129,7 @@ class Gr00tSmall(PreTrainedModel):
         return integrate(velocity, noise.to(situation.state.device, torch.float32), num_steps=steps)
 
     def compile_flow(self) -> None:
-        """Have torch compile the velocity of noisy actions, once for each number of rows."""
+        """Have torch compile the velocity of noisy actions, once for each batch size."""
         # A whole query cannot be compiled, since it switches inference mode on, and the encoders alone take minutes.
         mode = "reduce-overhead" if self.device.type == "cuda" else "default"
         head: Any = self.action_head

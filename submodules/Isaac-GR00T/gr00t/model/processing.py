@@ -178,7 +178,7 @@ class Gr00tSmallProcessor(ProcessorMixin):
         return images.unflatten(0, pixels.shape[:2])
 
     def _words(self, instructions: list[str]) -> dict[str, Tensor]:
-        """Tokenise; the length is always the same, so that no row's numbers depend on its neighbours' instructions."""
+        """Tokenise to one length always, so that no batch entry's numbers depend on the instructions of others."""
         encoded = self.tokenizer(
             instructions,
             padding="max_length",

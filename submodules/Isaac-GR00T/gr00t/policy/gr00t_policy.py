@@ -33,8 +33,8 @@ class Gr00tPolicy(BasePolicy):
         model: The model.
         processor: Its processor.
         embodiment_tag: The robot.
-        honoured_options: What the options of a query may say and is heeded: ``noise_seeds``, one per row, of which a
-            row's noise depends on its own alone.
+        honoured_options: What the options of a query may say and is heeded: ``noise_seeds``, one per batch entry.
+            An entry's noise depends on its own seed alone.
 
     Raises:
         CheckpointError: If there is no checkpoint at the path, or one that must not be loaded.
@@ -76,7 +76,7 @@ class Gr00tPolicy(BasePolicy):
     def compile(self) -> None:
         """Have torch compile what runs in every step of the flow, which takes a minute when it is first asked for.
 
-        On a GPU it becomes a CUDA graph for each number of rows, so that many small kernels need not be launched one by
+        On a GPU it becomes a CUDA graph for each batch size, so that many small kernels need not be launched one by
         one. The last digits of an answer change.
         """
         self.model.compile_flow()
@@ -94,20 +94,21 @@ class Gr00tPolicy(BasePolicy):
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Run the model once for the whole batch.
 
-        ``options["noise_seeds"]`` may hold one integer per row. Row b's flow then starts from the noise of seed b
-        alone, whatever its neighbours are; otherwise the noise comes from torch's global generator.
+        ``options["noise_seeds"]`` may hold one integer per batch entry. The flow of entry b then starts from
+        the noise of seed b alone, whatever the other entries are. Without seeds the noise comes from torch's global
+        generator.
         """
         inputs = self.processor(observation, self.embodiment_tag, device=self.device)
         noise = self._noise(len(inputs["state"]), options or {})
         action = self.model.get_action(inputs, noise=noise)
         return self.processor.decode_action(action, self.embodiment_tag), {}
 
-    def _noise(self, num_rows: int, options: dict[str, Any]) -> Tensor:
-        """Return where each row's flow starts, drawn on the CPU. Shape: (B, action_horizon, max_action_dim)."""
+    def _noise(self, batch_size: int, options: dict[str, Any]) -> Tensor:
+        """Return where each batch entry's flow starts, drawn on the CPU. Shape: (B, action_horizon, max_action_dim)."""
         shape = (self.model.config.action_horizon, self.model.config.max_action_dim)
         seeds = options.get("noise_seeds")
         if seeds is None:
-            return torch.randn(num_rows, *shape)
-        if len(seeds) != num_rows:
-            raise ObservationError(f"options['noise_seeds'] has {len(seeds)} seeds for {num_rows} rows")
+            return torch.randn(batch_size, *shape)
+        if len(seeds) != batch_size:
+            raise ObservationError(f"options['noise_seeds'] has {len(seeds)} seeds for a batch of {batch_size}")
         return seeded_noise(seeds, shape)

@@ -95,23 +95,23 @@ def _check_array(name: str, array: Any, dtype: type, shape: tuple[int | None, ..
     return len(array)
 
 
-def _check_language(key: str, rows: Any) -> int:
-    fits = isinstance(rows, (list, tuple)) and all(
-        isinstance(row, (list, tuple)) and len(row) == 1 and isinstance(row[0], str) for row in rows
+def _check_language(key: str, instructions: Any) -> int:
+    fits = isinstance(instructions, (list, tuple)) and all(
+        isinstance(texts, (list, tuple)) and len(texts) == 1 and isinstance(texts[0], str) for texts in instructions
     )
     if not fits:
         raise ObservationError(
-            f"language '{key}' should be a list of B lists of one str each, and is {_describe(rows)}"
+            f"language '{key}' should be a list of B lists of one str each, and is {_describe(instructions)}"
         )
-    return len(rows)
+    return len(instructions)
 
 
 def _check_batch_sizes(sizes: Mapping[str, int]) -> None:
     if len(set(sizes.values())) > 1:
         listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
-        raise ObservationError(f"the entries of the observation differ in their number of rows: {listed}")
+        raise ObservationError(f"the entries of the observation differ in their batch size: {listed}")
     if 0 in sizes.values():
-        raise ObservationError("the observation has no rows")
+        raise ObservationError("the observation's batch is empty")
 
 
 def _check_mapping(value: Any, name: str) -> None:

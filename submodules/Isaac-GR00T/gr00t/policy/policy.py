@@ -21,7 +21,7 @@ class BasePolicy(ABC):
     def get_action(
         self, observation: dict[str, Any], options: dict[str, Any] | None = None
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Return one action chunk for each row of a batch, and whatever else there is to say.
+        """Return one action chunk for each entry of a batch, and whatever else there is to say.
 
         Args:
             observation: ``video`` {camera: uint8 (B, T, H, W, 3)}, ``state`` {key: float32 (B, T, D)} and

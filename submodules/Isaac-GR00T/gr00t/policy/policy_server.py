@@ -66,8 +66,8 @@ class BatchingOptions:
     """How requests for actions are put together.
 
     Attributes:
-        max_batch: Rows of one call of the model at most; 1 answers every request by itself. A request that has more
-            rows is never taken apart.
+        max_batch: Batch entries of one call of the model at most; 1 answers every request by itself. A larger request
+            is never taken apart.
         wait_ms: How long to wait for other clients that have asked of late, before the model is called.
     """
 
@@ -187,7 +187,7 @@ class PolicyServer:
     def _receive(self, wait_s: float) -> bool:
         """Take the messages that are there, after waiting for the first one; return whether there was one."""
         has_come = False
-        while self.running and self._waiting_rows() < self._batching.max_batch:
+        while self.running and self._waiting_entries() < self._batching.max_batch:
             arrived = self._listener.receive(0 if has_come else wait_s)
             if arrived is None:
                 break
@@ -269,14 +269,14 @@ class PolicyServer:
                 return
 
     def _may_grow(self) -> bool:
-        return self._waiting[0].request is not None and self._waiting_rows() < self._batching.max_batch
+        return self._waiting[0].request is not None and self._waiting_entries() < self._batching.max_batch
 
     def _others_may_ask(self) -> bool:
         self._forget_old()
         return bool(set(self._last_asked) - {waiting.sender.client for waiting in self._waiting})
 
-    def _waiting_rows(self) -> int:
-        return sum(1 if waiting.request is None else waiting.request.num_rows for waiting in self._waiting)
+    def _waiting_entries(self) -> int:
+        return sum(1 if waiting.request is None else waiting.request.batch_size for waiting in self._waiting)
 
     def _answer_some(self) -> None:
         """Answer the request that has waited longest, and those that can be answered together with it."""
@@ -287,7 +287,7 @@ class PolicyServer:
             try:
                 observation, options = join(requests)
                 action, info = self._act(observation=observation, options=options)
-                answers = split(action, info, [request.num_rows for request in requests])
+                answers = split(action, info, [request.batch_size for request in requests])
             except Exception as error:  # noqa: BLE001  one of them may be to blame, and only that one is to learn of it
                 _LOG.debug(
                     "a batch of %d requests failed, and each is answered by itself: %s", len(batch), plain(error)
@@ -301,13 +301,13 @@ class PolicyServer:
 
     def _next_batch(self) -> list[_Waiting]:
         first = self._waiting[0]
-        batch, rows = [first], first.request.num_rows if first.request else 0
+        batch, size = [first], first.request.batch_size if first.request else 0
         for waiting in self._waiting[1:]:
             if first.request is None or waiting.request is None or waiting.request.layout != first.request.layout:
                 continue
-            if rows + waiting.request.num_rows <= self._batching.max_batch:
+            if size + waiting.request.batch_size <= self._batching.max_batch:
                 batch.append(waiting)
-                rows += waiting.request.num_rows
+                size += waiting.request.batch_size
         return batch
 
     def _answer_alone(self, waiting: _Waiting) -> None:

@@ -14,15 +14,15 @@ class ActionRequest:
     """A request for actions that can be answered together with others.
 
     Attributes:
-        observation: What was observed: modality, then key, then an array or list with one entry per row.
-        noise_seeds: One seed per row, None where none were given.
-        num_rows: Rows of the batch.
-        layout: What must be equal for requests to be answered together: keys, types and shapes of a row.
+        observation: What was observed: modality, then key, then an array or list as long as the batch.
+        noise_seeds: One seed per batch entry, None where none were given.
+        batch_size: Entries of the batch.
+        layout: What must be equal for requests to be answered together: keys, types and shapes of an entry.
     """
 
     observation: Mapping[str, Mapping[str, Any]]
     noise_seeds: list[int] | None
-    num_rows: int
+    batch_size: int
     layout: tuple[Any, ...]
 
 
@@ -41,23 +41,23 @@ def action_request(data: object) -> ActionRequest | None:
     if not isinstance(observation, Mapping) or not isinstance(options, Mapping) or not set(options) <= {NOISE_SEEDS}:
         return None
     layout = _layout(observation)
-    rows = _row_counts(observation)
+    sizes = _batch_sizes(observation)
     noise_seeds = options.get(NOISE_SEEDS)
-    if layout is None or len(rows) != 1:
+    if layout is None or len(sizes) != 1:
         return None
-    (num_rows,) = rows
-    if num_rows == 0 or (noise_seeds is not None and not _fits(noise_seeds, num_rows)):
+    (batch_size,) = sizes
+    if batch_size == 0 or (noise_seeds is not None and not _fits(noise_seeds, batch_size)):
         return None
     return ActionRequest(
         observation=observation,
         noise_seeds=noise_seeds,
-        num_rows=num_rows,
+        batch_size=batch_size,
         layout=(*layout, noise_seeds is not None),
     )
 
 
 def join(requests: Sequence[ActionRequest]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Return the observation and the options of requests of one layout, the rows of the first one first."""
+    """Return the observation and the options of requests of one layout, the entries of the first one first."""
     first = requests[0]
     observation = {
         modality: {key: _concatenated([request.observation[modality][key] for request in requests]) for key in parts}
@@ -68,27 +68,27 @@ def join(requests: Sequence[ActionRequest]) -> tuple[dict[str, Any], dict[str, A
     return observation, {NOISE_SEEDS: [seed for request in requests for seed in request.noise_seeds or ()]}
 
 
-def split(action: Mapping[str, Any], info: Mapping[str, Any], rows: Sequence[int]) -> list[list[dict[str, Any]]]:
-    """Return each request's share of an answer: its rows of the actions and of what is told beside them.
+def split(action: Mapping[str, Any], info: Mapping[str, Any], sizes: Sequence[int]) -> list[list[dict[str, Any]]]:
+    """Return each request's share of an answer: its entries of the actions and of what is told beside them.
 
     Args:
-        action: Key to array. Shape of each: (sum of rows, horizon, dimension).
-        info: What is told beside them; arrays and lists with one entry per row are shared out, the rest goes to all.
-        rows: Rows of each request.
+        action: Key to array. Shape of each: (sum of sizes, horizon, dimension).
+        info: What is told beside them; arrays and lists as long as the batch are shared out, the rest goes to all.
+        sizes: Batch size of each request.
 
     Raises:
-        ValueError: If an array of the actions has another number of rows.
+        ValueError: If an array of the actions has another batch size.
     """
-    total = sum(rows)
+    total = sum(sizes)
     for key, values in action.items():
         if not isinstance(values, np.ndarray) or values.shape[:1] != (total,):
-            raise ValueError(f"the policy's action '{key}' is no array of {total} rows")
+            raise ValueError(f"the policy's action '{key}' is no array of {total} batch entries")
     shares, start = [], 0
-    for num_rows in rows:
-        part = slice(start, start + num_rows)
-        mine = {key: values[part] for key, values in info.items() if _has_rows(values, total)}
+    for batch_size in sizes:
+        part = slice(start, start + batch_size)
+        mine = {key: values[part] for key, values in info.items() if _is_batch(values, total)}
         shares.append([{key: values[part] for key, values in action.items()}, {**info, **mine}])
-        start += num_rows
+        start += batch_size
     return shares
 
 
@@ -107,7 +107,7 @@ def _layout(observation: Mapping[Any, Any]) -> tuple[Any, ...] | None:
     return tuple(sorted(layout))
 
 
-def _row_counts(observation: Mapping[Any, Any]) -> set[int]:
+def _batch_sizes(observation: Mapping[Any, Any]) -> set[int]:
     return {
         len(values)
         for parts in observation.values()
@@ -117,17 +117,17 @@ def _row_counts(observation: Mapping[Any, Any]) -> set[int]:
     }
 
 
-def _fits(noise_seeds: object, num_rows: int) -> bool:
-    return isinstance(noise_seeds, list) and len(noise_seeds) == num_rows
+def _fits(noise_seeds: object, batch_size: int) -> bool:
+    return isinstance(noise_seeds, list) and len(noise_seeds) == batch_size
 
 
 def _concatenated(values: list[Any]) -> Any:
     if isinstance(values[0], np.ndarray):
         return np.concatenate(values)
-    return [row for part in values for row in part]
+    return [entry for part in values for entry in part]
 
 
-def _has_rows(values: Any, total: int) -> bool:
+def _is_batch(values: Any, total: int) -> bool:
     return _has_length(values) and len(values) == total
 
 

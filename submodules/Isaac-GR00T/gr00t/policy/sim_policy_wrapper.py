@@ -18,8 +18,9 @@ _MOST_NAMES = 20
 class Gr00tSimPolicyWrapper(BasePolicy):
     """Has a policy understand observations with flat keys, and answers those with flat keys too.
 
-    They are ``video.<camera>``, ``state.<key>`` and the instruction's own name with one str per row; the answer's are
-    ``action.<key>``. What the model does not know of them is left aside. Nested observations are passed on as they are.
+    They are ``video.<camera>``, ``state.<key>`` and the instruction's own name with one str per batch entry; the
+    answer's are ``action.<key>``. What the model does not know of them is left aside. Nested
+    observations are passed on as they are.
 
     Args:
         policy: What acts.
@@ -65,7 +66,7 @@ class Gr00tSimPolicyWrapper(BasePolicy):
         (key, *others) = configs["language"].modality_keys
         name = _COARSE_ACTION if key == "task" and _COARSE_ACTION in observation else key
         words = {key: _entry(observation, name)} | {each: observation[each] for each in others if each in observation}
-        return {**nested, "language": {each: _rows(each, rows) for each, rows in words.items()}}
+        return {**nested, "language": {each: _nested(each, texts) for each, texts in words.items()}}
 
 
 def is_flat(observation: object) -> bool:
@@ -84,7 +85,7 @@ def _entry(observation: Mapping[str, Any], key: str) -> Any:
     return observation[key]
 
 
-def _rows(key: str, rows: Any) -> list[list[str]]:
-    if not isinstance(rows, (list, tuple, np.ndarray)):
-        raise ObservationError(f"'{key}' should be a list of one str per row, and is a {type(rows).__name__}")
-    return [[text] for text in rows]
+def _nested(key: str, texts: Any) -> list[list[str]]:
+    if not isinstance(texts, (list, tuple, np.ndarray)):
+        raise ObservationError(f"'{key}' should be a list of one str per batch entry, and is a {type(texts).__name__}")
+    return [[text] for text in texts]

@@ -28,7 +28,7 @@ class Situation(NamedTuple):
     embodiment_id: Tensor
 
     def repeat(self, times: int) -> "Situation":
-        """Return each row ``times`` times in a row."""
+        """Return each batch entry ``times`` times, one after another."""
 
         def repeated(tensor: Tensor) -> Tensor:
             return tensor.repeat_interleave(times, dim=0)

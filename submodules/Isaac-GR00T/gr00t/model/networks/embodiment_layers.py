@@ -9,7 +9,7 @@ from torch.nn import functional
 
 
 class EmbodimentLinear(nn.Module):
-    """A linear layer whose weights are chosen per row."""
+    """A linear layer whose weights are chosen per batch entry."""
 
     def __init__(self, num_embodiments: int, in_features: int, out_features: int) -> None:
         super().__init__()
@@ -23,11 +23,11 @@ class EmbodimentLinear(nn.Module):
         nn.init.zeros_(self.bias)
 
     def forward(self, values: Tensor, embodiment_id: Tensor) -> Tensor:
-        """Return ``values @ weight + bias`` with each row's own weight and bias.
+        """Return ``values @ weight + bias`` with each batch entry's own weight and bias.
 
         Args:
             values: Shape: (batch, steps, in_features).
-            embodiment_id: Row of the weights for each row of the batch. Shape: (batch,).
+            embodiment_id: Index of the weights for each entry of the batch. Shape: (batch,).
 
         Returns:
             Shape: (batch, steps, out_features).
@@ -38,7 +38,7 @@ class EmbodimentLinear(nn.Module):
 
 
 class EmbodimentMLP(nn.Module):
-    """Two layers with a GELU between, with weights chosen per row."""
+    """Two layers with a GELU between, with weights chosen per batch entry."""
 
     def __init__(self, num_embodiments: int, in_features: int, hidden_features: int, out_features: int) -> None:
         super().__init__()

@@ -68,18 +68,18 @@ def integrate(velocity: Callable[[Tensor, Tensor], Tensor], noise: Tensor, *, nu
 
 
 def seeded_noise(seeds: Sequence[int], shape: Sequence[int]) -> Tensor:
-    """Draw each row's standard normal noise from its own seed, so that no row's noise depends on its neighbours.
+    """Draw each batch entry's standard normal noise from its own seed; it does not depend on the other entries.
 
     The numbers are drawn on the CPU: they are the same on every device.
 
     Args:
-        seeds: One 64-bit integer per row, of which torch's generator on the CPU heeds the lower 32 bits.
-        shape: Shape of one row.
+        seeds: One 64-bit integer per batch entry, of which torch's generator on the CPU heeds the lower 32 bits.
+        shape: Shape of one entry.
 
     Returns:
-        float32 of shape (rows, *shape).
+        float32 of shape (batch, *shape).
     """
     noise = torch.empty(len(seeds), *shape)
-    for row, seed in zip(noise, seeds, strict=True):
-        row.normal_(generator=torch.Generator().manual_seed(int(seed)))
+    for entry, seed in zip(noise, seeds, strict=True):
+        entry.normal_(generator=torch.Generator().manual_seed(int(seed)))
     return noise

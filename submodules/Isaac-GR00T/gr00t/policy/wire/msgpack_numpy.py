@@ -42,7 +42,7 @@ class WireLimits:
     """How large a message may be at most.
 
     Attributes:
-        max_message_bytes: Bytes of a message in all its frames; 64 rows with two cameras of 640 x 480 need 118 MB.
+        max_message_bytes: Bytes of a message in all its frames; a batch of 64 with two 640 x 480 cameras takes 118 MB.
         max_depth: Maps and lists inside one another.
         max_values: Values of the whole message: every number, text, array, list and map, and every key.
         max_text_bytes: Bytes of all its texts together.
