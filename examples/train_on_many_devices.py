@@ -4,7 +4,7 @@ python examples/train_on_many_devices.py
 python examples/train_on_many_devices.py --num_envs_total 512 distributed.grad_sync_period=4
 python -m torch.distributed.run --nproc_per_node=2 examples/train_on_many_devices.py
 
-Every rank has rows of its own, 256 unless --num_envs or --num_envs_total says otherwise, and the same weights.
+Every rank has env slots of its own, 256 unless --num_envs or --num_envs_total says otherwise, and the same weights.
 """
 
 import sys

@@ -11,8 +11,8 @@ def resized_with_padding(images: torch.Tensor, *, height: int, width: int) -> to
 
     Args:
         images: Shape: (n, any height, any width, channels), uint8.
-        height: Rows wanted.
-        width: Columns wanted.
+        height: Height wanted [px].
+        width: Width wanted [px].
 
     Returns:
         Shape: (n, height, width, channels), uint8; the argument itself where it has that size already.

@@ -54,7 +54,7 @@ def _wrong_term(name: str, observed: Mapping[str, ArraySpec]) -> str | None:
     if name not in observed:
         return f"the environment observes no '{name}'{did_you_mean(name, observed)}"
     shape = observed[name].shape
-    return None if len(shape) == 1 else f"'{name}' has shape {shape}; only rows of numbers can be part of the state"
+    return None if len(shape) == 1 else f"'{name}' has shape {shape}; only a list of numbers can be part of the state"
 
 
 def wired_action(

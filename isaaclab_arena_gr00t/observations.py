@@ -52,10 +52,10 @@ def shown_now(observation: Observation, wiring: Wiring, env_ids: Sequence[int]) 
         wiring: Where everything is.
         env_ids: The env slots, in the order in which the model is to get them; one may be named several times.
     """
-    rows = list(env_ids)
-    state = state_values(observation, wiring, rows)
+    slots = list(env_ids)
+    state = state_values(observation, wiring, slots)
     return Shown(
-        video={key: values[:, None] for key, values in pictures(observation, wiring, rows).items()},
+        video={key: values[:, None] for key, values in pictures(observation, wiring, slots).items()},
         state=None if state is None else state[:, None],
     )
 
@@ -80,17 +80,17 @@ def model_observation(shown: Shown, wiring: Wiring, instructions: Sequence[str])
     }
 
 
-def action_chunks(answer: Mapping[str, Any], wiring: Wiring, *, num_rows: int, chunk_length: int) -> torch.Tensor:
+def action_chunks(answer: Mapping[str, Any], wiring: Wiring, *, num_slots: int, chunk_length: int) -> torch.Tensor:
     """Return a model's answer as chunks of the environment's actions.
 
     Args:
-        answer: Action key to an array of shape (num_rows, at least chunk_length, size), in physical units.
+        answer: Action key to an array of shape (num_slots, at least chunk_length, size), in physical units.
         wiring: Where everything goes.
-        num_rows: Env slots that the model was asked for.
+        num_slots: Env slots that the model was asked for.
         chunk_length: Control steps that are played.
 
     Returns:
-        Shape: (num_rows, chunk_length, action_dim), float32, on the CPU.
+        Shape: (num_slots, chunk_length, action_dim), float32, on the CPU.
 
     Raises:
         PolicyError: If the answer lacks a key, or has another shape.
@@ -102,10 +102,10 @@ def action_chunks(answer: Mapping[str, Any], wiring: Wiring, *, num_rows: int, c
                 f"the model's answer has no action '{key}', it has {', '.join(map(str, answer)) or 'none'}"
             )
         values = np.asarray(answer[key], dtype=np.float32)
-        due = (num_rows, chunk_length, len(places))
+        due = (num_slots, chunk_length, len(places))
         if values.ndim != 3 or (values.shape[0], values.shape[2]) != (due[0], due[2]) or values.shape[1] < due[1]:
             raise PolicyError(
-                f"the model's action '{key}' has shape {values.shape}; {due[0]} rows, at least {due[1]} steps and "
+                f"the model's action '{key}' has shape {values.shape}; {due[0]} env slots, at least {due[1]} steps and "
                 f"{due[2]} numbers are due"
             )
         groups[key] = torch.from_numpy(values[:, :chunk_length])

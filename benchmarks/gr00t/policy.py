@@ -20,7 +20,7 @@ from benchmarks.gr00t.queries import latency_table, remote_table
 from benchmarks.gr00t.requests import requests_table
 from benchmarks.gr00t.start import start_table
 from benchmarks.harness.pages import Page, PageOptions, run
-from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import CPU_ROWS_PER_QUERY
+from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import CPU_SLOTS_PER_QUERY
 
 QUERY_TEXT = """\
 `Gr00tPolicy.get_action`, with pictures of 64 x 64 from two cameras, preparation and noise included. `times float32` is
@@ -45,7 +45,7 @@ of it while the process ran."""
 
 REQUESTS_TEXT = f"""\
 Episodes end as those of the scripted policy, so at different times. A model is asked for the env slots whose chunk is
-used up: on a GPU for these alone, on a CPU in queries of {CPU_ROWS_PER_QUERY} slots, filled up. "All slots" is what
+used up: on a GPU for these alone, on a CPU in queries of {CPU_SLOTS_PER_QUERY} slots, filled up. "All slots" is what
 asking for every slot at the same moments would have come to."""
 
 

@@ -20,7 +20,7 @@ from isaaclab_arena.policy.scripted.policy import ScriptedPolicy
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
 from isaaclab_arena_gr00t.modality import Dimensions, Modality
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy, QueryCount
-from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import CPU_ROWS_PER_QUERY
+from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import CPU_SLOTS_PER_QUERY
 
 HEADING = ("env slots", "episodes", "steps of an episode", "slots needed", "asked for on a CPU", "all slots", "saved")
 _DIMENSIONS = {"state": {"arm": 7, "gripper": 2}, "action": {"arm": 7, "gripper": 1}}
@@ -86,10 +86,10 @@ def requests_table(yaml: str, environment_name: str, *, num_envs: Sequence[int],
             environment_name,
             num_envs=slots,
             num_episodes=slots * episodes_per_slot,
-            per_query=CPU_ROWS_PER_QUERY,
+            per_query=CPU_SLOTS_PER_QUERY,
         )
-        parts = (count.rows_needed, count.rows_asked)
-        numbers = (f"{number:,}" for number in (*parts, count.rows_of_all))
-        saved = (f"{100 * (1 - part / count.rows_of_all):.0f} %" for part in parts)
+        parts = (count.slots_needed, count.slots_asked)
+        numbers = (f"{number:,}" for number in (*parts, count.slots_of_all))
+        saved = (f"{100 * (1 - part / count.slots_of_all):.0f} %" for part in parts)
         rows.append((str(slots), str(len(found.records)), found.lengths, *numbers, *saved))
     return markdown_table((*HEADING, "on a CPU"), rows, words=0)

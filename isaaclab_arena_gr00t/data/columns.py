@@ -23,7 +23,7 @@ class Column:
 
     @property
     def size(self) -> int:
-        """How many numbers a row of the column has."""
+        """How many numbers the column holds per control step."""
         return sum(map(len, self.groups.values()))
 
     def spans(self) -> dict[str, tuple[int, int]]:

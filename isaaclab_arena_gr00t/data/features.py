@@ -50,7 +50,7 @@ class DatasetFeatures:
     rewards: bool
 
     def paths(self) -> dict[str, tuple[int, ...]]:
-        """Return every recorded array that is needed, and the shape of its rows."""
+        """Return every recorded array that is needed, and its shape at one control step."""
         shapes: dict[str, tuple[int, ...]] = {}
         for column in self.vectors.values():
             shapes |= {path: (size,) for path, size in column.sources.items()}

@@ -109,7 +109,7 @@ def check_shapes(episode: SourceEpisode, wanted: Mapping[str, tuple[int, ...]]) 
 
     Args:
         episode: The episode.
-        wanted: Path of every array that is needed to the shape of its rows.
+        wanted: Path of every array that is needed to its shape at one control step.
 
     Raises:
         ConfigError: If an array is missing or has another shape, or there is no control step.

@@ -199,11 +199,11 @@ class _Conversion:
     ) -> dict[str, Statistics]:
         statistics = {}
         for name, values in columns.items():
-            rows = values.reshape(len(values), -1)
+            flat = values.reshape(len(values), -1)
             if name not in self._spools:
-                self._spools[name] = ColumnSpool(self._root, rows.shape[1])
-            self._spools[name].append(rows)
-            statistics[name] = array_statistics(rows)
+                self._spools[name] = ColumnSpool(self._root, flat.shape[1])
+            self._spools[name].append(flat)
+            statistics[name] = array_statistics(flat)
         for name, frames in pictures.items():
             counts = sum((intensity_counts(frame[None]) for frame in frames), np.zeros((3, 256), np.int64))
             self._counts[name] = self._counts.get(name, 0) + counts

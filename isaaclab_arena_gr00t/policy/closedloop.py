@@ -45,15 +45,15 @@ class QueryCount:
 
     Attributes:
         queries: Calls of the model.
-        rows_needed: Env slots that needed a chunk, added up.
-        rows_asked: Env slots that the model was asked for, those that fill up a query included.
-        rows_of_all: What asking for all env slots whenever one needs a chunk would have come to.
+        slots_needed: Env slots that needed a chunk, added up.
+        slots_asked: Env slots that the model was asked for, those that fill up a query included.
+        slots_of_all: What asking for all env slots whenever one needs a chunk would have come to.
     """
 
     queries: int = 0
-    rows_needed: int = 0
-    rows_asked: int = 0
-    rows_of_all: int = 0
+    slots_needed: int = 0
+    slots_asked: int = 0
+    slots_of_all: int = 0
 
 
 class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
@@ -111,7 +111,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         """Return the size of each state and action key, None where the model does not say; then it is tried out."""
         return None
 
-    def rows_per_query(self, num_envs: int) -> int | None:
+    def slots_per_query(self, num_envs: int) -> int | None:
         """Return how many env slots every query has, None for as many as need a chunk.
 
         Args:
@@ -124,7 +124,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
 
     def slots_per_call(self, num_envs: int) -> int | None:
         """Return how many env slots every query has as the options say it, None for as many as need a chunk."""
-        return self.rows_per_query(num_envs)
+        return self.slots_per_query(num_envs)
 
     def fill_calls_up_to(self, num_slots: int | None) -> None:
         """Ask queries of so many env slots from now on, None for what the options say."""
@@ -190,12 +190,12 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         for start in starts:
             self._instructions[start.env_id] = start.language_instruction
             self._generators[start.env_id] = start.episode.policy_generator()
-        self._restart(source, _rows([start.env_id for start in starts], env))
+        self._restart(source, _indices([start.env_id for start in starts], env))
 
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
         """Ask no more for env slots that rest."""
         if self._source is not None:
-            self._source = self._source.rested(_rows(env_ids, env))
+            self._source = self._source.rested(_indices(env_ids, env))
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
         """Forget what is left of the chunks of the named env slots; with None also instructions and noise streams."""
@@ -223,7 +223,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         history.push(observation)
         env_ids = torch.nonzero(source.needs_chunk()).flatten()
         if len(env_ids):
-            self.count.rows_of_all += env.num_envs
+            self.count.slots_of_all += env.num_envs
             chunks = self._chunks(env, history, observation, env_ids.tolist())
             source = source.refilled(env_ids, chunks.to(env.device))
         action, self._source = source.popped()
@@ -234,12 +234,13 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         count, self.count = self.count, QueryCount()
         if count.queries:
             logger.info(
-                "%s: %d queries for %d rows, %d with those that fill up; all rows each time would have been %d",
+                "%s: %d queries for %d env slots, %d with those that fill up; "
+                "all env slots each time would have been %d",
                 self.name,
                 count.queries,
-                count.rows_needed,
-                count.rows_asked,
-                count.rows_of_all,
+                count.slots_needed,
+                count.slots_asked,
+                count.slots_of_all,
             )
         self.reset()
 
@@ -255,32 +256,32 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         """Return new chunks for some env slots. Shape: (len(env_ids), chunk_length, action_dim)."""
         wiring = self._wiring_of(env)
         seeds = [self._draw_seed(env_id) for env_id in env_ids]
-        size = self._filled_up_to or self.rows_per_query(env.num_envs) or len(env_ids)
+        size = self._filled_up_to or self.slots_per_query(env.num_envs) or len(env_ids)
         parts = []
         for first in range(0, len(env_ids), size):
-            rows, part_seeds = env_ids[first : first + size], seeds[first : first + size]
-            num_missing = size - len(rows)
+            slots, part_seeds = env_ids[first : first + size], seeds[first : first + size]
+            num_missing = size - len(slots)
             # What fills up is thrown away; repeating an env slot makes sure that it is something the model accepts.
-            rows_asked = rows + rows[:1] * num_missing
-            shown = history.shown(observation, rows_asked)
-            chunks = self._ask(shown, wiring, rows_asked, part_seeds + [0] * num_missing)
-            parts.append(chunks[: len(rows)])
-            self.count.rows_needed += len(rows)
+            slots_asked = slots + slots[:1] * num_missing
+            shown = history.shown(observation, slots_asked)
+            chunks = self._ask(shown, wiring, slots_asked, part_seeds + [0] * num_missing)
+            parts.append(chunks[: len(slots)])
+            self.count.slots_needed += len(slots)
         return torch.cat(parts)
 
     def _ask(self, shown: Shown, wiring: Wiring, env_ids: list[int], seeds: list[int]) -> torch.Tensor:
         words = [self._instruction(env_id) for env_id in env_ids]
         answer = self.query(model_observation(shown, wiring, words), seeds)
         self.count.queries += 1
-        self.count.rows_asked += len(env_ids)
+        self.count.slots_asked += len(env_ids)
         length = self.policy_config.action_chunk_length
-        return action_chunks(answer, wiring, num_rows=len(env_ids), chunk_length=length)
+        return action_chunks(answer, wiring, num_slots=len(env_ids), chunk_length=length)
 
     def _instruction(self, env_id: int) -> str:
         words = self._instructions.get(env_id) or self.task_description or self.policy_config.language_instruction
         if not words:
             raise PolicyError(
-                f"row {env_id} has no instruction; give language_instruction in the job or in "
+                f"env slot {env_id} has no instruction; give language_instruction in the job or in "
                 f"{self.args.policy_config_yaml_path}"
             )
         return words
@@ -306,7 +307,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         else:
             source = EnsembledChunks.empty(env.num_envs, coeff=coeff, **shape)
         # A loop that starts no episodes by name plays in all env slots.
-        return source.restarted(_rows(range(env.num_envs), env)) if all_active else source
+        return source.restarted(_indices(range(env.num_envs), env)) if all_active else source
 
     def _history_for(self, env: Environment) -> ShownHistory:
         wiring, history = self._wiring_of(env), self._history
@@ -323,14 +324,14 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
 
     def _try_out(self, env: Environment, wiring: Wiring) -> None:
         """Ask once for an env slot of zeros: the only way to learn the sizes of a model that does not tell them."""
-        size = self.rows_per_query(env.num_envs) or 1
+        size = self.slots_per_query(env.num_envs) or 1
         observation = _zeros(env, wiring)
         history = ShownHistory(wiring, num_envs=1)
         history.push(observation)
         nothing = model_observation(history.shown(observation, [0] * size), wiring, ["nothing"] * size)
         try:
             answer = self.query(nothing, [0] * size)
-            action_chunks(answer, wiring, num_rows=size, chunk_length=self.policy_config.action_chunk_length)
+            action_chunks(answer, wiring, num_slots=size, chunk_length=self.policy_config.action_chunk_length)
         except torch.OutOfMemoryError:
             raise
         except (PolicyError, ValueError, AssertionError, RuntimeError) as error:
@@ -364,7 +365,7 @@ def joint_files(settings: Gr00tClosedloopPolicyConfig) -> JointFiles:
     )
 
 
-def _rows(env_ids: Sequence[int], env: Environment) -> torch.Tensor:
+def _indices(env_ids: Sequence[int], env: Environment) -> torch.Tensor:
     return torch.tensor(list(env_ids), dtype=torch.int64, device=env.device)
 
 

@@ -44,16 +44,16 @@ class FrameHistory:
                 self._kept[key] = frame.new_zeros((len(frame), self._length, *frame.shape[1:]))
             kept = self._kept[key]
             kept[:, self._newest] = frame
-            rows = begins.to(frame.device)
-            kept[rows] = frame[rows, None].expand(-1, self._length, *frame.shape[1:])
+            slots = begins.to(frame.device)
+            kept[slots] = frame[slots, None].expand(-1, self._length, *frame.shape[1:])
         self._begins[:] = False
 
     def frames(self, env_ids: Sequence[int]) -> dict[str, torch.Tensor]:
         """Return the frames of some env slots. Shape of each: (len(env_ids), number of steps, ...)."""
-        rows = torch.tensor(list(env_ids), dtype=torch.int64)
+        slots = torch.tensor(list(env_ids), dtype=torch.int64)
         places = torch.tensor([(self._newest + step) % self._length for step in self._steps])
         return {
-            key: kept[rows[:, None].to(kept.device), places[None].to(kept.device)] for key, kept in self._kept.items()
+            key: kept[slots[:, None].to(kept.device), places[None].to(kept.device)] for key, kept in self._kept.items()
         }
 
 
@@ -96,12 +96,12 @@ class ShownHistory:
         """
         if self._video is None and self._state is None:
             return shown_now(observation, self.wiring, env_ids)
-        rows = list(env_ids)
+        slots = list(env_ids)
         if self._video is None:
-            video = {key: values[:, None] for key, values in pictures(observation, self.wiring, rows).items()}
+            video = {key: values[:, None] for key, values in pictures(observation, self.wiring, slots).items()}
         else:
-            video = self._video.frames(rows)
+            video = self._video.frames(slots)
         if self._state is None:
-            state = state_values(observation, self.wiring, rows)
+            state = state_values(observation, self.wiring, slots)
             return Shown(video=video, state=None if state is None else state[:, None])
-        return Shown(video=video, state=self._state.frames(rows).get(_STATE))
+        return Shown(video=video, state=self._state.frames(slots).get(_STATE))

@@ -40,7 +40,7 @@ _SAME_ROBOT = (
 )
 """What GR00T N1.6 and N1.7 call the same robots, where they differ."""
 
-CPU_ROWS_PER_QUERY = 4
+CPU_SLOTS_PER_QUERY = 4
 """On a CPU a query costs time in proportion to its size, so small ones cost little; one size gives the same bits."""
 
 
@@ -205,11 +205,11 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         tell = getattr(self.policy, "get_dimensions", None)
         return None if tell is None else tell()
 
-    def rows_per_query(self, num_envs: int) -> int | None:
+    def slots_per_query(self, num_envs: int) -> int | None:
         """Return the number of env slots in every query: on a CPU a few, so that other episodes change no results."""
         if self.args.rows_per_query is None and self.device.type == "cpu":
-            return CPU_ROWS_PER_QUERY
-        asked = super().rows_per_query(num_envs)
+            return CPU_SLOTS_PER_QUERY
+        asked = super().slots_per_query(num_envs)
         # Another number of env slots would be compiled anew.
         return num_envs if asked is None and self.args.compile_model else asked
 
@@ -233,7 +233,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
                 f"the model package does not say that it honours options['{NOISE_SEEDS}'], so a row's noise depends on "
                 "the rows that share its query; a package that does lists it in Gr00tPolicy.honoured_options"
             )
-        if self.rows_per_query(self.args.num_envs) is None:
+        if self.slots_per_query(self.args.num_envs) is None:
             # The last digits of an env slot depend on how many share its query, and so on what other episodes do.
             return "a query has as many rows as need a chunk, which other episodes decide; rows_per_query fixes that"
         return None

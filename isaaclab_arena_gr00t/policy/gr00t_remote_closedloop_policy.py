@@ -192,5 +192,5 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
 def _wrong_scheduler(config: Gr00tRemoteClosedloopPolicyArgs) -> list[Problem]:
     if config.scheduler == "chunk":
         return []
-    message = f"'{config.scheduler}' is not offered: it makes rows wait for one another; leave it out, or give 'chunk'"
+    message = f"'{config.scheduler}' is not offered: it makes env slots wait for others; leave it out, or give 'chunk'"
     return [Problem(message, key="scheduler")]

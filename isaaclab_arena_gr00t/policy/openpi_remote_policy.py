@@ -143,12 +143,12 @@ class OpenpiRemotePolicy(PolicyBase[OpenpiRemotePolicyCfg]):
         """Take up the instructions of the episodes that begin, and forget what their env slots had left."""
         self._instructions.update({start.env_id: start.language_instruction for start in starts})
         chunks = self._chunks_for(env, all_active=False)
-        self._chunks = chunks.restarted(_rows([start.env_id for start in starts], env))
+        self._chunks = chunks.restarted(_indices([start.env_id for start in starts], env))
 
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
         """Ask no more for env slots that rest."""
         if self._chunks is not None:
-            self._chunks = self._chunks.rested(_rows(env_ids, env))
+            self._chunks = self._chunks.rested(_indices(env_ids, env))
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
         """Forget what is left of the chunks of the named env slots; with None also the instructions."""
@@ -220,7 +220,7 @@ class OpenpiRemotePolicy(PolicyBase[OpenpiRemotePolicyCfg]):
         length, (action_dim,) = self._options.action_chunk_length, env.action_spec.shape
         chunks = ActionChunks.empty(env.num_envs, chunk_length=length, action_dim=action_dim, device=env.device)
         # A loop that starts no episodes by name plays in all env slots.
-        return chunks.restarted(_rows(range(env.num_envs), env)) if all_active else chunks
+        return chunks.restarted(_indices(range(env.num_envs), env)) if all_active else chunks
 
 
 def _mistakes(config: OpenpiRemotePolicyCfg) -> list[Problem]:
@@ -236,5 +236,5 @@ def _mistakes(config: OpenpiRemotePolicyCfg) -> list[Problem]:
     return problems
 
 
-def _rows(env_ids: Sequence[int], env: Environment) -> torch.Tensor:
+def _indices(env_ids: Sequence[int], env: Environment) -> torch.Tensor:
     return torch.tensor(list(env_ids), dtype=torch.int64, device=env.device)

@@ -168,16 +168,16 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
         del observation
         action = torch.zeros((env.num_envs, *env.action_spec.shape), device=self._device or env.device)
         if env.num_envs == self._num_envs:
-            for row, playing in self._playing.items():
-                action[row] = playing.actions[min(playing.position, len(playing.actions) - 1)]
+            for env_id, playing in self._playing.items():
+                action[env_id] = playing.actions[min(playing.position, len(playing.actions) - 1)]
                 playing.position += 1
         return action.to(env.device)
 
     def finished(self) -> torch.Tensor | None:
         """Return the env slots whose trajectory has been played to its end. Shape: (num_envs,), bool."""
         finished = torch.zeros(self._num_envs, dtype=torch.bool)
-        for row, playing in self._playing.items():
-            finished[row] = playing.position >= len(playing.actions)
+        for env_id, playing in self._playing.items():
+            finished[env_id] = playing.position >= len(playing.actions)
         return finished
 
     def _loaded(self, env: Environment, start: EpisodeStart) -> torch.Tensor:

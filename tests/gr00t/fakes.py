@@ -31,7 +31,7 @@ class LimbEnvironment(Environment):
     """Joints follow their targets by a tenth; episodes last 4 to 15 steps, and each has its own word.
 
     Args:
-        num_envs: Number of rows.
+        num_envs: Number of env slots.
         cameras: Names of the cameras, each of 6 x 8 pixels.
     """
 
@@ -67,11 +67,11 @@ class LimbEnvironment(Environment):
         return f"move to {conditions['limb.word']}"
 
     def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
-        for row, condition in zip(env_ids.tolist(), conditions, strict=True):
-            self._joints[row] = torch.tensor(condition["limb.start"])
-            self._clock[row] = 0
-            self._length[row] = int(str(condition["limb.length"]))
-            self._running[row] = True
+        for env_id, condition in zip(env_ids.tolist(), conditions, strict=True):
+            self._joints[env_id] = torch.tensor(condition["limb.start"])
+            self._clock[env_id] = 0
+            self._length[env_id] = int(str(condition["limb.length"]))
+            self._running[env_id] = True
         return self._observe()
 
     def step(self, action: torch.Tensor) -> Step:
@@ -137,7 +137,7 @@ class Query:
     noise_seeds: list[int]
 
     @property
-    def num_rows(self) -> int:
+    def batch_size(self) -> int:
         return len(self.noise_seeds)
 
     @property
@@ -147,8 +147,10 @@ class Query:
 
 def network_answer(observation: Mapping[str, Any], noise_seeds: Sequence[int]) -> dict[str, np.ndarray]:
     """Return what a random network makes of pictures, state, words and noise; its last digits depend on the batch."""
-    rows = len(noise_seeds)
-    pictures = [torch.from_numpy(video).float().reshape(rows, -1) / 255 for video in observation["video"].values()]
+    batch_size = len(noise_seeds)
+    pictures = [
+        torch.from_numpy(video).float().reshape(batch_size, -1) / 255 for video in observation["video"].values()
+    ]
     state = [torch.from_numpy(part)[:, 0] for part in observation["state"].values()]
     words = [text for (text,) in observation["language"]["annotation.human.task_description"]]
     letters = torch.tensor([[float(sum(map(ord, text)) % 97)] for text in words]) / 97
@@ -158,7 +160,7 @@ def network_answer(observation: Mapping[str, Any], noise_seeds: Sequence[int]) -
     first, second = (
         torch.randn(size, generator=generator) / size[0] ** 0.5 for size in ((seen.shape[1], 200), (200, HORIZON * 5))
     )
-    out = (torch.tanh(seen @ first) @ second).reshape(rows, HORIZON, 5)
+    out = (torch.tanh(seen @ first) @ second).reshape(batch_size, HORIZON, 5)
     return {"leg": out[..., :2].numpy(), "arm": out[..., 2:4].numpy(), "hand": out[..., 4:].numpy()}
 
 
@@ -194,8 +196,8 @@ class CountingPolicy(LimbPolicy):
         number = 100 * (len(self.queries) - 1)
         steps = np.arange(HORIZON)[None, :, None] * 10
         joints = {group: [ACTION.index(joint) for joint in names] for group, names in GROUPS["action"].items()}
-        rows = np.zeros((len(noise_seeds), 1, 1))
-        return {group: (rows + number + steps + np.array(place)).astype(np.float32) for group, place in joints.items()}
+        batch = np.zeros((len(noise_seeds), 1, 1))
+        return {group: (batch + number + steps + np.array(place)).astype(np.float32) for group, place in joints.items()}
 
 
 def write_yaml(path: Path, document: Any) -> str:

@@ -22,7 +22,7 @@ class NetworkPolicy:
 
     def __init__(self) -> None:
         self.hold_s = 0.0
-        self.rows_of_calls: list[int] = []
+        self.batch_sizes: list[int] = []
         self.resets = 0
 
     def get_action(
@@ -30,7 +30,7 @@ class NetworkPolicy:
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         time.sleep(self.hold_s)
         seeds = (options or {})["noise_seeds"]
-        self.rows_of_calls.append(len(seeds))
+        self.batch_sizes.append(len(seeds))
         return network_answer(observation, seeds), {}
 
     def get_modality_config(self) -> dict[str, ModalityConfig]:

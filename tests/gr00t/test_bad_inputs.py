@@ -69,7 +69,7 @@ KNOWN_BEFOREHAND: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no such device in the job": ({}, {"policy_device": "cuda:77"}, "policy_config_dict.policy_device: 'cuda:77' does"),
     "no such device by its number": ({}, {"policy_device_id": 77}, "policy_config_dict.policy_device_id: 'cuda:77'"),
     "no YAML file": ({}, {"policy_config_yaml_path": "no.yaml"}, "yaml_path: no.yaml: there is no such file"),
-    "no row per query": ({}, {"rows_per_query": 0}, "policy_config_dict.rows_per_query: must be at least 1, got 0"),
+    "no slot per query": ({}, {"rows_per_query": 0}, "policy_config_dict.rows_per_query: must be at least 1, got 0"),
 }  # fmt: skip
 
 
@@ -181,9 +181,9 @@ def test_what_nobody_could_compare_beforehand_fails_the_job_before_its_first_ste
 
 def check_failed(output: Path, messages: dict[str, str], capfd: Any) -> dict[str, str]:
     """Make sure that all jobs failed with their message and without a step, except 'good'; return what they say."""
-    rows = {str(row["name"]): row for row in jobs_table(output).to_dict("records")}
-    assert {name for name, row in rows.items() if row["status"] == "completed"} == {"good"}
-    said = {name: str(row["error"]) for name, row in rows.items() if name != "good"}
+    jobs = {str(job["name"]): job for job in jobs_table(output).to_dict("records")}
+    assert {name for name, job in jobs.items() if job["status"] == "completed"} == {"good"}
+    said = {name: str(job["error"]) for name, job in jobs.items() if name != "good"}
     assert {name: text for name, text in said.items() if messages[name] not in text} == {}
     for name in messages:
         assert json.loads((output / name / "job_report_rank0.json").read_text())["env_steps"] == 0

@@ -40,7 +40,7 @@ def test_a_picture_does_not_depend_on_those_beside_it():
     images = pictures(9, 13)
     together = resized_with_padding(images, height=7, width=7)
     assert all(
-        torch.equal(resized_with_padding(images[[row]], height=7, width=7)[0], together[row]) for row in range(5)
+        torch.equal(resized_with_padding(images[[index]], height=7, width=7)[0], together[index]) for index in range(5)
     )
 
 

@@ -42,10 +42,10 @@ class Homesick:
         self.queries += 1
         if self.queries == self.queries_left and self.server is not None:
             self.server.stop()
-        rows = len(observation["state"]["arm"])
+        batch_size = len(observation["state"]["arm"])
         home = np.asarray(PANDA.robot.home, np.float32)
-        arm = np.broadcast_to(home, (rows, HORIZON, len(home)))
-        return {"arm": arm.copy(), "gripper": np.zeros((rows, HORIZON, 1), np.float32)}, {}
+        arm = np.broadcast_to(home, (batch_size, HORIZON, len(home)))
+        return {"arm": arm.copy(), "gripper": np.zeros((batch_size, HORIZON, 1), np.float32)}, {}
 
     def reset(self, options: dict[str, Any] | None = None) -> dict[str, Any]:
         return {}
@@ -76,8 +76,8 @@ def evaluate(path: Path, *options: str) -> int:
     return eval_runner.main(["--eval_jobs_config", str(path), "--device", "cpu", *options])
 
 
-def rows_by_name(output: Path) -> dict[str, dict[str, Any]]:
-    return {str(row["name"]): row for row in jobs_table(output).to_dict("records")}
+def jobs_by_name(output: Path) -> dict[str, dict[str, Any]]:
+    return {str(job["name"]): job for job in jobs_table(output).to_dict("records")}
 
 
 def test_a_dead_server_fails_its_job_in_time_and_the_run_can_go_on_when_it_is_back(tmp_path, capfd):
@@ -91,7 +91,7 @@ def test_a_dead_server_fails_its_job_in_time_and_the_run_can_go_on_when_it_is_ba
     with serving(policy, port=port) as policy.server:
         assert evaluate(path, "--output_dir", str(cut)) == 1
     assert time.monotonic() - started < 60
-    served = rows_by_name(cut)["served"]
+    served = jobs_by_name(cut)["served"]
     # The first episode had ended, the second was under way, the third had not begun.
     assert (served["status"], served["episodes"], served["errors"], served["missing"]) == ("failed", 2, 1, 1)
     said = f"no policy server answers at 127.0.0.1:{port}"
@@ -101,16 +101,16 @@ def test_a_dead_server_fails_its_job_in_time_and_the_run_can_go_on_when_it_is_ba
     lost = episodes_table(cut).set_index(["job", "episode_index"]).loc["served", 1]
     assert (lost["outcome"], lost["termination"]) == ("error", "policy_lost")
     assert str(lost["error"]).startswith(f"the policy was lost: {said}")
-    other = rows_by_name(cut)["other"]
+    other = jobs_by_name(cut)["other"]
     assert (other["status"], other["episodes"]) == ("completed", 3)
 
     with serving(Homesick(), port=port):
         assert evaluate(path, "--resume", str(cut)) == 0
-    served = rows_by_name(cut)["served"]
+    served = jobs_by_name(cut)["served"]
     assert (served["status"], served["episodes"], served["errors"]) == ("completed", 3, 1)
     with serving(Homesick(), port=port):
         assert evaluate(path, "--resume", str(cut), "--retry_errors") == 0
-    served = rows_by_name(cut)["served"]
+    served = jobs_by_name(cut)["served"]
     assert (served["status"], served["episodes"], served["errors"], served["retried"]) == ("completed", 3, 0, 1)
     assert served["reproducible"] == "plan"
     assert episodes_table(cut).to_dict("records") == episodes_table(whole).to_dict("records")

@@ -16,7 +16,7 @@ def flattened(observation: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     arrays = {
         f"{modality}.{key}": values for modality in ("video", "state") for key, values in observation[modality].items()
     }
-    return {**arrays, **{key: [text for (text,) in rows] for key, rows in observation["language"].items()}}
+    return {**arrays, **{key: [text for (text,) in texts] for key, texts in observation["language"].items()}}
 
 
 def without_prefix(action: Mapping[str, Any]) -> dict[str, Any]:

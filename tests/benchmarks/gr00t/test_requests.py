@@ -15,6 +15,6 @@ def test_slots_are_asked_for_once_a_chunk(model_path, tmp_path):
     chunk_length = read_policy_config(blind).action_chunk_length
     lengths = [record.length for record in found.records]
     assert len(set(lengths)) > 1
-    assert count.rows_needed == sum(math.ceil(length / chunk_length) for length in lengths)
-    assert count.rows_asked == 4 * count.queries
-    assert count.rows_needed < count.rows_of_all <= 3 * count.queries
+    assert count.slots_needed == sum(math.ceil(length / chunk_length) for length in lengths)
+    assert count.slots_asked == 4 * count.queries
+    assert count.slots_needed < count.slots_of_all <= 3 * count.queries

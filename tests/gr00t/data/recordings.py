@@ -17,10 +17,10 @@ PANDA_YAML = Path("isaaclab_arena_gr00t/policy/config/panda_closedloop.yaml").re
 
 def picture_series(seed: int, length: int, height: int = HEIGHT, width: int = WIDTH) -> np.ndarray:
     """Return a red square that moves over a shaded table. Shape: (length, height, width, 3)."""
-    rows, columns = np.mgrid[:height, :width]
+    y, x = np.mgrid[:height, :width]
     frames = np.empty((length, height, width, 3), np.uint8)
     for step in range(length):
-        frames[step] = (80 + rows + columns + seed)[..., None] % 200
+        frames[step] = (80 + y + x + seed)[..., None] % 200
         top, left = (seed + step) % (height - 8), (2 * step) % (width - 8)
         frames[step, top : top + 8, left : left + 8] = (220, 30, 20)
     return frames

@@ -156,12 +156,12 @@ def test_version_2_1_is_what_gr00t_reads(run_directory, tmp_path):
 
 def test_version_3_0_says_where_every_episode_is(run_directory, tmp_path):
     dataset = converted(run_directory, tmp_path, version=DatasetVersion.V30)
-    rows = pd.read_parquet(dataset / "meta/episodes/chunk-000/file-000.parquet")
-    assert rows["dataset_from_index"].tolist() == [0, 5, 9, 16, 19]
-    assert rows["dataset_to_index"].tolist() == [5, 9, 16, 19, 25]
+    episodes = pd.read_parquet(dataset / "meta/episodes/chunk-000/file-000.parquet")
+    assert episodes["dataset_from_index"].tolist() == [0, 5, 9, 16, 19]
+    assert episodes["dataset_to_index"].tolist() == [5, 9, 16, 19, 25]
     video = "videos/observation.images.wrist_cam_rgb"
-    assert rows[f"{video}/from_timestamp"].tolist() == pytest.approx([0, 0.25, 0.45, 0.8, 0.95])
-    assert rows["stats/action/count"].map(list).tolist() == [[5], [4], [7], [3], [6]]
+    assert episodes[f"{video}/from_timestamp"].tolist() == pytest.approx([0, 0.25, 0.45, 0.8, 0.95])
+    assert episodes["stats/action/count"].map(list).tolist() == [[5], [4], [7], [3], [6]]
     tasks = pd.read_parquet(dataset / "meta/tasks.parquet")
     assert tasks["task_index"].to_dict() == {"lift the cube": 0, "push the cube": 1}
     assert len(list(dataset.glob("videos/*/*/*.mp4"))) == 2

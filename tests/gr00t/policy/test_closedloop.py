@@ -1,4 +1,4 @@
-"""A closed loop: which rows are asked for when, what the model is told, and what comes of its answers."""
+"""A closed loop: which env slots are asked for when, what the model is told, and what comes of its answers."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -41,15 +41,15 @@ def made(
     return policy_class(ClosedloopPolicyArgs(policy_config_yaml_path=path, **args))
 
 
-def started(env: LimbEnvironment, policy: PolicyBase, rows: list[int], *, first: int = 0) -> Observation:
-    """Start episodes in rows, numbered from ``first``."""
-    begun = [(row, episode) for row, episode in zip(rows, episodes(first + len(rows))[first:], strict=True)]
+def started(env: LimbEnvironment, policy: PolicyBase, env_ids: list[int], *, first: int = 0) -> Observation:
+    """Start episodes in env slots, numbered from ``first``."""
+    begun = [(env_id, episode) for env_id, episode in zip(env_ids, episodes(first + len(env_ids))[first:], strict=True)]
     conditions = [env.draw_conditions(episode.conditions_generator()) for _, episode in begun]
     starts = [
-        EpisodeStart(env_id=row, episode=episode, conditions=each, language_instruction=env.instruction(each))
-        for (row, episode), each in zip(begun, conditions, strict=True)
+        EpisodeStart(env_id=env_id, episode=episode, conditions=each, language_instruction=env.instruction(each))
+        for (env_id, episode), each in zip(begun, conditions, strict=True)
     ]
-    observation = env.reset(torch.tensor(rows), conditions)
+    observation = env.reset(torch.tensor(env_ids), conditions)
     policy.start_episodes(env, starts)
     return observation
 
@@ -95,7 +95,7 @@ def test_the_model_is_told_what_the_environment_shows_in_groups_and_pictures_of_
         np.testing.assert_array_equal(told[:, 0, 0], observation["camera_obs"][camera][:, 0, :4].numpy())
 
 
-def test_only_rows_that_need_a_chunk_are_asked_for(tmp_path):
+def test_only_env_slots_that_need_a_chunk_are_asked_for(tmp_path):
     env, policy = LimbEnvironment(4), made(tmp_path)
     observation = started(env, policy, [0, 1, 3])
     asked = []
@@ -103,13 +103,13 @@ def test_only_rows_that_need_a_chunk_are_asked_for(tmp_path):
         if step == 2:
             observation = started(env, policy, [1], first=7)
         policy.get_action(env, observation)
-        asked.append([query.num_rows for query in policy.queries])
+        asked.append([query.batch_size for query in policy.queries])
         policy.queries.clear()
     assert asked == [[3], [], [1], [], [2], [], [1], [], [2]]
-    assert (policy.count.rows_needed, policy.count.rows_of_all) == (9, 5 * 4)
+    assert (policy.count.slots_needed, policy.count.slots_of_all) == (9, 5 * 4)
 
 
-def test_a_row_that_begins_another_episode_drops_its_chunk_and_the_others_keep_theirs(tmp_path):
+def test_an_env_slot_that_begins_another_episode_drops_its_chunk_and_the_others_keep_theirs(tmp_path):
     env, policy = LimbEnvironment(2), made(tmp_path, CountingPolicy)
     observation = started(env, policy, [0, 1])
     policy.get_action(env, observation)
@@ -117,27 +117,27 @@ def test_a_row_that_begins_another_episode_drops_its_chunk_and_the_others_keep_t
     assert policy.get_action(env, observation)[:, 0].tolist() == [10.0, 100.0]
 
 
-def test_asking_row_by_row_saves_what_asking_for_all_would_cost_and_no_more_is_asked_than_is_needed(tmp_path):
+def test_asking_slot_by_slot_saves_what_asking_for_all_would_cost_and_no_more_is_asked_than_is_needed(tmp_path):
     env, policy, notebook = LimbEnvironment(4), made(tmp_path), Notebook()
     rollout(env, policy, episodes(20), [notebook])
     needed = sum(math.ceil(record.length / CHUNK) for record in notebook.records)
     count = policy.count
-    assert count.rows_asked == count.rows_needed == needed
-    assert needed < 0.6 * count.rows_of_all
+    assert count.slots_asked == count.slots_needed == needed
+    assert needed < 0.6 * count.slots_of_all
 
 
-def test_a_row_whose_episode_has_ended_is_not_asked_for_any_more(tmp_path):
+def test_an_env_slot_whose_episode_has_ended_is_not_asked_for_any_more(tmp_path):
     env, policy = LimbEnvironment(2), made(tmp_path)
     observation = started(env, policy, [0, 1])
     policy.get_action(env, observation)
     policy.end_episodes(env, [0])
     action = [policy.get_action(env, observation) for _ in range(CHUNK)][-1]
-    assert [query.num_rows for query in policy.queries] == [2, 1]
+    assert [query.batch_size for query in policy.queries] == [2, 1]
     assert not action[0].any()
     assert action[1].any()
 
 
-def test_every_row_is_told_what_its_own_episode_asks_for(tmp_path):
+def test_every_env_slot_is_told_what_its_own_episode_asks_for(tmp_path):
     env, policy = LimbEnvironment(3), made(tmp_path)
     observation = started(env, policy, [0, 1, 2])
     policy.get_action(env, observation)
@@ -159,35 +159,35 @@ def test_the_job_has_the_first_word_then_the_episode_then_the_yaml_file(tmp_path
     assert policy.set_task_description("jump") == "jump"
 
 
-def test_a_row_that_nobody_told_anything_is_an_error(tmp_path):
+def test_an_env_slot_that_nobody_told_anything_is_an_error(tmp_path):
     env, policy = LimbEnvironment(1), made(tmp_path)
-    with pytest.raises(PolicyError, match="row 0 has no instruction; give language_instruction in the job or in"):
+    with pytest.raises(PolicyError, match="env slot 0 has no instruction; give language_instruction in the job or in"):
         policy.get_action(env, env._observe())
 
 
 def test_every_query_of_an_episode_has_a_seed_of_its_own_and_no_other_episode_changes_it(tmp_path):
-    def seeds(num_envs: int, rows: list[int]) -> list[list[int]]:
-        """Return the seeds of three queries of episode 0, which runs in the first of the rows."""
+    def seeds(num_envs: int, env_ids: list[int]) -> list[list[int]]:
+        """Return the seeds of three queries of episode 0, which runs in the first of the env slots."""
         env, policy = LimbEnvironment(num_envs), made(tmp_path)
-        observation = started(env, policy, rows)
+        observation = started(env, policy, env_ids)
         for step in range(3 * CHUNK):
-            if step % 5 == 4 and len(rows) > 1:
-                observation = started(env, policy, rows[1:], first=10 + step)
+            if step % 5 == 4 and len(env_ids) > 1:
+                observation = started(env, policy, env_ids[1:], first=10 + step)
             policy.get_action(env, observation)
         # Episode 0 asks in steps 0, 4 and 8; other queries are for others.
         return [query.noise_seeds for query in policy.queries]
 
-    alone = [row_seeds[0] for row_seeds in seeds(1, [0])]
+    alone = [seeds_of_query[0] for seeds_of_query in seeds(1, [0])]
     among = seeds(5, [2, 3, 4])
     assert len(set(alone)) == 3
     assert all(0 <= seed < 2**63 for seed in alone)
-    drawn = [seed for row_seeds in among for seed in row_seeds]
+    drawn = [seed for seeds_of_query in among for seed in seeds_of_query]
     assert [seed for seed in drawn if seed in alone] == alone
     assert len(set(drawn)) == len(drawn)
 
 
 def test_the_seeds_of_an_episodes_queries_are_those_of_its_policy_stream(tmp_path):
-    """In order, whatever row it runs in: stream 1 of the episode, 63 bits each."""
+    """In order, whatever env slot it runs in: stream 1 of the episode, 63 bits each."""
     env, policy = LimbEnvironment(4), made(tmp_path)
     observation = started(env, policy, [2, 0])
     for _ in range(2 * CHUNK):
@@ -209,12 +209,12 @@ def test_without_it_an_episode_is_close_to_the_same(tmp_path):
     assert all(torch.allclose(together[index], alone[index], rtol=1e-4, atol=1e-4) for index in alone)
 
 
-def test_more_rows_than_a_query_has_are_asked_for_in_several_and_fewer_are_filled_up(tmp_path):
+def test_more_env_slots_than_a_query_has_are_asked_for_in_several_and_fewer_are_filled_up(tmp_path):
     env, policy = LimbEnvironment(5), made(tmp_path, rows_per_query=3)
     observation = started(env, policy, [0, 1, 2, 3, 4])
     policy.get_action(env, observation)
-    assert [query.num_rows for query in policy.queries] == [3, 3]
-    assert (policy.count.rows_needed, policy.count.rows_asked) == (5, 6)
+    assert [query.batch_size for query in policy.queries] == [3, 3]
+    assert (policy.count.slots_needed, policy.count.slots_asked) == (5, 6)
     last = policy.queries[1]
     assert last.noise_seeds[2] == 0
     np.testing.assert_array_equal(last.observation["state"]["arm"][2], last.observation["state"]["arm"][0])
@@ -227,7 +227,7 @@ def deterministic() -> Iterator[None]:
     torch.use_deterministic_algorithms(mode=False)
 
 
-def test_a_deterministic_run_asks_on_its_fixed_batch_and_gives_the_same_bits_for_any_number_of_rows(
+def test_a_deterministic_run_asks_on_its_fixed_batch_and_gives_the_same_bits_for_any_number_of_env_slots(
     tmp_path, deterministic
 ):
     alone = played(tmp_path, 1, batch=8).actions
@@ -235,7 +235,7 @@ def test_a_deterministic_run_asks_on_its_fixed_batch_and_gives_the_same_bits_for
     assert all(torch.equal(together[index], alone[index]) for index in alone)
     policy = made(tmp_path)
     rollout(LimbEnvironment(3), on_fixed_batch(policy, 8), episodes(4), [])
-    assert {query.num_rows for query in policy.queries} == {8}
+    assert {query.batch_size for query in policy.queries} == {8}
 
 
 def test_temporal_ensembling_asks_in_every_step_and_begins_anew_with_every_episode(tmp_path):
@@ -247,10 +247,10 @@ def test_temporal_ensembling_asks_in_every_step_and_begins_anew_with_every_episo
     assert second[0].tolist() == [55.0, 56.0, 57.0, 58.0, 59.0]
     observation = started(env, policy, [0], first=3)
     assert policy.get_action(env, observation)[:, 0].tolist() == pytest.approx([200.0, (20.0 + 110.0 + 200.0) / 3])
-    assert [query.num_rows for query in policy.queries] == [2, 2, 2]
+    assert [query.batch_size for query in policy.queries] == [2, 2, 2]
 
 
-def test_a_loop_that_starts_no_episodes_by_name_plays_in_all_rows(tmp_path):
+def test_a_loop_that_starts_no_episodes_by_name_plays_in_all_env_slots(tmp_path):
     env, policy = LimbEnvironment(2), made(tmp_path, CountingPolicy)
     policy.set_task_description("move")
     policy.reset()
@@ -285,42 +285,42 @@ class RememberingPolicy(LimbPolicy):
     }
 
     def answer(self, observation: dict[str, Any], noise_seeds: list[int]) -> dict[str, np.ndarray]:
-        """Answer with all that a row is shown, row by row, so that no last digit can depend on the batch."""
+        """Answer with all that is shown, one env slot after the other, so that no last digit depends on the batch."""
         shown = [*observation["video"].values(), *observation["state"].values()]
-        rows = [np.concatenate([values[row].flatten() for values in shown]) for row in range(len(noise_seeds))]
-        numbers = [math.sin(sum((place % 7 - 3) * float(value) for place, value in enumerate(row))) for row in rows]
+        seen = [np.concatenate([values[slot].flatten() for values in shown]) for slot in range(len(noise_seeds))]
+        numbers = [math.sin(sum((place % 7 - 3) * float(value) for place, value in enumerate(each))) for each in seen]
         chunk = np.array(numbers, np.float32)[:, None, None].repeat(HORIZON, axis=1)
         return {group: chunk.repeat(len(joints), axis=2) for group, joints in GROUPS["action"].items()}
 
 
-def test_a_model_that_looks_back_is_shown_each_rows_own_steps_and_before_the_first_the_first(tmp_path):
+def test_a_model_that_looks_back_is_shown_each_env_slots_own_steps_and_before_the_first_the_first(tmp_path):
     env, policy = LimbEnvironment(3), made(tmp_path, RememberingPolicy)
-    # What each row's episode has shown so far, as a queue would hold it.
+    # What each env slot's episode has shown so far, as a queue would hold it.
     seen: list[list[Observation]] = [[], [], []]
 
-    def begin(rows: list[int], first: int) -> Observation:
-        for row in rows:
-            seen[row].clear()
-        return started(env, policy, rows, first=first)
+    def begin(env_ids: list[int], first: int) -> Observation:
+        for env_id in env_ids:
+            seen[env_id].clear()
+        return started(env, policy, env_ids, first=first)
 
     observation, num_asked = begin([0, 1, 2], 0), 0
     for step in range(14):
-        # Rows 1 and 2 begin anew while row 0 goes on, row 2 in the middle of its chunk.
+        # Env slots 1 and 2 begin anew while slot 0 goes on, slot 2 in the middle of its chunk.
         if step in (6, 9):
             observation = begin([1] if step == 6 else [2], step)
         asked = (policy._source.needs_chunk() if policy._source else torch.ones(3)).nonzero().flatten().tolist()
-        for row in range(3):
-            seen[row].append(observation)
+        for env_id in range(3):
+            seen[env_id].append(observation)
         action = policy.get_action(env, observation)
         if asked:
             told = policy.queries[-1].observation
             num_asked += len(asked)
-            for place, row in enumerate(asked):
-                steps = [seen[row][max(0, len(seen[row]) - 1 + back)] for back in (-5, 0)]
-                shown = np.stack([each["camera_obs"]["front"][row, 0, :4].numpy() for each in steps])
+            for place, env_id in enumerate(asked):
+                steps = [seen[env_id][max(0, len(seen[env_id]) - 1 + back)] for back in (-5, 0)]
+                shown = np.stack([each["camera_obs"]["front"][env_id, 0, :4].numpy() for each in steps])
                 np.testing.assert_array_equal(told["video"]["ego"][place][:, 0], shown)
-                steps = [seen[row][max(0, len(seen[row]) - 1 + back)] for back in (-2, -1, 0)]
-                shown = np.stack([each["policy"]["robot_joint_pos"][row, [3, 2]].numpy() for each in steps])
+                steps = [seen[env_id][max(0, len(seen[env_id]) - 1 + back)] for back in (-2, -1, 0)]
+                shown = np.stack([each["policy"]["robot_joint_pos"][env_id, [3, 2]].numpy() for each in steps])
                 np.testing.assert_array_equal(told["state"]["arm"][place], shown)
         observation = env.step(action).observation
     assert num_asked == 4 + 4 + 5
@@ -369,7 +369,7 @@ class WrongPolicy(LimbPolicy):
             del answer["arm"]
         if self.spoil == "short":
             answer["arm"] = answer["arm"][:, :3]
-        if self.spoil == "rows":
+        if self.spoil == "batch":
             answer["arm"] = answer["arm"][:-1]
         if self.spoil == "nan":
             answer["arm"][0, 0, 0] = np.nan
@@ -380,8 +380,8 @@ class WrongPolicy(LimbPolicy):
     ("spoil", "message"),
     [
         ("key", "the model's answer has no action 'arm', it has leg, hand"),
-        ("short", r"'arm' has shape \(2, 3, 2\); 2 rows, at least 4 steps and 2 numbers are due"),
-        ("rows", r"'arm' has shape \(1, 6, 2\); 2 rows"),
+        ("short", r"'arm' has shape \(2, 3, 2\); 2 env slots, at least 4 steps and 2 numbers are due"),
+        ("batch", r"'arm' has shape \(1, 6, 2\); 2 env slots"),
         ("nan", "NaN or infinity in env slot 0"),
     ],
 )
@@ -413,7 +413,7 @@ class TacitPolicy(LimbPolicy):
 def test_a_model_that_tells_no_sizes_is_tried_out_before_the_first_step(tmp_path):
     policy = made(tmp_path, TacitPolicy)
     policy.check_environment(LimbEnvironment(2))
-    assert [query.num_rows for query in policy.queries] == [1]
+    assert [query.batch_size for query in policy.queries] == [1]
     groups = {**GROUPS, "state": {**GROUPS["state"], "hand": ["right_finger"]}}
     policy = made(tmp_path, TacitPolicy, groups=groups)
     with pytest.raises(

@@ -7,20 +7,20 @@ from isaaclab_arena_gr00t.policy.frame_history import FrameHistory
 
 
 def frame(step: int, num_envs: int) -> dict[str, torch.Tensor]:
-    """Return a frame whose numbers say the step and the row: ``100 * row + step``."""
+    """Return a frame whose numbers say the step and the env slot: ``100 * env_id + step``."""
     return {"a": (100 * torch.arange(num_envs) + step)[:, None].expand(-1, 2)}
 
 
 @pytest.mark.parametrize("steps", [(0,), (-3, 0), (-2, -1, 0), (-4, -2), (0, -1, -1)])
-def test_each_row_sees_its_own_steps_and_before_the_first_the_first(steps):
+def test_each_env_slot_sees_its_own_steps_and_before_the_first_the_first(steps):
     history, begun = FrameHistory(steps, 3), [0, 0, 0]
     for now in range(12):
-        for row, begins_at in ((1, (5, 6)), (2, (9,))):
+        for env_id, begins_at in ((1, (5, 6)), (2, (9,))):
             if now in begins_at:
-                history.restart(torch.tensor([row]))
-                begun[row] = now
+                history.restart(torch.tensor([env_id]))
+                begun[env_id] = now
         history.push(frame(now, 3))
-        expected = [[100 * row + max(begun[row], now + step) for step in steps] for row in (2, 0, 1, 2)]
+        expected = [[100 * env_id + max(begun[env_id], now + step) for step in steps] for env_id in (2, 0, 1, 2)]
         assert history.frames([2, 0, 1, 2])["a"][..., 0].tolist() == expected
 
 

@@ -185,7 +185,7 @@ class Placed(Gr00tClosedloopPolicy):
         return torch.zeros(env.num_envs, *env.action_spec.shape)
 
 
-def test_rows_of_another_group_ask_the_model_that_is_loaded_already(tmp_path):
+def test_env_slots_of_another_group_ask_the_model_that_is_loaded_already(tmp_path):
     class Loads(Placed):
         def load_policy(self) -> Any:
             self.places.append(str(self.device))
@@ -233,11 +233,11 @@ def test_the_model_is_compiled_once_if_the_job_asks_for_it(tmp_path, monkeypatch
     assert sharing.policy.num_compiled == asked
 
 
-def test_a_compiled_model_is_asked_for_as_many_rows_each_time(tmp_path, monkeypatch):
+def test_a_compiled_model_is_asked_for_as_many_env_slots_each_time(tmp_path, monkeypatch):
     policy = with_model(FakeModel, tmp_path, monkeypatch, compile_model=True)
     policy.device = torch.device("cuda:0")
-    assert policy.rows_per_query(24) == 24
-    assert with_model(FakeModel, tmp_path, monkeypatch, compile_model=True, rows_per_query=8).rows_per_query(24) == 8
+    assert policy.slots_per_query(24) == 24
+    assert with_model(FakeModel, tmp_path, monkeypatch, compile_model=True, rows_per_query=8).slots_per_query(24) == 8
 
 
 def test_a_model_package_that_cannot_be_compiled_is_named(tmp_path, monkeypatch):
@@ -299,7 +299,7 @@ def keys_of(tmp_path: Path, policy_type: str, *changes: dict[str, Any]) -> list[
     return [each.policy_key for each in resolved]
 
 
-def test_jobs_that_differ_in_their_number_of_rows_share_the_model(tmp_path):
+def test_jobs_that_differ_in_their_number_of_env_slots_share_the_model(tmp_path):
     few, many, other = keys_of(
         tmp_path,
         POLICY,
@@ -312,12 +312,12 @@ def test_jobs_that_differ_in_their_number_of_rows_share_the_model(tmp_path):
 
 
 class OfOneSize(Gr00tClosedloopPolicy):
-    """Needs to know the number of rows beforehand."""
+    """Needs to know the number of env slots beforehand."""
 
     traits = PolicyTraits(reproducible=True, serves_any_num_envs=False)
 
 
-def test_other_policies_are_built_anew_for_another_number_of_rows(tmp_path):
+def test_other_policies_are_built_anew_for_another_number_of_env_slots(tmp_path):
     few, many = keys_of(tmp_path, f"{__name__}.{OfOneSize.__qualname__}", {"num_envs": 2}, {"num_envs": 8})
     assert few != many
 
@@ -366,7 +366,7 @@ def test_a_robot_is_known_to_a_later_package_by_what_the_earlier_one_called_it(m
     assert gr00t_closedloop_policy.embodiment_tag(written) is tag
 
 
-def test_a_checkpoint_that_looks_back_acts_alike_for_any_number_of_rows(tmp_path):
+def test_a_checkpoint_that_looks_back_acts_alike_for_any_number_of_env_slots(tmp_path):
     save_limb_checkpoint(tmp_path / "checkpoint", video_steps=[-3, 0], state_steps=[-1, 0])
     yaml_path = write_policy_yaml(tmp_path, model_path="checkpoint", policy_device="cpu")
     policy = Gr00tClosedloopPolicy(Gr00tClosedloopPolicyArgs(policy_config_yaml_path=yaml_path))

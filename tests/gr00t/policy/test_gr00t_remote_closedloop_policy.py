@@ -65,7 +65,7 @@ def test_a_served_model_acts_exactly_as_one_in_this_process(tmp_path):
     assert result.finished_episodes == 4
     assert torch.equal(torch.stack(here.actions), torch.stack(there.actions))
     assert served.resets == 1
-    assert sum(served.rows_of_calls[1:]) < 2 * len(there.actions)
+    assert sum(served.batch_sizes[1:]) < 2 * len(there.actions)
 
 
 def test_it_says_that_its_network_runs_elsewhere(tmp_path):

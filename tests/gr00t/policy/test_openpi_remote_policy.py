@@ -137,7 +137,7 @@ def test_the_server_is_shown_what_the_options_name_and_its_chunks_are_played():
     assert first["observation/state"].shape == (6,)
     assert first["observation/state"].dtype == np.float32
     assert {request["prompt"] for request in pi.requests} <= {"move to red", "move to green", "move to blue"}
-    # Two rows, two requests, four steps of each chunk.
+    # Two env slots, two requests, four steps of each chunk.
     played = torch.stack(environment.actions)[:4]
     assert torch.allclose(played[:, 0, 0], torch.tensor([10.0, 11, 12, 13]))
     assert torch.allclose(played[:, 1, 4], torch.tensor([20.4, 21.4, 22.4, 23.4]))

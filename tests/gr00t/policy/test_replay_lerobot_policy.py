@@ -82,16 +82,16 @@ def test_max_steps_end_an_episode_before_its_trajectory(dataset):
     assert {(record.length, record.termination) for record in records} == {(2, "policy_finished")}
 
 
-def test_a_single_row_begins_again_while_others_play_on(dataset):
+def test_a_single_env_slot_begins_again_while_others_play_on(dataset):
     policy, environment = replay(dataset), ScriptedEnvironment(2)
     starts = [
         EpisodeStart(
-            env_id=row,
-            episode=Episode(job="push", episode_index=row * 2, seed=7),
+            env_id=env_id,
+            episode=Episode(job="push", episode_index=env_id * 2, seed=7),
             conditions={},
             language_instruction="",
         )
-        for row in range(2)
+        for env_id in range(2)
     ]
     policy.start_episodes(environment, starts)
     assert policy.get_action(environment, {})[:, 0].tolist() == [0, 2]

@@ -112,7 +112,7 @@ def evaluation_jobs(directory: Path, *names: str) -> Path:
 
 def measures(output: Path) -> list[tuple[str, str]]:
     with (output / "progress.csv").open() as file:
-        return [(row["step"], row["measure"]) for row in csv.DictReader(file)]
+        return [(line["step"], line["measure"]) for line in csv.DictReader(file)]
 
 
 def test_checkpoints_are_evaluated_on_all_ranks_while_training_goes_on(directory, tmp_path):
