@@ -92,7 +92,7 @@ def _start(asset: str, name: str, values: Sequence[ConditionValue]) -> Variation
             asset=asset,
             name=name,
             unit="",
-            description=f"which one, in place of the task's own draw of {asset}.{name}",
+            description=f"replaces the task's own draw of {asset}.{name}",
             sampler=sampler,
             is_drawn_anyway=True,
         )
@@ -105,7 +105,7 @@ def _start(asset: str, name: str, values: Sequence[ConditionValue]) -> Variation
         asset=asset,
         name=name,
         unit=unit,
-        description=f"where it starts, in place of the task's own draw of {asset}.{name}",
+        description=f"replaces the task's own draw of {asset}.{name}",
         sampler=Sampler(low=low, high=high),
         sizes=(2, 3) if is_position else (len(low),),
         integer=whole and len(low) == 1,
@@ -127,13 +127,13 @@ def _objects(scene: Scene) -> Iterator[Variation]:
     model = scene.model
     for name, body in object_bodies(model, scene.task).items():
         mass = round(body_mass(model, body), 6)
-        yield _variation(name, "mass", "kg", "what it weighs", (mass / 2, 2 * mass), (1e-4, 100.0))
+        yield _variation(name, "mass", "kg", "mass", (mass / 2, 2 * mass), (1e-4, 100.0))
         if is_scalable(model, body):
-            yield _variation(name, "size", "", "factor on its lengths; the mass stays", (0.9, 1.1), (0.2, 3.0))
+            yield _variation(name, "size", "", "factor on its lengths; the mass stays the same", (0.9, 1.1), (0.2, 3.0))
         touching = touching_geoms(model, body)
         if touching:
             friction = round(float(model.geom_friction[touching[0]][0]), 6)
-            words = "coefficient of sliding friction, whatever it touches"
+            words = "coefficient of sliding friction in all its contacts"
             yield _variation(name, "friction", "", words, (_cm(friction / 2), _cm(1.5 * friction)), (0.0, 10.0))
         if body_geoms(model, body):
             rgb = colour_of(model, body)[:3]
@@ -141,7 +141,7 @@ def _objects(scene: Scene) -> Iterator[Variation]:
                 tuple(_cm(max(0.0, value - _COLOUR_SPREAD)) for value in rgb),
                 tuple(_cm(min(1.0, value + _COLOUR_SPREAD)) for value in rgb),
             )
-            yield _variation(name, "color", "", "red, green, blue of its main surface", span, (0.0, 1.0))
+            yield _variation(name, "color", "", "red, green and blue of its main surface", span, (0.0, 1.0))
 
 
 def _light(model: mujoco.MjModel) -> Iterator[Variation]:
@@ -149,16 +149,16 @@ def _light(model: mujoco.MjModel) -> Iterator[Variation]:
         return
     x, y, z = (float(value) for value in model.light_dir[0])
     directions = (_cm(x - 0.4), _cm(y - 0.4), _cm(z)), (_cm(x + 0.4), _cm(y + 0.4), _cm(z))
-    direction = _variation("light", "direction", "", "where the sun shines to; any length", directions, (-10.0, 10.0))
+    direction = _variation("light", "direction", "", "direction of sunlight; any length", directions, (-10.0, 10.0))
     yield replace(direction, is_direction=True)
     yield _variation("light", "intensity", "", "factor on every light", (0.5, 1.5), (0.0, 5.0))
-    words = "factors on red, green, blue of every light"
+    words = "factors on red, green and blue of every light"
     yield _variation("light", "color", "", words, ((0.7,) * 3, (1.0,) * 3), (0.0, 5.0))
 
 
 def _cameras(model: mujoco.MjModel) -> Iterator[Variation]:
     for name in camera_assets(model):
-        words = "how far it is from its place, along the axes of what carries it"
+        words = "offset from its nominal position, along the axes of its parent"
         yield _variation(name, "position", "m", words, ((-0.02,) * 3, (0.02,) * 3), (-1.0, 1.0))
         words = "rotation vector about its own axes: right, up, backwards"
         yield _variation(name, "rotation", "rad", words, ((-0.03,) * 3, (0.03,) * 3), (-math.pi, math.pi))
@@ -171,21 +171,21 @@ def camera_assets(model: mujoco.MjModel) -> Mapping[str, str]:
 
 
 def _others(scene: Scene) -> Iterator[Variation]:
-    words = "where its joints start, in place of a draw about its home"
+    words = "start of its joints; replaces the draw around home"
     turn = (-2 * math.pi, 2 * math.pi)
     joints = _variation("robot", "joint_position", "rad", words, scene.joint_position_span, turn)
     yield replace(joints, is_drawn_anyway=True)
-    words = "how much higher the table stands than the robot's foot"
+    words = "height of the table above the robot's base"
     yield _variation("table", "height", "m", words, (-0.03, 0.03), (-0.3, 0.3))
     if scene.has_distractors:
-        words = "how many objects stand about that have no part in the task"
+        words = "number of objects without a part in the task"
         poses = tuple(f"distractor_{n}.{what}" for n in range(1, MAX_DISTRACTORS + 1) for what in ("position", "yaw"))
         count = _variation("distractors", "count", "", words, (1, 3), (0, MAX_DISTRACTORS))
         yield replace(count, integer=True, companions=poses)
-    words = "standard deviation of the noise on actions, as a share of each one's range"
+    words = "standard deviation of the action noise, as a share of each action's range"
     noise = _variation("action", "noise", "", words, (0.0, 0.005), (0.0, 1.0))
     yield replace(noise, companions=(ACTION_NOISE_SEED,))
-    words = "how old what the policy sees is"
+    words = "age of the observations"
     delay = _variation("observation", "delay", "control steps", words, (0, 3), (0, MAX_DELAY))
     yield replace(delay, integer=True)
 
