@@ -1,1 +1,1 @@
-"""Who this process is among the ranks, which device it uses, and how ranks learn of each other."""
+"""The identity of this process among the ranks, its device, and the exchange between ranks at start-up."""

@@ -1,11 +1,11 @@
-"""The few collectives of training, in which every rank takes part at the same moment; alone, a rank answers itself."""
+"""The collectives of training; every rank must call them together, and a single process gets its own value."""
 
 import torch
 import torch.distributed as dist
 
 
 def highest_of_ranks(number: int) -> int:
-    """Return the largest of the ranks' numbers, the same on all of them; none goes on before all have come."""
+    """Return the largest of the ranks' numbers, the same on all ranks; each waits until all have called."""
     if not dist.is_initialized():
         return number
     highest = torch.tensor(number, device=_device())
@@ -14,7 +14,7 @@ def highest_of_ranks(number: int) -> int:
 
 
 def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
-    """Return the sum of the ranks' tensors, the same bits on all of them. Shape: that of ``values``."""
+    """Return the sum of the ranks' tensors, with the same bits on all ranks. Shape: that of ``values``."""
     if not dist.is_initialized():
         return values.clone()
     total = values.to(_device(), copy=True)
@@ -23,7 +23,7 @@ def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
 
 
 def average_over_ranks_(values: torch.Tensor) -> None:
-    """Replace a tensor of floating-point numbers by the mean of the ranks' tensors, the same bits on all of them."""
+    """Replace a floating-point tensor by the mean of the ranks' tensors, with the same bits on all ranks."""
     if dist.is_initialized():
         dist.all_reduce(values)
         values /= dist.get_world_size()
@@ -56,5 +56,5 @@ def gather_bytes_to_rank_zero(content: bytes) -> list[bytes]:
 
 
 def _device() -> torch.device:
-    """Return where tensors of a collective have to be: NCCL knows those of GPUs only."""
+    """Return the device for tensors of a collective; NCCL works with tensors on GPUs only."""
     return torch.device("cuda") if dist.get_backend() == "nccl" else torch.device("cpu")

@@ -1,4 +1,4 @@
-"""Who this process is among the ranks, as the launcher's environment variables say."""
+"""Read this process's rank, and choose its device, from the launcher's environment variables."""
 
 import os
 from collections.abc import Mapping, MutableMapping
@@ -30,11 +30,11 @@ class DistributedContext:
         local_rank: Number of this process on its machine, from 0.
         world_size: Number of processes.
         local_world_size: Number of processes on this machine.
-        device: Where this rank simulates and, unless told otherwise, its policy runs.
-        device_reason: Why that device, in words for the log.
+        device: Device of this rank's simulation and, by default, its policy.
+        device_reason: Why it is that device, for the log.
         visible_gpus: GPUs that this process can use.
         master_address: ``host:port`` where ranks find each other, None for a single process.
-        attempt: Identifies this start of the ranks, so that a restart does not read what an earlier one left.
+        attempt: Identifies this start of the ranks, so that a restart does not read the files of an earlier one.
         launched_by_torchrun: Whether torchrun is this process's parent.
     """
 
@@ -56,7 +56,7 @@ class DistributedContext:
 
     @property
     def is_rank_zero(self) -> bool:
-        """Whether this process speaks for all and merges their results."""
+        """Whether this process reports for all ranks and merges their results."""
         return self.rank == 0
 
     @classmethod
@@ -65,7 +65,8 @@ class DistributedContext:
     ) -> Self:
         """Read RANK, LOCAL_RANK and WORLD_SIZE, which belong together, and choose this rank's device.
 
-        No GPU is touched. Without them it is a single process; without LOCAL_WORLD_SIZE all ranks are on this node.
+        Does not initialise a GPU. Without these variables it is a single process; without LOCAL_WORLD_SIZE all ranks
+        are on this node.
 
         Args:
             environ: Environment variables.
@@ -99,7 +100,7 @@ class DistributedContext:
 
 
 def claimed_rank(environ: Mapping[str, str] = os.environ) -> int:
-    """Return RANK as it stands, 0 where it is missing or malformed: who speaks before anything has been checked."""
+    """Return RANK unchecked, 0 if it is missing or malformed. It decides which process reports early errors."""
     text = environ.get("RANK", "0")
     return int(text) if text.isdecimal() else 0
 
@@ -121,11 +122,11 @@ def variables_of_rank(
     """Return the environment variables of one of several ranks on this machine, as torchrun would set them.
 
     Args:
-        rank: Which one.
-        world_size: How many there are, all on this machine.
-        port: Where the launcher holds the store through which they meet.
+        rank: The rank.
+        world_size: Number of ranks, all on this machine.
+        port: Port of the launcher's store, through which the ranks meet.
         run_id: Names this launch.
-        directory: Where the ranks leave words for the launcher; see `failure_file` and `run_directory_file`.
+        directory: Directory for files that ranks leave for the launcher; see `failure_file` and `run_directory_file`.
         environ: The launcher's own variables.
     """
     return {
@@ -151,27 +152,27 @@ def variables_of_rank(
 
 
 def thread_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment variables by which ranks share the cores: as the user set them, else one thread each."""
+    """Return the environment variables for the ranks' threads: the user's, or else one thread each."""
     return {"OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", "1")}
 
 
 def failure_file(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return where this rank's launcher looks for the reason of a failure, None if nobody does."""
+    """Return the file in which this rank's launcher looks for the reason of a failure, None if it looks for none."""
     return Path(environ[_FAILURE_FILE]) if environ.get(_FAILURE_FILE) else None
 
 
 def run_directory_file(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return where this rank's launcher looks for the name of the run's directory, None if nobody does."""
+    """Return the file in which this rank's launcher looks for the run's directory, None if it looks for none."""
     return Path(environ[_RUN_DIRECTORY_FILE]) if environ.get(_RUN_DIRECTORY_FILE) else None
 
 
 def launcher_log_variable(environ: Mapping[str, str] = os.environ) -> tuple[str, str] | None:
-    """Return the environment variable that says where a launcher's logs go, and its value; None if none is set."""
+    """Return the environment variable that names the launcher's log directory, and its value; None if none is set."""
     return next(((name, environ[name]) for name in _LOG_DIRECTORIES if name in environ), None)
 
 
 def set_torchrunx_log_directory(directory: str, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Tell torchrunx, in this process, where its logs go; an empty text for nowhere."""
+    """Set torchrunx's log directory for this process; an empty text means no logs."""
     environ[_TORCHRUNX_LOG_DIR] = directory
 
 

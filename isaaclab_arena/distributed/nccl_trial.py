@@ -1,7 +1,7 @@
-"""Tries NCCL on all ranks at once, so that all come to the same verdict on whether it works.
+"""Try NCCL on all ranks at once, so that all agree on whether it works.
 
-NCCL may fail on one rank while another waits for it for ever, or believes that all is well. So each rank tries in a
-thread, says in the store what came of it, and believes only what all have said.
+NCCL may fail on one rank while another waits for ever or notices nothing. So each rank tries it in a thread and writes
+the outcome into the store. NCCL is used only if all ranks report success.
 """
 
 import json
@@ -20,19 +20,19 @@ _CPP_TRACE = "Exception raised from"
 
 
 def try_together(ranks: Ranks, speak: Callable[[], None], *, limit_s: float) -> str | None:
-    """Have all ranks speak over NCCL, and return what every rank believes of it.
+    """Use NCCL once on all ranks, and return the outcome, which is the same on every rank.
 
     Args:
         ranks: All of them.
-        speak: Opens the process group and uses it; raises or never returns where that is impossible. It runs in a
-            thread, which is left behind if it does not return.
+        speak: Opens the process group and uses it; may raise or never return. It runs in a thread, which is abandoned
+            if it does not return.
         limit_s: How long it may take [s].
 
     Returns:
         None if it worked on all ranks; otherwise which rank failed, with NCCL's own last line, the same on all of them.
 
     Raises:
-        DistributedError: If a rank does not say what came of it.
+        DistributedError: If a rank does not report its outcome.
         PeerStoppedError: If another rank has given up.
     """
     trial = _Trial(speak)
@@ -43,13 +43,13 @@ def try_together(ranks: Ranks, speak: Callable[[], None], *, limit_s: float) -> 
     failures = [(rank, own, words) for rank, (own, words) in enumerate(said) if words is not None]
     if not failures:
         return None
-    # What NCCL itself says is worth more than that somebody waited in vain.
+    # NCCL's own message says more than a rank's time-out.
     rank, _, words = min(failures, key=lambda each: (not each[1], each[0]))
     return f"rank {rank}: {words}"
 
 
 def last_line(error: BaseException) -> str:
-    """Return what NCCL itself says, of all that torch raises around it."""
+    """Return NCCL's own last line from torch's error message."""
     text = str(error).partition(_CPP_TRACE)[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
@@ -70,7 +70,7 @@ class _Trial(threading.Thread):
 
 
 def _outcome(trial: _Trial, ranks: Ranks, limit_s: float) -> tuple[bool, str | None]:
-    """Return whether a failure is this rank's own, and the failure, None for none."""
+    """Return whether this rank itself failed, and its failure, None for none."""
     deadline = time.monotonic() + limit_s
     has_heard = False
     while trial.is_alive():

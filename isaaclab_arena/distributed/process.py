@@ -1,4 +1,4 @@
-"""What a rank's process arranges for itself: threads, and not outliving its launcher."""
+"""Set up a rank's process: its threads, and its end when the launcher dies."""
 
 import ctypes
 import logging
@@ -22,27 +22,26 @@ _INIT = 1
 
 
 def limit_threads(num_threads: int | None = None) -> None:
-    """Let torch use this many threads in an operation; one unless told otherwise.
+    """Let torch use this many threads in an operation.
 
-    One is right for ranks that share a machine, and it keeps results the same bits on machines with any number of
-    cores.
+    One thread suits ranks that share a machine, and it keeps results bitwise equal for any number of cores.
     """
     torch.set_num_threads(1 if num_threads is None else num_threads)
 
 
 def die_with_parent(sent_signal: signal.Signals = signal.SIGTERM, *, grace_s: float = _GRACE_S) -> bool:
-    """Ask the kernel to send this process a signal when its parent dies, and soon after leave in any case.
+    """Ask the kernel to signal this process when its parent dies, and end it soon after in any case.
 
-    A launcher that is killed would otherwise leave ranks behind that go on writing while the user starts again. On
-    Linux only. A thread of this process sees to the leaving, so native code that never lets Python run delays it.
+    Otherwise the ranks of a killed launcher would go on writing while the user starts again. Works on Linux only. A
+    thread of this process ends it, so native code that holds Python's lock delays the end.
 
     Args:
         sent_signal: The signal.
-        grace_s: How long the process may go on after its parent's death [s]; then it ends on the spot, with exit code
-            128 + the signal's number, whatever it is doing.
+        grace_s: How long the process may go on after its parent's death [s]; then it ends immediately, with exit code
+            128 + the signal's number.
 
     Returns:
-        Whether it is arranged.
+        Whether the system supports this.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -56,7 +55,7 @@ def die_with_parent(sent_signal: signal.Signals = signal.SIGTERM, *, grace_s: fl
 
 
 def _takes_in_orphans(pid: int) -> bool:
-    """Whether a process is what orphans get for a parent, and not a launcher, which is always a Python program."""
+    """Whether a process adopts orphans and is no launcher; a launcher is always a Python program."""
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
         name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
@@ -70,27 +69,27 @@ def _leave_after(parent: int, grace_s: float, exit_code: int) -> None:
     while launcher_was_there and os.getppid() == parent:
         time.sleep(_LOOK_INTERVAL_S)
     time.sleep(grace_s)
-    # No clean-up: what the main thread is doing may never end. Files are whole at any moment.
+    # No clean-up, because the main thread may never return. Files are consistent at any moment.
     os._exit(exit_code)
 
 
 def process_start_ticks(pid: int) -> int | None:
     """Return when a process of this machine started [clock ticks since boot], None if it is not running.
 
-    Number and start time together name a process even after its number was used again. A process that has ended
-    and is only waiting for its parent to notice is not running.
+    Number and start time together identify a process even after its number was used again. A zombie process does not
+    count as running.
     """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The command's name is in parentheses and may hold blanks and parentheses itself.
+    # The command's name is in parentheses and may contain blanks and parentheses.
     state, *fields = text.rpartition(")")[2].split()
     return None if state in {"Z", "X"} else int(fields[18])
 
 
 def command_of_parent() -> list[str] | None:
-    """Return the command line of the process that started this one, None where the system does not tell."""
+    """Return the command line of the process that started this one, None if the system does not show it."""
     try:
         command = Path(f"/proc/{os.getppid()}/cmdline").read_bytes()
     except OSError:
@@ -99,7 +98,7 @@ def command_of_parent() -> list[str] | None:
 
 
 def process_age_s() -> float | None:
-    """Return how long ago this process was started, to a hundredth [s]; None where the system does not tell."""
+    """Return the age of this process, to a hundredth [s]; None if the system does not show it."""
     ticks = process_start_ticks(os.getpid())
     if ticks is None:
         return None
@@ -111,7 +110,7 @@ def process_is_running(pid: int, start_ticks: int | None) -> bool:
 
     Args:
         pid: Its number.
-        start_ticks: Its `process_start_ticks`, None where the system does not tell; then the number alone counts.
+        start_ticks: Its `process_start_ticks`, None if the system does not show it; then only the number is compared.
     """
     if start_ticks is not None:
         return process_start_ticks(pid) == start_ticks
@@ -125,7 +124,7 @@ def process_is_running(pid: int, start_ticks: int | None) -> bool:
 
 
 def machine_identity() -> str:
-    """Return what is equal for two processes exactly where their process numbers can be compared."""
+    """Return an identity of this machine; process numbers can be compared only where it is equal."""
     parts = [socket.gethostname()]
     for path in (Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")):
         try:
@@ -136,21 +135,21 @@ def machine_identity() -> str:
 
 
 def leave_process(code: int) -> NoReturn:
-    """End this process at once, with what it had to say written out.
+    """Flush the output streams and end this process at once.
 
-    For processes in which gradients went through a process group: when Python takes such a group apart, at the end,
-    it may wait for gloo's threads while they wait for Python's lock, for ever (torch 2.13).
+    For processes in which gradients went through a process group: at exit Python may wait for gloo's threads while they
+    wait for Python's lock, for ever (torch 2.13).
     """
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        # A reader that has gone is no reason to stay.
+        # A closed pipe must not prevent the exit.
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()
     os._exit(code)
 
 
 def leave_process_on_error() -> None:
-    """Make an error that nobody catches end this process as `leave_process` does, after its traceback."""
+    """Make an uncaught error end this process as `leave_process` does, after its traceback."""
 
     def leave(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         sys.__excepthook__(kind, error, trace)

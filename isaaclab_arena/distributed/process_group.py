@@ -1,7 +1,7 @@
-"""The process group: ranks find each other, over the right backend, and leave without waiting for each other.
+"""Open and leave the process group, through which ranks find each other, on the right backend.
 
-It serves for the words at start-up, and for training. Ranks have very unequal work, and nobody waits in a collective
-for it. So an evaluation does without NCCL where that fails.
+It serves the exchange at start-up, and training. The ranks of an evaluation have very unequal work and never wait in a
+collective. So an evaluation works without NCCL if that fails.
 """
 
 import logging
@@ -60,12 +60,12 @@ def initialise(
         process_group: What the user asked for, the same on every rank.
 
     Yields:
-        The ranks, for words at start-up.
+        The ranks, for the exchange at start-up.
 
     Raises:
         DistributedError: If the ranks do not find each other in time, or NCCL was asked for and fails.
-        ConfigError: If a process group exists already and does not match ``context``, if the ranks were not asked for
-            the same, or for NCCL where it cannot be.
+        ConfigError: If a process group exists already and does not match ``context``, if the ranks were asked for
+            different backends, or for NCCL where it is impossible.
     """
     if context.device.type == "cuda":
         torch.cuda.set_device(context.device)
@@ -105,7 +105,7 @@ def _describe_sharing(gpus: Sequence[str]) -> str:
 
 
 def gpu_name(device: torch.device) -> str:
-    """Return what `choose_backend` wants to know of a rank's device: the GPU's unique name, or why there is none."""
+    """Return the description of a rank's device for `choose_backend`: the GPU's unique name, or why there is none."""
     if device.type != "cuda":
         return _NO_GPU
     return str(torch.cuda.get_device_properties(device).uuid) if dist.is_nccl_available() else _NO_NCCL
@@ -119,13 +119,13 @@ def _join(context: DistributedContext, timeout_s: float, wanted: ProcessGroupCho
     _await_host(context, timeout_s)
     timeout = timedelta(seconds=timeout_s)
     with network_failures(context, timeout_s):
-        # The prefix keeps a restart by torchrun from reading the addresses that the attempt before has left.
+        # The prefix keeps a restart by torchrun from reading the addresses of the attempt before.
         store = PrefixStore(f"isaaclab_arena/attempt_{context.attempt}", _find_store(context, timeout))
         ranks = Ranks(context, backend=None, store=store, timeout_s=timeout_s)
         try:
             ranks.backend, reason = _open(ranks, store, timeout, wanted)
         except ArenaError as error:
-            # Rank 0 may hold the store, which the others still need in order to come to the same end.
+            # Rank 0 may hold the store, which the others still need to reach the same conclusion.
             ranks.give_up(first_line(error))
             raise
     _LOG.info("process group of %d ranks over %s: %s", context.world_size, ranks.backend, reason)
@@ -133,7 +133,7 @@ def _join(context: DistributedContext, timeout_s: float, wanted: ProcessGroupCho
 
 
 def _open(ranks: Ranks, store: Store, timeout: timedelta, wanted: ProcessGroupChoice) -> tuple[str, str]:
-    """Open the group that all ranks can have, and return its backend and why it is that one."""
+    """Open a group on a backend that all ranks support, and return the backend and the reason for it."""
     backend, reason = choose_backend(ranks.gather("GPU", gpu_name(ranks.context.device)))
     ranks.agree("--process_group", wanted)
     if wanted == "nccl" and backend != _WITH_NCCL:
@@ -148,14 +148,14 @@ def _open(ranks: Ranks, store: Store, timeout: timedelta, wanted: ProcessGroupCh
 
 
 def open_group(backend: str, context: DistributedContext, store: Store, timeout: timedelta) -> None:
-    """Open the process group and, over NCCL, say a first word: only then is memory taken for what goes between GPUs.
+    """Open the process group and, over NCCL, send a first message; only this allocates NCCL's memory.
 
     Raises:
-        RuntimeError: If that does not work.
+        RuntimeError: If the group cannot be opened.
     """
     has_nccl = backend == _WITH_NCCL
     if has_nccl:
-        # Each thread has a GPU of its own, and this need not be the one that selected it.
+        # CUDA's current device belongs to a thread, and another thread may have selected the GPU.
         torch.cuda.set_device(context.device)
     dist.init_process_group(
         backend,
@@ -174,12 +174,12 @@ def open_group(backend: str, context: DistributedContext, store: Store, timeout:
 def _with_nccl_if_it_works(
     ranks: Ranks, store: Store, timeout: timedelta, wanted: ProcessGroupChoice
 ) -> tuple[str, str]:
-    """Open the group over NCCL on all ranks, or on none; return the backend to use and why.
+    """Open the group over NCCL on all ranks or on none; return the backend to use and the reason.
 
     Raises:
         DistributedError: If NCCL fails and nothing else was asked for.
     """
-    # Shorter than the group's own limit, after which torch would end the process.
+    # This must be shorter than the group's own limit, after which torch would end the process.
     limit_s = min(_NCCL_TIMEOUT_S, timeout.total_seconds() / 2)
     failure = try_together(
         ranks,
@@ -202,13 +202,13 @@ def _with_nccl_if_it_works(
 
 
 def _drop_group() -> None:
-    """Leave a group that does not work, as far as there is one, without waiting for the other ranks.
+    """Leave a group that does not work, if there is one, without waiting for the other ranks.
 
     Raises:
-        DistributedError: If NCCL does not let go.
+        DistributedError: If NCCL does not return.
     """
-    # torch has public ways to leave a group with the other ranks only, and names the next group by a count that has to
-    # be the same on ranks that got this far and on those that did not.
+    # torch's public functions leave a group only together with the other ranks. They also name the next group by a
+    # count, which must be equal on ranks that opened a group and on ranks that did not.
     if dist.is_initialized():
         dropping = threading.Thread(target=dist.distributed_c10d._abort_process_group, daemon=True)
         dropping.start()
@@ -219,7 +219,7 @@ def _drop_group() -> None:
 
 
 def _find_store(context: DistributedContext, timeout: timedelta) -> Store:
-    """Return the store in which ranks leave words, as soon as it is there: who is missing is found out by name."""
+    """Return the store through which ranks exchange messages, as soon as it exists; missing ranks are named."""
     if context.launched_by_torchrun:
         return next(rendezvous("env://", context.rank, context.world_size, timeout=timeout))[0]
     host, _, port = (context.master_address or "").rpartition(":")
@@ -229,10 +229,10 @@ def _find_store(context: DistributedContext, timeout: timedelta) -> Store:
 
 
 def _await_host(context: DistributedContext, timeout_s: float) -> None:
-    """Wait until the name of rank 0's machine is known; torch would look for it for ever.
+    """Wait until the name of rank 0's machine can be resolved; torch would try for ever.
 
     Raises:
-        DistributedError: If it is not known in time. A cluster may make names known only once machines have started.
+        DistributedError: If it cannot be resolved in time. A cluster may publish names only once machines have started.
     """
     host = (context.master_address or "").rpartition(":")[0]
     deadline = time.monotonic() + timeout_s
@@ -257,7 +257,7 @@ def _ranks_of_existing_group(context: DistributedContext, timeout_s: float) -> R
             f"a process group exists already, with rank {rank} of {world_size}, but the environment variables say "
             f"rank {context.rank} of {context.world_size}"
         )
-    # torch has no public way to the store of a group that somebody else made.
+    # torch has no public access to the store of an existing group.
     store = dist.distributed_c10d._get_default_store()
     return Ranks(
         context,
@@ -268,7 +268,7 @@ def _ranks_of_existing_group(context: DistributedContext, timeout_s: float) -> R
 
 
 def _leave() -> None:
-    # NCCL may wait for its peers here, and they may be hours from done, or dead. Nobody needs the group any more.
+    # NCCL may wait for its peers here, which may be hours from done, or dead. The group is not needed any more.
     _LEFT_GROUPS.append(dist.group.WORLD)
     leaving = threading.Thread(target=dist.destroy_process_group, daemon=True)
     leaving.start()

@@ -1,4 +1,4 @@
-"""What ranks exchange at start-up, over torch's key-value store.
+"""Exchange values between ranks at start-up, over torch's key-value store.
 
 No rank waits for another one once the jobs run, because their work is very unequal.
 """
@@ -26,11 +26,11 @@ _PIECE_LENGTH = 500_000
 
 
 class DistributedError(ArenaError):
-    """The ranks could not find each other: a process is missing, or the network is in the way."""
+    """The ranks could not find each other, because a process is missing or the network fails."""
 
 
 class PeerStoppedError(DistributedError):
-    """Another rank gave up during start-up; it has said why itself."""
+    """Another rank gave up during start-up, and has reported the reason."""
 
 
 class Ranks:
@@ -39,9 +39,9 @@ class Ranks:
     Args:
         context: Who this process is.
         backend: Backend of the process group, None for a single process.
-        store: Where ranks leave words for each other.
-        timeout_s: How long to wait for another rank's word [s].
-        prefix: Begins every key under which words are left.
+        store: Key-value store for messages between ranks.
+        timeout_s: How long to wait for another rank's message [s].
+        prefix: Prefix of every key.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class Ranks:
         self._prefix = prefix
 
     def within(self, name: str) -> "Ranks":
-        """Return the same ranks for something that they begin together, where names can be used once more.
+        """Return the same ranks with fresh names, for something that they begin together.
 
         Args:
-            name: What they begin, the same on every rank and used once.
+            name: Name of what they begin, the same on every rank and used once.
         """
         prefix = f"{self._prefix}{name}/"
         return Ranks(self.context, backend=self.backend, store=self._store, timeout_s=self._timeout_s, prefix=prefix)
@@ -66,12 +66,12 @@ class Ranks:
         """Return rank 0's value, on every rank.
 
         Args:
-            name: What it is, the same on every rank and used once.
-            value: What rank 0 says; other ranks' is ignored.
+            name: Name of the value, the same on every rank and used once.
+            value: Rank 0's value; the values of other ranks are ignored.
 
         Raises:
             PeerStoppedError: If another rank has given up.
-            DistributedError: If rank 0 does not say it in time.
+            DistributedError: If rank 0 does not send it in time.
         """
         if self.context.is_rank_zero:
             self._say(f"shared/{name}", value)
@@ -79,14 +79,14 @@ class Ranks:
         return self._hear(f"shared/{name}", rank=0, name=name)
 
     def agree(self, name: str, value: str) -> None:
-        """Check that every rank holds the same value; all ranks come to the same verdict.
+        """Check that every rank holds the same value; all ranks reach the same result.
 
         Args:
-            name: What it is, the same on every rank and used once.
-            value: What this rank holds, for example the hash of the job file it read.
+            name: Name of the value, the same on every rank and used once.
+            value: This rank's value, for example the hash of the job file it read.
 
         Raises:
-            ConfigError: If they differ; the message says which rank holds what.
+            ConfigError: If they differ; the message names each rank's value.
             PeerStoppedError: If another rank has given up.
             DistributedError: If a rank does not answer in time.
         """
@@ -105,7 +105,7 @@ class Ranks:
         self._say(f"announced/{name}", "")
 
     def is_announced(self, name: str) -> bool:
-        """Return whether a rank has announced it. Nobody is waited for."""
+        """Return whether a rank has announced it, without waiting."""
         with network_failures(self.context, self._timeout_s):
             return self._store.check([f"{self._prefix}announced/{name}"])
 
@@ -117,16 +117,16 @@ class Ranks:
         return "".join(self.share_from_rank_zero(f"{name}, part {part}", piece) for part, piece in enumerate(own))
 
     def store(self, name: str) -> Store:
-        """Return a part of the key-value store, for words that ranks exchange after start-up.
+        """Return a part of the key-value store, for messages between ranks after start-up.
 
         Args:
-            name: What they exchange; each name has keys of its own.
+            name: Name of that part; each name has keys of its own.
         """
         return PrefixStore(f"{self._prefix}{name}", self._store)
 
     @contextmanager
     def keep_waiting(self) -> Iterator[None]:
-        """On rank 0, let the others wait as long as the ``with`` block takes, and not lose patience."""
+        """On rank 0, let the others wait as long as the ``with`` block takes, without a time-out."""
         if not (self.context.is_rank_zero and self.context.is_distributed):
             yield
             return
@@ -201,11 +201,11 @@ class Ranks:
 
 @contextmanager
 def network_failures(context: DistributedContext, timeout_s: float) -> Iterator[None]:
-    """Turn what torch raises about the network inside the ``with`` block into one message with a way out.
+    """Turn torch's network errors inside the ``with`` block into one message with a remedy.
 
     Args:
         context: Who this process is.
-        timeout_s: How long was waited for the other ranks [s], for the message.
+        timeout_s: How long this rank waited for the others [s], for the message.
 
     Raises:
         DistributedError: If anything about the network fails.

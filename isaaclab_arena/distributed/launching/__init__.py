@@ -1,1 +1,1 @@
-"""Starting one process per GPU, and passing on what they print and why they fail."""
+"""Start one process per GPU, and pass on their output and their failures."""

@@ -1,4 +1,4 @@
-"""Which of several ranks failed first, and what a person is told about it. Pure functions."""
+"""Find out which rank failed first, and report it to the user. Pure functions."""
 
 import signal
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ class Failure:
     Attributes:
         rank: Which rank.
         exit_code: What it ended with, minus the number of the signal that killed it; None while it has not ended.
-        record: The reason that it left, None if it left none.
+        record: The reason that it recorded, None if it recorded none.
     """
 
     rank: int
@@ -33,12 +33,12 @@ class Failure:
     record: FailureRecord | None
 
     def report(self, *, world_size: int, log_file: Path | None, unseen_lines: Sequence[str]) -> str:
-        """Return what to show of it: nothing where rank 0, which is seen by everybody, has said it itself.
+        """Return the text to show; it is empty if rank 0 has already shown its own failure.
 
         Args:
             world_size: Number of ranks.
-            log_file: Where the rank's output is, None for nowhere.
-            unseen_lines: The last lines of it that nobody has seen.
+            log_file: The file with the rank's output, None if there is none.
+            unseen_lines: The last lines of that output, if they were not shown.
         """
         expected = self.record is None or self.record.is_expected
         if self.rank == 0 and expected and self.exit_code in _TOLD_BY_ITSELF:
@@ -61,15 +61,15 @@ class Failure:
 
 
 def first_failure(ended: Mapping[int, int], records: Sequence[FailureRecord]) -> Failure | None:
-    """Return the failure that the others follow from, None if no rank has failed or it is too early to say.
+    """Return the failure that caused the others, None if no rank has failed or it is too early to tell.
 
-    A rank that disappears without a word makes others fail that talk to it, and leave words about that; the reverse
-    does not happen before the ranks are stopped. So the silent one comes first, then whoever left words first.
+    If a rank dies without a record, the ranks that talk to it fail and record that. The reverse does not happen before
+    the ranks are stopped. So a rank without a record comes first, then the earliest record.
 
     Args:
-        ended: Exit codes of the ranks that have ended by themselves, in the order in which they were seen to have;
-            minus the number of a signal.
-        records: What ranks that fail have left.
+        ended: Exit codes of the ranks that ended by themselves, in the order in which this was noticed; minus the
+            number of a signal.
+        records: The failure records of the ranks.
     """
     failed = {rank: code for rank, code in ended.items() if code}
     by_rank = {record.rank: record for record in records}
@@ -91,7 +91,7 @@ def first_failure(ended: Mapping[int, int], records: Sequence[FailureRecord]) ->
 
 
 def _can_be_told_early(record: FailureRecord, failed: Mapping[int, int]) -> bool:
-    """Whether to tell of a failure before its process has ended. Rank 0 is telling it itself at this moment."""
+    """Whether to report a failure before its process has ended. Rank 0 reports its own failure at this moment."""
     return record.rank != 0 and (bool(failed) or not record.is_expected)
 
 

@@ -1,4 +1,4 @@
-"""A program that starts itself as several ranks, on GPUs or on the CPU, when its command line asks for it."""
+"""Start the running program again as several ranks, on GPUs or on the CPU, if its command line asks for it."""
 
 import logging
 import os
@@ -33,9 +33,9 @@ def launch_if_asked(
 ) -> int | None:
     """Start this program once per rank if its options say so, and wait for the ranks.
 
-    Call it right after reading the command line, before anything asks for a GPU. Where one device is enough, nothing is
+    Call it right after reading the command line, before anything asks for a GPU. If one device is enough, nothing is
     started, and this process goes on with that GPU alone. Ranks are started as ``python -m <module>`` with the same
-    command line less the options of `LaunchOptions`, and torchrun's environment variables.
+    command line without the options of `LaunchOptions`, and with torchrun's environment variables.
 
     Args:
         options: What the user asked for.
@@ -43,7 +43,7 @@ def launch_if_asked(
         arguments: Its whole command line, as it was typed after the program's name.
         log_directory: Directory for the output of each rank, ``<date>/rank<r>.log``; None for ``launcher/`` in the
             directory that rank 0 names with `announce_run_directory`. ISAACLAB_ARENA_LAUNCHER_LOG_DIR,
-            TORCHRUNX_LOG_DIR and ``--launcher_log_dir`` come before it, in this order; an empty one means no files.
+            TORCHRUNX_LOG_DIR and ``--launcher_log_dir`` take precedence, in this order; an empty value means no files.
         start: Starts the ranks and returns their exit code; None for the launcher that the options name.
 
     Returns:
@@ -65,12 +65,12 @@ def launch_if_asked(
 
 
 def most_processes(num_cores: int) -> int:
-    """Return how many ranks may be started on the CPU of a machine: each is a process with a torch of its own."""
+    """Return how many ranks may be started on the CPU of a machine; each process loads torch."""
     return max(MIN_MOST_PROCESSES, PROCESSES_PER_CORE * num_cores)
 
 
 def _selected(options: LaunchOptions) -> tuple[GpuSelection, int]:
-    """Return the GPUs that are asked for, none for ranks on the CPU, and the number of ranks."""
+    """Return the requested GPUs, none for ranks on the CPU, and the number of ranks."""
     if options.gpu_ids is None:
         return GpuSelection(ids=()), options.nproc_per_node or 1
     selection = select_gpus(options.gpu_ids, mask=visible_devices(), visible_gpus=selectable_gpu_count())
@@ -101,7 +101,7 @@ def _launch(
 
 
 def _launcher(options: LaunchOptions) -> Callable[[Launch], int]:
-    # Most runs start no ranks, and need not wait for torch's launcher.
+    # Most runs start no ranks, so they should not import torch's launcher.
     from isaaclab_arena.distributed.launching.rank_processes import run_ranks  # noqa: PLC0415  slow to load
     from isaaclab_arena.distributed.launching.torchrunx_launcher import run_ranks_over_torchrunx  # noqa: PLC0415  slow to load
 
@@ -109,7 +109,7 @@ def _launcher(options: LaunchOptions) -> Callable[[Launch], int]:
 
 
 def _screen_variables() -> dict[str, str]:
-    """Return what tells ranks, which write into pipes, how wide the terminal is on which their words appear."""
+    """Return the variables that tell ranks the width of the terminal, because they write into pipes."""
     try:
         return {"COLUMNS": str(os.get_terminal_size(sys.stdout.fileno()).columns)} if sys.stdout.isatty() else {}
     except (AttributeError, OSError, ValueError):
@@ -118,7 +118,7 @@ def _screen_variables() -> dict[str, str]:
 
 
 def _wanted_log_directory(options: LaunchOptions) -> str | None:
-    """Return the directory that the environment or the command line names, empty for none, None if neither does."""
+    """Return the log directory from the environment or the command line: empty for no files, None if not given."""
     variable = launcher_log_variable()
     key, wanted = ("--launcher_log_dir", options.launcher_log_dir) if variable is None else variable
     if wanted:

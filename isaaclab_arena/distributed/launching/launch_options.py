@@ -1,4 +1,4 @@
-"""The options by which a program starts itself as several ranks, and the command line that is left for each of them."""
+"""Options that start a program as several ranks, and the command line that each rank gets."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -10,16 +10,16 @@ from isaaclab_arena.distributed.devices.gpu_ids import joined_gpu_ids
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """What to start, how often, and where its output goes.
+    """A program to start as ranks: its command line, their number, and the directory for their output.
 
     Attributes:
         module: Started as ``python -m <module>``; its ``main(arguments)`` does the same.
-        arguments: Its command line.
+        arguments: The program's command line.
         num_processes: Number of ranks.
         variables: Environment variables that differ from this process's.
         log_directory: Directory for the ranks' output, None for ``launcher/`` in the directory that rank 0 announces.
-        waits_for_run: Whether to leave ``log_directory`` unmade until the ranks have made the directory it lies in.
-        wants_files: Whether there are to be log files at all.
+        waits_for_run: Whether to make ``log_directory`` only after the ranks have made its parent.
+        wants_files: Whether to write log files.
     """
 
     module: str
@@ -46,7 +46,7 @@ class LaunchOptions:
 
 
 def without_launch_options(arguments: Sequence[str]) -> list[str]:
-    """Return a command line without the options of `LaunchOptions`: what each rank is started with.
+    """Return a command line without the options of `LaunchOptions`, for the ranks.
 
     Args:
         arguments: What was typed after the program's name.

@@ -1,6 +1,6 @@
-"""What a rank leaves for whoever started it: which directory the run writes to, and why the rank fails, if it does.
+"""Files that a rank leaves for its launcher: the directory of the run, and the reason of a failure.
 
-The latter is the file that torchrun asks its ranks for, in torchrun's format, so torchrun's report shows the cause too.
+The file with the reason has torchrun's format and path, so that torchrun's report shows the cause too.
 """
 
 import json
@@ -26,7 +26,7 @@ class FailureRecord:
     Attributes:
         rank: Which rank.
         message: The error, on one line or several.
-        text: What a person should see: the traceback, or the message alone for an error that is raised on purpose.
+        text: The text for the user: the traceback, or only the message of an `ArenaError`.
         recorded_ns: When it was written, by the clock of the file system [ns].
     """
 
@@ -37,15 +37,15 @@ class FailureRecord:
 
     @property
     def is_expected(self) -> bool:
-        """Whether the error was raised on purpose, so that its message says everything."""
+        """Whether the error was raised on purpose, so that its message is enough."""
         return self.text == self.message
 
 
 @contextmanager
 def failures_recorded() -> Iterator[None]:
-    """Leave a record of the error that ends the ``with`` block, and let it go on.
+    """Record the error that ends the ``with`` block, and raise it again.
 
-    Having stopped because another rank did is no failure of this one's.
+    If this rank stopped only because another one did, nothing is recorded.
     """
     try:
         yield
@@ -57,17 +57,17 @@ def failures_recorded() -> Iterator[None]:
 
 
 def announce_run_directory(directory: Path) -> None:
-    """Tell the launcher which directory the run writes to, so that its logs can go there too; rank 0 does so."""
+    """Tell the launcher which directory the run writes to, so that its logs go there too. Only rank 0 does this."""
     path = run_directory_file()
     if path is not None:
         _leave(path, str(directory))
 
 
 def read_run_directory(path: Path) -> Path | None:
-    """Return the directory that rank 0 has announced, None while it has not.
+    """Return the directory that rank 0 has announced, None if it has not announced one yet.
 
     Args:
-        path: Where it was told to say so.
+        path: The file in which rank 0 announces it.
     """
     try:
         return Path(path.read_text(encoding="utf-8"))
@@ -76,11 +76,11 @@ def read_run_directory(path: Path) -> Path | None:
 
 
 def record_failure(error: Exception, path: Path | None) -> None:
-    """Write why this rank fails, as a whole file or not at all; nothing where nobody asks for it.
+    """Write why this rank fails, in one atomic write, if a launcher asked for it.
 
     Args:
-        error: What ended it.
-        path: Where the launcher looks, None without one.
+        error: The error that ended the rank.
+        path: The file that the launcher reads, None without a launcher.
     """
     if path is None:
         return
@@ -92,10 +92,10 @@ def record_failure(error: Exception, path: Path | None) -> None:
 
 
 def leave_last_words(text: str) -> None:
-    """Have torchrun end its report with these words, where it is torchrun that has started this rank.
+    """Have torchrun end its report with this text, if torchrun started this rank.
 
-    torchrun prints thirty lines of its own below whatever a rank has shown before it leaves with a failure, and ends
-    them with what the first rank to fail has left. A launcher of ours prints nothing there, and needs no such words.
+    After a failure torchrun prints thirty lines of its own below the output of the ranks, and ends them with the record
+    of the first failed rank. Our own launcher prints no such lines.
     """
     path = failure_file()
     if path is not None and run_directory_file() is None:
@@ -104,11 +104,11 @@ def leave_last_words(text: str) -> None:
 
 
 def read_failure(path: Path, *, rank: int) -> FailureRecord | None:
-    """Return the record that a rank has left, None if there is none.
+    """Return the failure record of a rank, None if there is none.
 
     Args:
-        path: Where it was told to leave it.
-        rank: Which rank that is.
+        path: The file of the record.
+        rank: The rank.
     """
     try:
         recorded_ns = path.stat().st_mtime_ns

@@ -1,4 +1,4 @@
-"""What ranks on this machine write on their screens: one file per rank, and rank 0's on the launcher's screen too."""
+"""Write the output of each rank on this machine into a file, and show rank 0's in the launcher's terminal too."""
 
 import logging
 import os
@@ -28,10 +28,10 @@ class _Rank:
     """One rank's output.
 
     Attributes:
-        early: What it wrote before there was a directory for it, None once there is, or none will be.
+        early: Output from before the log directory existed; None once it exists, or if there will be none.
         file: Its log file.
-        unseen: Its last lines that were not shown.
-        begun: The line of each stream that has no end yet.
+        unseen: Its last lines, as far as they were not shown.
+        begun: The incomplete last line of each stream.
     """
 
     early: bytearray | None = field(default_factory=bytearray)
@@ -41,15 +41,15 @@ class _Rank:
 
 
 class RankOutput(LogsSpecs):
-    """Takes in all that ranks write, for as long as they run.
+    """Reads the output of the ranks for as long as they run.
 
-    Rank 0's output is passed on as it comes, each stream to its own. Of the others' only what they log as a warning or
-    an error is shown, which is what their log lines on the screen are.
+    Rank 0's output is passed on immediately, stdout to stdout and stderr to stderr. Of the other ranks only logged
+    warnings and errors are shown.
 
     Args:
         num_ranks: Number of ranks, all on this machine.
-        find_directory: Returns the directory for the log files once it is known, None before; asked until it is.
-        wants_files: Whether there are to be log files at all.
+        find_directory: Returns the directory for the log files, or None while it is unknown; called until it is known.
+        wants_files: Whether to write log files.
     """
 
     def __init__(self, num_ranks: int, *, find_directory: Callable[[], Path | None], wants_files: bool) -> None:
@@ -70,24 +70,24 @@ class RankOutput(LogsSpecs):
 
     @property
     def root_log_dir(self) -> str:
-        """The directory of the log files, empty while there is none."""
+        """The directory of the log files, an empty text while there is none."""
         return str(self.directory or "")
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Return where each rank writes, as torch asks for it."""
+        """Return the output destinations of each rank; torch calls this."""
         return LogsDest(
             stdouts=self._paths[_STDOUT],
             stderrs=self._paths[_STDERR],
-            # torch reads these, once a rank has ended, for a report that nobody sees.
+            # torch reads these after a rank has ended, for a report that is not shown.
             error_files=dict.fromkeys(envs, os.devnull),
         )
 
     def start(self) -> None:
-        """Begin to take in what ranks write."""
+        """Begin to read the output of the ranks."""
         self._thread.start()
 
     def finish(self) -> None:
-        """Take in what is left, and close the files. A process that a rank left behind is not waited for."""
+        """Read the remaining output, and close the files. Does not wait for processes that a rank left behind."""
         self._finishing.set()
         self._thread.join()
         for descriptor in self._write_ends:
@@ -112,7 +112,7 @@ class RankOutput(LogsSpecs):
         os.set_blocking(read_end, False)
         self._selector.register(read_end, selectors.EVENT_READ, (rank, stream))
         self._write_ends.append(write_end)
-        # torch takes the name of a file, which this is, in this process, for the end that ranks write to.
+        # torch expects a file name; in this process this name is the writing end of the pipe.
         self._paths[stream][rank] = f"/dev/fd/{write_end}"
 
     def _take_in(self) -> None:
@@ -151,7 +151,7 @@ class RankOutput(LogsSpecs):
             screen.write(chunk)
             screen.flush()
         except (OSError, ValueError):
-            # Whoever read this has seen enough. The ranks go on, and their files have it all.
+            # The reader has closed the stream. The ranks go on, and their files have the whole output.
             self._screens[stream] = None
 
     def _look_for_directory(self) -> None:
@@ -162,7 +162,7 @@ class RankOutput(LogsSpecs):
             return
         self._waits_for_directory = False
         try:
-            # Several launches may have the directory in common.
+            # Several launches may share the directory.
             place.mkdir(parents=True, exist_ok=True)
             self.directory = make_dated_directory(place)
             for rank, state in enumerate(self._ranks):

@@ -1,7 +1,7 @@
-"""Ranks as processes of this machine: started by torch's elastic launcher, watched, and stopped together.
+"""Start ranks as processes of this machine with torch's elastic launcher, watch them, and stop them together.
 
-torch's own agent says what went wrong only when the last rank has gone, which may be half a minute later, and always
-exits with 1. So the ranks are looked at here before torch collects them.
+torch's own agent reports a failure only when the last rank has ended, which may be half a minute later, and always
+exits with 1. So this module checks the ranks before torch collects them.
 """
 
 import logging
@@ -36,9 +36,9 @@ _HANGS_AFTER_S = 10.0
 def run_ranks(launch: Launch) -> int:
     """Start the ranks, show what rank 0 shows, and wait until all have ended or one has failed.
 
-    The first rank that fails is named on stderr, with the reason, as soon as it fails; the others get SIGTERM and 30 s.
-    SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGUSR1 are passed on, and ranks get 30 s to act on them; a second signal
-    cuts that short.
+    As soon as the first rank fails, it is named on stderr with the reason; the others get SIGTERM and 30 s. SIGINT,
+    SIGTERM, SIGHUP, SIGQUIT and SIGUSR1 are passed on, and ranks get 30 s to act on them; a second signal cuts that
+    short.
 
     Returns:
         0 if every rank returned 0; the exit code of the rank that failed first, 128 + the number of a signal that
@@ -46,7 +46,8 @@ def run_ranks(launch: Launch) -> int:
     """
     _silence_torch()
     with tempfile.TemporaryDirectory(prefix="isaaclab_arena_launch_") as directory:
-        # The launcher holds the store, as torchrun does: no port is taken in between, and any rank may go first.
+        # The launcher holds the store, as torchrun does. So no other program can take the port, and any rank may start
+        # first.
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         output = RankOutput(
             launch.num_processes,
@@ -109,26 +110,26 @@ class _RankProcesses:
         if not codes:
             return 0
         if self._reported is None:
-            # Not every system lets a process be looked at before it is collected.
+            # Not every system can report a process before it is collected.
             self._ended = codes
             self._report_first_failure(insist=True)
         return self._exit_code(codes)
 
     def _exit_code(self, codes: Mapping[int, int]) -> int:
-        """Return the exit code of the rank that failed first; 1 if it failed, but had to be ended by force."""
+        """Return the exit code of the rank that failed first; 1 if it failed and then had to be killed."""
         if self._reported is None:
             return _as_exit_code(next(iter(codes.values())))
         ended_by_force = self._reported.exit_code is None and codes.get(self._reported.rank, -1) < 0
         return 1 if ended_by_force else _as_exit_code(codes[self._reported.rank])
 
     def _look(self) -> None:
-        """Take note of the ranks that have ended, and leave them for torch to collect."""
+        """Note which ranks have ended, without collecting their processes; torch does that."""
         if not hasattr(os, "waitid"):
             return
         for rank, pid in self._processes.pids().items():
             if rank in self._ended:
                 continue
-            # One that torch has collected had ended well: it stops all of them when one has not.
+            # A rank that torch has collected ended well, because torch stops all ranks when one fails.
             with suppress(ChildProcessError):
                 state = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
                 if state is not None:
@@ -138,7 +139,7 @@ class _RankProcesses:
             self._first_failed_at = time.monotonic()
 
     def _is_waiting_for_same_mistake(self) -> bool:
-        """Whether to let rank 0 find what another rank found wrong with the command, and say it: once, for all."""
+        """Whether to wait until rank 0 finds the same mistake in the command, so that it is reported once."""
         if self._first_failed_at is None or 0 in self._ended:
             return False
         codes = {code for code in self._ended.values() if code}
@@ -162,7 +163,7 @@ class _RankProcesses:
             _say(report)
 
     def _end_what_hangs(self) -> None:
-        """End a rank that has failed but does not leave: some libraries wait for their peers at the end, for ever."""
+        """Kill a rank that has failed but does not exit, because some libraries wait for their peers for ever."""
         failure = self._reported
         if failure is None or failure.rank in self._ended:
             return
@@ -171,7 +172,7 @@ class _RankProcesses:
                 os.kill(self._processes.pids()[failure.rank], signal.SIGKILL)
 
     def _stop(self, number: signal.Signals) -> int:
-        """Pass a signal on, and wait for the ranks to end; a further one leaves them less time."""
+        """Pass a signal on, and wait for the ranks to end; a second signal shortens the wait."""
         code = 128 + number
         for grace_s in _GRACES_S:
             try:
@@ -203,10 +204,10 @@ def _as_exit_code(code: int) -> int:
 
 @contextmanager
 def _signals_that_raise() -> Iterator[Callable[[], None]]:
-    """Yield what makes signals raise `SignalException`, to be called once torch has set handlers of its own.
+    """Yield a function that makes signals raise `SignalException`; call it after torch has set its own handlers.
 
-    Signals that are ignored stay so, which is how nohup lets a run outlive its terminal. The handlers that were there
-    before are restored at the end.
+    Ignored signals stay ignored, because nohup relies on this to let a run outlive its terminal. The earlier handlers
+    are restored at the end.
     """
     before = {number: signal.getsignal(number) for number in _SIGNALS}
 
@@ -228,14 +229,14 @@ def _raise(number: int, frame: FrameType | None) -> None:
 
 
 def _silence_torch() -> None:
-    # What torch says about ranks that end is said here, sooner and in one place.
+    # This module reports ended ranks itself, earlier than torch and in one place.
     logger = logging.getLogger("torch.distributed.elastic")
     logger.addHandler(logging.NullHandler())
     logger.propagate = False
 
 
 def _say(text: str) -> None:
-    # A process that was started without a stderr has none, and one whose reader has gone cannot be told.
+    # The process may have no stderr, or its reader may be gone.
     if sys.stderr is not None:
         with suppress(OSError):
             sys.stderr.write(text)

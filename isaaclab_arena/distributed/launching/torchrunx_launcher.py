@@ -1,4 +1,4 @@
-"""Ranks started by torchrunx, for those who have it and want it: it is under the GPL-3, and no part of this package."""
+"""Start ranks with torchrunx, if the user has installed it; it is under the GPL-3 and no part of this package."""
 
 import importlib
 import logging
@@ -25,11 +25,11 @@ _MISSING = (
 def run_ranks_over_torchrunx(launch: Launch) -> int:
     """Start the ranks through torchrunx, and wait for all of them.
 
-    Other than `run_ranks`, torchrunx looks at its ranks every five seconds and does not say which has failed, and it
-    starts ``main`` of the module in processes that it has made itself.
+    Unlike `run_ranks`, torchrunx checks its ranks every five seconds, does not say which one failed, and calls ``main``
+    of the module in processes that it starts itself.
 
     Returns:
-        0 if all is well, 2 for a mistake of the user's, 1 if a rank failed in any other way.
+        0 for success, 2 for a user's mistake, 1 if a rank failed in any other way.
 
     Raises:
         ConfigError: If torchrunx is not installed.
@@ -45,7 +45,7 @@ def run_ranks_over_torchrunx(launch: Launch) -> int:
         hostnames=["localhost"],
         workers_per_host=launch.num_processes,
         backend=None,
-        # torchrun's name for a launch is what makes ranks leave with their launcher.
+        # Ranks end with their launcher only if this variable of torchrun's names the launch.
         extra_env_vars={**thread_variables(), "TORCHELASTIC_RUN_ID": uuid.uuid4().hex, **launch.variables},
     )
     try:
@@ -60,7 +60,7 @@ def run_ranks_over_torchrunx(launch: Launch) -> int:
 def call_main(module: str, arguments: Sequence[str]) -> int:
     """Run a program as one rank, in a process that torchrunx has made, and return its exit code.
 
-    After a failure the process ends on the spot, which is the only thing that torchrunx notices soon.
+    After a failure the process ends immediately, because torchrunx notices nothing else soon.
 
     Args:
         module: The program's module, with a function ``main(arguments) -> int``.
@@ -75,14 +75,14 @@ def call_main(module: str, arguments: Sequence[str]) -> int:
         traceback.print_exc()
         code = 1
     if code not in {0, _MISTAKE}:
-        # torchrunx keeps the process of a rank that has failed, and the others would wait for it in a collective.
+        # torchrunx keeps the process of a failed rank alive, so the others would wait for it in a collective.
         time.sleep(_HAND_OVER_S)
         leave_process(code)
     return code
 
 
 def _show_what_torchrunx_logs() -> None:
-    """Show what rank 0 says, which torchrunx turns into log records: as it was said, each stream to its own."""
+    """Show rank 0's output, which torchrunx turns into log records, unchanged and on its own stream."""
     logger = logging.getLogger("torchrunx")
     logger.setLevel(logging.INFO)
     logger.propagate = False
