@@ -96,11 +96,12 @@ def figures(one: Exchanged) -> tuple[str, ...]:
 
 
 NOTES = """\
-Samples never leave their rank. Beside gradients, PPO's adaptive learning rate needs the ranks' mean divergence and
-tells the new rate, two numbers for each mini-batch; with `schedule=fixed` neither is sent. Once in an iteration there
-are sums for the normalisation of observations and of advantages, for losses, and for the statistics of episodes. With
-`grad_sync_period` above 1 a boundary averages weights and the optimiser's two moments besides the gradient, four times
-as much in one message, so it saves messages, and bytes only above a period of 4."""
+Samples never leave their rank. The KL divergence that PPO's adaptive learning rate follows travels in the message of
+the gradient, and every rank draws the same rate from it; with `schedule=fixed` it is not sent. Once in an iteration
+there are the moments of advantages, those of the observations of each network, and one message with losses and the
+statistics of episodes. With `grad_sync_period` above 1 a boundary averages weights and the optimiser's two moments
+besides the gradient, four times as much in one message, so it saves messages, and bytes only above a period of 4; the
+adaptive learning rate still needs a number from every mini-batch."""
 
 
 def main(options: Options) -> None:

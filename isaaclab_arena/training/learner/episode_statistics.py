@@ -1,11 +1,10 @@
-"""Exact statistics of training episodes: sums and counts over all env slots and ranks."""
+"""Exact statistics of training episodes: sums and counts over env slots, which the ranks add up."""
 
 import math
 from dataclasses import dataclass
 
 import torch
 
-from isaaclab_arena.distributed.collectives import sum_over_ranks
 from isaaclab_arena.interfaces.environment import Step
 
 
@@ -85,11 +84,11 @@ class EpisodeCounter:
         self.returns[begins] = 0
         self.lengths[begins] = 0
 
-    def take(self) -> EpisodeStatistics:
-        """Return what ended on all ranks since the last call; every rank calls it and gets the same."""
-        total = sum_over_ranks(self.sums)
+    def take(self) -> torch.Tensor:
+        """Return ``sums``, what ended on this rank since the last call, and begin anew."""
+        taken = self.sums.clone()
         self.sums.zero_()
-        return statistics_of(total, self.metrics)
+        return taken
 
 
 def statistics_of(sums: torch.Tensor, metrics: tuple[str, ...]) -> EpisodeStatistics:

@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from rsl_rl.utils import check_nan
 
+from isaaclab_arena.distributed.collectives import sum_over_ranks
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ArenaError, ConfigError, first_line
 from isaaclab_arena.models.action_scaling import ActionScaler
 from isaaclab_arena.training.checkpoints.task_evaluation import environment_job
 from isaaclab_arena.training.learner.agent import build_algorithm, learned_state, networks_of, set_random_seed
 from isaaclab_arena.training.learner.episode_starts import EpisodeStarts
-from isaaclab_arena.training.learner.episode_statistics import EpisodeStatistics
+from isaaclab_arena.training.learner.episode_statistics import EpisodeStatistics, statistics_of
 from isaaclab_arena.training.learner.first_weights import FirstWeights, begin_with
 from isaaclab_arena.training.learner.synchrony import check_synchrony
 from isaaclab_arena.training.learner.vec_env import TrainingEnvironment
@@ -111,7 +112,7 @@ class Learner:
         with self._telling_of_nan():
             self._collect()
             collected = time.perf_counter()
-            losses = self.algorithm.update()
+            losses, episodes = self._over_ranks(self.algorithm.update())
         self.iterations += 1
         learned = time.perf_counter()
         self._refuse_nan(losses)
@@ -119,13 +120,22 @@ class Learner:
         std = policy.output_std.mean().item() if getattr(policy, "distribution", None) is not None else float("nan")
         return Iteration(
             losses=losses,
-            episodes=self.environment.counter.take(),
+            episodes=episodes,
             env_steps=self.env_steps_per_iteration,
             collect_s=collected - began,
             learn_s=learned - collected,
             learning_rate=float(self.algorithm.learning_rate),
             action_std=std,
         )
+
+    def _over_ranks(self, losses: Mapping[str, float]) -> tuple[dict[str, float], EpisodeStatistics]:
+        """Return the mean losses and the statistics of episodes of all ranks, which need one message."""
+        counter = self.environment.counter
+        own = torch.cat((torch.tensor(list(losses.values()), dtype=torch.float64), counter.take().cpu()))
+        total = sum_over_ranks(own)
+        means = total[: len(losses)] / self._context.world_size
+        episodes = statistics_of(total[len(losses) :], counter.metrics)
+        return dict(zip(losses, means.tolist(), strict=True)), episodes
 
     @property
     def env_steps_per_iteration(self) -> int:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from isaaclab_arena.interfaces.environment import Step
-from isaaclab_arena.training.learner.episode_statistics import EpisodeCounter
+from isaaclab_arena.training.learner.episode_statistics import EpisodeCounter, EpisodeStatistics, statistics_of
 
 NOBODY = torch.zeros(3, dtype=torch.bool)
 
@@ -39,11 +39,15 @@ def counter() -> EpisodeCounter:
     return EpisodeCounter(num_envs=3, metrics=("distance_m",), device=torch.device("cpu"))
 
 
+def taken(counter: EpisodeCounter) -> EpisodeStatistics:
+    return statistics_of(counter.take(), counter.metrics)
+
+
 def test_an_episode_counts_with_the_whole_of_its_rewards_and_steps(counter):
     counter.add(step(1.0), NOBODY, NOBODY)
     counter.add(step(2.0, terminated=mask(0), success=mask(0), metric=0.5), mask(0), NOBODY)
     counter.add(step(4.0, terminated=mask(0, 1)), mask(0, 1), NOBODY)
-    told = counter.take()
+    told = taken(counter)
     assert told.num_episodes == 3
     assert told.mean_return == pytest.approx((3 + 4 + 7) / 3)
     assert told.mean_length == pytest.approx((2 + 1 + 3) / 3)
@@ -54,8 +58,8 @@ def test_an_episode_counts_with_the_whole_of_its_rewards_and_steps(counter):
 
 def test_what_was_taken_does_not_count_again(counter):
     counter.add(step(terminated=mask(0)), mask(0), NOBODY)
-    assert counter.take().num_episodes == 1
-    none = counter.take()
+    assert taken(counter).num_episodes == 1
+    none = taken(counter)
     assert none.num_episodes == 0
     assert math.isnan(none.mean_return)
 
@@ -63,24 +67,24 @@ def test_what_was_taken_does_not_count_again(counter):
 def test_an_env_slot_that_was_stopped_in_the_middle_begins_from_nothing_and_counts_for_nothing(counter):
     counter.add(step(5.0), NOBODY, mask(2))
     counter.add(step(1.0, terminated=mask(2)), mask(2), NOBODY)
-    told = counter.take()
+    told = taken(counter)
     assert (told.num_episodes, told.mean_return, told.mean_length) == (1, 1.0, 1.0)
 
 
 def test_success_that_is_not_measured_is_no_failure(counter):
     counter.add(step(terminated=mask(0), success=None), mask(0), NOBODY)
-    assert math.isnan(counter.take().success_rate)
+    assert math.isnan(taken(counter).success_rate)
 
 
 def test_an_env_slot_that_broke_down_is_lost_and_its_numbers_spoil_nothing(counter):
     counter.add(step(math.nan, diverged=mask(1), metric=math.nan), mask(1), NOBODY)
-    told = counter.take()
+    told = taken(counter)
     assert (told.lost_rate, told.mean_return, told.success_rate) == (1.0, 0.0, 0.0)
     counter.add(step(terminated=mask(0), diverged=mask(1), metric=2.0), mask(0, 1), NOBODY)
-    assert counter.take().metrics["distance_m"] == 2.0
+    assert taken(counter).metrics["distance_m"] == 2.0
 
 
 def test_an_env_slot_that_broke_down_has_not_succeeded_whatever_its_task_says(counter):
     counter.add(step(success=mask(0, 1), diverged=mask(0), terminated=mask(1)), mask(0, 1), NOBODY)
-    told = counter.take()
+    told = taken(counter)
     assert (told.num_episodes, told.success_rate, told.lost_rate) == (2, 0.5, 0.5)

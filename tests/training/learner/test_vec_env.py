@@ -8,6 +8,7 @@ from isaaclab_arena.interfaces.episode import Episode
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.models.action_scaling import ActionScaler, ActionScaling
 from isaaclab_arena.training.learner.episode_starts import EpisodeStarts
+from isaaclab_arena.training.learner.episode_statistics import EpisodeStatistics, statistics_of
 from isaaclab_arena.training.learner.vec_env import TrainingEnvironment
 from tests.fakes_environment import ScriptedEnvironment
 
@@ -23,6 +24,10 @@ def env_slots(
     starts = EpisodeStarts(environment, seed=seed, group_size=group_size)
     scaler = ActionScaler(environment.action_spec, scaling, device=environment.device)
     return TrainingEnvironment(environment, starts, **{"scaler": scaler, "cfg": {}, **options})
+
+
+def taken(training: TrainingEnvironment) -> EpisodeStatistics:
+    return statistics_of(training.counter.take(), training.counter.metrics)
 
 
 def run_until_an_episode_ends(training: TrainingEnvironment):
@@ -64,7 +69,7 @@ def test_env_slots_begin_as_if_in_the_middle_so_that_not_all_end_at_once():
     _, _, dones, extras = training.step(torch.zeros(2, 3))
     assert dones.tolist() == [True, False]
     assert extras["time_outs"].tolist() == [True, False]
-    assert training.counter.take().num_episodes == 0, "an episode that was cut short is none"
+    assert taken(training).num_episodes == 0, "an episode that was cut short is none"
 
 
 def test_ranks_of_other_seeds_begin_other_episodes():
@@ -100,7 +105,7 @@ def test_an_episode_that_began_as_if_in_the_middle_counts_for_nothing_however_it
     late = int((training.episode_length_buf > 0).sum())
     # Episodes have 3 to 8 steps, so that each env slot ends its first one meanwhile.
     ended = sum(int(training.step(torch.zeros(64, 3))[2].sum()) for _ in range(8))
-    told = training.counter.take()
+    told = taken(training)
     assert 0 < late < 64
     assert told.num_episodes == ended - late
     assert told.mean_length >= 3

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import torch
-from rsl_rl.utils import reduce_gradients_in_buckets
 from torch import nn
 
 from isaaclab_arena.distributed.collectives import average_over_ranks_
@@ -20,13 +19,11 @@ class GradientExchange:
 
     Args:
         period: Mini-batches between two exchanges.
-        world_size: Number of ranks.
         bucket_mb: How much is sent at once, at most [MB].
     """
 
-    def __init__(self, *, period: int, world_size: int, bucket_mb: float = 25.0) -> None:
+    def __init__(self, *, period: int, bucket_mb: float = 25.0) -> None:
         self._period = period
-        self._world_size = world_size
         self._bucket_mb = bucket_mb
         self._left = 0
         self._done = 0
@@ -36,21 +33,32 @@ class GradientExchange:
         self._left = num_mini_batches
         self._done = 0
 
-    def exchange(self, parameters: Sequence[nn.Parameter], *optimizers: torch.optim.Optimizer) -> None:
+    def exchange(
+        self,
+        parameters: Sequence[nn.Parameter],
+        *optimizers: torch.optim.Optimizer,
+        beside: Sequence[torch.Tensor] = (),
+    ) -> None:
         """Average, where this mini-batch is a boundary; called between the backward pass and the optimiser's step.
 
         Args:
             parameters: Those whose gradients were just computed, in the same order on all ranks.
             optimizers: Their optimisers.
+            beside: What is averaged after every mini-batch, boundary or not, and needs no message of its own at one.
         """
         self._left -= 1
         self._done += 1
-        if self._left > 0 and self._done % self._period:
-            return
+        together = list(beside)
         if self._period == 1:
-            reduce_gradients_in_buckets(parameters, self._world_size, self._bucket_mb)
-        else:
-            _average_in_one_message(_what_has_drifted(parameters, optimizers))
+            together += _gradients(parameters)
+        elif self._left <= 0 or self._done % self._period == 0:
+            together += _what_has_drifted(parameters, optimizers)
+        if together:
+            _average_together(together, self._bucket_mb)
+
+
+def _gradients(parameters: Sequence[nn.Parameter]) -> list[torch.Tensor]:
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
 def _what_has_drifted(
@@ -59,9 +67,7 @@ def _what_has_drifted(
     """Return gradients, weights and the optimisers' moments, in the same order on all ranks."""
     found: list[torch.Tensor] = []
     for parameter in parameters:
-        if parameter.grad is not None:
-            found.append(parameter.grad)
-        found.append(parameter.data)
+        found += [*_gradients([parameter]), parameter.data]
         found += [
             value
             for optimizer in optimizers
@@ -72,8 +78,10 @@ def _what_has_drifted(
 
 
 @torch.no_grad()
-def _average_in_one_message(tensors: Sequence[torch.Tensor]) -> None:
+def _average_together(tensors: Sequence[torch.Tensor], bucket_mb: float) -> None:
+    """Replace tensors by the mean of the ranks' tensors, in one message, or in several of at most ``bucket_mb`` MB."""
     packed = torch.cat([tensor.reshape(-1) for tensor in tensors])
-    average_over_ranks_(packed)
+    for message in packed.split(max(1, int(bucket_mb * 1024 * 1024) // packed.element_size())):
+        average_over_ranks_(message)
     for tensor, averaged in zip(tensors, packed.split([tensor.numel() for tensor in tensors]), strict=True):
         tensor.copy_(averaged.view_as(tensor))

@@ -12,8 +12,8 @@ from rsl_rl.utils import compile_model, resolve_class, resolve_obs_groups, resol
 from tensordict import TensorDict
 from torch import nn
 
-from isaaclab_arena.distributed.collectives import average_over_ranks_
 from isaaclab_arena.training.learner.algorithms.gradient_exchange import GradientExchange
+from isaaclab_arena.training.learner.algorithms.normalisation import normalise_over_ranks
 from isaaclab_arena.training.learner.algorithms.ppo import falling_learning_rate
 
 _EPSILON = 1e-8
@@ -90,6 +90,8 @@ class GRPO:
         self.settings = settings
         self.group_size = settings.group_size
         self.learning_rate = settings.learning_rate
+        if world_size > 1:
+            normalise_over_ranks(actor)
         self.actor: Any = actor.to(device)
         self._raw_actor: Any = self.actor
         self.reference: Any = None
@@ -100,9 +102,7 @@ class GRPO:
         self.storage = storage
         self.transition: Any = RolloutStorage.Transition()
         self._world_size = world_size
-        self._exchange = GradientExchange(
-            period=settings.grad_sync_period, world_size=world_size, bucket_mb=settings.grad_reduce_bucket_mb
-        )
+        self._exchange = GradientExchange(period=settings.grad_sync_period, bucket_mb=settings.grad_reduce_bucket_mb)
         self._counts = torch.zeros(storage.num_transitions_per_env, storage.num_envs, dtype=torch.bool, device=device)
         self._advantages = torch.zeros(storage.num_transitions_per_env, storage.num_envs, device=device)
 
@@ -154,7 +154,7 @@ class GRPO:
         self._advantages = group_advantages(returns, self._counts, self.group_size)
 
     def update(self) -> dict[str, float]:
-        """Learn from the stored samples, and return the mean losses of all ranks."""
+        """Learn from the stored samples, and return the mean losses of this rank."""
         self._exchange.begin_update(self.settings.num_learning_epochs * self.settings.num_mini_batches)
         storage = self.storage
         observations = storage.observations.flatten(0, 1)
@@ -173,7 +173,6 @@ class GRPO:
         storage.clear()
         num_updates = self.settings.num_learning_epochs * self.settings.num_mini_batches
         losses /= num_updates
-        average_over_ranks_(losses)
         return dict(zip(_LOSSES, losses.tolist(), strict=True))
 
     def _learn(

@@ -1,25 +1,36 @@
 import pytest
-import torch
 
-from isaaclab_arena.training.learner.algorithms.ppo import falling_learning_rate, mean_losses, normalised_over_ranks
+from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.training.learner.agent import learned_state
+from isaaclab_arena.training.learner.algorithms.ppo import falling_learning_rate
+from isaaclab_arena.training.learner.synchrony import named_digests
+from tests.training.learner.test_learner import RECURRENT
+from tests.training.learning import small_learner
+from tests.training.messages import pretended_ranks
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
-def test_advantages_have_mean_0_and_the_unbiased_deviation_1():
-    """The deviation of 1, 2, 3 and 6 from their mean of 3 is the root of 14 / 3."""
-    deviation = (14 / 3) ** 0.5
-    expected = [-2 / deviation, -1 / deviation, 0.0, 3 / deviation]
-    assert normalised_over_ranks(torch.tensor([1.0, 2.0, 3.0, 6.0])).tolist() == pytest.approx(expected)
-
-
-def test_equal_advantages_are_nothing_and_no_nan():
-    assert normalised_over_ranks(torch.full((2, 3), 7.0)).tolist() == [[0.0] * 3] * 2
-    assert normalised_over_ranks(torch.tensor([5.0])).tolist() == [0.0]
+@pytest.mark.parametrize("words", [(), RECURRENT], ids=["mlp", "recurrent"])
+@pytest.mark.parametrize("desired_kl", [1e-7, 1e3])
+def test_the_learning_rate_follows_the_divergence_of_all_ranks_as_it_does_alone(words, desired_kl):
+    words = (
+        *words,
+        f"agent.algorithm.desired_kl={desired_kl}",
+        "agent.algorithm.learning_rate=0.001",
+        *(f"agent.{role}.obs_normalization=false" for role in ("actor", "critic")),
+    )
+    alone = small_learner(*words)
+    alone.iterate()
+    # A group of one rank says what that rank says.
+    with pretended_ranks(1):
+        among_ranks = small_learner(*words, context=DistributedContext(rank=0, world_size=2))
+        among_ranks.iterate()
+    assert (alone.algorithm.learning_rate > 0.001) == (desired_kl > 1), "the rate has moved"
+    assert named_digests(learned_state(among_ranks.algorithm)) == named_digests(learned_state(alone.algorithm))
+    assert among_ranks.algorithm.learning_rate == alone.algorithm.learning_rate
 
 
 @pytest.mark.parametrize(("iteration", "rate"), [(0, 0.1), (1, 0.075), (3, 0.025), (4, 0.0), (9, 0.0)])
 def test_a_falling_learning_rate_falls_in_equal_steps(iteration, rate):
     assert falling_learning_rate(0.1, iteration, 4) == pytest.approx(rate)
-
-
-def test_one_ranks_losses_are_the_mean_of_all():
-    assert mean_losses({"surrogate": 0.5, "entropy": 2.0}, "cpu") == {"surrogate": 0.5, "entropy": 2.0}
