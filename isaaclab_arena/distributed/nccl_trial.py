@@ -13,7 +13,7 @@ from isaaclab_arena.distributed.ranks import Ranks
 
 _LOOK_INTERVAL_S = 0.1
 _PATIENCE_S = 3.0
-"""How long a rank goes on after it heard that another has failed [s]: its own failure may say more."""
+"""How long a rank goes on after another one has failed [s], because its own failure may say more."""
 
 _FAILED = "NCCL fails"
 _CPP_TRACE = "Exception raised from"

@@ -35,11 +35,11 @@ _WITH_NCCL = "cpu:gloo,cuda:nccl"
 _NO_GPU = "no GPU"
 _NO_NCCL = "no NCCL"
 _LEFT_GROUPS: list[dist.ProcessGroup | None] = []
-"""Groups that were left, kept until the process ends. Whoever drops one last, and that may be a model that was trained,
-waits for gloo's threads while holding Python's lock, for which such a thread may be waiting (torch 2.13)."""
+"""Groups that were left, kept until the process ends. Deleting the last reference, which a trained model may hold,
+waits for gloo's threads while holding Python's lock, and such a thread may wait for that lock (torch 2.13)."""
 
 ProcessGroupChoice: TypeAlias = Literal["auto", "nccl", "gloo"]
-"""What ``--process_group`` can say: NCCL where it works, NCCL or an error, or gloo without a try."""
+"""Values of ``--process_group``: NCCL if it works, NCCL or an error, or gloo only."""
 
 
 _NCCL_WAY_OUT = "a container's small /dev/shm is the usual cause (docker run --shm-size=1g, or --ipc=host)"

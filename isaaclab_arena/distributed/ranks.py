@@ -21,7 +21,7 @@ _POLL_INTERVAL_S = 0.05
 _BEAT_INTERVAL_S = 1.0
 _LINGER_S = 0.3
 _PATIENCE_S = 5.0
-"""For this long nothing is said about waiting."""
+"""How long a rank waits before it logs that it is waiting [s]."""
 _PIECE_LENGTH = 500_000
 
 

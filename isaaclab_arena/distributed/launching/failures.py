@@ -9,13 +9,13 @@ from isaaclab_arena.distributed.launching.launcher_messages import FailureRecord
 from isaaclab_arena.logs import plain_text
 
 _TOLD_BY_ITSELF = frozenset({1, 2})
-"""Exit codes of programs that have said on the screen what was wrong."""
+"""Exit codes of programs that have printed the reason."""
 
 _STOPPING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1})
-"""Signals that programs end in good order for, with 128 + their number."""
+"""Signals after which programs end in good order, with exit code 128 + their number."""
 
 _ORDERLY = _TOLD_BY_ITSELF | {128 + signal.SIGINT, 128 + signal.SIGTERM}
-"""Exit codes that a rank may also end with because of another one."""
+"""Exit codes that a rank may also have because another one failed."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,9 +40,9 @@ class LaunchOptions:
     nproc_per_node: int | None = None
     """Start this many ranks on this machine's CPU; excludes --gpu_ids."""
     launcher: Literal["torch", "torchrunx"] = "torch"
-    """What starts several ranks; torchrunx (GPL-3) has to be installed beside this package."""
+    """The launcher of several ranks; torchrunx (GPL-3) must be installed separately."""
     launcher_log_dir: str | None = None
-    """Directory for what each rank writes on the screen; '' for none. By default launcher/ in the run's directory."""
+    """Directory for the output of each rank; '' for none. By default launcher/ in the run's directory."""
 
 
 def without_launch_options(arguments: Sequence[str]) -> list[str]:

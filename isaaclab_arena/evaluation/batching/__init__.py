@@ -1,1 +1,1 @@
-"""On how many env slots a policy is asked, and whether its answers depend on their places."""
+"""Choose the batch size for a policy's network, so that results do not depend on an env slot's place in the batch."""

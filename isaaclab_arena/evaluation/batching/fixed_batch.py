@@ -1,9 +1,9 @@
-"""Asks a policy on a batch of one size, whatever the number of env slots.
+"""Ask a policy on batches of one fixed size, for any number of env slots.
 
-The last digits of a network's answer for an env slot change with the size of the batch, and that is enough to change a
-success. On batches of the right size they do not change with the place in the batch, nor with what stands beside it;
-which sizes those are differs from machine to machine, and `settling` finds out. A policy that is always asked on as
-many places then gives an episode the same bits for any ``num_envs``.
+The last digits of a network's answer for an env slot change with the size of the batch, which is enough to change a
+success. With the right batch size they do not depend on the place in the batch or on its other entries. Which sizes are
+right differs between machines; `settling` finds out. A policy that is always asked on a batch of that size gives an
+episode the same bits for any ``num_envs``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,22 +40,22 @@ def check_policy_batch(policy_batch: int, *, num_envs: int) -> None:
 
 
 def batch_of(policy_class: type[PolicyBase], policy_batch: int | None, *, num_envs: int) -> int:
-    """Return the size of the batch that a policy is asked on.
+    """Return the batch size for a policy.
 
     Args:
         policy_class: Its class.
-        policy_batch: Size that policies are always asked on, None for as many as there are env slots.
-        num_envs: Env slots that there are.
+        policy_batch: Fixed batch size, None for the number of env slots.
+        num_envs: Number of env slots.
     """
     return num_envs if policy_batch is None or policy_class.traits.batch_invariant else policy_batch
 
 
 def on_fixed_batch(policy: PolicyBase, policy_batch: int | None) -> PolicyBase:
-    """Return a policy that is asked on a batch of one size, which is the policy itself if it needs no such thing.
+    """Return a policy that is asked on batches of one size; it is the policy itself if that is not needed.
 
     Args:
         policy: What is asked.
-        policy_batch: Size of the batch, None to ask on as many as there are env slots.
+        policy_batch: Size of the batch, None for the number of env slots.
     """
     if policy_batch is None or policy.traits.batch_invariant:
         return policy
@@ -63,14 +63,14 @@ def on_fixed_batch(policy: PolicyBase, policy_batch: int | None) -> PolicyBase:
 
 
 class FixedBatchPolicy(PolicyBase[None]):
-    """Asks another policy on a batch of one size: the env slots of the environment first, slots at rest behind.
+    """Asks another policy on batches of one size: first the env slots of the environment, then slots at rest.
 
-    The other policy is shown an environment of that size. In the slots beyond the real ones no episode ever starts,
-    and all that is observed there is zero.
+    The other policy sees an environment of that size. In the slots beyond the real ones no episode ever starts, and all
+    observations there are zero.
 
     Args:
         policy: What is asked.
-        policy_batch: Size that it is always asked on; at least as many as the environment has env slots.
+        policy_batch: Size of each batch; at least the environment's number of env slots.
     """
 
     def __init__(self, policy: PolicyBase, policy_batch: int) -> None:
@@ -87,15 +87,15 @@ class FixedBatchPolicy(PolicyBase[None]):
         """
         view = self._view_of(env)
         if view.num_envs == view.num_real:
-            # Nothing is filled up, and the loop checks the answer by itself.
+            # Nothing is padded, and the loop checks the answer itself.
             return self._policy.get_action(view, _of_one_layout(observation))
         action = self._policy.get_action(view, padded(observation, view.num_envs))
-        # Values are for the loop to judge, which knows which env slots run; here only the shape of the batch matters.
+        # The loop checks the values, because it knows which env slots run; only the shape of the batch is checked here.
         nowhere = torch.zeros(view.num_envs, dtype=torch.bool, device=env.device)
         return checked_action(action, view, nowhere)[: env.num_envs]
 
     def finished(self) -> torch.Tensor | None:
-        """Return which real env slots have nothing more to do. Shape: (num_envs,), bool.
+        """Return which real env slots have finished. Shape: (num_envs,), bool.
 
         Raises:
             PolicyError: If the other policy's answer does not fit the batch.
@@ -115,15 +115,15 @@ class FixedBatchPolicy(PolicyBase[None]):
         self._policy.end_episodes(self._view_of(env), env_ids)
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
-        """Have the other policy forget what belongs to the episodes of the named env slots."""
+        """Reset the other policy for the named env slots."""
         self._policy.reset(env_ids)
 
     def set_task_description(self, task_description: str | None) -> str | None:
-        """Tell the other policy what to do, and return what it will follow."""
+        """Give the other policy its instruction, and return the one that it will follow."""
         return self._policy.set_task_description(task_description)
 
     def has_length(self) -> bool:
-        """Whether the other policy says how long a run is."""
+        """Whether the other policy determines the length of a run."""
         return self._policy.has_length()
 
     def length(self) -> int | None:
@@ -140,11 +140,11 @@ class FixedBatchPolicy(PolicyBase[None]):
         return self._policy.is_remote
 
     def stated_model(self) -> str | None:
-        """What the other policy's server says of its model."""
+        """The description of its model by the other policy's server."""
         return stated_model(self._policy)
 
     def can_play(self, episode_index: int) -> bool:
-        """Whether the other policy has something to do in an episode."""
+        """Whether the other policy can play an episode."""
         return self._policy.can_play(episode_index)
 
     def close(self) -> None:
@@ -152,24 +152,24 @@ class FixedBatchPolicy(PolicyBase[None]):
         self._policy.close()
 
     def _view_of(self, env: Environment) -> "WideView":
-        # Policies tell environments apart by identity, so one environment has one view.
+        # Policies compare environments by identity, so each environment has one view.
         if self._view is None or self._view.real is not env:
             self._view = WideView(env, self._policy_batch)
         return self._view
 
 
 class WideView(Environment):
-    """An environment as a policy sees it that is asked on a batch of one size: with more env slots than there are.
+    """Shows an environment with more env slots than it has, to a policy that is asked on a larger batch.
 
-    What is said of env slots is padded with zeros; anything else, also what is not part of the contract, is the real
+    Values of env slots are padded with zeros. All other attributes, even those outside of the contract, are the real
     environment's.
 
     Args:
         real: The environment.
-        num_envs: How many env slots to show.
+        num_envs: Number of env slots to show.
 
     Raises:
-        ConfigError: If that is less than there are.
+        ConfigError: If the environment has more env slots than that.
     """
 
     def __init__(self, real: Environment, num_envs: int) -> None:
@@ -187,7 +187,7 @@ class WideView(Environment):
         self.reproducible = real.reproducible
 
     def __getattr__(self, name: str) -> Any:
-        # A policy may know more of its environment than the contract says.
+        # A policy may use attributes of its environment that are outside of the contract.
         return getattr(self.__dict__["real"], name) if "real" in self.__dict__ else object.__getattribute__(self, name)
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
@@ -203,7 +203,7 @@ class WideView(Environment):
         return self.real.instruction(conditions)
 
     def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
-        """Refuse: it is the loop that starts episodes.
+        """Refuse, because only the loop starts episodes.
 
         Raises:
             PolicyError: Always.
@@ -212,7 +212,7 @@ class WideView(Environment):
         raise PolicyError("a policy must not reset the environment that it acts in")
 
     def step(self, action: torch.Tensor) -> Step:
-        """Refuse: it is the loop that steps.
+        """Refuse, because only the loop steps.
 
         Raises:
             PolicyError: Always.
@@ -221,7 +221,7 @@ class WideView(Environment):
         raise PolicyError("a policy must not step the environment that it acts in")
 
     def state(self) -> StateTree:
-        """Return the simulator's state, zero beyond the real env slots.
+        """Return the simulator's state, padded with zeros beyond the real env slots.
 
         Raises:
             PolicyError: If the environment shows no state.
@@ -241,18 +241,18 @@ class WideView(Environment):
 
 
 def _of_one_layout(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a nested dict of tensors with each of them laid out in order, itself where it already is."""
+    """Return a nested dict with all tensors contiguous; the dict itself if they already are."""
     return with_leaves(tree, lambda part: part.contiguous() if isinstance(part, torch.Tensor) else part)
 
 
 def padded(tree: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
-    """Return a nested dict of tensors with zeros behind them, in memory of their own and of one layout.
+    """Return a nested dict of tensors padded with zeros, in new contiguous memory.
 
-    The layout matters too: an operation may take another way through a tensor that is laid out in another order.
+    The memory layout matters, because an operation may compute in another order on another layout.
 
     Args:
-        tree: Nested dict of tensors, batched by env slot; anything else in it is passed on as it is.
-        num_envs: Env slots that there are to be.
+        tree: Nested dict of tensors, batched by env slot; other values are passed on unchanged.
+        num_envs: Number of env slots of the result.
     """
 
     def wide(part: Any) -> Any:

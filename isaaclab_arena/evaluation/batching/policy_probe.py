@@ -1,7 +1,7 @@
-"""Asks a policy about made-up observations, to learn whether the action in an env slot depends on the other slots.
+"""Ask a policy about made-up observations, to find out whether the action of an env slot depends on other slots.
 
-It is asked by the calls that the loop makes, so whatever lies between an observation and an action takes part:
-pictures, what a recurrent network remembers, noise from an episode's stream, chunks of actions.
+It is asked by the same calls as in the loop, so the test covers everything between observation and action: pictures,
+the memory of a recurrent network, noise from an episode's stream, chunks of actions.
 """
 
 import logging
@@ -28,7 +28,7 @@ from isaaclab_arena.nested import with_leaves
 _LOG = logging.getLogger(__name__)
 
 _SEED = 8_121_853
-"""Any number: with it the same machine always finds the same."""
+"""A fixed seed, so that the same machine always finds the same."""
 
 _PIXELS = torch.uint8
 _HIGHEST_PIXEL, _HIGHEST_NUMBER = 255, 9
@@ -36,11 +36,11 @@ _HIGHEST_PIXEL, _HIGHEST_NUMBER = 255, 9
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeResult:
-    """What came of asking a policy.
+    """The outcome of asking a policy.
 
     Attributes:
-        passes: Whether each example was answered the same bits at every place and among all neighbours.
-        error: Why it could not be asked, None if it could.
+        passes: Whether the answer to each example had the same bits at every place and with all neighbours.
+        error: Why the policy could not be asked, None if it could.
     """
 
     passes: bool
@@ -51,9 +51,9 @@ def probe_policy(policy: PolicyBase, environment: Environment, *, batch: int) ->
     """Ask a policy a few times, and leave it, its streams and the process-wide generators as they were.
 
     Args:
-        policy: What is asked; between jobs, when no episode is under way.
-        environment: Says what is observed. It is neither reset nor stepped.
-        batch: Env slots that are asked for together. If the environment has more, those behind them rest.
+        policy: The policy, between jobs, when no episode runs.
+        environment: The environment, for its observation spec. It is neither reset nor stepped.
+        batch: Number of env slots in a batch. If the environment has more, the others rest.
     """
     if batch == 1:
         return ProbeResult(passes=True)
@@ -79,7 +79,7 @@ class _Asking:
         self._view = view
         self._batch = batch
         generator = np.random.default_rng(_SEED)
-        # Two steps, of which the second is not the first again.
+        # There are two steps, and the second differs from the first.
         size = num_examples(batch)
         self._steps = [made_up(view.observation_spec, size, generator, view.device) for _ in range(2)]
 
@@ -99,13 +99,13 @@ class _Asking:
 
 
 def made_up(spec: ObservationSpec, number: int, generator: np.random.Generator, device: torch.device) -> dict[str, Any]:
-    """Return observations as an environment might make them: each example of another magnitude, pictures of noise.
+    """Return made-up observations: each example has another magnitude, and pictures are noise.
 
     Args:
-        spec: What is observed.
+        spec: The observation spec.
         number: Number of examples.
-        generator: Where the numbers come from.
-        device: Where they are to live.
+        generator: Source of the numbers.
+        device: Device of the observations.
     """
     return with_leaves(spec, lambda part: _numbers(part, number, generator).to(device))
 
@@ -119,7 +119,7 @@ def _numbers(spec: ArraySpec, number: int, generator: np.random.Generator) -> to
     if not spec.dtype.is_floating_point:
         top = 1 if spec.dtype is torch.bool else _HIGHEST_PIXEL if spec.dtype is _PIXELS else _HIGHEST_NUMBER
         return torch.from_numpy(np.clip(generator.integers(0, top, shape, endpoint=True), low, high)).to(spec.dtype)
-    # Small numbers and large ones: a network that is driven to its limits has lost the digits that would differ.
+    # There are small and large numbers, because a saturated network loses the digits that would differ.
     magnitude = 10.0 ** generator.uniform(-1.5, 0.5, (number, *[1] * len(spec.shape)))
     free = np.clip(magnitude * generator.standard_normal(shape), low, high)
     is_bounded = np.isfinite(low) & np.isfinite(high)
@@ -129,7 +129,7 @@ def _numbers(spec: ArraySpec, number: int, generator: np.random.Generator) -> to
 
 
 def _rearranged(tree: Mapping[str, Any], order: torch.Tensor, num_envs: int) -> dict[str, Any]:
-    """Return examples in another order, and zeros behind them; memory of its own, for the policy may change it."""
+    """Return examples in another order, padded with zeros, in new memory, because the policy may change it."""
 
     def rearranged(part: torch.Tensor) -> torch.Tensor:
         wide = torch.zeros((num_envs, *part.shape[1:]), dtype=part.dtype, device=part.device)
@@ -141,7 +141,7 @@ def _rearranged(tree: Mapping[str, Any], order: torch.Tensor, num_envs: int) -> 
 
 @contextmanager
 def _generators_kept() -> Iterator[None]:
-    """Put the process-wide generators back, from which policies from elsewhere may draw."""
+    """Restore the process-wide random generators at the end, because foreign policies may draw from them."""
     restore: Callable[..., None] = np.random.set_state
     python, numpy_state = random.getstate(), np.random.get_state()
     try:

@@ -1,8 +1,8 @@
-"""Settles for how many env slots a job's policies are asked together, and whether the same bits can be promised then.
+"""Choose how many env slots a job's policies are asked for together, and whether the same bits can then be promised.
 
-A network's last digits change with the size of the batch, so that belongs to the job. On some processors they also
-change with the place in a batch whose size is no multiple of 4. So the batch is filled up, and then asked whether
-places still make a difference; only where they do not are results `bitwise`.
+A network's last digits change with the size of the batch, so the size belongs to the job. On some processors they also
+change with the place in a batch whose size is no multiple of 4. So the batch is padded, and a probe tests whether
+places still make a difference. Results are `bitwise` only if they do not.
 """
 
 import logging
@@ -22,17 +22,17 @@ from isaaclab_arena.storage.run.settled_batch import SettledBatch, read_settled,
 _LOG = logging.getLogger(__name__)
 
 MULTIPLES = (4, 8, 16)
-"""What a batch is filled up to. 4 comes first even where the batch as it is might do: a probe of a few calls too seldom
-sees a network that differs in a few of 100 places, and filling up costs three places at most."""
+"""Batch sizes are padded to multiples of these numbers. 4 comes first even if the batch might work without padding: a
+probe of a few calls may miss a network that differs in a few of 100 places, and padding adds three places at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AskedPolicies:
-    """The policies of a job's groups of env slots, ready to be asked.
+    """The policies of a job's groups of env slots, and their batch size.
 
     Attributes:
         policies: One for each group.
-        batch: Env slots that each is asked for together, None where that makes no difference.
+        batch: Number of env slots that each policy is asked for together, None if that makes no difference.
         plan_because: Why the same bits are not promised, None if they are.
     """
 
@@ -43,18 +43,17 @@ class AskedPolicies:
 
 @dataclass(frozen=True, kw_only=True)
 class Settling:
-    """What is needed to settle for how many env slots a job's policies are asked.
+    """The inputs to the choice of a job's batch size.
 
     Attributes:
-        directory: Directory of the job, where what was settled is kept.
+        directory: Directory of the job, where the choice is kept.
         policy_class: Class of the policies.
         environments: The environment of each group of env slots.
-        fixed_batch: Env slots that policies are always asked for, None for as many as there are.
-        planned: Env slots that the policies were asked for when an earlier start of the program built the job, None if
-            none did.
-        make: Builds the policy of each group, or returns those that are there, for a number of env slots that they are
-            asked for; None for as many as each group has.
-        probe: Asks the first group's policy, on a batch of that size, whether places matter.
+        fixed_batch: Fixed batch size, None for the number of env slots.
+        planned: Batch size that an earlier start of the program chose, None if there was none.
+        make: Builds or returns the policy of each group for a batch size; None for the number of env slots of each
+            group.
+        probe: Tests with the first group's policy, on a batch of that size, whether places matter.
     """
 
     directory: Path
@@ -67,22 +66,22 @@ class Settling:
 
     @property
     def num_envs(self) -> int:
-        """Env slots that the policies would be asked for if nothing were filled up."""
+        """The batch size without padding."""
         return self.fixed_batch or max(environment.num_envs for environment in self.environments)
 
 
 def filled_up(num_envs: int) -> tuple[int, ...]:
-    """Return the sizes that a batch may be filled up to, the one that is tried first in front. One needs none."""
+    """Return the sizes to which a batch may be padded, in the order of trial. A batch of one needs no padding."""
     if num_envs == 1:
         return (1,)
     return tuple(dict.fromkeys(-(-num_envs // multiple) * multiple for multiple in MULTIPLES))
 
 
 def asked_policies(settling: Settling, *, simulated_on: str) -> AskedPolicies:
-    """Return a job's policies as they are to be asked, and what can be promised.
+    """Return a job's policies with their batch size, and whether the same bits can be promised.
 
     Args:
-        settling: The job.
+        settling: The inputs of the job.
         simulated_on: Type of the device that simulates.
     """
     because = _because_of_environments(settling.environments, simulated_on)
@@ -97,7 +96,7 @@ def asked_policies(settling: Settling, *, simulated_on: str) -> AskedPolicies:
 
 
 def _settled(settling: Settling, policies: Sequence[PolicyBase]) -> AskedPolicies:
-    """Return the policies on the first batch on which places make no difference, or on the one that was settled."""
+    """Return the policies on the stored batch size, or on the first one on which places make no difference."""
     own = _size_of_calls(policies[0], settling.num_envs)
     num_envs = settling.num_envs if own is None else own
     earlier, sizes = _earlier(settling), tuple(_sizes(settling, num_envs))
@@ -108,11 +107,11 @@ def _settled(settling: Settling, policies: Sequence[PolicyBase]) -> AskedPolicie
             break
     if result.error is not None:
         return _as_they_are(settling, _cannot_be_asked(result.error))
-    # Where no batch will do, at least as little is filled up as can be.
+    # If no batch size works, the padding is as small as possible.
     counts, problem = _kept(settling, batch if result.passes else sizes[0], num_envs)
     policies = _made(settling, counts, fills_calls=own is not None)
     if counts != batch:
-        # No batch would do, or another rank was first with another one.
+        # No batch size worked, or another rank chose another one first.
         sizes = sizes if counts in sizes else (counts,)
         result = settling.probe(policies[0], counts)
     if counts > num_envs:
@@ -128,7 +127,7 @@ def _settled(settling: Settling, policies: Sequence[PolicyBase]) -> AskedPolicie
 
 
 def _made(settling: Settling, batch: int, *, fills_calls: bool) -> Sequence[PolicyBase]:
-    """Return the policies for a batch of some size: of calls of that size, or of an environment of that size."""
+    """Return the policies for a batch size: with calls of that size, or with an environment of that size."""
     if not fills_calls:
         return settling.make(batch)
     policies = settling.make(settling.fixed_batch)
@@ -147,12 +146,12 @@ def _fill_calls(policies: Sequence[PolicyBase], num_envs: int | None) -> None:
 
 
 def _sizes(settling: Settling, num_envs: int) -> Iterator[int]:
-    """Yield the sizes that may be tried: only what was settled, if anything was."""
+    """Yield the batch sizes to try; if one was chosen before, only that one."""
     earlier = _earlier(settling)
     if earlier is not None and earlier >= num_envs:
         yield earlier
     elif any(settling.directory.glob(COMMIT_FILE_PATTERN)):
-        # Episodes of a program that settled nothing were asked for on as many env slots as there are.
+        # A program that chose no batch size asked for all env slots together.
         yield num_envs
     else:
         yield from filled_up(num_envs)
@@ -170,7 +169,7 @@ def _earlier(settling: Settling) -> int | None:
 
 
 def _kept(settling: Settling, batch: int, num_envs: int) -> tuple[int, str | None]:
-    """Settle a batch; return what counts, and why nobody can know whether other ranks keep to it."""
+    """Store the chosen batch size; return the size that counts, and why other ranks may not know it."""
     settled = settling.planned
     try:
         if settled is None:
@@ -184,7 +183,7 @@ def _kept(settling: Settling, batch: int, num_envs: int) -> tuple[int, str | Non
 
 
 def _as_they_are(settling: Settling, because: str | None) -> AskedPolicies:
-    """Return policies that nothing is filled up for."""
+    """Return the policies without padding."""
     policies = settling.make(settling.fixed_batch)
     _fill_calls(policies, None)
     own, is_indifferent = _size_of_calls(policies[0], settling.num_envs), policies[0].traits.batch_invariant

@@ -1,8 +1,8 @@
-"""Finds out, by asking, whether the answer for an env slot depends on its place in the batch or on its neighbours.
+"""Test whether a network's answer for an env slot depends on its place in the batch or on its neighbours.
 
-A matrix library computes the end of a batch in another way than its beginning, so the last digits of a network's answer
-may depend on the place. The network does not tell: it is a matter of the processor, the library and the size of every
-layer. So the same examples are shown at other places and among other examples. No policy, no file, no chance.
+A matrix library may compute the end of a batch differently from its beginning, so the last digits of a network's answer
+may depend on the place. This depends on the processor, the library and the size of every layer, so it must be tested.
+The test shows the same examples at other places and among other examples. Pure functions.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,20 +12,20 @@ from typing import TypeAlias
 import torch
 
 MAX_CALLS = 5
-"""How often a batch of one size is asked for at most."""
+"""Largest number of calls for a batch of one size."""
 
 Ask: TypeAlias = Callable[[Sequence[int], int], Sequence[torch.Tensor]]
-"""Answers a batch: it is given the example at each place and a number of steps, starts all examples anew, and returns
-what it answers in each step. Shape of each: (batch, ...)."""
+"""Answers a batch. It gets the example at each place and a number of steps, restarts all examples, and returns the
+answer of each step. Shape of each: (batch, ...)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arrangement:
-    """Examples in an order.
+    """One order of the examples.
 
     Attributes:
-        examples: Which example stands at each place.
-        num_steps: For how many steps they are asked for. A second one shows what was remembered after the first.
+        examples: Index of the example at each place.
+        num_steps: Number of steps. A second one also tests what a policy remembers of the first.
     """
 
     examples: tuple[int, ...]
@@ -33,15 +33,16 @@ class Arrangement:
 
 
 def num_examples(batch: int) -> int:
-    """Return how many different examples the arrangements of a batch are made of."""
+    """Return the number of different examples in the arrangements of a batch."""
     return batch + (batch + 1) // 2
 
 
 def arrangements(batch: int) -> tuple[Arrangement, ...]:
-    """Return the orders in which examples are asked for.
+    """Return the orders in which examples are shown.
 
-    As they are; backwards, so that the last places, which are those that are treated differently, come first; and moved
-    on by half a batch with every second example replaced, so that neighbours are others too.
+    The first is the original order. The second is reversed, because the last places are those that are computed
+    differently. The third is shifted by half a batch, with every second example replaced, so that neighbours differ
+    too.
     """
     forwards = tuple(range(batch))
     moved_on = forwards[batch // 2 :] + forwards[: batch // 2]
@@ -54,11 +55,11 @@ def arrangements(batch: int) -> tuple[Arrangement, ...]:
 
 
 def answers_follow_from_examples(ask: Ask, batch: int) -> bool:
-    """Return whether every example is answered the same, to the last bit, at every place and beside all others.
+    """Return whether the answer to every example has the same bits at every place and beside all others.
 
     Args:
-        ask: Answers a batch; it is called for each of `arrangements` in turn, until two answers differ.
-        batch: Size of the batch. A batch of one has no other places, and nothing is asked.
+        ask: Answers a batch; called for each of `arrangements` in turn, until two answers differ.
+        batch: Size of the batch. For a batch of one nothing is asked, because there is no other place.
     """
     if batch == 1:
         return True
@@ -72,6 +73,6 @@ def answers_follow_from_examples(ask: Ask, batch: int) -> bool:
 
 
 def _bits(answer: torch.Tensor) -> list[bytes]:
-    """Return the bits at each place. Not values: zero is not minus zero, and NaN is the same as itself."""
+    """Return the bits at each place; unlike values, they tell zero from minus zero, and NaN equals itself."""
     raw = answer.detach().cpu().contiguous().flatten(1).view(torch.uint8)
     return [place.tobytes() for place in raw.numpy()]

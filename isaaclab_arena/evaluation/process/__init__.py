@@ -1,1 +1,1 @@
-"""What a process does about signals and about steps that hang."""
+"""Handle signals, and end processes whose steps hang."""

@@ -1,4 +1,4 @@
-"""Stopping on request: the first signal ends the run after the current step, a second one at once."""
+"""Stop a run on a signal: the first one ends it after the current step, a second one at once."""
 
 import os
 import signal
@@ -12,10 +12,10 @@ _SAME_REQUEST_S = 0.5
 
 
 class Interruption:
-    """Whether this process was told to stop. Passed to the loop, which asks before every step.
+    """Whether this process was told to stop. The loop checks it before every step.
 
     Attributes:
-        signal_number: The signal that asked, None if none has.
+        signal_number: The signal that was received, None if none was.
     """
 
     def __init__(self) -> None:
@@ -35,10 +35,10 @@ class Interruption:
         return 0 if self.signal_number is None else 128 + self.signal_number
 
     def receive(self, signal_number: int, frame: FrameType | None = None) -> None:
-        """Take note of a signal; a second one, the same or another, ends the process on the spot.
+        """Record a signal; a second one, the same or another, ends the process immediately.
 
         Schedulers and launchers often send the same signal to a process twice, directly and through its parent.
-        What arrives within half a second of the first counts as the same request.
+        Signals within half a second of the first count as the same request.
         """
         del frame
         now = time.monotonic()
@@ -54,17 +54,17 @@ class Interruption:
 def watch_for_interruption() -> Iterator[Interruption]:
     """Listen for SIGINT, SIGTERM, SIGHUP and SIGUSR1 for the length of a ``with`` block, in the main thread only.
 
-    Enter it when the ranks have agreed on what to do: before that there is no loop that could stop by itself, and a
-    signal had better end the process. SIGUSR1 is what clusters send some time before they end a job.
+    Enter it after the ranks have agreed on the plan. Before that no loop checks for a stop, so a signal should end the
+    process. Clusters send SIGUSR1 some time before they end a job.
 
     Yields:
-        What the loop asks. The handlers that were there before are restored at the end.
+        The object that the loop checks. The earlier handlers are restored at the end.
 
     Raises:
         ValueError: If called outside the main thread, where Python delivers no signals.
     """
     interruption = Interruption()
-    # A signal that is ignored stays so: that is how nohup lets a run outlive its terminal.
+    # An ignored signal stays ignored, because nohup relies on this to let a run outlive its terminal.
     heard = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     previous = {number: signal.signal(number, interruption.receive) for number in heard}
     try:
@@ -75,6 +75,6 @@ def watch_for_interruption() -> Iterator[Interruption]:
 
 
 def _show_cursor() -> None:
-    # A live display hides it, and gets no chance to bring it back.
+    # A live display hides the cursor, and now cannot show it again.
     if os.isatty(2):
         os.write(2, b"\x1b[?25h\n")

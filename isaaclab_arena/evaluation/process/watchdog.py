@@ -1,7 +1,7 @@
-"""Ending a process that hangs.
+"""End a process that hangs.
 
-No signal handler and no thread of Python's runs while native code holds the interpreter. What ends the process is
-therefore `faulthandler`, which waits outside of it.
+No signal handler and no Python thread runs while native code holds the interpreter. Therefore `faulthandler` ends the
+process; it waits outside of the interpreter.
 """
 
 import faulthandler
@@ -22,11 +22,11 @@ _EPISODE_MARGIN_S = 60.0
 
 
 def allowed_silence_s(step_timeout_s: float, episode_timeout_s: float | None) -> float:
-    """Return how long a job may go without a finished control step [s], 0 for however long.
+    """Return how long a job may go without a finished control step [s], 0 for no limit.
 
     Args:
         step_timeout_s: What the command line allows [s]; 0 turns the watchdog off.
-        episode_timeout_s: How long an episode of the job may take [s], which is looked at between two steps only.
+        episode_timeout_s: How long an episode of the job may take [s]; it is checked only between two steps.
     """
     if step_timeout_s == 0 or episode_timeout_s is None:
         return step_timeout_s
@@ -36,11 +36,11 @@ def allowed_silence_s(step_timeout_s: float, episode_timeout_s: float | None) ->
 class Watchdog:
     """Ends the process, with exit code 1, when a job makes no progress for too long.
 
-    Its last words are in a file: the job's name, and where each of Python's threads stood. There is one watchdog in a
+    Before that it writes the job's name and the stack of each Python thread into a file. There is one watchdog in a
     process.
 
     Args:
-        path: That file. What is in it already is kept.
+        path: That file; existing content is kept.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,12 +52,12 @@ class Watchdog:
 
     @contextmanager
     def watch(self, job: str, *, silence_s: float, missing: str = "has made no control step for") -> Iterator[None]:
-        """Watch over a job for the length of a ``with`` block, in which `step_finished` is called.
+        """Watch a job for the length of a ``with`` block, in which `step_finished` is called.
 
         Args:
-            job: Its name, for the last words.
-            silence_s: How long it may go without a finished step [s], 0 for however long.
-            missing: What it has not done for so long, for the last words.
+            job: Its name, for the file.
+            silence_s: How long it may go without a finished step [s], 0 for no limit.
+            missing: What it has failed to do in that time, for the file.
 
         Raises:
             StorageError: If the file cannot be written.
@@ -84,18 +84,18 @@ class Watchdog:
         if self._file is None:
             return
         self._step_s = time.monotonic()
-        # Arming takes as long as a small network's answer, so it is not done at every step.
+        # Arming takes as long as a small network's inference, so it is not done at every step.
         if self._step_s - self._armed_s >= _INTERVAL_S:
             self._arm(self._file)
 
     def _arm(self, file: BinaryIO) -> None:
         self._armed_s = time.monotonic()
-        # Up to an interval passes unnoticed, and no step may be ended before its time.
+        # The timer may be up to one interval old, and no step may be ended too early.
         faulthandler.dump_traceback_later(self._silence_s + _INTERVAL_S, exit=True, file=file.fileno())
 
     @contextmanager
     def _last_words(self, first_line: str) -> Iterator[BinaryIO]:
-        """Write the first of the last words ahead, for later it may be too late; take it back if all went well."""
+        """Write the job's name into the file in advance, because later may be too late; remove it if all went well."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             file = self._path.open("ab", buffering=0)
@@ -106,14 +106,14 @@ class Watchdog:
         try:
             yield file
         finally:
-            # A line too much in this file is no reason for a job to fail.
+            # A leftover line in this file must not make a job fail.
             with file, suppress(OSError):
                 file.truncate(begin)
                 if begin == 0:
                     self._path.unlink()
 
     def _announce(self, complaint: str, over: threading.Event) -> None:
-        """Say in the log that the end is near, if Python still gets to say anything."""
+        """Log that the process is about to be ended, if Python can still run."""
         while not over.wait(max(0.0, self._step_s + self._silence_s - time.monotonic())):
             if time.monotonic() - self._step_s < self._silence_s:
                 continue
