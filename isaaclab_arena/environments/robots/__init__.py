@@ -1,1 +1,1 @@
-"""The robots, one file each."""
+"""Robots: the built-in ones, those that a file describes, and those of MuJoCo Menagerie."""

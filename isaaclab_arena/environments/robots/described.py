@@ -1,4 +1,4 @@
-"""From a robot's description and its MJCF file to an embodiment, every name looked up before anything is built."""
+"""Make an embodiment of a robot's description and its MJCF file, and check every name first."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -29,8 +29,8 @@ def described_embodiment(path: str | Path, *, directory: Path | None = None) -> 
 
     Args:
         path: The description, YAML or JSON.
-        directory: Where its ``mjcf`` is looked up, its own if None. All files of the robot have to lie below it,
-            or below a checkout of MuJoCo Menagerie that MENAGERIE_ROOT names.
+        directory: Directory of its ``mjcf``, by default the description's own. All files of the robot must lie below
+            it, or below a checkout of MuJoCo Menagerie that MENAGERIE_ROOT names.
 
     Raises:
         ConfigError: With every problem of the description, each with file and key.
@@ -58,7 +58,7 @@ def _compiled(asset: Path, directory: Path, file: str, *, is_strange: bool) -> m
     if wrong is not None:
         raise ConfigError(Problem(f"'{asset}': {wrong}", file=file, key="mjcf"))
     _refuse_outside(asset, directory.resolve(), file)
-    # Those of MuJoCo Menagerie are known, and need not be compiled twice.
+    # Files of MuJoCo Menagerie are trusted, and need not be compiled twice.
     wrong = wrong_with_mjcf(asset) if is_strange else None
     if wrong is not None:
         raise ConfigError(Problem(f"'{asset}': {wrong}", file=file, key="mjcf"))
@@ -69,7 +69,7 @@ def _compiled(asset: Path, directory: Path, file: str, *, is_strange: bool) -> m
 
 
 def _refuse_outside(asset: Path, directory: Path, file: str) -> None:
-    """Refuse a robot whose files lead out of its directory: a description from elsewhere shall not read any file."""
+    """Refuse a robot with files outside of its directory: a foreign description must not read arbitrary files."""
     checkout = menagerie_root()
     root = directory
     if checkout is not None and not asset.is_relative_to(directory) and asset.is_relative_to(Path(checkout).resolve()):
@@ -85,7 +85,7 @@ def _refuse_outside(asset: Path, directory: Path, file: str) -> None:
 
 
 class _Checker:
-    """Collects what a description says that its MJCF file does not bear out."""
+    """Collects the contradictions between a description and its MJCF file."""
 
     def __init__(self, file: str, model: mujoco.MjModel) -> None:
         self.model = model

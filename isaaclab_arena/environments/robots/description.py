@@ -1,4 +1,4 @@
-"""A user's own robot: the YAML file that tells what is what in an MJCF file."""
+"""Read the description of a user's robot, a YAML file that names the parts of an MJCF file."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ class ArmDescription(_Described):
 
     Attributes:
         joints: Its joints, base to wrist; their limits are those of the MJCF file.
-        actuators: The position actuators that hold them, in the same order; called like the joints if left out.
+        actuators: The position actuators of these joints, in the same order; by default they have the joints' names.
         home: Joint positions at the start of an episode [rad].
         velocity_limit: Highest speed of every joint [rad/s].
     """
@@ -60,11 +60,11 @@ class GripperDescription(_Described):
         open: Their positions when it is open, in the same order.
         bodies: The left finger, on the side of the tool's +y, and the right one.
         palm: The body that carries both.
-        actuator: What moves them.
+        actuator: The actuator that moves them.
         closed_control: The actuator's control when the fingers meet.
         open_control: Its control when the gripper is open.
         width: Distance between the fingertips when it is open [m].
-        right_finger_fixed: Whether the left finger alone moves.
+        right_finger_fixed: Whether only the left finger moves.
     """
 
     joints: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -96,7 +96,7 @@ class CameraDescription(MountDescription):
     """A camera on the robot; it looks along its own -z, and its +y is up.
 
     Attributes:
-        name: What it is called; policies see ``<name>_rgb``.
+        name: Its name; policies see ``<name>_rgb``.
         fovy_deg: Vertical field of view.
     """
 
@@ -105,13 +105,14 @@ class CameraDescription(MountDescription):
 
 
 class WorkspaceDescription(_Described):
-    """Where tasks put things; see `isaaclab_arena.environments.robots.workspace.Workspace`.
+    """The box in which tasks put objects; see `isaaclab_arena.environments.robots.workspace.Workspace`.
 
     Attributes:
         low: Lowest corner: x, y, z [m].
         high: Highest corner: x, y, z [m].
-        reach: How far from its base the robot can touch anything [m]; the farthest corner if left out.
-        tallest: Height of the tallest thing that it can take from above or push [m]; any if left out.
+        reach: Largest distance from its base at which the robot can touch things [m]; by default to the farthest
+            corner.
+        tallest: Height of the tallest object that it can grasp from above or push [m]; no limit by default.
     """
 
     low: Point
@@ -124,7 +125,7 @@ class RobotDescription(_Described):
     """What a description file holds; docs/robots.md explains it with an example.
 
     Attributes:
-        name: What the robot is called.
+        name: The robot's name.
         mjcf: Path of the MJCF file, relative to the description.
         base: Where it stands.
         arm: Its arm.
@@ -133,8 +134,8 @@ class RobotDescription(_Described):
             fingers close along its y axis.
         cameras: Cameras that the MJCF file does not hold.
         workspace: Where it works.
-        hand_down: How the tool is held when it points down, w x y z.
-        rotation_weight: What 1 rad counts against 1 m in inverse kinematics; small for fewer than six joints.
+        hand_down: Orientation of the tool when it points down, w x y z.
+        rotation_weight: Weight of 1 rad against 1 m in inverse kinematics; small for fewer than six joints.
         ik_damping: Damping of the inverse kinematics.
         gravity_compensation: Whether its controller carries its own weight.
     """
@@ -164,7 +165,7 @@ def read_description(path: Path) -> RobotDescription:
 
 def _validated(model: type[_Model], values: Any, file: str) -> _Model:
     try:
-        # Pydantic's JSON mode is strict about types and still turns lists into tuples.
+        # Pydantic's JSON mode checks types strictly but accepts lists for tuples.
         return model.model_validate_json(json.dumps(values), strict=True)
     except ValidationError as invalid:
         raise ConfigError(

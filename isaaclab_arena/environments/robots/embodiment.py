@@ -1,4 +1,4 @@
-"""What an embodiment is: a robot, the file that it is built from, and where it works."""
+"""Define an embodiment: a robot, its MJCF file, and its workspace."""
 
 from dataclasses import dataclass
 
@@ -12,14 +12,14 @@ class Embodiment:
     """A robot that environments can be built with.
 
     Attributes:
-        robot: Its names, as in a scene where its prefix is ``robot``, and its limits.
+        robot: The names of its parts, in a scene where its prefix is ``robot``, and its limits.
         asset: Path of its MJCF file, relative to the package's assets or absolute.
         workspace: Where it works.
         position: Where its base stands [m].
         quaternion: How its base is turned.
-        frames: What is fixed to its bodies besides what its file holds: a tool frame, cameras.
-        gravity_compensation: Whether its controller carries its own weight, where the file does not say so.
-        scene_cameras: Cameras of the scene that stand elsewhere for this robot.
+        frames: Frames fixed to its bodies that its file lacks: a tool frame, cameras.
+        gravity_compensation: Whether its controller carries its own weight, if the file does not say so.
+        scene_cameras: Cameras of the scene that have another pose for this robot.
     """
 
     robot: Robot
@@ -33,7 +33,7 @@ class Embodiment:
 
     @property
     def words(self) -> str:
-        """What a list of robots says of it."""
+        """Its description in a list of robots."""
         robot = self.robot
         gripper = f"gripper {100 * robot.gripper_width:.0f} cm wide" if robot.gripper_width else "no gripper"
         return f"{len(robot.arm_joints)} joints, {gripper}, reaches {self.workspace.reach_m:.2f} m"

@@ -1,4 +1,4 @@
-"""The files that a robot or an object is made of, where they do not come with this package."""
+"""Find the files of a robot or an object that do not come with this package."""
 
 from pathlib import Path
 
@@ -9,10 +9,10 @@ from isaaclab_arena.sim.scene.scene import ASSETS
 
 
 def robot_files(name: str) -> dict[str, Path]:
-    """Return the description of a robot and its MJCF files, by what they are; nothing for those of this package.
+    """Return the files of a robot by their role: its description and MJCF files; none for robots of this package.
 
     Args:
-        name: What the option ``embodiment`` says.
+        name: Value of the option ``embodiment``.
 
     Raises:
         ConfigError: If there is no such robot.
@@ -23,11 +23,11 @@ def robot_files(name: str) -> dict[str, Path]:
 
 
 def part_files(what: str, asset: str) -> dict[str, Path]:
-    """Return an MJCF file and all that it names, each by its name from the first one's directory on.
+    """Return an MJCF file and all files that it names, by their path relative to its directory.
 
     Args:
         what: ``robot`` or ``object``.
-        asset: Path of the file; nothing comes of one that belongs to this package.
+        asset: Path of the file; a file of this package gives nothing.
 
     Raises:
         StorageError: If a file cannot be read.

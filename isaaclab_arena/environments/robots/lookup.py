@@ -1,4 +1,4 @@
-"""Which robot an ``embodiment`` option names, and whether a task lies within its reach."""
+"""Find the robot that an ``embodiment`` option names, and refuse tasks beyond its reach."""
 
 import math
 from functools import lru_cache
@@ -18,7 +18,7 @@ _POSITION = ".position"
 
 
 def find_embodiment(name: object) -> Embodiment:
-    """Return the robot of that name, or the one that a description file describes.
+    """Return the robot with that name, or the one that a description file describes.
 
     Args:
         name: A registered name, or the path of a YAML file, relative to the working directory.
@@ -41,7 +41,7 @@ def refuse_too_tall(thing: ObjectAsset, embodiment: Embodiment) -> None:
     """Refuse an object that the robot cannot bring its hand above or behind.
 
     Raises:
-        ConfigError: If it is taller than the tallest that the robot can take from above or push.
+        ConfigError: If it is taller than the robot can grasp from above or push.
     """
     height_m, tallest_m = 2 * thing.half_height, embodiment.workspace.tallest_m
     if height_m > tallest_m:

@@ -1,4 +1,4 @@
-"""Robots of MuJoCo Menagerie: their MJCF files from a checkout or its package, our descriptions of what is what."""
+"""Load robots of MuJoCo Menagerie: MJCF files from a checkout or its package, with our descriptions."""
 
 import importlib
 import importlib.util
@@ -45,7 +45,7 @@ def _directory(name: str) -> Path:
             f"the files of '{name}' are not here: set MENAGERIE_ROOT to a checkout of MuJoCo Menagerie, or install "
             f"mujoco-menagerie, which downloads them"
         )
-    # An optional package that few installations have.
+    # This package is optional, and few installations have it.
     package = importlib.import_module(_PACKAGE)
     try:
         return Path(package.get(name).path())

@@ -1,9 +1,9 @@
-"""Where a checkout of MuJoCo Menagerie is: one of the few places that read an environment variable."""
+"""Find a checkout of MuJoCo Menagerie through its environment variable."""
 
 import os
 from collections.abc import Mapping
 
 
 def menagerie_root(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return where a checkout of MuJoCo Menagerie is, None if nobody says."""
+    """Return the directory of a checkout of MuJoCo Menagerie, None if MENAGERIE_ROOT is not set."""
     return environ.get("MENAGERIE_ROOT") or None

@@ -1,4 +1,4 @@
-"""Where on the table a robot works, and how tasks that were laid out for one robot fit another."""
+"""Define where on the table a robot works, and scale tasks from one robot's workspace to another's."""
 
 import math
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ Area: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 class Workspace:
     """The part of the table, and of the space above it, in which a robot can do its work.
 
-    Tasks are laid out for the reference workspace, the Panda's. For another robot, what lies at a corner of the
-    reference box is put at the same corner of the robot's own.
+    Tasks are laid out for the reference workspace, the Panda's. For another robot they are scaled, so that each corner
+    of the reference box maps to the same corner of the robot's own.
 
     Attributes:
         low: Lowest corner: x, y and z [m].
         high: Highest corner: x, y and z [m].
-        reach_m: How far from its base the robot can touch anything, seen from above [m].
-        tallest_m: Height of the tallest thing that it can take from above or push [m].
+        reach_m: Largest horizontal distance from its base at which the robot can touch things [m].
+        tallest_m: Height of the tallest object that it can grasp from above or push [m].
     """
 
     low: tuple[float, float, float]
@@ -28,16 +28,16 @@ class Workspace:
     tallest_m: float = math.inf
 
     def on_table(self, low: tuple[float, ...], high: tuple[float, ...]) -> Area:
-        """Return an area of the reference table where this robot has it.
+        """Return an area of the reference table, scaled to this robot's workspace.
 
         Args:
-            low: Lowest x and y [m], and whatever else is drawn with them, which is left as it is.
-            high: The highest, likewise.
+            low: Lowest x and y [m]; further values are returned unchanged.
+            high: Highest x and y [m], likewise.
         """
         return self._fitted(low, 2), self._fitted(high, 2)
 
     def in_space(self, low: tuple[float, float, float], high: tuple[float, float, float]) -> Area:
-        """Return a box of the reference workspace where this robot has it; x, y and z [m]."""
+        """Return a box of the reference workspace, scaled to this robot's; x, y and z [m]."""
         return self._fitted(low, 3), self._fitted(high, 3)
 
     def _fitted(self, corner: tuple[float, ...], num_axes: int) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""From a goal pose to an action: one damped-least-squares step, in either action mode.
+"""Turn a goal pose into an action by one damped-least-squares step, in either action mode.
 
 Legend: n env slots, k arm joints. Elementwise arithmetic only; see `isaaclab_arena.sim.math.rotation`.
 """
@@ -21,7 +21,7 @@ HAND_FORWARD = tuple(
     for half in (math.sin(20 * _DEGREES), math.cos(20 * _DEGREES), math.cos(20 * _DEGREES), math.sin(20 * _DEGREES))
 )
 
-# The palm of an upright hand would meet a tall thing before the fingertips do.
+# The palm of a hand that points down would touch a tall object before the fingertips do.
 _PUSH_TILT_SINE, _PUSH_TILT_COSINE = math.sin(15 * _DEGREES), math.cos(15 * _DEGREES)
 
 _TURN_RAD = 0.25
@@ -48,7 +48,7 @@ class ArmMotion:
         self.high = torch.tensor(robot.joint_high, dtype=dtype, device=backend.device)
 
     def errors(self, position: torch.Tensor, orientation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what is missing to a goal: translation [m] and rotation vector [rad], both (n, 3).
+        """Return the errors to a goal: translation [m] and rotation vector [rad], both of shape (n, 3).
 
         Args:
             position: Goal of the middle between the fingertips. Shape: (n, 3).
@@ -61,9 +61,9 @@ class ArmMotion:
         """Return joint targets one control step towards a goal [rad]. Shape: (n, k).
 
         Args:
-            translation: What is missing [m]. Shape: (n, 3).
-            rotation: What is missing [rad]. Shape: (n, 3).
-            step_m: Longest way to aim ahead [m]. Shape: (n,).
+            translation: Translation to the goal [m]. Shape: (n, 3).
+            rotation: Rotation to the goal [rad]. Shape: (n, 3).
+            step_m: Longest step towards the goal [m]. Shape: (n,).
         """
         joints = self.backend.qpos[:, self.positions]
         jacobian = self._jacobian()
@@ -84,7 +84,7 @@ class ArmMotion:
         )
 
     def tool_position(self) -> torch.Tensor:
-        """Return the middle between the fingertips, which moves if only one finger does [m]. Shape: (n, 3)."""
+        """Return the middle between the fingertips; it moves if only one finger moves [m]. Shape: (n, 3)."""
         site = self.backend.site_position(self.robot.tcp_site)
         if not self.robot.right_finger_fixed:
             return site
@@ -96,7 +96,7 @@ class ArmMotion:
         return site + rotate(self.backend.body_orientation(self.robot.hand_body), shift)
 
     def as_twist(self, joint_targets: torch.Tensor) -> torch.Tensor:
-        """Return the end-effector step that leads from where the arm is told to be to joint targets. Shape: (n, 6)."""
+        """Return the end-effector step from the current joint targets to new ones. Shape: (n, 6)."""
         held = self.backend.ctrl[:, self.arm_controls]
         return apply_jacobian(self._jacobian(), joint_targets - held)
 
@@ -105,7 +105,7 @@ class ArmMotion:
 
 
 class Symmetry(Enum):
-    """In which ways an upright thing may be taken from above, the fingers along its own y axis being one of them."""
+    """The ways in which an upright object may be grasped from above; fingers along its y axis always work."""
 
     EVERY_YAW = "every yaw"
     QUARTER_TURNS = "quarter turns"
@@ -126,11 +126,11 @@ _OTHER_TURNS = {Symmetry.QUARTER_TURNS: _QUARTER, Symmetry.HALF_TURNS: ((0.0, 1.
 def hand_down(object_orientation: torch.Tensor, symmetry: Symmetry, rest: Sequence[float] = HAND_DOWN) -> torch.Tensor:
     """Return the hand's orientation, pointing down, with the fingers along sides of an upright thing.
 
-    Of the ways that its symmetry allows the one nearest to the hand's own is chosen.
+    Of the orientations that the symmetry allows, the one nearest to the hand's current one is chosen.
 
     Args:
         object_orientation: Shape: (n, 4).
-        symmetry: How the thing may be taken.
+        symmetry: How the object may be grasped.
         rest: How the hand is held when it may choose its yaw, pointing down.
 
     Returns:
@@ -150,12 +150,12 @@ def hand_down(object_orientation: torch.Tensor, symmetry: Symmetry, rest: Sequen
 
 
 def hand_across(way: torch.Tensor, rest: Sequence[float], *, tilted: bool) -> torch.Tensor:
-    """Return the hand's orientation for a push: pointing down, its flat side across the way.
+    """Return the hand's orientation for a push: pointing down, with its flat side across the direction of the push.
 
     Args:
         way: Unit vectors with z = 0. Shape: (n, 3).
         rest: How the hand is held when it may choose its yaw, pointing down: a half turn about a horizontal axis.
-        tilted: Whether it points 30 degrees ahead.
+        tilted: Whether it leans 30 degrees forward.
 
     Returns:
         Shape: (n, 4).
@@ -165,7 +165,7 @@ def hand_across(way: torch.Tensor, rest: Sequence[float], *, tilted: bool) -> to
         (axis_x * axis_x - axis_y * axis_y, 2 * axis_x * axis_y, 0.0), dtype=way.dtype, device=way.device
     )
     aside = torch.stack((-along[1], along[0], along[2]))
-    # The hand looks the same from behind, so half a turn is never needed.
+    # The hand is symmetric, so half a turn is never needed.
     backward = dot(way, along) < 0
     forward = torch.where(backward[:, None], -way, way)
     w = torch.sqrt((1 + dot(forward, along)) / 2)
@@ -179,7 +179,7 @@ def hand_across(way: torch.Tensor, rest: Sequence[float], *, tilted: bool) -> to
 
 
 def horizontal_way(start: torch.Tensor, end: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return direction and length [m] of the way between points, seen from above. Shapes: (n, 3) -> (n, 3), (n,)."""
+    """Return direction and length [m] between points, seen from above. Shapes: (n, 3) -> (n, 3), (n,)."""
     way = end - start
     way = torch.stack((way[:, 0], way[:, 1], torch.zeros_like(way[:, 0])), dim=-1)
     length = norm(way)

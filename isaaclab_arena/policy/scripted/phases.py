@@ -9,12 +9,12 @@ from isaaclab_arena.sim.backend import Backend
 
 
 class PhaseTables:
-    """One entry per phase; see `Phase` for what the numbers are.
+    """Tables with one entry per phase; `Phase` explains the values.
 
     Args:
         phases: The phases of a script.
-        roles: Every landmark that they name; ``role``, ``toward`` and ``carries`` are places in it, 0 for none.
-        backend: Says where the tensors live.
+        roles: Every landmark that they name; ``role``, ``toward`` and ``carries`` are indices into it, 0 for none.
+        backend: The backend, for its device.
         speed: Factor on ``step_m``.
     """
 

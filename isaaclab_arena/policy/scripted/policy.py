@@ -1,4 +1,4 @@
-"""The scripted policy: a state machine per env slot over the phases of a task's plan."""
+"""The scripted policy, which runs one state machine per env slot over the phases of a task's plan."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class ScriptedPolicyCfg:
     """Options of the scripted policy.
 
     Attributes:
-        speed: Factor on how fast the arm moves, above 0 and at most 1.
+        speed: Factor on the speed of the arm, above 0 and at most 1.
     """
 
     speed: float = 1.0
@@ -48,10 +48,10 @@ class ScriptedPolicyCfg:
 
 
 class ScriptedPolicy(PolicyBase[ScriptedPolicyCfg]):
-    """Follows the plan that `scripts` holds for the environment's task, and the episode's instruction where it matters.
+    """Follows the plan in `scripts` for the environment's task, and the episode's instruction if the plan needs it.
 
-    It reads the simulation's state, draws no random numbers, and its actions in an env slot are a function of that
-    env slot alone, to the last bit.
+    It reads the simulation's state and draws no random numbers. The actions of an env slot depend on that env slot
+    only, to the last bit.
     """
 
     name = "scripted"
@@ -109,7 +109,7 @@ class _Player:
         self.script: Script = SCRIPTS[env.task_name](env.sizes)
         self.motion = ArmMotion(env.robot, env.backend)
         self.symmetry = Symmetry.of(env.sizes)
-        # An arm that may not be able to turn its hand all the way must not wait for it.
+        # An arm that may be unable to reach the hand's orientation must not wait for it.
         self.turned_rad = _TURNED_RAD if env.robot.rotation_weight == 1.0 else _TURNED_ROUGHLY_RAD
         phases = self.script.phases
         grip = (0.0, 0.0, self.script.grip_m)
@@ -128,7 +128,7 @@ class _Player:
         self.steps[env_ids] = 0
 
     def instruct(self, env_id: int, instruction: str) -> None:
-        """Take in which of the script's candidates an instruction names, the first where it names none."""
+        """Set which of the script's candidates an instruction names; the first if it names none."""
         words = instruction.lower().split()
         named = [index for index, role in enumerate(self.script.candidates) if role in words]
         self.named[env_id] = named[0] if named else 0
@@ -185,7 +185,7 @@ class _Player:
         return torch.where(pushing[:, None], self._ahead(behind, way, rest), behind)
 
     def _ahead(self, behind: torch.Tensor, way: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
-        """Return where to push: along the way from where the tool is, and a little back to behind the landmark."""
+        """Return the goal of a push: ahead of the tool, and a little back towards behind the landmark."""
         tcp = self.motion.tool_position()
         missing = behind - tcp
         aside = missing - way * dot(missing, way)[:, None]
@@ -195,7 +195,7 @@ class _Player:
         return torch.where(arrived[:, None], tcp, tcp + way * step[:, None] + aside * level)
 
     def _start_again_where_beside(self, now: torch.Tensor) -> None:
-        """Come from behind again where the tool is no longer behind what it pushes."""
+        """Restart the push in env slots whose tool is no longer behind the object."""
         tables = self.tables
         if not tables.any_toward:
             return
@@ -217,11 +217,11 @@ class _Player:
         return hand_down(self._orientations()[role, self.slots], self.symmetry, robot.hand_down)
 
     def _landmarks(self) -> torch.Tensor:
-        """Return where the landmarks of all roles are now. Shape: (num_roles, num_envs, 3)."""
+        """Return the positions of the landmarks of all roles. Shape: (num_roles, num_envs, 3)."""
         return torch.stack([self._of_role(role, self._position) for role in self.roles])
 
     def _orientations(self) -> torch.Tensor:
-        """Return how they are turned. Shape: (num_roles, num_envs, 4)."""
+        """Return their orientations. Shape: (num_roles, num_envs, 4)."""
         return torch.stack([self._of_role(role, self._orientation) for role in self.roles])
 
     def _of_role(self, role: str, read: Callable[[str], torch.Tensor]) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The plan for each task: phases of a motion, relative to things in the scene."""
+"""Define the plan for each task: phases of a motion, relative to objects in the scene."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -6,11 +6,11 @@ from functools import partial
 from typing import Literal, TypeAlias
 
 Sizes: TypeAlias = Mapping[str, float]
-"""Lengths of the task's things [m]; see `isaaclab_arena.sim.privileged.Simulated`."""
+"""Lengths of the task's objects [m]; see `isaaclab_arena.sim.privileged.Simulated`."""
 
 FOREVER = 10_000
 NAMED = "named"
-"""The role of the one among a script's candidates that the episode's instruction names."""
+"""The role of the candidate that the episode's instruction names."""
 
 TOOL = "tool"
 """The role of the tool centre point itself."""
@@ -23,25 +23,24 @@ _FORK_M = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """One stretch of a motion: bring the tool centre point somewhere, and go on when it is there.
+    """One phase of a motion: move the tool centre point to a goal, then go on to the next phase.
 
     Attributes:
         role: The landmark that the goal is relative to.
         offset: From the landmark to the goal, in the world frame [m].
         width_m: Distance between the fingers [m].
-        follow: What is followed of the landmark while the phase lasts: its place and its turn, its place, or
-            nothing, so that the goal stays where the landmark was last followed.
-        toward: Another landmark; the goal is shifted along the horizontal way from ``role`` to it.
-        along_m: How far it is shifted, negative for away from ``toward`` [m].
-        ahead_m: If not 0, the goal is this far ahead of the tool on that way, until ``role`` is at ``toward``;
-            negative for backing off [m].
+        follow: What the goal follows during the phase: the landmark's position and yaw, its position only, or nothing.
+            With nothing, the goal stays where it was.
+        toward: Another landmark; the goal is shifted along the horizontal line from ``role`` to it.
+        along_m: Length of the shift, negative for away from ``toward`` [m].
+        ahead_m: If not 0, the goal is this far ahead of the tool on that line, until ``role`` is at ``toward``;
+            negative for moving back [m].
         carries: The landmark that must be at the fingertips.
-        retry: The phase that comes next if what is carried was dropped, or if the tool is no longer behind what it
-            pushes.
-        step_m: Longest way to aim ahead in one control step [m].
-        tolerance_m: How near is near enough [m].
-        min_steps: Shortest stay [control steps].
-        max_steps: Longest stay, after which the next phase begins anyway [control steps].
+        retry: The next phase if the carried object was dropped, or if the tool is no longer behind the pushed one.
+        step_m: Longest step in one control step [m].
+        tolerance_m: Distance at which the goal counts as reached [m].
+        min_steps: Shortest duration [control steps].
+        max_steps: Longest duration, after which the next phase begins anyway [control steps].
     """
 
     role: str
@@ -65,10 +64,10 @@ class Script:
 
     Attributes:
         phases: In this order; the last one lasts until the episode ends or the plan is tried again.
-        hand: How the hand is held: pointing down and turned with the landmark, pointing down with its flat side
-            across the way from one landmark ``toward`` another, or pointing forward along +x.
-        grip_m: How far above its centre a thing is carried [m].
-        candidates: Landmarks of which the instruction names one, by their role; see `NAMED`.
+        hand: Orientation of the hand: pointing down and turned with the landmark, pointing down with its flat side
+            across the line from one landmark ``toward`` another, or pointing forward along +x.
+        grip_m: How far above its centre an object is held [m].
+        candidates: Landmarks from which the instruction chooses one, by their role; see `NAMED`.
     """
 
     phases: tuple[Phase, ...]
@@ -94,7 +93,7 @@ def _grasp(sizes: Sizes, role: str = "object") -> tuple[Phase, ...]:
 
 
 def _grasp_offset(sizes: Sizes) -> float:
-    """Return how far above its centre an object is taken, so that a tall one does not meet the palm [m]."""
+    """Return how far above its centre an object is grasped, so that a tall one does not touch the palm [m]."""
     return max(0.0, sizes["object_top"] - _FINGER_DEPTH_M)
 
 
@@ -119,7 +118,7 @@ def _pick_and_place(sizes: Sizes) -> Script:
 
 
 def _transfer(sizes: Sizes, role: str, place: str, *, first: int) -> tuple[Phase, ...]:
-    """Return the phases that bring one thing into one bin; ``first`` is their place in the script."""
+    """Return the phases that bring one object into one bin; ``first`` is their index in the script."""
     held = sizes["object_half_height"] + _grasp_offset(sizes)
     in_bin, over_bin = sizes["bin_floor"] + held + 0.01, sizes["bin_rim"] + held + 0.05
     over, inside = (0.0, 0.0, over_bin), (0.0, 0.0, in_bin)
@@ -184,7 +183,7 @@ def _push_to_goal(sizes: Sizes) -> Script:
 
 
 def _push_cube(sizes: Sizes) -> Script:
-    # Pushes go in every direction, and a hand held across some of them would need more turn than a wrist has.
+    # Pushes go in every direction, and for some of them a hand across the push would exceed the wrist's range.
     return replace(_push_to_goal(sizes), hand="down")
 
 
@@ -274,4 +273,4 @@ SCRIPTS: Mapping[str, Callable[[Sizes], Script]] = {
     "push_cube": _push_cube,
     "press_button": _press_button,
 }
-"""Name of a task to what makes its plan."""
+"""Name of a task to the function that makes its plan."""
