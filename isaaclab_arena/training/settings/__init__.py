@@ -1,1 +1,1 @@
-"""Settings of a training run: task file, user's file and command line."""
+"""Read the settings of a training run from its task file, the user's file and the command line."""

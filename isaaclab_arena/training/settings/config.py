@@ -1,4 +1,4 @@
-"""The configuration of a training run: environment, agent, ranks, evaluation and checkpoints."""
+"""Define the configuration of a training run: environment, agent, ranks, evaluation and checkpoints."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ def _groups() -> dict[str, tuple[str, ...]]:
 
 @dataclass(frozen=True, kw_only=True)
 class AgentConfig:
-    """The agent; keys that rsl_rl has mean what they mean there.
+    """The agent; keys of rsl_rl have the same meaning as there.
 
     Attributes:
         experiment_name: Directory of the experiment's runs; the task's name by default.
@@ -30,16 +30,16 @@ class AgentConfig:
         max_iterations: Number of iterations; each collects samples and learns from them.
         num_steps_per_env: Control steps of an env slot in an iteration.
         save_interval: Iterations between checkpoints.
-        init_at_random_ep_len: Whether env slots begin as if in the middle of an episode, so that not all end at once.
-        action_scaling: How the network's output becomes an action.
+        init_at_random_ep_len: Whether the first episodes get random lengths, so that not all end at once.
+        action_scaling: How the network's output is scaled to an action.
         clip_actions: Limit of the absolute output, None for no limit.
         check_for_nan: Whether to stop at the first NaN.
         torch_compile_mode: Mode of ``torch.compile`` for the networks, None for none.
         logger: ``tensorboard``, ``none``, or a mapping with the ``class_name`` of one of rsl_rl's log writers.
         obs_groups: Groups of observations that the ``actor`` and the ``critic`` see.
         actor: Options of the policy's network, with its ``class_name``.
-        critic: Options of the value's network, likewise.
-        algorithm: Options of the algorithm, likewise.
+        critic: Options of the value network, with its ``class_name``.
+        algorithm: Options of the algorithm, with its ``class_name``.
     """
 
     experiment_name: str | None = None
@@ -67,7 +67,7 @@ class DistributedConfig:
     Attributes:
         grad_sync_period: Mini-batches between two exchanges of gradients.
         check_sync_every: Iterations between two checks that all ranks hold the same weights, 0 for none.
-        timeout_s: How long a rank waits for another one [s].
+        timeout_s: How long a rank waits for another rank [s].
     """
 
     grad_sync_period: int = 1
@@ -80,14 +80,14 @@ class EvaluationConfig:
     """The evaluations during training, by the evaluation runner, on all ranks.
 
     Attributes:
-        interval: Iterations between evaluations, 0 for none at all. There is one at the end too.
-        num_episodes: Episodes of each, always the same ones.
+        interval: Iterations between evaluations, 0 for no evaluations. There is one at the end too.
+        num_episodes: Episodes of each evaluation, the same ones each time.
         num_envs: Env slots of a rank.
-        seed: Seed of their conditions, which training does not see.
-        video_episodes: How many of them are filmed.
-        env: Options of the environment that are other than in training.
-        eval_jobs_config: Job file to evaluate with, instead of the task itself; its rsl_rl policies get the
-            checkpoint, and the settings of episodes above have no effect.
+        seed: Seed of their conditions; training uses another one.
+        video_episodes: Number of episodes that are filmed.
+        env: Options of the environment that differ from training.
+        eval_jobs_config: Job file to evaluate with, instead of the task; its rsl_rl policies get the checkpoint, and
+            the settings of episodes above have no effect.
     """
 
     interval: int = 100
@@ -104,8 +104,8 @@ class CheckpointConfig:
     """Which checkpoints stay.
 
     Attributes:
-        keep_last: How many, the newest ones, beside the best and those that were evaluated.
-        export: Whether the end of a run writes the policy as TorchScript and ONNX files too.
+        keep_last: Number of newest checkpoints to keep, besides the best one and the evaluated ones.
+        export: Whether to write the policy as TorchScript and ONNX files at the end of a run.
     """
 
     keep_last: int = 3
@@ -120,13 +120,12 @@ class TrainingConfig:
         task: Name of the training task.
         environment: Registered name of the environment.
         num_envs: Env slots of each rank.
-        num_envs_total: Env slots of all ranks together, None for no such limit; it decides ``num_envs`` for any number
-            of ranks.
+        num_envs_total: Env slots of all ranks together, from which ``num_envs`` follows; None if it is not given.
         env: Options of the environment, as a job's ``arena_env_args`` has them.
-        variations: What varies from episode to episode, as a job's ``variations``.
-        agent: What learns.
+        variations: Variations of the episodes, as in a job's ``variations``.
+        agent: Settings of the agent.
         distributed: How ranks work together.
-        evaluation: How it is evaluated.
+        evaluation: Settings of the evaluations.
         checkpoints: Which checkpoints stay.
     """
 

@@ -1,4 +1,4 @@
-"""Merges a task's file, a user's file and the command line into one checked configuration."""
+"""Merge a task's file, a user's file and the command line into one checked configuration."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ def default_document() -> dict[str, Any]:
 
 
 def task_document(task: str) -> dict[str, Any]:
-    """Return what the file of a registered training task says.
+    """Return the settings in the file of a registered training task.
 
     Raises:
         ConfigError: If there is no such task.
@@ -54,7 +54,7 @@ def task_document(task: str) -> dict[str, Any]:
 
 
 def file_document(path: Path) -> dict[str, Any]:
-    """Return what a file says of a training run.
+    """Return the settings in a user's file.
 
     Raises:
         ConfigError: If it cannot be read, or holds no mapping.
@@ -68,8 +68,8 @@ def file_document(path: Path) -> dict[str, Any]:
 def merged(*documents: Mapping[str, Any]) -> dict[str, Any]:
     """Return documents laid over each other, the last one on top.
 
-    Mappings are merged key by key, but for the options of another class, which replace those of the class before. A
-    section without a word says nothing.
+    Mappings are merged key by key. If a document names another class, its options replace those of the earlier class.
+    An empty section has no effect.
 
     Raises:
         ConfigError: If a section is no mapping.
@@ -88,14 +88,14 @@ def _is_empty(key: str, value: Any) -> bool:
 
 
 def overrides_document(words: Sequence[str], base: Mapping[str, Any]) -> dict[str, Any]:
-    """Return words such as ``agent.learning_rate=3e-4`` as a document.
+    """Return command line words such as ``agent.learning_rate=3e-4`` as a document.
 
-    Parts of a path may be left out where that is not ambiguous: ``agent.learning_rate`` is
+    Parts of a path may be left out if it stays unambiguous: ``agent.learning_rate`` is
     ``agent.algorithm.learning_rate``.
 
     Args:
         words: ``path=value``, the value as in YAML.
-        base: The document below them, whose paths are known.
+        base: The document that they change, which has the known paths.
 
     Raises:
         ConfigError: With every word that is not ``path=value``, or names an unknown path.
@@ -110,7 +110,7 @@ def overrides_document(words: Sequence[str], base: Mapping[str, Any]) -> dict[st
             continue
         try:
             nested = _nested(_whole_path(path, known), read_value(text))
-            # The words belong together, in whatever order they stand.
+            # The words are applied together, in any order.
             document = overlaid(document, nested)
         except ConfigError as error:
             problems += [dataclasses.replace(problem, key=path) for problem in error.problems]
@@ -120,7 +120,7 @@ def overrides_document(words: Sequence[str], base: Mapping[str, Any]) -> dict[st
 
 
 def read_training(document: Mapping[str, Any], *, task: str, source: str) -> TrainingConfig:
-    """Return the configuration that a document describes.
+    """Return the checked configuration of a document.
 
     Args:
         document: The merged document.
@@ -210,7 +210,7 @@ def _whole_path(text: str, known: list[tuple[str, ...]]) -> tuple[str, ...]:
     if len(inside) > 1 and len(path) > 1:
         raise ConfigError(f"means {' or '.join('.'.join(each) for each in inside)}; write one of them out")
     if first == "agent" and len(path) == 2:
-        # An option of the algorithm that the file leaves at its default.
+        # This is an option of the algorithm that the file does not set.
         return ("agent", "algorithm", path[1])
     raise ConfigError(f"there is no such key{did_you_mean(text, ['.'.join(each) for each in known])}")
 

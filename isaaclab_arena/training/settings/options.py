@@ -1,4 +1,4 @@
-"""Reads the command line of training."""
+"""Read the command line of training."""
 
 import os
 from collections.abc import Sequence
@@ -22,43 +22,43 @@ class TrainOptions(LaunchOptions):
     """Train a policy: TASK [options] [agent.learning_rate=3e-4 env.embodiment=panda ...]."""
 
     config: Path | None = None
-    """YAML or JSON file with what is to be other than in the task's own."""
+    """YAML or JSON file with settings that override the task's own."""
     num_envs: int | None = None
     """Env slots of each rank."""
     num_envs_total: int | None = None
     """Env slots of all ranks together, instead of --num_envs."""
     max_iterations: int | None = None
-    """How often samples are taken and learned from."""
+    """Number of iterations; each collects samples and learns from them."""
     seed: int | None = None
     """Seed of the run; each rank adds its number."""
     run_name: str | None = None
-    """What is added to the name of the run's directory."""
+    """Suffix of the name of the run's directory."""
     log_root: Path = Path("logs/rsl_rl")
-    """Where runs go: <log_root>/<experiment>/<time>."""
+    """Directory of all runs: <log_root>/<experiment>/<time>."""
     run_directory: Path | None = None
     """Exact directory of the run, instead of a dated one; missing or empty, or with --resume that of the run."""
     resume: str | None = None
-    """Go on with a run: that directory, or without a value the newest of the experiment."""
+    """Resume a run: the one in that directory, or without a value the newest of the experiment."""
     load_run: str | None = None
-    """With --resume: which run of the experiment, the newest whose name matches this regular expression."""
+    """With --resume: the newest run of the experiment whose name matches this regular expression."""
     load_checkpoint: str | None = None
     """Begin a new run with the weights of a checkpoint, ours, mjlab's or Isaac Lab's: a file, or a run's directory.
     Beside --resume it names one in that run, as model_100.pt."""
     eval_jobs_config: Path | None = None
     """Job file to evaluate with, instead of the task itself; its rsl_rl policies get the checkpoint."""
     device: str | None = None
-    """Where to simulate and learn: cpu, cuda or cuda:<index>. A GPU where there is one; each rank its own."""
+    """Where to simulate and learn: cpu, cuda or cuda:<index>. By default a GPU of each rank's own if there is one."""
     num_threads: int | None = None
     """Physics threads of this rank. By default its share of the cores."""
     torch_threads: int = 1
-    """Torch threads of this rank. More than one pays for large networks, on cores that nobody else uses."""
+    """Torch threads of this rank. More than one helps with large networks, on otherwise idle cores."""
     process_group: Literal["auto", "nccl", "gloo"] = "auto"
-    """What ranks talk over: auto is NCCL if each has a GPU of its own and it works, else gloo; or nccl, or gloo."""
+    """Backend between ranks: auto is NCCL if each has a GPU of its own and it works, else gloo; or nccl, or gloo."""
     distributed: bool = False
     """Accepted for other trainers' command lines; the launcher's variables say it."""
 
     def overrides(self) -> dict[str, Any]:
-        """Return what the options say as a document of a training run."""
+        """Return the options as a document of a training run."""
         num_envs = {"num_envs": self.num_envs, "num_envs_total": self.num_envs_total}
         agent = {
             name: value
@@ -73,7 +73,7 @@ class TrainOptions(LaunchOptions):
         return {
             **{name: value for name, value in num_envs.items() if value is not None},
             **({"agent": agent} if agent else {}),
-            # Absolute, because the run may go on from another working directory.
+            # The path is absolute, because the run may be resumed from another working directory.
             **({} if jobs is None else {"evaluation": {"eval_jobs_config": str(jobs.absolute())}}),
         }
 
@@ -110,18 +110,18 @@ class TrainOptions(LaunchOptions):
 
 
 def read_train_options(arguments: Sequence[str], *, program: str) -> tuple[TrainOptions, str | None, list[str]]:
-    """Read a command line; options of mjlab's and Isaac Lab's trainers are understood too.
+    """Read a command line, including options of mjlab's and Isaac Lab's trainers.
 
     Args:
         arguments: What was typed after the program's name.
         program: Name for the help.
 
     Returns:
-        The options; the task, None where none is named; and the words with ``=`` that set further values.
+        The options; the task, None if none is named; and the words with ``=`` that set further values.
 
     Raises:
-        ConfigError: If an option is unknown, is another trainer's and means nothing here, or there is more than one
-            task.
+        ConfigError: If an option is unknown, if an option of another trainer has no meaning here, or if there is more
+            than one task.
         SystemExit: With 2 for a malformed option, with 0 after ``--help``.
     """
     options, rest = tyro.cli(
@@ -136,7 +136,7 @@ def read_train_options(arguments: Sequence[str], *, program: str) -> tuple[Train
     refuse_no_numbers(options)
     unknown = [_unknown_option(word.partition("=")[0]) for word in rest if word.startswith("-")]
     if unknown:
-        # Words that follow may be their values, and say nothing.
+        # The following words may be values of unknown options, so they are not reported.
         raise ConfigError(unknown)
     overrides = [word for word in rest if "=" in word and not word.startswith("-")]
     tasks = [word for word in rest if "=" not in word and not word.startswith("-")]
@@ -155,7 +155,7 @@ def _unknown_option(name: str) -> Problem:
 
 
 def _with_empty_resume(arguments: Sequence[str]) -> list[str]:
-    """Give ``--resume`` an empty value where no directory follows it: what follows may be a task's name."""
+    """Give ``--resume`` an empty value if no directory follows it, because a task's name may follow it."""
     completed: list[str] = []
     for position, argument in enumerate(arguments):
         completed.append(argument)

@@ -1,4 +1,4 @@
-"""Translates command lines and task names of mjlab, Isaac Lab and rsl_rl's examples to this trainer's."""
+"""Translate command lines and task names of mjlab, Isaac Lab and rsl_rl's examples into this trainer's."""
 
 import ast
 import json
@@ -17,18 +17,18 @@ _NAMED_ELSEWHERE = {
     "agent.run_name": "run_name",
     "env.scene.num_envs": "num_envs",
 }
-"""Their options that are options here, under another name."""
+"""Options of theirs that are options here under another name."""
 
 _FLAGS: Mapping[str, str | None] = {
     "resume": "--resume=",
     "agent.resume": "--resume=",
     "video": "evaluation.video_episodes=1",
     "enable_nan_guard": "agent.check_for_nan=true",
-    # Nothing opens a window here, and nothing is uploaded.
+    # No window is opened here, and nothing is uploaded.
     "headless": None,
     "agent.upload_model": None,
 }
-"""Options that need no value, and may have ``True`` or ``False``, to what they are here, None for nothing."""
+"""Options of theirs that may have no value or ``True`` or ``False``, with their meaning here, None for no effect."""
 
 _EXPERIMENT = frozenset({"experiment_name", "agent.experiment_name"})
 _LOGGER = frozenset({"logger", "agent.logger"})
@@ -90,18 +90,18 @@ _SIMILAR: Sequence[tuple[frozenset[str], str]] = (
     (frozenset({"humanoid", "g1", "h1", "digit", "cassie", "t1"}), "walk_humanoid"),
     (frozenset({"velocity", "locomotion", "ant", "a1", "go1", "go2", "b2", "spot", "anymal"}), "velocity_go1"),
 )
-"""Words of their tasks' names to the task here that is most like them; the first match counts."""
+"""Words in the names of their tasks, with the most similar task here; the first match counts."""
 
 _TRUE, _FALSE = frozenset({"true", "1"}), frozenset({"false", "0"})
 
 
 @dataclass
 class _Translation:
-    """A command line in words of this trainer, as far as it has been read.
+    """A command line in this trainer's words, as far as it has been read.
 
     Attributes:
-        arguments: What has been read.
-        problems: What means nothing here.
+        arguments: The translated arguments.
+        problems: Options without a meaning here.
         logger: The log writer that was named.
         project: The log writer's project.
     """
@@ -113,16 +113,16 @@ class _Translation:
 
 
 def own_command_line(arguments: Sequence[str]) -> list[str]:
-    """Return a command line in which other trainers' options are this one's; what is unknown stays as it is.
+    """Return a command line with other trainers' options translated into this one's; unknown words stay unchanged.
 
-    mjlab's ``--agent.max-iterations 2`` becomes ``agent.max_iterations=2``, Isaac Lab's ``--task NAME`` the task's
-    name, and so on. Hyphens and underscores are alike, and so are ``--name value`` and ``--name=value``.
+    mjlab's ``--agent.max-iterations 2`` becomes ``agent.max_iterations=2``, Isaac Lab's ``--task NAME`` becomes the
+    task's name, and so on. Hyphens and underscores mean the same, and so do ``--name value`` and ``--name=value``.
 
     Args:
         arguments: What was typed after the program's name.
 
     Raises:
-        ConfigError: With every option of theirs that means nothing here, and what to do instead.
+        ConfigError: With every option of theirs that has no meaning here, and the alternative.
     """
     translation = _Translation()
     waiting = list(arguments)
@@ -145,12 +145,12 @@ def own_command_line(arguments: Sequence[str]) -> list[str]:
 
 
 def option_names() -> frozenset[str]:
-    """Return the names of other trainers' options that are taken, without their dashes."""
+    """Return the names of other trainers' options that are accepted, without their dashes."""
     return frozenset({*_NAMED_ELSEWHERE, *_FLAGS, *_EXPERIMENT, *_LOGGER, *_PROJECT, "task"})
 
 
 def nearest_task(name: str) -> str | None:
-    """Return what to tell somebody who asks for a task of mjlab or Isaac Lab, None for a name that is none of theirs.
+    """Return a hint for the name of a task of mjlab or Isaac Lab, None if the name is not one of theirs.
 
     Args:
         name: ``Mjlab-Velocity-Flat-Unitree-Go1``, ``Isaac-Reach-Franka-v0``.
@@ -169,13 +169,13 @@ def nearest_task(name: str) -> str | None:
 
 def _is_theirs(own: str, value: str) -> bool:
     if own == "resume":
-        # Ours takes a directory, and theirs a truth; one that is both is a directory.
+        # Our option takes a directory, and theirs a boolean; a value that could be either is a directory.
         return value.lower() in {"true", "false"} and not Path(value).is_dir()
     return own.startswith(("agent.", "env.")) or own in option_names() or own in _REFUSED
 
 
 def _refusal(own: str) -> str | None:
-    """Return why an option of theirs, or a path of their settings, means nothing here, None if it does."""
+    """Return why an option of theirs, or a path of their settings, has no meaning here; None if it has one."""
     if own in _REFUSED:
         return _REFUSED[own]
     first, _, others = own.partition(".")
@@ -185,7 +185,7 @@ def _refusal(own: str) -> str | None:
 
 
 def _value_behind(name: str, own: str, waiting: list[str]) -> str:
-    """Take the value of an option from what follows it."""
+    """Return the value of an option and remove it from the remaining words."""
     follows = next(iter(waiting), "--")
     if own in _FLAGS:
         return waiting.pop(0) if follows.lower() in _TRUE | _FALSE else "true"
@@ -195,7 +195,7 @@ def _value_behind(name: str, own: str, waiting: list[str]) -> str:
 
 
 def _add_word(translation: _Translation, word: str) -> None:
-    """Add a task's name, or ``path=value`` as Isaac Lab's users write it too."""
+    """Add a task's name, or a word ``path=value``, which Isaac Lab's users write too."""
     path, equals, value = word.partition("=")
     refusal = _refusal(path) if equals and path.startswith("env.") else None
     if refusal is not None:
@@ -218,7 +218,7 @@ def _add_option(translation: _Translation, own: str, value: str, *, typed: str) 
     elif own in _NAMED_ELSEWHERE:
         arguments.append(f"--{_NAMED_ELSEWHERE[own]}={value}")
     elif own in _EXPERIMENT:
-        # In quotes, as a name may look like a number.
+        # The name is quoted, because it may look like a number.
         arguments.append(f"agent.experiment_name={json.dumps(value)}")
     elif own == "task":
         arguments.append(value)
@@ -245,7 +245,7 @@ def _truth(typed: str, value: str) -> bool:
 
 
 def _as_yaml(value: str) -> str:
-    """Return a value that may be written as in Python, which mjlab reads: ``(256, 128)``, ``None``."""
+    """Return a value as YAML; mjlab also accepts Python's notation: ``(256, 128)``, ``None``."""
     try:
         found = ast.literal_eval(value)
         return json.dumps(found) if isinstance(found, tuple | list | dict | bool | None) else value

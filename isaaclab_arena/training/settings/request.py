@@ -1,4 +1,4 @@
-"""Turns a command line of training into one checked configuration."""
+"""Turn a command line of training into one checked configuration."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ from isaaclab_arena.training.settings.run_directory import SETTINGS, checkpoint_
 from isaaclab_arena.training.settings.tasks import TASKS
 
 _OF_THE_RUN = ("world_size", "devices", "simulation_devices", "command_lines", "began_with", "versions")
-"""Keys of a run's settings that are no part of its configuration."""
+"""Keys of a run's settings that do not belong to its configuration."""
 
 
 def training_config(
     options: TrainOptions, task: str | None, words: Sequence[str], *, world_size: int
 ) -> TrainingConfig:
-    """Return the configuration: the task's file, over it the user's, over both the command line.
+    """Return the configuration. The user's file overrides the task's, and the command line overrides both.
 
     Args:
         options: The command line's options.
@@ -66,11 +66,11 @@ def training_config(
 
 
 def envs_of_a_rank(num_envs_total: int, world_size: int) -> int:
-    """Return how many of all env slots each rank has.
+    """Return the number of env slots of each rank.
 
     Raises:
-        ConfigError: If they do not divide; the message names the nearest numbers that do. Ranks with unequal numbers
-            of env slots would weigh their samples unequally.
+        ConfigError: If they do not divide evenly; the message names the nearest numbers that do. With unequal numbers
+            of env slots, ranks would weigh their samples unequally.
     """
     if num_envs_total % world_size == 0:
         return num_envs_total // world_size
@@ -81,7 +81,7 @@ def envs_of_a_rank(num_envs_total: int, world_size: int) -> int:
 
 
 def run_to_resume(options: TrainOptions, task: str | None, words: Sequence[str]) -> Path:
-    """Return the directory of the run to go on with: the one that is named, or the newest of the experiment.
+    """Return the directory of the run to resume: the named one, or the newest of the experiment.
 
     Raises:
         ConfigError: If there is none.
@@ -99,10 +99,10 @@ def run_to_resume(options: TrainOptions, task: str | None, words: Sequence[str])
 
 
 def with_chosen_checkpoint(options: TrainOptions, task: str | None, words: Sequence[str]) -> TrainOptions:
-    """Return options that either go on with a run or begin with a checkpoint, which is a file then.
+    """Return options that either resume a run or start from a checkpoint, which is then a file.
 
     rsl_rl's trainers name a run and a checkpoint of it, ``--resume --load_run RUN --load_checkpoint model_100.pt``. The
-    newest checkpoint of one of our runs is gone on from, exactly; any other begins a new run.
+    newest checkpoint of one of our runs resumes that run exactly; any other checkpoint begins a new run.
 
     Raises:
         ConfigError: If there is no such run or checkpoint.
@@ -141,5 +141,5 @@ def _settings_before(run_directory: Path, options: TrainOptions, task: str | Non
 
 
 def _with_one_number_of_envs(document: dict[str, Any]) -> dict[str, Any]:
-    """Remove the number of env slots of all ranks from below a document that sets the number of each rank."""
+    """Remove the total number of env slots from a document if one that overrides it sets the number of each rank."""
     return {"num_envs_total": None, **document} if "num_envs" in document else document

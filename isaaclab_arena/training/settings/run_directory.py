@@ -1,4 +1,4 @@
-"""Makes and finds the directories of training runs, and reads their settings."""
+"""Make and find the directories of training runs, and read their settings."""
 
 import re
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ SETTINGS = Path("params") / "train.yaml"
 
 
 def new_run_directory(log_root: Path, experiment: str, run_name: str) -> Path:
-    """Make a directory for a run, ``<log_root>/<experiment>/<time>[_<run_name>]``, which did not exist before.
+    """Make a new directory for a run, ``<log_root>/<experiment>/<time>[_<run_name>]``.
 
     Raises:
         StorageError: If it cannot be made.
@@ -32,10 +32,10 @@ def newest_run(log_root: Path, experiment: str, *, pattern: str = ".*", of_other
         log_root: Directory of all experiments.
         experiment: Its name.
         pattern: Regular expression that the run's name begins with, as rsl_rl's ``load_run``.
-        of_others: Whether it may be the run of another trainer.
+        of_others: Whether it may be a run of another trainer.
 
     Raises:
-        ConfigError: If there is none, or the pattern is none.
+        ConfigError: If there is no such run, or the pattern is not a regular expression.
     """
     directory = log_root / experiment
     runs = {path.name: path for path in {path.parent for path in directory.glob("*/model_*.pt")}}
@@ -53,11 +53,11 @@ def checkpoint_of_run(run_directory: Path, name: str) -> Path:
 
     Args:
         run_directory: Directory of the run.
-        name: ``model_100.pt``, a regular expression that such names begin with, of which the newest is meant, or the
-            number alone.
+        name: ``model_100.pt``, the number alone, or a regular expression that the name begins with; the newest match
+            counts.
 
     Raises:
-        ConfigError: If there is none, or the expression is none.
+        ConfigError: If there is no such checkpoint, or the expression is not a regular expression.
     """
     numbered = {path.name: path for path in numbered_checkpoints(run_directory).values()}
     others = {path.name: path for path in run_directory.glob("*.pt")}
@@ -76,13 +76,13 @@ def _newest_match(paths: Mapping[str, Path], pattern: str, *, key: str) -> Path 
         matching = [name for name in paths if re.match(pattern, name)]
     except re.error as error:
         raise ConfigError(Problem(f"'{pattern}' is no regular expression: {error}", key=key)) from error
-    # Runs are named after the time, and checkpoints by iteration.
+    # Runs are named by time, and checkpoints by iteration.
     newest = max(matching, key=lambda name: (len(name) if name.startswith("model_") else 0, name), default=None)
     return None if newest is None else paths[newest]
 
 
 def settings_of(run_directory: Path) -> dict[str, object]:
-    """Return what a run was asked for.
+    """Return the settings of a run.
 
     Raises:
         ConfigError: If the directory holds no training run.

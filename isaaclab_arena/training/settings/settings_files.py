@@ -1,4 +1,4 @@
-"""Writes the settings of the agent and the environment beside a run's checkpoints, for other programs."""
+"""Write the settings of the agent and the environment beside a run's checkpoints, for other programs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,12 +30,12 @@ def write_settings(
 
     Args:
         run_directory: Directory of the training run.
-        config: What is asked for.
-        observation_terms: Group to its terms in the order in which networks see them.
-        devices: Where each rank learns, by rank.
-        simulation_devices: Where each rank's env slots are, likewise: MuJoCo's on the CPU, MuJoCo-Warp's on a GPU.
-        command_line: What was typed; earlier command lines of the run are kept.
-        began_with: Source of the first weights, None for none, or for a run that goes on.
+        config: The configuration of the run.
+        observation_terms: Each group's terms, in the order of the networks' input.
+        devices: Device on which each rank learns, by rank.
+        simulation_devices: Device on which each rank simulates: the CPU for MuJoCo, a GPU for MuJoCo-Warp.
+        command_line: The command line; earlier command lines of the run are kept.
+        began_with: Source of the first weights, None for random weights or a resumed run.
 
     Raises:
         StorageError: If a file cannot be written.
@@ -57,7 +57,7 @@ def write_settings(
 
 
 def _history(run_directory: Path, began_with: str | None, command_line: str) -> dict[str, Any]:
-    """Return what a run's settings say of its beginning and of the command lines since."""
+    """Return the source of the first weights and the command lines from a run's settings."""
     before = settings_of(run_directory) if (run_directory / SETTINGS).is_file() else {}
     typed = before.get("command_lines")
     return {
@@ -67,7 +67,7 @@ def _history(run_directory: Path, began_with: str | None, command_line: str) -> 
 
 
 def checkpoint_infos(config: TrainingConfig, *, iterations: int, env_steps: int, world_size: int) -> dict[str, Any]:
-    """Return what a checkpoint says of itself under rsl_rl's key ``infos``."""
+    """Return the metadata of a checkpoint for rsl_rl's key ``infos``."""
     return {
         _OWN: {
             "schema_version": SCHEMA_VERSION,
@@ -81,14 +81,14 @@ def checkpoint_infos(config: TrainingConfig, *, iterations: int, env_steps: int,
 
 
 def env_steps_of(learned: Mapping[str, Any]) -> int | None:
-    """Return the control steps that a checkpoint was trained for, None where it does not say."""
+    """Return the control steps that a checkpoint was trained for, None if it does not record them."""
     infos = learned.get("infos")
     own = infos.get(_OWN) if isinstance(infos, Mapping) else None
     return int(own["env_steps"]) if isinstance(own, Mapping) and "env_steps" in own else None
 
 
 def learning_rate_before(learned: Mapping[str, Any]) -> float | None:
-    """Return the learning rate that a checkpoint's training was asked for, None where it does not say."""
+    """Return the configured learning rate of a checkpoint's training, None if it does not record it."""
     found: Any = learned.get("infos")
     for key in (_OWN, "config", "agent", "algorithm", "learning_rate"):
         found = found.get(key) if isinstance(found, Mapping) else None
@@ -96,5 +96,5 @@ def learning_rate_before(learned: Mapping[str, Any]) -> float | None:
 
 
 def training_versions() -> dict[str, str]:
-    """Return the versions of what can influence training."""
+    """Return the versions of all software that can influence training."""
     return versions(more=("rsl-rl-lib", "tensordict"))

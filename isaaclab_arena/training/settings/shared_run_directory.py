@@ -1,4 +1,4 @@
-"""Lets rank 0 make the directory of a training run, and tells the other ranks where it is."""
+"""Let rank 0 make the directory of a training run, and tell the other ranks its path."""
 
 import json
 import time
@@ -17,19 +17,19 @@ from isaaclab_arena.training.settings.request import run_to_resume
 from isaaclab_arena.training.settings.run_directory import new_run_directory
 
 LAUNCHER = "launcher"
-"""Directory in that of a run for what ranks write on their screens."""
+"""Name of the directory for the ranks' output, in that of a run."""
 LATEST = ".latest_run"
 _POLL_INTERVAL_S = 0.05
 _EARLY = (LAUNCHER, LOCK_FILE, LATEST)
-"""What may lie in a run's directory before the run begins."""
+"""Names that a run's directory may contain before the run begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LatestRun:
-    """What rank 0 leaves for the others.
+    """The file in which rank 0 names the directory of the run.
 
     Attributes:
-        launch: Names one start of the ranks; what another start has left does not count.
+        launch: Identifies one start of the ranks; files of other starts are ignored.
         run_directory: The directory.
     """
 
@@ -45,7 +45,7 @@ def shared_run_directory(options: TrainOptions, config: TrainingConfig, ranks: R
         DistributedError: If the other ranks do not see what rank 0 has made.
     """
     launch = ranks.share_from_rank_zero("launch", uuid.uuid4().hex)
-    # A directory that was named is known to all, and what lies around it is not ours.
+    # All ranks know a directory that the user named, and the directories around it are not ours.
     named = options.resume or options.run_directory
     among = Path(named).absolute() if named else options.log_root / config.experiment_name
     if not ranks.context.is_rank_zero:
@@ -73,7 +73,7 @@ def _own_run_directory(options: TrainOptions, config: TrainingConfig) -> Path:
 
 
 def announce(experiment_directory: Path, run: LatestRun) -> None:
-    """Leave word of a run's directory, in ``.latest_run`` of its experiment.
+    """Write the path of a run's directory into ``.latest_run`` of its experiment.
 
     Raises:
         StorageError: If it cannot be written.
@@ -83,11 +83,11 @@ def announce(experiment_directory: Path, run: LatestRun) -> None:
 
 
 def await_announcement(experiment_directory: Path, launch: str, *, timeout_s: float) -> Path:
-    """Return the directory that rank 0 of this start has announced, once it has; what an older run left is ignored.
+    """Wait for rank 0 of this start to announce the directory, and return it; files of older runs are ignored.
 
     Args:
-        experiment_directory: Where the word is left.
-        launch: Names this start of the ranks.
+        experiment_directory: Directory with the file ``.latest_run``.
+        launch: Identifies this start of the ranks.
         timeout_s: How long to wait [s].
 
     Raises:

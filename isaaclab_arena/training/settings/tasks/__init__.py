@@ -21,4 +21,4 @@ TASKS = Registry(
     },
     entry_point_group="isaaclab_arena.training_tasks",
 )
-"""Name to the task's file, or, from other packages, to a mapping with what such a file holds."""
+"""Name to the task's file or, in other packages, to a mapping with the content of such a file."""
