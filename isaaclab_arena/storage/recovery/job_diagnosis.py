@@ -1,8 +1,8 @@
-"""Diagnose a job: compare its commit lines with its recordings, and decide what to repair. Nothing is written.
+"""Diagnose a job: compare its commit lines with its recordings, and decide what to repair. This writes nothing.
 
-An episode has finished if a line commits it and a recording holds what the line says, or nothing was recorded. An error
-has finished even if its recording is lost: to run it again would give what fails by chance more chances. A recording
-without a line is adopted if it carries the line that its writer would have written next.
+An episode has finished if a line commits it and its recording matches that line, or if recording was off. An episode
+that ended in an error has finished even if its recording is lost, because a second try would favour policies that fail
+by chance. A recording without a line is adopted if it carries the commit line that its writer had prepared.
 """
 
 from collections import defaultdict
@@ -19,15 +19,16 @@ from isaaclab_arena.storage.run.commits import CommitLine, CommitLog, parse_line
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedEpisodes:
-    """The planned episodes of a job: what its recordings must belong to, and which run again.
+    """The planned episodes of a job, and which of them run again.
 
     Attributes:
         name: Name of the job.
         seed: Seed of the job.
-        num_episodes: Episodes planned, None where that is not known.
+        num_episodes: Number of planned episodes, None if unknown.
         config_hash: Hash of the run's resolved jobs.
         retry_errors: Whether episodes that ended in an error run again.
-        retries_begun: Number of each earlier attempt that was to run errors again, and what it had not to run.
+        retries_begun: Each earlier attempt that retried errors, by its number, with the episodes that it did not have
+            to run.
     """
 
     name: str
@@ -42,7 +43,7 @@ class PlannedEpisodes:
         return self.num_episodes is None or episode_index < self.num_episodes
 
     def retries(self, line: CommitLine) -> bool:
-        """Whether an episode runs again though it has finished: that is asked for now, or was and is still due."""
+        """Whether a finished episode runs again, because this or an unfinished earlier attempt retries errors."""
         if line.outcome is not Outcome.ERROR:
             return False
         return self.retry_errors or any(
@@ -57,7 +58,7 @@ class Discarded:
 
     Attributes:
         copy: The recording.
-        reason: Why; None for a second recording of the same, of which nothing has to be kept.
+        reason: Why it does not belong; None for a duplicate, which need not be kept.
     """
 
     copy: RecordedCopy
@@ -66,17 +67,17 @@ class Discarded:
 
 @dataclass(kw_only=True)
 class Diagnosis:
-    """What is to be done about the files of a job.
+    """The repairs that the files of a job need.
 
     Attributes:
         finished: Episodes that must not run again.
-        withdrawn: Episodes whose commit lines say what is not so any more, or belong to no planned episode.
-        lost: Episodes that ended in an error and stand, though no recording holds them any more.
-        adopted: Lines to commit, of recordings that have none.
-        discarded: Recordings to remove from where they are.
-        consolidated: Name of a dataset to the episode files that belong into it.
-        unreadable: Files that are not what their names say, with the reason.
-        has_stray_lines: Whether commit files hold lines that are torn, no episodes, or another job's.
+        withdrawn: Episodes whose commit lines are no longer true, or belong to no planned episode.
+        lost: Episodes that ended in an error and count as finished, although their recordings are lost.
+        adopted: Lines to commit for recordings that have none.
+        discarded: Recordings to remove.
+        consolidated: Episode files to copy into each dataset, by its name.
+        unreadable: Files whose content does not fit their names, with the reason.
+        has_stray_lines: Whether commit files hold lines that are torn, are no episodes, or belong to another job.
     """
 
     finished: set[int] = field(default_factory=set)
@@ -90,7 +91,7 @@ class Diagnosis:
 
 
 def diagnose(expected: PlannedEpisodes, log: CommitLog, recordings: JobRecordings) -> Diagnosis:
-    """Hold the commit lines of a job against its recordings; see `Diagnosis`."""
+    """Compare the commit lines of a job with its recordings; see `Diagnosis`."""
     diagnosis = Diagnosis(unreadable=list(recordings.unreadable))
     lines = {line.episode_index: line for line in log.lines}
     copies = recordings.by_episode()
@@ -105,7 +106,7 @@ def diagnose(expected: PlannedEpisodes, log: CommitLog, recordings: JobRecording
 
 
 def dataset_named_by(line: CommitLine) -> str:
-    """Return the file name of the dataset into which an episode belongs, whatever the line says."""
+    """Return the file name of the dataset to which an episode belongs, for any commit line."""
     name = line.dataset_file or ""
     return name if is_dataset_of(line.job_name, name) else dataset_file_name(line.job_name, line.rank, 1)
 
@@ -137,7 +138,7 @@ def _diagnose(
         _keep_one(counted, intact, diagnosis)
     for copy in intact:
         is_kept = counted is not None and copy.checksum == counted.checksum
-        # Two ranks committed different results of one episode: that is for a person to look at, not to tidy away.
+        # Two ranks committed different results of one episode. A person must look at this, so both are kept.
         is_evidence = unequal and adopted is None and not copy.is_part
         if not is_kept and not is_evidence:
             reason = reasons.get(copy.path) or _reason(line, adopted, copy)
@@ -152,10 +153,10 @@ def _judge_unrecorded(
     *,
     is_replaced: bool,
 ) -> None:
-    """Decide about the line of an episode that was recorded, and whose recording is not there any more."""
+    """Decide about the commit line of an episode whose recording is gone."""
     is_doubtful = any(copy.contradiction is not None for copy in copies)
     if line.outcome is not Outcome.ERROR or (is_doubtful and not is_replaced):
-        # An error gives way to any later line by itself; every other line counts for as long as it stands.
+        # A later line replaces that of an error; any other line counts until it is removed.
         diagnosis.withdrawn.add(line.episode_index)
     elif not is_replaced and not expected.retries(line):
         diagnosis.lost.add(line.episode_index)
@@ -165,7 +166,7 @@ def _judge_unrecorded(
 def _adoptable(
     expected: PlannedEpisodes, line: CommitLine | None, intact: Sequence[RecordedCopy], *, is_recorded: bool
 ) -> tuple[CommitLine | None, Mapping[Path, str]]:
-    """Return the earliest line of a recording that can be adopted, and why others cannot, by file."""
+    """Return the earliest adoptable line of an episode's recordings, and why the others are not adoptable, by file."""
     reasons: dict[Path, str] = {}
     candidates: list[CommitLine] = []
     if line is not None and line.outcome is not Outcome.ERROR and is_recorded:
@@ -184,12 +185,12 @@ def _adoptable(
             reasons[copy.path] = "it ended in an error and runs again"
             continue
         candidates.append(carried)
-    # What they are decides, and not how their files are called.
+    # Their content decides, not their file names.
     return min(candidates, key=lambda each: (each.attempt, each.timestamp, each.checksum or 0), default=None), reasons
 
 
 def _carried_line(expected: PlannedEpisodes, copy: RecordedCopy) -> CommitLine:
-    """Return the commit line that a recording carries which no line commits.
+    """Return the commit line that an uncommitted recording carries.
 
     Raises:
         ValueError: If it carries none, or belongs to another plan.
@@ -213,7 +214,7 @@ def _carried_line(expected: PlannedEpisodes, copy: RecordedCopy) -> CommitLine:
 
 
 def _keep_one(line: CommitLine, intact: Sequence[RecordedCopy], diagnosis: Diagnosis) -> None:
-    """Keep an episode's recording in the dataset that its line names, or bring it there from its own file."""
+    """Keep an episode's recording in the dataset that its line names, or have it copied there from its own file."""
     same = [copy for copy in intact if copy.checksum == line.checksum]
     parts = [copy.path for copy in same if copy.is_part]
     in_datasets = [copy for copy in same if not copy.is_part]

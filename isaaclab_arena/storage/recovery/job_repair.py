@@ -1,4 +1,4 @@
-"""Repair a job's files as its diagnosis says. After an interruption the next recovery does what is left."""
+"""Repair a job's files according to its diagnosis. After an interruption the next recovery finishes the repair."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
@@ -23,12 +23,12 @@ _REPAIRING_RANK = 0
 
 
 def repair_job(job_directory: Path, job: str, diagnosis: Diagnosis) -> list[str]:
-    """Repair the files of a job; without a finding in its diagnosis nothing is written.
+    """Repair the files of a job; if its diagnosis found nothing, this writes nothing.
 
     Args:
         job_directory: Directory of the job.
         job: Name of the job.
-        diagnosis: What is to be done.
+        diagnosis: The repairs to make.
 
     Returns:
         What was done, for people.
@@ -61,7 +61,7 @@ def set_job_aside(
     attempt: int,
     why: str = "it is limited by steps and did not come to its end",
 ) -> list[str]:
-    """Move everything that a job has written out of the way, so that it can run from its beginning.
+    """Move all files of a job out of the way, so that it can run from its beginning.
 
     Args:
         job_directory: Directory of the job.
@@ -77,7 +77,7 @@ def set_job_aside(
     """
     parts = [path for path, _ in episode_files(job_directory)]
     lines = [path for pattern in (COMMIT_FILE_PATTERN, JOB_REPORT_PATTERN) for path in job_directory.glob(pattern)]
-    # Commit lines and reports go last: as long as they are there, the job is known to have been begun.
+    # Commit lines and reports are moved last, because they show that the job has begun.
     served = [path for path in (job_directory / SERVED_MODEL_FILE,) if path.exists()]
     files = [*parts, *datasets(job_directory, job), *sorted(lines), *served]
     if not files:
@@ -90,7 +90,7 @@ def set_job_aside(
 
 
 def _without_recording(diagnosis: Diagnosis) -> Iterator[str]:
-    """Yield which episodes have a commit line, but no recording that fits it."""
+    """Yield the episodes whose commit line has no matching recording."""
     runs_again = diagnosis.withdrawn - diagnosis.finished
     if runs_again:
         yield f"{in_words(sorted(runs_again))} had a commit line, but has no recording that fits it; not finished"
@@ -102,7 +102,7 @@ def _without_recording(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _tidy_lines(job_directory: Path, job: str, withdrawn: Collection[int], aside: Path) -> Iterator[str]:
-    """Remove lines that do not count from the commit files; a file that loses whole lines is kept aside as it was."""
+    """Remove invalid lines from the commit files; a file that loses whole lines is kept aside unchanged."""
     for path in sorted(job_directory.glob(COMMIT_FILE_PATTERN)):
         with storage_errors("read", path):
             *lines, torn = path.read_bytes().split(b"\n")
@@ -146,7 +146,7 @@ def _discard(discarded: Sequence[Discarded], aside: Path) -> Iterator[str]:
 
 def _drop(dataset: Path, dropped: Sequence[Discarded], aside: Path) -> None:
     if any(each.copy.damage is not None for each in dropped):
-        # What is damaged cannot be copied out, but a person may still read some of it.
+        # A damaged recording cannot be copied, but a person may still read parts of it.
         keep_aside(dataset, aside)
     else:
         for each in dropped:

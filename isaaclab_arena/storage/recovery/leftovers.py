@@ -1,4 +1,4 @@
-"""Clear up what dead processes leave in a run's directory: temporary files, and episode files outside of a dataset."""
+"""Clear up what dead processes leave in a run: temporary files, and episode files outside of a dataset."""
 
 import errno
 import os
@@ -34,10 +34,10 @@ _DIRECTORIES_OF_JOB = ("", EPISODES_DIRECTORY, VIDEOS_DIRECTORY, SET_ASIDE_DIREC
 
 
 def remove_temporary_files(output_directory: Path, plan: RunPlan) -> list[str]:
-    """Remove what processes were writing when they died; none of them may be alive.
+    """Remove the temporary files of dead processes; none of the processes may be alive.
 
     Returns:
-        One line for the run's own files and one per job, where there were any.
+        One line for the run's own files and one for each job that had some.
 
     Raises:
         StorageError: If one cannot be removed.
@@ -58,14 +58,14 @@ def remove_temporary_files(output_directory: Path, plan: RunPlan) -> list[str]:
 def consolidate_leftovers(job_directory: Path, job: str) -> tuple[str, ...]:
     """Copy committed episodes that still have files of their own into the datasets that their lines name.
 
-    All ranks of the run must have ended. Such files are of ranks that died while others finished their job.
+    All ranks of the run must have ended. Such files come from ranks that died while others finished their job.
 
     Args:
         job_directory: Directory of the job; it need not exist.
         job: Name of the job.
 
     Returns:
-        One line for each dataset that gained episodes, and for each file that had to stay where it is.
+        One line for each dataset that gained episodes, and for each file that could not be moved.
 
     Raises:
         StorageError: If a dataset cannot be written; the episodes' files are still there.
@@ -91,7 +91,7 @@ def consolidate_parts(job_directory: Path, job: str, parts: Mapping[str, Sequenc
     Args:
         job_directory: Directory of the job.
         job: Name of the job.
-        parts: Name of a dataset to the files whose episodes belong there.
+        parts: The files whose episodes belong to each dataset, by its name.
 
     Raises:
         StorageError: If a dataset cannot be written; the episodes' files are still there.
@@ -105,17 +105,17 @@ def consolidate_parts(job_directory: Path, job: str, parts: Mapping[str, Sequenc
 
 
 def read_left_behind(path: Path, job: str, episode_index: int) -> CommitLine:
-    """Return what commits an episode whose file is there already when the same episode is to be written.
+    """Return the commit line in an episode's file that exists already when the episode is to be written.
 
-    A rank left it that died between the file and its commit line, or one that was thought dead.
+    The file comes from a rank that died before it committed the episode, or that was taken for dead.
 
     Args:
         path: The file.
-        job: Name of the job whose episode it should be.
-        episode_index: The episode that it should be.
+        job: Expected name of the job.
+        episode_index: Expected index of the episode.
 
     Raises:
-        StorageError: If it is damaged, is another episode, or holds no line that commits it.
+        StorageError: If it is damaged, is another episode, or holds no commit line.
     """
     verify_episodes(path, [episode_index])
     attributes = read_attributes(path, episode_index)
@@ -130,7 +130,7 @@ def read_left_behind(path: Path, job: str, episode_index: int) -> CommitLine:
 
 
 def remove_if_empty(directory: Path) -> None:
-    """Remove a directory that holds nothing; one that holds something, or is not there, is left as it is.
+    """Remove a directory if it is empty; a missing one is ignored.
 
     Raises:
         StorageError: If it cannot be removed.
@@ -139,7 +139,7 @@ def remove_if_empty(directory: Path) -> None:
         try:
             directory.rmdir()
         except OSError as error:
-            # Another rank may have removed it, or written into it, since anybody last looked.
+            # Another rank may have removed it, or written into it, in the meantime.
             if error.errno not in _NOTHING_TO_DO:
                 raise
 

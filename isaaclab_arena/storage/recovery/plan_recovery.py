@@ -1,4 +1,4 @@
-"""Recover a lost or damaged ``run.json``: from its copy, or made anew; otherwise say what is known of the run."""
+"""Recover a lost or damaged ``run.json`` from its copy or from other files, or report what is known of the run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ from isaaclab_arena.storage.run.run_plan import RunPlan, read_plan_copy, read_ru
 
 @dataclass(frozen=True, kw_only=True)
 class RecoveredPlan:
-    """A plan that is there again.
+    """A recovered plan.
 
     Attributes:
         plan: The plan.
-        is_made_anew: Whether it was made anew, and not copied.
+        is_made_anew: Whether it was made anew instead of copied.
     """
 
     plan: RunPlan
@@ -29,15 +29,16 @@ class RecoveredPlan:
 
 
 def recover_plan(output_directory: Path, rebuild: Callable[[Path], RunPlan]) -> RecoveredPlan:
-    """Write ``run.json`` again, from its copy or made anew; a damaged one is set aside.
+    """Write ``run.json`` again, from its copy or anew; a damaged one is set aside.
 
     Args:
         output_directory: Directory of the run.
-        rebuild: Makes the plan anew from other files of the run and from its job file, where there is no copy.
+        rebuild: Makes the plan anew from other files of the run and from its job file, if there is no copy.
 
     Raises:
-        ConfigError: If nothing is wrong with it, another run is at work in the directory, or there is no copy and
-            nothing to make it from: then with what is missing, and with what is known of the run.
+        ConfigError: If the plan is intact, if another run is at work in the directory, or if there is no copy and
+            nothing to make the plan from. In the last case the message names what is missing and what is known of the
+            run.
         StorageError: If it cannot be written.
     """
     if not output_directory.is_dir():
@@ -74,7 +75,7 @@ def _is_whole(output_directory: Path) -> bool:
 
 
 def recorded_config_hashes(output_directory: Path) -> dict[str, str]:
-    """Return with which configuration the first recording of each job was made, of those that say it.
+    """Return the configuration hash of the first recording of each job, as far as recordings have one.
 
     Raises:
         StorageError: If a recording cannot be read.

@@ -1,4 +1,4 @@
-"""Read the recordings of a job, and check each against its checksum and its commit line. Nothing is written."""
+"""Read the recordings of a job, and check each against its checksum and its commit line. This writes nothing."""
 
 import errno
 import stat
@@ -34,19 +34,19 @@ _SYSTEM_TROUBLE = frozenset(
         errno.ETIMEDOUT,
     }
 )
-"""A file that cannot be read for one of these reasons may be whole: it is not set aside."""
+"""A file that cannot be read for one of these reasons may be intact, so it is not set aside."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Carried:
-    """What a recording says of itself, kept where no commit line says it.
+    """The identity that a recording carries, for recordings without a commit line.
 
     Attributes:
         job: Name of the job.
         seed: Seed of the job.
         episode_index: The episode.
-        config_hash: Hash of the run's resolved jobs, None where it does not say it.
-        line: The commit line of its arrays, empty where it has none.
+        config_hash: Hash of the run's resolved jobs, None if it has none.
+        line: The commit line of its arrays, empty if it has none.
     """
 
     job: AttributeValue | None
@@ -63,10 +63,10 @@ class RecordedCopy:
     Attributes:
         episode_index: The episode.
         path: The episode's own file, or a dataset that holds it among others.
-        checksum: CRC-32 of its arrays; None where they are not what was written.
-        damage: What is wrong with it, None where nothing is.
-        contradiction: What the commit line of these arrays says otherwise, None where nothing; see `contradiction`.
-        carried: What it says of itself; None where a commit line is of these arrays, and where it is damaged.
+        checksum: CRC-32 of its arrays; None if they are damaged.
+        damage: What is wrong with it, None if it is intact.
+        contradiction: How the commit line of these arrays contradicts it, None if it does not; see `contradiction`.
+        carried: The identity that it carries; None if its arrays have a commit line, or if it is damaged.
     """
 
     episode_index: int
@@ -78,7 +78,7 @@ class RecordedCopy:
 
     @property
     def flaw(self) -> str | None:
-        """Why it cannot stand for its episode, None where it can."""
+        """Why it cannot be used for its episode, None if it can."""
         return self.damage or self.contradiction
 
     @property
@@ -89,18 +89,18 @@ class RecordedCopy:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRecordings:
-    """What is recorded of a job.
+    """All recordings of a job.
 
     Attributes:
-        copies: Every recording of every episode, those in datasets first, in order of file and episode.
-        unreadable: Datasets that are none, with the reason.
+        copies: All recordings of all episodes, ordered by file and episode, datasets first.
+        unreadable: Files that should be datasets and are not, with the reason.
     """
 
     copies: tuple[RecordedCopy, ...]
     unreadable: tuple[tuple[Path, str], ...]
 
     def by_episode(self) -> dict[int, list[RecordedCopy]]:
-        """Return the recordings of each episode that has any, by its index."""
+        """Return the recordings of each recorded episode, by its index."""
         copies: defaultdict[int, list[RecordedCopy]] = defaultdict(list)
         for copy in self.copies:
             copies[copy.episode_index].append(copy)
@@ -108,7 +108,7 @@ class JobRecordings:
 
 
 class EpisodeExaminer:
-    """Checks recorded episodes one after the other; one with the structure of the last takes a twentieth of the time.
+    """Checks recorded episodes one after the other; equal structure makes the next one twenty times as fast.
 
     Args:
         open_recording: Opens a recording with HDF5's library.
@@ -123,10 +123,10 @@ class EpisodeExaminer:
 
         Args:
             path: The recording.
-            episode_indices: Which episodes.
+            episode_indices: Indices of the episodes.
 
         Returns:
-            For each episode its attributes, or what is wrong with it.
+            For each episode its attributes, or the damage.
 
         Raises:
             StorageError: If the file as a whole cannot be read.
@@ -160,7 +160,7 @@ def read_recordings(job_directory: Path, job: str, lines: Iterable[CommitLine]) 
         lines: The commit line of each of its finished episodes.
 
     Raises:
-        StorageError: If a file cannot be opened at all, which says nothing about what it holds.
+        StorageError: If a file cannot be opened, so that its content is unknown.
     """
     copies: list[RecordedCopy] = []
     unreadable: list[tuple[Path, str]] = []
@@ -181,10 +181,10 @@ def read_recordings(job_directory: Path, job: str, lines: Iterable[CommitLine]) 
 
 
 def damage(error: StorageError) -> str:
-    """Return what is wrong with a recording that could not be read as one.
+    """Return what is wrong with a recording that could not be read.
 
     Raises:
-        StorageError: If the system could not read the file, which says nothing about what it holds.
+        StorageError: If the system could not read the file, so that its content is unknown.
     """
     cause = error.__cause__
     if isinstance(cause, MemoryError) or getattr(cause, "errno", None) in _SYSTEM_TROUBLE:
@@ -226,7 +226,7 @@ def _carried(found: Mapping[str, AttributeValue]) -> Carried:
 
 
 def recorded_config_hash(provenance: AttributeValue | None) -> str | None:
-    """Return the hash of the run's resolved jobs that a recording's provenance says, None where it says none."""
+    """Return the hash of the run's resolved jobs from a recording's provenance, None if it has none."""
     try:
         said = parsed_mapping(provenance, "the provenance").get("config_hash")
     except StorageError:
@@ -237,7 +237,7 @@ def recorded_config_hash(provenance: AttributeValue | None) -> str | None:
 def _check_opens(path: Path) -> None:
     with storage_errors("read", path):
         mode = path.stat().st_mode
-        # Opening a pipe would wait for somebody to write to it.
+        # Opening a pipe would block until another process writes to it.
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
             raise StorageError(f"cannot read {path}: it is no file but a pipe, a socket or a device; move it away")
         with path.open("rb"):
@@ -245,7 +245,7 @@ def _check_opens(path: Path) -> None:
 
 
 def _examine_part(path: Path, episode_index: int, template: EpisodeTemplate) -> dict[str, AttributeValue] | None:
-    """Return the attributes of an episode that has a file of its own, None if HDF5 has to look at it."""
+    """Return the attributes of an episode that has a file of its own, None if HDF5 has to read it."""
     with storage_errors("read", path):
         content = path.read_bytes()
     block = block_of(content)

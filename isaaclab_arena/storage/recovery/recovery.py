@@ -1,7 +1,7 @@
-"""Recover a run's directory after a crash: check every file, repair what can be, and list what is left to run.
+"""Recover a run's directory after a crash: check every file, repair what is possible, and list what is left to run.
 
-Each job is checked before anything of it is written, so a whole job is not written to. A repair may be interrupted at
-any point: the next recovery finds what is left to do, and ends in the same state.
+Each job is checked before any of its files is written, so an intact job is not changed. A repair may be interrupted at
+any point; the next recovery finishes it and ends in the same state.
 """
 
 import os
@@ -27,12 +27,12 @@ from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan
 
 @dataclass(frozen=True, kw_only=True)
 class Recovery:
-    """Where a run stands.
+    """The state of a run after its recovery.
 
     Attributes:
         jobs: Every job of the plan, in order, with the episodes that must not run again.
-        complete: Names of the jobs of which nothing is left to do, not even to report.
-        notes: What was found and what was done about it, for people.
+        complete: Names of the jobs with nothing left to do, not even a report.
+        notes: What was found and repaired, for the user.
     """
 
     jobs: tuple[AttemptEntry, ...]
@@ -41,14 +41,14 @@ class Recovery:
 
     @property
     def left(self) -> tuple[AttemptEntry, ...]:
-        """The jobs of which something is left to do."""
+        """The jobs with something left to do."""
         return tuple(job for job in self.jobs if job.job not in self.complete)
 
 
 def recover_run(output_directory: Path, plan: RunPlan, *, retry_errors: bool, attempt: int) -> Recovery:
-    """Check every file of a run, repair what can be, and say what is left to do.
+    """Check every file of a run, repair what is possible, and return what is left to do.
 
-    No other process may work on the run. Nothing that may be somebody's data is deleted: it is moved into
+    No other process may work on the run. Files that may hold a user's data are never deleted, but moved into
     ``set_aside/`` of the job's directory.
 
     Args:
@@ -83,7 +83,7 @@ def recover_run(output_directory: Path, plan: RunPlan, *, retry_errors: bool, at
 
 
 def _retries_begun(attempts: Sequence[Attempt], job: str) -> Iterator[tuple[int, EpisodeRanges]]:
-    """Yield, for each attempt that was to run a job's errors again, its number and what it had not to run."""
+    """Yield each attempt that retried a job's errors: its number and the episodes that it did not have to run."""
     for attempt in attempts:
         if attempt.retry_errors:
             yield from ((attempt.number, work.finished) for work in attempt.jobs if work.job == job)
@@ -92,7 +92,7 @@ def _retries_begun(attempts: Sequence[Attempt], job: str) -> Iterator[tuple[int,
 def _recover_job(
     directory: Path, job: PlanEntry, expected: PlannedEpisodes, attempt: int
 ) -> tuple[EpisodeRanges, bool, list[str]]:
-    """Return which episodes of a job must not run again, whether nothing is left to do, and what was done about it."""
+    """Return the finished episodes of a job, whether nothing is left to do, and what was repaired."""
     if not job.is_to_run:
         return (), True, []
     log, reports = read_commits(directory, job.name, skip_unreadable=False), _read_reports(directory)
@@ -108,7 +108,7 @@ def _recover_job(
     ended_well = not damaged_reports and _ended_well(readable, expected.num_episodes)
     is_complete = ended_well and _has_everything(diagnosis, expected, log)
     if _is_limited_by_steps(job, readable) and not is_complete:
-        # Which episodes such a job has depends on when it ends, so a part of it is of no use.
+        # The episodes of such a job depend on when it ends, so a part of it is useless.
         notes += set_job_aside(directory, job.name, attempt=attempt - 1)
         return (), False, notes
     notes += repair_job(directory, job.name, diagnosis)
@@ -116,7 +116,7 @@ def _recover_job(
 
 
 def _read_reports(directory: Path) -> list[tuple[Path, JobReport | None]]:
-    """Return the reports of a job; None for a file that holds none.
+    """Return the reports of a job; None for a file without a report.
 
     Raises:
         StorageError: If a file cannot be read.
@@ -131,12 +131,12 @@ def _read_reports(directory: Path) -> list[tuple[Path, JobReport | None]]:
 
 
 def _ended_well(reports: Sequence[JobReport], num_episodes: int | None) -> bool:
-    """Whether the last attempt at a job came to its end, as far as its reports say."""
+    """Whether the last attempt at a job finished, according to its reports."""
     last = max((report.attempt for report in reports), default=0)
     statuses = {report.status for report in reports if report.attempt == last}
     if ReportedStatus.FAILED in statuses or ReportedStatus.COMPLETED not in statuses:
         return False
-    # Where the episodes are known, one rank may have finished what another one, which was interrupted, had begun.
+    # If the episodes are known, one rank may have finished the work of another one that was interrupted.
     return num_episodes is not None or statuses == {ReportedStatus.COMPLETED}
 
 
@@ -149,7 +149,7 @@ def _has_everything(diagnosis: Diagnosis, expected: PlannedEpisodes, log: Commit
 def _is_limited_by_steps(job: PlanEntry, reports: Sequence[JobReport]) -> bool:
     if job.config.num_steps is not None or job.config.num_episodes is not None:
         return job.config.num_episodes is None
-    # Its policy decides. Once it has taken a step, a job reports how many episodes it has, unless steps limit it.
+    # Its policy decides the number of episodes. After its first step a job reports that number, unless steps limit it.
     return any(report.num_episodes is None and report.env_steps > 0 for report in reports)
 
 

@@ -1,6 +1,6 @@
-"""Set files and episodes aside: what they hold is kept in a directory such as ``set_aside/`` of the job.
+"""Set files and episodes aside, which keeps their content in a directory such as ``set_aside/`` of the job.
 
-Each function may be interrupted at any point and called again: then nothing is lost and nothing is kept twice.
+Each function may be interrupted at any point and called again; nothing is lost, and nothing is kept twice.
 """
 
 import os
@@ -17,7 +17,7 @@ from isaaclab_arena.storage.layout import episode_file_name
 
 
 def move_aside(path: Path, directory: Path) -> Path:
-    """Move a file into a directory, beside what lies there under its name; return where it is now.
+    """Move a file into a directory, under a new name if its name is taken, and return its new path.
 
     Raises:
         StorageError: If it cannot be moved.
@@ -30,7 +30,7 @@ def move_aside(path: Path, directory: Path) -> Path:
 
 
 def keep_aside(path: Path, directory: Path) -> None:
-    """Keep what a file holds now in a directory, though the file is about to be replaced by another.
+    """Keep the current content of a file in a directory, because the file is about to be replaced.
 
     Raises:
         StorageError: If it cannot be kept.
@@ -43,7 +43,7 @@ def keep_aside(path: Path, directory: Path) -> None:
         try:
             os.link(path, target)
         except OSError:
-            # Not every file system has hard links, and where the disk is at fault copying says so too.
+            # Not every file system has hard links; if the disk is at fault, copying fails too.
             with written_in_place(target) as temporary:
                 shutil.copyfile(path, temporary)
 
@@ -63,12 +63,12 @@ def keep_episode_aside(dataset: Path, episode_index: int, directory: Path) -> No
 
 
 def drop_episodes(dataset: Path, episode_indices: Collection[int]) -> None:
-    """Make a dataset anew without some of its episodes, or remove it if none is left.
+    """Rewrite a dataset without some of its episodes, or remove it if none is left.
 
     The others must be intact. Chunks are copied as they are.
 
     Raises:
-        StorageError: If the dataset cannot be read or written; then it is what it was.
+        StorageError: If the dataset cannot be read or written; it is then unchanged.
     """
     remaining = [index for index in list_episodes(dataset) if index not in episode_indices]
     if not remaining:
@@ -81,7 +81,7 @@ def drop_episodes(dataset: Path, episode_indices: Collection[int]) -> None:
 
 
 def _names(directory: Path, name: str) -> Iterator[Path]:
-    """Yield the names that a file may have in a directory: its own, then ``e000001.1.h5`` and so on."""
+    """Yield possible names for a file in a directory: its own, then ``e000001.1.h5`` and so on."""
     yield directory / name
     for number in count(1):
         yield (directory / name).with_suffix(f".{number}{Path(name).suffix}")
