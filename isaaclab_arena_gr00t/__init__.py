@@ -1,1 +1,1 @@
-"""GR00T policies for the arena: what an environment shows becomes what a GR00T model takes, and its chunks actions."""
+"""GR00T policies for the arena: convert observations for a GR00T model, and its chunks into actions."""

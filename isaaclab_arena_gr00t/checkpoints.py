@@ -1,4 +1,4 @@
-"""What can be said of a checkpoint before any of it is loaded."""
+"""Check and describe a checkpoint before loading it."""
 
 import re
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _PROCESSOR = "processor_config.json"
 
 @dataclass(frozen=True, kw_only=True)
 class StatedModality:
-    """What a checkpoint's files say of one modality; the names are those of ``gr00t.data.types.ModalityConfig``."""
+    """One modality in a checkpoint's files; the names are those of ``gr00t.data.types.ModalityConfig``."""
 
     delta_indices: tuple[int, ...]
     modality_keys: tuple[str, ...]
@@ -27,11 +27,11 @@ class StatedModality:
 
 @dataclass(frozen=True, kw_only=True)
 class StatedEmbodiment:
-    """What a checkpoint's files say of one embodiment.
+    """One embodiment in a checkpoint's files.
 
     Attributes:
-        modalities: ``video``, ``state``, ``action`` and ``language``, as far as they are there.
-        dimensions: ``state`` and ``action`` to the size of each key, None where the files do not say.
+        modalities: ``video``, ``state``, ``action`` and ``language``, as far as present.
+        dimensions: Size of each key of ``state`` and ``action``, None if the files do not say.
     """
 
     modalities: Mapping[str, StatedModality]
@@ -41,13 +41,13 @@ class StatedEmbodiment:
 def checkpoint_problems(
     model_path: str, *, searched: str = "neither beside this file nor in the working directory"
 ) -> list[Problem]:
-    """Return why a directory cannot be a checkpoint that may be loaded; empty where nothing speaks against it.
+    """Return why a directory cannot be loaded as a checkpoint; empty if no problem is found.
 
-    A name ``owner/name`` that is no directory is left to the model package, which may fetch it from the hub.
+    A name ``owner/name`` that is not a directory is left to the model package, which may fetch it from the hub.
 
     Args:
         model_path: The directory.
-        searched: Where it was looked for, for the message that it is not there.
+        searched: Searched locations, for the message if it is missing.
     """
     key = "model_path"
     if not model_path:
@@ -62,9 +62,9 @@ def checkpoint_problems(
 
 
 def checkpoint_files(model_path: str) -> dict[str, Path]:
-    """Return the files of a checkpoint's directory that a model is loaded from, by what they are.
+    """Return the files of a checkpoint's directory from which a model is loaded, by their role.
 
-    What training goes on from is not among them; nothing comes of a name on the hub.
+    Files for resuming a training are left out; a name on the hub has no files.
     """
     directory = Path(model_path)
     if not directory.is_dir():
@@ -74,10 +74,10 @@ def checkpoint_files(model_path: str) -> dict[str, Path]:
 
 
 def stated_embodiments(model_path: str) -> dict[str, StatedEmbodiment]:
-    """Return what a checkpoint's ``processor_config.json`` says of its embodiments, by the value of their tag.
+    """Return the embodiments in a checkpoint's ``processor_config.json``, by the value of their tag.
 
-    It is written in two ways, by the package that comes along and by NVIDIA's. What is neither is for the model package
-    to judge, and nothing comes of it: neither an error, nor a word about an embodiment.
+    The included package and NVIDIA's write it in two different ways. Any other content is left to the model package to
+    judge; it gives no embodiments and no error.
     """
     try:
         document = read_document(Path(model_path) / _PROCESSOR)
@@ -91,7 +91,7 @@ def stated_embodiments(model_path: str) -> dict[str, StatedEmbodiment]:
 
 
 def embodiment_problems(model_path: str, tag: str) -> list[Problem]:
-    """Return why a checkpoint cannot be for an embodiment; empty where nothing speaks against it.
+    """Return why a checkpoint cannot serve an embodiment; empty if no problem is found.
 
     Args:
         model_path: The directory.

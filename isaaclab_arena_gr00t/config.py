@@ -1,4 +1,4 @@
-"""What a user says of a GR00T policy: the options of a job, and the YAML file that they name."""
+"""Read the settings of a GR00T policy: the options of a job, and the YAML file that they name."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -31,8 +31,8 @@ class ClosedloopPolicyArgs(PolicyCfg):
         num_envs: Accepted for Isaac Lab Arena's job files; the policy serves whatever number of env slots there is.
         rows_per_query: The model is always asked for exactly this many env slots, in several queries where more need an
             action chunk, with repeated env slots where fewer do; None leaves the choice to the policy.
-        temporal_ensemble_coeff: Ask in every step and average what is predicted for it, as in ACT; the oldest
-            prediction weighs most, later ones less by ``exp(-coeff)`` each. None plays one chunk after the other.
+        temporal_ensemble_coeff: Ask in every step and average all predictions for it, as in ACT; the oldest prediction
+            weighs most, each later one less by ``exp(-coeff)``. None plays one chunk after the other.
     """
 
     policy_config_yaml_path: str
@@ -47,8 +47,8 @@ class Gr00tClosedloopPolicyArgs(ClosedloopPolicyArgs):
 
     Attributes:
         model_path: Directory of the checkpoint, instead of the YAML file's; relative to the working directory.
-        compile_model: Whether torch compiles the model, on a GPU into CUDA graphs. Every query then has as many env
-            slots, and the first one takes a minute.
+        compile_model: Whether torch compiles the model, on a GPU into CUDA graphs. Every query then has the same number
+            of env slots, and the first one takes a minute.
         policy_device: ``cpu``, ``cuda`` or ``cuda:<index>``.
         policy_device_id: Index of a GPU.
     """
@@ -63,30 +63,30 @@ class Gr00tClosedloopPolicyArgs(ClosedloopPolicyArgs):
 class Gr00tClosedloopPolicyConfig:
     """The YAML file of a policy, with Isaac Lab Arena's keys.
 
-    Paths are relative to the file or, where there is nothing, to the working directory.
+    Paths are relative to the file or, if nothing is found there, to the working directory.
 
     Attributes:
-        language_instruction: What the policy is told where neither the job nor the environment says anything.
+        language_instruction: The instruction if neither the job nor the environment has one.
         model_path: Directory of the checkpoint; with NVIDIA's package also a name ``owner/name`` on the hub.
-        action_horizon: Control steps of each answer that are looked at; no more than the model predicts.
+        action_horizon: Control steps of each answer that are used; at most as many as the model predicts.
         embodiment_tag: Which of the checkpoint's embodiments this is.
         action_chunk_length: Control steps that are played before the model is asked again.
         original_image_size: Height, width and channels that the cameras must have; None for any.
-        target_image_size: Height, width and channels that the model is shown.
+        target_image_size: Height, width and channels of the model's pictures.
         pov_cam_name_sim: Cameras of the environment, in the order of the model's video keys unless they are those
             keys; or a mapping from video key to camera.
         state_names_sim: Observations of the group ``policy`` that hold the joints of the model's state.
-        policy_joints_config_path: File that says which joints the model's groups hold: group to list of joints, or that
-            once under ``state`` and once under ``action``. Without it a group is the observation of that name, and
-            the only group of the action is the whole action.
-        state_joints_config_path: File with the position of every joint in the state. The environment's own names
-            must agree with it; it is needed where an environment has none.
+        policy_joints_config_path: File with the joints of each of the model's groups, or one such mapping each under
+            ``state`` and ``action``. Without it a group is the observation of that name, and the only group of the
+            action is the whole action.
+        state_joints_config_path: File with the position of every joint in the state. The environment's own names must
+            agree with it; an environment without names needs it.
         action_joints_config_path: The same for actions.
-        policy_device: Where the model runs, if neither the job nor the command line says so.
-        seed: Seed of the model's noise where no episode gives one, that is in loops other than this program's.
-        task_mode_name: One of Isaac Lab Arena's; only compared with ``embodiment_tag``.
-        denoising_steps: Accepted and not used: the checkpoint knows it.
-        modality_config_path: Accepted and not used: the checkpoint knows it.
+        policy_device: The model's device, if neither the job nor the command line names one.
+        seed: Seed of the model's noise if no episode gives one, in loops other than this program's.
+        task_mode_name: Isaac Lab Arena's key; only compared with ``embodiment_tag``.
+        denoising_steps: Accepted and not used: the checkpoint has it.
+        modality_config_path: Accepted and not used: the checkpoint has it.
         video_backend: Accepted and not used: no videos are read.
     """
 
@@ -111,7 +111,7 @@ class Gr00tClosedloopPolicyConfig:
 
 
 def check_args(args: ClosedloopPolicyArgs) -> None:
-    """Refuse options of a job that make no sense whatever the YAML says.
+    """Refuse options of a job that are wrong for any YAML file.
 
     Raises:
         ConfigError: With every problem.
@@ -127,7 +127,7 @@ def check_args(args: ClosedloopPolicyArgs) -> None:
 
 
 def read_policy_config(path: str | Path) -> Gr00tClosedloopPolicyConfig:
-    """Read a policy's YAML file; in what is returned every path is absolute, or relative to the working directory.
+    """Read a policy's YAML file, and return its paths as absolute, or relative to the working directory.
 
     Raises:
         ConfigError: With every problem, each with the file and the key.
@@ -148,11 +148,11 @@ def read_policy_config(path: str | Path) -> Gr00tClosedloopPolicyConfig:
 
 
 def path_beside(directory: Path, path: str | None) -> str | None:
-    """Return a path that a YAML file gives, as seen from the working directory.
+    """Return a path in a YAML file as one relative to the working directory.
 
     Args:
-        directory: The directory of the YAML file; what lies there comes first.
-        path: What the file says. Where nothing lies beside it, it counts from the working directory as it is.
+        directory: The directory of the YAML file, which is searched first.
+        path: The path in the file. If nothing is found beside the file, it is relative to the working directory.
     """
     return str(directory / path) if path and (directory / path).exists() else path
 

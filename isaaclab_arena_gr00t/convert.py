@@ -1,4 +1,4 @@
-"""``python -m isaaclab_arena_gr00t.convert``: recordings to LeRobot datasets, and back."""
+"""Convert recordings to LeRobot datasets and back: ``python -m isaaclab_arena_gr00t.convert``."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -113,7 +113,7 @@ def _from_lerobot(command: FromLeRobot) -> None:
 
 
 def _progress() -> Callable[[int, int], None]:
-    """Return what says at every tenth how far it is."""
+    """Return a function that reports the progress at every tenth."""
 
     def told(done: int, due: int) -> None:
         if done * 10 // due > (done - 1) * 10 // due:

@@ -1,11 +1,11 @@
-"""Pictures as a model wants them: of one size, with their aspect kept."""
+"""Resize pictures for a model to one size, with their aspect ratio kept."""
 
 import torch
 from torch.nn import functional
 
 
 def resized_with_padding(images: torch.Tensor, *, height: int, width: int) -> torch.Tensor:
-    """Return pictures of another size: as large as fits, in the middle of black.
+    """Return pictures in another size: scaled to fit, and centred on black.
 
     Shrinking averages over areas, enlarging is bilinear. A picture's result depends on that picture alone.
 

@@ -1,4 +1,4 @@
-"""Isaac Lab Arena's joint files: what a model's groups hold, and in which order a simulation has its joints."""
+"""Read Isaac Lab Arena's joint files: the joints of a model's groups, and the order of a simulation's joints."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ JointGroups: TypeAlias = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyJoints:
-    """What the groups of a model hold.
+    """The joints of a model's groups.
 
     Attributes:
         state: Groups of the state.
@@ -27,7 +27,7 @@ class PolicyJoints:
 
 @dataclass(frozen=True, kw_only=True)
 class JointFiles:
-    """Everything that a policy's joint files say; None for a file that there is not.
+    """The content of a policy's joint files; None for a missing file.
 
     Attributes:
         policy: What the model's groups hold.
@@ -41,10 +41,10 @@ class JointFiles:
 
 
 def read_joint_files(*, policy: str | None, state: str | None, action: str | None) -> JointFiles:
-    """Read the joint files that there are.
+    """Read the joint files that are given.
 
     Args:
-        policy: What the model's groups hold; see `read_policy_joints`.
+        policy: Joints of the model's groups; see `read_policy_joints`.
         state: Order of the state's joints; see `read_joint_order`.
         action: Order of the action's joints.
 
@@ -59,7 +59,7 @@ def read_joint_files(*, policy: str | None, state: str | None, action: str | Non
 
 
 def read_policy_joints(path: str | Path) -> PolicyJoints:
-    """Read which joints a model's groups hold: group to joints, or that below ``state`` and below ``action``.
+    """Read the joints of a model's groups: group to joints, or such mappings under ``state`` and ``action``.
 
     Raises:
         ConfigError: If the file says anything else; file and key are named.
@@ -73,7 +73,7 @@ def read_policy_joints(path: str | Path) -> PolicyJoints:
 
 
 def read_joint_order(path: str | Path) -> tuple[str, ...]:
-    """Read in which order a simulation has its joints: joint to position, counting from 0.
+    """Read the order of a simulation's joints: joint to position, counting from 0.
 
     Raises:
         ConfigError: If the file says anything else; file and key are named.

@@ -1,4 +1,4 @@
-"""Which numbers of an environment's state and action belong to which group of a model."""
+"""Map the numbers of an environment's state and action to the groups of a model."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,16 +11,16 @@ from isaaclab_arena_gr00t.joints import positions_of
 def wired_state(
     observed: Mapping[str, ArraySpec], keys: Sequence[str], joint_terms: str | Sequence[str], files: JointFiles
 ) -> tuple[tuple[str, ...], dict[str, tuple[int, ...]], list[Problem]]:
-    """Return where the groups of a model's state are in what an environment observes.
+    """Return the positions of a model's state groups in an environment's observations.
 
     Args:
         observed: The observations by name.
-        keys: The groups. One that the joint files do not know is the observation of that name.
-        joint_terms: Observations that hold the joints which the joint files name.
+        keys: The groups. A group that the joint files do not name is the observation of that name.
+        joint_terms: Observations with the joints that the joint files name.
         files: The joint files.
 
     Returns:
-        The observations that are put side by side, the places of each group in them, and what is wrong.
+        The observations in order, the indices of each group in them side by side, and the problems.
     """
     groups: JointGroups = files.policy.state if files.policy else {}
     given = (joint_terms,) if isinstance(joint_terms, str) else tuple(dict.fromkeys(joint_terms))
@@ -60,15 +60,15 @@ def _wrong_term(name: str, observed: Mapping[str, ArraySpec]) -> str | None:
 def wired_action(
     spec: ArraySpec, keys: Sequence[str], files: JointFiles
 ) -> tuple[dict[str, tuple[int, ...]], list[Problem]]:
-    """Return where the groups of a model's action go in the action of an environment.
+    """Return the positions of a model's action groups in the action of an environment.
 
     Args:
         spec: The environment's action.
-        keys: The groups. The only one may be missing in the joint files; then it is the whole action.
+        keys: The groups. A single group may be missing in the joint files; it is then the whole action.
         files: The joint files.
 
     Returns:
-        The places of each group, together every place exactly once, and what is wrong.
+        The indices of each group, together every index exactly once, and the problems.
     """
     groups: JointGroups = files.policy.action if files.policy else {}
     if len(keys) == 1 and keys[0] not in groups:
@@ -88,7 +88,7 @@ def wired_action(
 
 
 def _uneven(places: Mapping[str, Sequence[int]], order: Sequence[str]) -> list[Problem]:
-    """Return what is wrong where a joint of the action gets no value, or two."""
+    """Return the problems of joints of the action that get no value, or two."""
     taken = [place for group in places.values() for place in group]
     return [
         Problem(
@@ -115,7 +115,7 @@ def _places(
 
 
 def _names_of(specs: Sequence[ArraySpec]) -> tuple[str | None, ...]:
-    """Return one name per number, None for each number that has none."""
+    """Return one name per number, None for each number without a name."""
     names: list[str | None] = []
     for spec in specs:
         names.extend(spec.names if spec.names is not None else [None] * spec.shape[0])
@@ -125,7 +125,7 @@ def _names_of(specs: Sequence[ArraySpec]) -> tuple[str | None, ...]:
 def _agreed_order(
     names: Sequence[str | None], given: Sequence[str] | None, *, key: str
 ) -> tuple[tuple[str, ...], list[Problem]]:
-    """Return the joints in order, from the environment or the file; where both speak they must agree."""
+    """Return the joints in order, from the environment or the file; if both have one, they must agree."""
     if given is None:
         if None in names:
             return (), [Problem("is missing; the environment does not name all its joints", key=key)]

@@ -1,4 +1,4 @@
-"""Joints by name: from the order of a simulation to the groups of a model, and back."""
+"""Convert joint values between the order of a simulation and the groups of a model."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,14 +8,14 @@ from isaaclab_arena.errors import did_you_mean
 
 
 def positions_of(joints: Sequence[str], order: Sequence[str]) -> tuple[int, ...]:
-    """Return where each joint stands in an order.
+    """Return the position of each joint in an order.
 
     Args:
         joints: Names to look up.
         order: Names in the order of the simulation.
 
     Raises:
-        KeyError: If a joint is not in it, or stands there twice; the message says so.
+        KeyError: If a joint is missing, or is there twice; the message says so.
     """
     return tuple(_position(joint, order) for joint in joints)
 
@@ -34,7 +34,7 @@ def to_groups(values: torch.Tensor, positions: Mapping[str, Sequence[int]]) -> d
 
     Args:
         values: In the order of the simulation. Shape: (..., num_joints).
-        positions: Group to where its joints stand in that order.
+        positions: Positions of each group's joints in that order.
 
     Returns:
         Shape of each: (..., size of the group).
@@ -47,7 +47,7 @@ def from_groups(groups: Mapping[str, torch.Tensor], positions: Mapping[str, Sequ
 
     Args:
         groups: Shape of each: (..., size of the group).
-        positions: Group to where its joints go; together they are every position from 0 exactly once.
+        positions: Positions of each group's joints; together they are every position from 0 exactly once.
 
     Returns:
         Shape: (..., num_joints).

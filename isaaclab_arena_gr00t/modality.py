@@ -1,4 +1,4 @@
-"""What a model takes and gives, as far as an environment is concerned."""
+"""Describe a model's inputs and outputs, as far as an environment needs them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from isaaclab_arena.errors import ConfigError, Problem
 
 
 class Modality(Protocol):
-    """What this package reads of ``gr00t.data.types.ModalityConfig``."""
+    """The part of ``gr00t.data.types.ModalityConfig`` that this package reads."""
 
     @property
     def delta_indices(self) -> Any:
@@ -39,11 +39,11 @@ class ModelInterface:
         video_keys: Names of its pictures, in order.
         state_keys: Names of the groups of its state.
         action_keys: Names of the groups of its action.
-        language_keys: Names of its instruction. A model with several heeds the first, and may want all to be there.
+        language_keys: Names of its instruction. A model with several uses the first, and may require all.
         horizon: Control steps that it predicts.
-        dimensions: Size of each state and action key, None where the model does not say.
-        video_steps: At which control steps it is shown pictures: 0 is the present one, -15 the one 15 steps before.
-        state_steps: At which control steps it is shown the state.
+        dimensions: Size of each state and action key, None if the model does not say.
+        video_steps: Control steps of its pictures: 0 is the present one, -15 the one 15 steps before.
+        state_steps: Control steps of its state.
     """
 
     video_keys: tuple[str, ...]
@@ -57,10 +57,10 @@ class ModelInterface:
 
 
 def model_interface(modalities: Mapping[str, Modality], dimensions: Dimensions | None) -> ModelInterface:
-    """Return what a model takes and gives, from its modality configuration.
+    """Return a model's inputs and outputs, from its modality configuration.
 
     Raises:
-        ConfigError: If it needs something that is not given here: steps to come or long ago, or no instruction.
+        ConfigError: If it needs future steps or steps too long ago, or takes no instruction.
     """
     keys = {name: tuple(modality.modality_keys) for name, modality in modalities.items()}
     steps = {name: tuple(modalities[name].delta_indices) if keys.get(name) else PRESENT for name in ("video", "state")}

@@ -1,4 +1,4 @@
-"""What an environment shows, as a GR00T model takes it."""
+"""Convert an environment's observations for a GR00T model, and its answers into actions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from isaaclab_arena_gr00t.wiring import CAMERA_GROUP, STATE_GROUP, Wiring
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """What a model is shown of some env slots.
+    """A model's inputs for some env slots.
 
     Attributes:
-        video: Video key to the pictures. Shape of each: (n, video steps, height, width, 3), uint8.
+        video: Pictures of each video key. Shape of each: (n, video steps, height, width, 3), uint8.
         state: The observations of the state, side by side; None if there are none. Shape: (n, state steps, size),
             float32.
     """
@@ -29,7 +29,7 @@ class Shown:
 
 
 def pictures(observation: Observation, wiring: Wiring, env_ids: Sequence[int] | slice) -> dict[str, torch.Tensor]:
-    """Return what some env slots look like at the present step. Shape of each: (n, height, width, 3), uint8."""
+    """Return the pictures of some env slots at the present step. Shape of each: (n, height, width, 3), uint8."""
     height, width = wiring.image_size
     return {
         key: resized_with_padding(observation[CAMERA_GROUP][camera][env_ids], height=height, width=width)
@@ -45,12 +45,12 @@ def state_values(observation: Observation, wiring: Wiring, env_ids: Sequence[int
 
 
 def shown_now(observation: Observation, wiring: Wiring, env_ids: Sequence[int]) -> Shown:
-    """Return what a model is shown that looks at the present step only.
+    """Return the inputs of a model that uses the present step only.
 
     Args:
         observation: Nested dict of tensors, batched by environment.
-        wiring: Where everything is.
-        env_ids: The env slots, in the order in which the model is to get them; one may be named several times.
+        wiring: Location of the model's inputs and outputs.
+        env_ids: The env slots, in the order of the model's batch; one may be named several times.
     """
     slots = list(env_ids)
     state = state_values(observation, wiring, slots)
@@ -61,12 +61,12 @@ def shown_now(observation: Observation, wiring: Wiring, env_ids: Sequence[int]) 
 
 
 def model_observation(shown: Shown, wiring: Wiring, instructions: Sequence[str]) -> dict[str, Any]:
-    """Return the observation of some env slots as a model takes it.
+    """Return the observation of some env slots in the model's format.
 
     Args:
-        shown: What the env slots show.
+        shown: The model's inputs for the env slots.
         wiring: Where everything is.
-        instructions: What each of the env slots is told.
+        instructions: The instruction of each env slot.
 
     Returns:
         ``video``: key to (n, video steps, height, width, 3), uint8; ``state``: key to (n, state steps, size), float32;
@@ -113,5 +113,5 @@ def action_chunks(answer: Mapping[str, Any], wiring: Wiring, *, num_slots: int, 
 
 
 def _array(values: torch.Tensor) -> np.ndarray:
-    """Return values in memory that is laid out in order."""
+    """Return values in contiguous memory."""
     return values.contiguous().cpu().numpy()

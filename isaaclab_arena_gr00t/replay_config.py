@@ -1,4 +1,4 @@
-"""What a user says of a replayed LeRobot dataset: the options of a job, and the YAML file that they may name."""
+"""Read the settings of a replayed LeRobot dataset: the options of a job, and the YAML file that they may name."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ class ReplayLerobotPolicyArgs(PolicyCfg):
 
     Attributes:
         policy_config_yaml_path: The YAML file that names the dataset; see `LerobotReplayConfig`.
-        dataset_path: The directory of the dataset, before that of the YAML file.
-        trajectory_index: The trajectory to play in every episode; None plays in each episode the one of its index.
+        dataset_path: The directory of the dataset; takes precedence over the YAML file's.
+        trajectory_index: The trajectory to replay in every episode; None replays trajectory i in episode i.
         max_steps: Control steps after which an episode ends, if its trajectory is longer.
         device: Where actions are kept until they are played, None for the environment's device.
-        config_yaml_path: What Isaac Lab Arena's command line calls ``policy_config_yaml_path``.
+        config_yaml_path: Isaac Lab Arena's name of ``policy_config_yaml_path`` on the command line.
         num_envs: Accepted for Isaac Lab Arena's job files; the policy serves whatever number of env slots there is.
     """
 
@@ -37,7 +37,7 @@ class ReplayLerobotPolicyArgs(PolicyCfg):
 
     @property
     def yaml_path(self) -> str | None:
-        """The YAML file, under whichever name it was given."""
+        """The YAML file, given under either name."""
         return self.policy_config_yaml_path or self.config_yaml_path
 
 
@@ -47,8 +47,8 @@ class LerobotReplayConfig:
 
     Attributes:
         dataset_path: The directory of the dataset.
-        policy_joints_config_path: File that says which joints the groups of ``modality.json`` hold. Without it, the
-            actions of a dataset that was made of a recording become what they were, others are played as they are.
+        policy_joints_config_path: File with the joints of the groups in ``modality.json``. Without it, a dataset that
+            was made from a recording gets its original actions back, and others are replayed unchanged.
         action_joints_config_path: File with the position of every joint in the environment's action.
         action_horizon: Accepted and not used: every action is played.
         action_chunk_length: Accepted and not used: every action is played.
@@ -70,7 +70,7 @@ class LerobotReplayConfig:
 
 
 def read_replay_config(args: ReplayLerobotPolicyArgs) -> LerobotReplayConfig:
-    """Return what a job's options and the YAML file that they may name say.
+    """Return the settings in a job's options and in the YAML file that they may name.
 
     Raises:
         ConfigError: With every problem, each with the key, and with the file where it is there.
@@ -95,7 +95,7 @@ def read_replay_config(args: ReplayLerobotPolicyArgs) -> LerobotReplayConfig:
 
 
 def replay_joint_files(settings: LerobotReplayConfig) -> JointFiles:
-    """Return what the joint files say.
+    """Return the content of the joint files.
 
     Raises:
         ConfigError: If one cannot be read.

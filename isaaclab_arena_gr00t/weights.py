@@ -1,4 +1,4 @@
-"""Whether a safetensors file is whole, told from its size and its header; no weight is read."""
+"""Check by size and header whether a safetensors file is complete, without reading weights."""
 
 import itertools
 import json
@@ -22,7 +22,7 @@ _LENGTH_BYTES = 8
 
 
 def wrong_with_weights(directory: Path) -> str | None:
-    """Return what is wrong with the safetensors files of a directory, None where each is whole and none is missing."""
+    """Return what is wrong with the safetensors files of a directory, None if all are present and complete."""
     files = sorted(directory.glob("*.safetensors"))
     for file in files:
         wrong = wrong_with_safetensors(file)
@@ -36,7 +36,7 @@ def wrong_with_weights(directory: Path) -> str | None:
 
 
 def wrong_with_safetensors(file: Path) -> str | None:
-    """Return why a file is no whole safetensors file, None where it is one."""
+    """Return why a file is not a complete safetensors file, None if it is one."""
     wrong = not_a_plain_file(file)
     if wrong is not None:
         return wrong
@@ -58,7 +58,7 @@ class _DamagedError(Exception):
 
 
 def _header(file: Path) -> tuple[Any, int]:
-    """Return what a file's header says, and how many bytes come after it."""
+    """Return the content of a file's header, and the number of bytes after it."""
     num_bytes = file.stat().st_size
     with file.open("rb") as stream:
         header_bytes = int.from_bytes(stream.read(_LENGTH_BYTES), "little")
@@ -73,7 +73,7 @@ def _header(file: Path) -> tuple[Any, int]:
 
 
 def _lies(header: Mapping[str, Any], num_bytes: int) -> Iterator[str]:
-    """Yield what a header says that cannot be so, for a file with so many bytes of weights."""
+    """Yield the contradictions between a header and the number of bytes of weights."""
     ends = [(0, 0)]
     for name, entry in header.items():
         if name == "__metadata__":

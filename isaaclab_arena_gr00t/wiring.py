@@ -1,4 +1,4 @@
-"""How a model's inputs and outputs are found in an environment: settled once, before the first step."""
+"""Locate a model's inputs and outputs in an environment, once, before the first step."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -20,17 +20,17 @@ STATE_GROUP = "policy"
 
 @dataclass(frozen=True, kw_only=True)
 class Wiring:
-    """Where everything that a model takes and gives is in an environment.
+    """The location of a model's inputs and outputs in an environment.
 
     Attributes:
-        cameras: Video key to the picture in the group ``camera_obs``.
-        image_size: Height and width that the model is shown.
+        cameras: Picture in the group ``camera_obs`` for each video key.
+        image_size: Height and width of the model's pictures.
         state_terms: Observations of the group ``policy`` whose values, side by side, are the state.
-        state: State key to its places in the state.
-        action: Action key to its places in the action; together every place exactly once.
-        language_keys: Names of the instruction, all of which hold the same words.
-        video_steps: At which control steps pictures are shown, 0 being the present one.
-        state_steps: At which control steps the state is shown.
+        state: Indices of each state key in the state.
+        action: Indices of each action key in the action; together every index exactly once.
+        language_keys: Names of the instruction; all hold the same text.
+        video_steps: Control steps of the pictures, 0 for the present one.
+        state_steps: Control steps of the state.
     """
 
     cameras: Mapping[str, str]
@@ -44,7 +44,7 @@ class Wiring:
 
 
 class Spaces(Protocol):
-    """What is read of an environment: what it observes and takes. A recording has that too."""
+    """The observations and actions of an environment, which a recording has too."""
 
     @property
     def observation_spec(self) -> ObservationSpec:
@@ -60,11 +60,11 @@ class Spaces(Protocol):
 def wired(
     environment: Spaces, model: ModelInterface, config: Gr00tClosedloopPolicyConfig, files: JointFiles, *, file: str
 ) -> Wiring:
-    """Return where everything that a model takes and gives is in an environment.
+    """Return the location of a model's inputs and outputs in an environment.
 
     Args:
         environment: An environment, or the recording of one.
-        model: What the model takes and gives.
+        model: Inputs and outputs of the model.
         config: The policy's YAML file.
         files: The joint files that it names.
         file: Its path, for messages.

@@ -1,1 +1,1 @@
-"""Recordings as LeRobot datasets, and LeRobot datasets as recordings."""
+"""Convert recordings to LeRobot datasets, and LeRobot datasets to recordings."""

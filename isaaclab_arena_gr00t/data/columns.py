@@ -1,4 +1,4 @@
-"""A column of a dataset, which holds several recorded arrays side by side, regrouped as a model wants them."""
+"""Convert between recorded arrays and a dataset's column, which regroups several arrays side by side for a model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ import numpy as np
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """How recorded arrays become a column, and a column recorded arrays.
+    """The mapping between recorded arrays and a column.
 
     Attributes:
-        sources: Path of each array below an episode's group to its size; their numbers, side by side, are the source.
-        groups: Key of each group to its places in the source. The groups, side by side, are the column.
-        names: What each number of the column is called.
+        sources: Size of each array, by its path below an episode's group; the arrays side by side are the source.
+        groups: Indices of each group in the source, by its key. The groups side by side are the column.
+        names: Name of each number of the column.
     """
 
     sources: Mapping[str, int]
@@ -27,7 +27,7 @@ class Column:
         return sum(map(len, self.groups.values()))
 
     def spans(self) -> dict[str, tuple[int, int]]:
-        """Return where in the column each group begins, and where it ends."""
+        """Return where each group begins and ends in the column."""
         spans, start = {}, 0
         for key, places in self.groups.items():
             spans[key] = (start, start + len(places))
@@ -48,7 +48,7 @@ class Column:
         return source[:, places].astype(np.float32)
 
     def unpacked(self, column: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the sources, as far as the column holds them whole.
+        """Return the sources that the column holds completely.
 
         Args:
             column: Shape: (num_steps, size).
@@ -68,7 +68,7 @@ class Column:
         return arrays
 
     def incomplete_groups(self) -> tuple[str, ...]:
-        """Return the groups that hold parts of sources which `unpacked` cannot give back."""
+        """Return the groups with incomplete sources, which `unpacked` cannot restore."""
         covered = {place for group in self.groups.values() for place in group}
         starts = np.cumsum([0, *self.sources.values()])
         lost = {

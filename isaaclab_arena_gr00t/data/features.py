@@ -1,4 +1,4 @@
-"""What a dataset holds of a recording: which arrays become which column, and which cameras which video."""
+"""Choose the columns and videos of a dataset for the arrays and cameras of a recording."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -37,11 +37,11 @@ class Camera:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetFeatures:
-    """What a dataset holds of each episode.
+    """The columns and videos of a dataset.
 
     Attributes:
-        vectors: Name of the column to how it is made.
-        cameras: Key of the video, without LeRobot's prefix, to the camera.
+        vectors: How each column is made, by its name.
+        cameras: Camera of each video, by the video's key without LeRobot's prefix.
         rewards: Whether there are rewards.
     """
 
@@ -58,7 +58,7 @@ class DatasetFeatures:
         return shapes | ({recorded.REWARDS: ()} if self.rewards else {})
 
     def described(self, *, fps: int, lossless: bool) -> dict[str, Any]:
-        """Return what ``info.json`` says of every column and video."""
+        """Return the entries of all columns and videos in ``info.json``."""
         features: dict[str, Any] = {
             name: {"dtype": "float32", "shape": [column.size], "names": list(column.names)}
             for name, column in self.vectors.items()
@@ -91,14 +91,14 @@ def plan_features(
     environment_state: bool = False,
     videos: bool = True,
 ) -> DatasetFeatures:
-    """Return what a dataset is to hold.
+    """Return the columns and videos of a new dataset.
 
     Args:
-        shapes: Path of every recorded array of an episode to its shape.
-        policy: The YAML file of the policy that the dataset is for: it names cameras and groups of joints.
-        state_names: Observations that are the state; by default those of ``policy``, or else those that a robot
-            makes of itself, or all if there are none.
-        environment_state: Whether the other observations are a column too.
+        shapes: Shape of every recorded array of an episode, by its path.
+        policy: The YAML file of the policy to train, which names cameras and groups of joints.
+        state_names: Observations that form the state; by default those of ``policy``, or else those of the robot
+            itself, or else all.
+        environment_state: Whether the other observations become a column too.
         videos: Whether there are videos.
 
     Raises:
@@ -215,12 +215,12 @@ def _scalar(dtype: str) -> dict[str, Any]:
 
 
 def features_document(features: DatasetFeatures) -> dict[str, Any]:
-    """Return features as plain values, from which `features_of_document` makes them again."""
+    """Return features as plain values, which `features_of_document` turns back into features."""
     return dataclasses.asdict(features)
 
 
 def features_of_document(document: Mapping[str, Any]) -> DatasetFeatures:
-    """Return what `features_document` was given.
+    """Undo `features_document`.
 
     Raises:
         KeyError: If something is missing.

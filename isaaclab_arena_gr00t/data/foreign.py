@@ -1,4 +1,4 @@
-"""What stands in files that somebody else wrote, checked field by field; every error names file, key and value."""
+"""Check foreign files field by field; every error names file, key and value."""
 
 import re
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ class Fields:
 
     Args:
         values: The mapping.
-        place: Where it stands, for messages: the file, and where in it.
+        place: Its location, for messages: the file, and the path in it.
     """
 
     def __init__(self, values: Mapping[Any, Any], place: str) -> None:
@@ -29,12 +29,12 @@ class Fields:
         self._place = place
 
     def wrong(self, key: str, due: str) -> StorageError:
-        """Return the error that says what a field should be, and what it is."""
+        """Return an error with the expected and the actual value of a field."""
         found = shown(self._values[key]) if key in self._values else "nothing"
         return StorageError(f"{self._place}: {plain_text(key)}: must be {due}, got {found}")
 
     def integer(self, key: str, least: int, most: int) -> int:
-        """Return a whole number from ``least`` to ``most``; whole numbers that came as floats are taken too."""
+        """Return a whole number from ``least`` to ``most``; floats with a whole value are accepted."""
         value = self._values.get(key)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -57,7 +57,7 @@ class Fields:
         return value
 
     def optional_text(self, key: str, default: str) -> str:
-        """Return a text, the default where there is none or an empty one."""
+        """Return a text, the default if it is missing or empty."""
         return self.text(key) if self._values.get(key) is not None and self._values[key] != "" else default
 
     def items(self, key: str) -> list[Any]:
@@ -68,7 +68,7 @@ class Fields:
         return value
 
     def integers(self, key: str, length: int, most: int) -> tuple[int, ...]:
-        """Return a list of so many whole numbers, each from 0 to ``most``."""
+        """Return a list of a given number of whole numbers, each from 0 to ``most``."""
         items = self.items(key)
         if len(items) != length:
             raise self.wrong(key, f"a list of {length} whole numbers")
@@ -83,19 +83,19 @@ class Fields:
         return Fields(value, f"{self._place}: {plain_text(key)}")
 
     def optional_mapping(self, key: str) -> "Fields":
-        """Return the fields of a mapping, none where there is no mapping."""
+        """Return the fields of a mapping, none if there is no mapping."""
         return self.mapping(key) if self._values.get(key) is not None else Fields({}, self._place)
 
     def mappings(self) -> dict[str, "Fields"]:
-        """Return the fields of every value, each of which is a mapping."""
+        """Return the fields of every value; each value must be a mapping."""
         return {str(key): self.mapping(key) for key in self._values}
 
     def path(self, key: str, **names: int | str) -> str:
-        """Return a path that is made of a template, such as ``data/chunk-{chunk_index:03d}``.
+        """Return a path from a template such as ``data/chunk-{chunk_index:03d}``.
 
         Args:
-            key: The field that holds it.
-            **names: What may stand in it, as it is or, for numbers, with a width.
+            key: The field with the template.
+            **names: The values of its placeholders; numbers may have a width.
         """
         template = self.text(key)
         try:
@@ -114,24 +114,24 @@ class Fields:
 
 
 def shown(value: object) -> str:
-    """Return what a file holds, cut and without what could steer a terminal."""
+    """Return a value of a file as short text, without characters that control a terminal."""
     words = f"{value:.6g}" if isinstance(value, float) else ""
     if isinstance(value, str):
         words = repr(value[:_LONGEST_SHOWN])
     elif isinstance(value, list | dict):
         words = f"a {'list' if isinstance(value, list) else 'mapping'} of {len(value)}"
     elif not words:
-        # Python refuses to write out the longest numbers.
+        # Python refuses to print very long numbers.
         is_long = isinstance(value, int) and value.bit_length() > 200
         words = "a number of many digits" if is_long else repr(value)
     return plain_text(words[:_LONGEST_SHOWN])
 
 
 def regular_file(path: Path, root: Path) -> Path:
-    """Return a file of a dataset that is really one: no pipe or device that never ends, nothing outside of it.
+    """Return a regular file within a dataset; pipes, devices and files outside of the dataset are refused.
 
     Raises:
-        StorageError: If it is missing, something else, or a link leads out of the dataset.
+        StorageError: If it is missing or not a regular file, or if a link leads out of the dataset.
     """
     if not is_inside(path, root):
         raise StorageError(f"{root} has a file outside of the dataset: {plain_text(path)}")
@@ -142,10 +142,10 @@ def regular_file(path: Path, root: Path) -> Path:
 
 
 def is_inside(path: Path, root: Path) -> bool:
-    """Whether a path, with all links followed, leads to a place in a directory.
+    """Whether a path, with all links followed, is inside a directory.
 
     Raises:
-        StorageError: If that cannot be found out.
+        StorageError: If the path cannot be resolved.
     """
     try:
         with storage_errors("find", path):

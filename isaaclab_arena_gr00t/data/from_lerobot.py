@@ -1,4 +1,4 @@
-"""From a LeRobot dataset to recordings, which everything that reads recordings takes, one episode at a time."""
+"""Convert a LeRobot dataset to recordings, one episode at a time."""
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, count
@@ -26,7 +26,7 @@ _MAX_PICTURE_BYTES = 16 << 30
 def write_recordings(
     dataset: Path, output_dir: Path, told: Callable[[int, int], None] = lambda *_: None
 ) -> tuple[Path, ...]:
-    """Make recordings of a LeRobot dataset, laid out like a run; episodes keep their numbers.
+    """Convert a LeRobot dataset to recordings, in the layout of a run; episodes keep their numbers.
 
     Args:
         dataset: Directory of the dataset.
@@ -34,10 +34,10 @@ def write_recordings(
         told: Called after each episode with how many are done and how many there are.
 
     Returns:
-        The recordings. Until one is there, its episodes lie in files of their own beside it.
+        The recordings. Until a recording is complete, its episodes are in separate files beside it.
 
     Raises:
-        ConfigError: If ``output_dir`` is not empty, or a file of the dataset is no JSON.
+        ConfigError: If ``output_dir`` is not empty, or a JSON file of the dataset is malformed.
         StorageError: If the dataset cannot be read or a recording cannot be written.
     """
     stored = open_dataset(dataset)
@@ -66,7 +66,7 @@ def write_recordings(
 
 
 def _remembered(stored: StoredDataset) -> dict[int, dict[str, Any]]:
-    """Return what the recording said of each episode, where the dataset was made of a recording."""
+    """Return the attributes of each episode's original recording, if the dataset was made from one."""
     found = {}
     for line in stored.lines(layout.ARENA_EPISODES_FILE):
         about = {key: value for key, value in line.items() if isinstance(value, dict)}
@@ -76,7 +76,7 @@ def _remembered(stored: StoredDataset) -> dict[int, dict[str, Any]]:
 
 
 def _jobs(stored: StoredDataset, remembered: Mapping[int, Mapping[str, Any]]) -> dict[str, list[int]]:
-    """Return the episodes of each job; a recording is of one environment, so two environments are two jobs."""
+    """Return the episodes of each job; a recording has one environment, so two environments are two jobs."""
     names: dict[tuple[str, str], str] = {}
     jobs: dict[str, list[int]] = {}
     for index in stored.episodes:
@@ -136,7 +136,7 @@ def _episode(
 
 
 def _success(stored: StoredDataset, index: int) -> dict[str, AttributeValue]:
-    """Return whether an episode succeeded, as LeRobot's own environments say it; nothing where nobody measured."""
+    """Return whether an episode succeeded, by LeRobot's column for it; None if it was not measured."""
     if stored.features.get(layout.SUCCESS, {}).get("shape") != [1]:
         return {}
     return {"success": bool(stored.columns(index, [layout.SUCCESS])[layout.SUCCESS].any())}

@@ -1,4 +1,4 @@
-"""``modality.json``: which numbers of a column are which group, and which video is which of the model's pictures."""
+"""Read and write ``modality.json``, which assigns a dataset's numbers and videos to a model's groups and pictures."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,7 +26,7 @@ def modality_document(features: DatasetFeatures) -> dict[str, Any]:
 
 
 def groups_of(document: Mapping[str, Any], modality: str) -> dict[str, tuple[str, int, int]]:
-    """Return, for each group of a modality, its column and where it begins and ends there.
+    """Return the column of each group of a modality, and where the group begins and ends in it.
 
     Args:
         document: Content of ``modality.json``.
@@ -44,6 +44,6 @@ def groups_of(document: Mapping[str, Any], modality: str) -> dict[str, tuple[str
 
 
 def video_columns(document: Mapping[str, Any]) -> dict[str, str]:
-    """Return the video feature of each of the model's pictures; see `groups_of`."""
+    """Return the video feature for each of the model's pictures; see `groups_of`."""
     videos = Fields(document, layout.MODALITY_FILE).optional_mapping("video").mappings()
     return {key: video.optional_text("original_key", layout.PICTURES_PREFIX + key) for key, video in videos.items()}

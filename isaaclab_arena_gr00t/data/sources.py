@@ -1,4 +1,4 @@
-"""The recorded episodes that a dataset is made of: of a file, of a job, or of all jobs of a run."""
+"""Find the recorded episodes for a dataset: those of a file, of a job, or of all jobs of a run."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class SourceEpisode:
         file: The recording.
         episode_index: Its number there.
         instruction: What the policy was told.
-        control_dt: Time between two control steps [s], None where that was not recorded.
+        control_dt: Time between two control steps [s], None if it was not recorded.
     """
 
     file: Path
@@ -38,12 +38,12 @@ class SourceEpisode:
 
 
 def find_episodes(dataset: Path, *, only_successes: bool, default_instruction: str = "") -> list[SourceEpisode]:
-    """Return the episodes of a recording, of a job's directory, of a run's directory, or of files that match a pattern.
+    """Return the episodes of a recording, a job's directory, a run's directory, or files that match a pattern.
 
     Args:
         dataset: The path, or the pattern.
         only_successes: Whether episodes are left out that did not succeed.
-        default_instruction: The instruction of episodes that were recorded without one.
+        default_instruction: The instruction for episodes that were recorded without one.
 
     Raises:
         ConfigError: If there is none, or an episode has no instruction.
@@ -69,10 +69,10 @@ def find_episodes(dataset: Path, *, only_successes: bool, default_instruction: s
 
 
 def frames_per_second(episodes: Iterable[SourceEpisode]) -> int:
-    """Return how many control steps a second has.
+    """Return the number of control steps per second.
 
     Raises:
-        ConfigError: If that is no whole number, episodes differ, or one does not say it.
+        ConfigError: If it is not a whole number, if episodes differ, or if it was not recorded.
     """
     found: dict[float | None, SourceEpisode] = {}
     for episode in episodes:
@@ -143,7 +143,7 @@ def jobs_of(dataset: Path) -> Iterator[Sequence[Path]]:
             continue
         for file in recordings:
             owner = file.parent.parent if file.parent.name == EPISODES_DIRECTORY else file.parent
-            # A job's directory of episodes is also a directory of the run that its job's directory was given as.
+            # If a job's directory was given as a run, its directory of episodes looks like that of a job.
             known = files.setdefault(owner, [])
             if file not in known:
                 known.append(file)
@@ -164,7 +164,7 @@ def _episode(file: Path, index: int, attributes: dict[str, AttributeValue], defa
 
 
 def _is_step(control_dt: float) -> bool:
-    """Whether a control step can take so long [s]: from a microsecond to a quarter of an hour."""
+    """Whether a time between control steps is plausible [s]: from a microsecond to a quarter of an hour."""
     return _SHORTEST_STEP_S <= control_dt <= _LONGEST_STEP_S
 
 

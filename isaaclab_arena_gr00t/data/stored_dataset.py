@@ -1,4 +1,4 @@
-"""Reading a LeRobot dataset of version 2.0, 2.1 or 3.0, whoever wrote it, one episode at a time."""
+"""Read a LeRobot dataset of version 2.0, 2.1 or 3.0 from any writer, one episode at a time."""
 
 import json
 import math
@@ -34,14 +34,14 @@ _MOST = 2**53
 
 @dataclass(frozen=True, kw_only=True)
 class StoredEpisode:
-    """Where an episode of a dataset is.
+    """The location of an episode in a dataset.
 
     Attributes:
         episode_index: Its number.
         num_steps: Number of control steps.
         task: Its instruction.
-        data_file: Its table, which may hold others too.
-        videos: Video feature to its file, and to the number of its first frame there.
+        data_file: Its table, which may hold other episodes too.
+        videos: File of each video feature, and the number of the episode's first frame in it.
     """
 
     episode_index: int
@@ -57,10 +57,10 @@ class StoredDataset(ABC):
     Attributes:
         root: Its directory.
         fps: Control steps per second.
-        features: Column or video feature to what it holds, as ``info.json`` says.
-        video_features: Those that are videos.
-        picture_features: Those that are videos, and those that are pictures in tables.
-        episodes: Number of an episode to where it is, ascending.
+        features: Entry of each column or video feature in ``info.json``.
+        video_features: Features that are videos.
+        picture_features: Features that are videos or pictures in tables.
+        episodes: Location of each episode, in ascending order of its number.
     """
 
     def __init__(self, root: Path, info: Mapping[str, Any]) -> None:
@@ -146,11 +146,11 @@ class StoredDataset(ABC):
         return tuple(name for name, each in self.features.items() if each["dtype"] == dtype)
 
     def document(self, name: str) -> dict[str, Any] | None:
-        """Return what a small JSON file of the dataset says, None if there is no such file.
+        """Return the content of a small JSON file of the dataset, None if there is no such file.
 
         Raises:
             ConfigError: If it is no JSON.
-            StorageError: If it holds anything but a mapping.
+            StorageError: If it does not hold a mapping.
         """
         path = self.root / name
         if not path.is_file():
@@ -161,10 +161,10 @@ class StoredDataset(ABC):
         return document
 
     def lines(self, name: str) -> Iterator[dict[str, Any]]:
-        """Yield what the lines of a file say, none if there is no such file.
+        """Yield the content of each line of a file, none if there is no such file.
 
         Raises:
-            StorageError: If a line is no JSON, or no mapping.
+            StorageError: If a line is not a JSON mapping.
         """
         path = self.root / name
         if path.is_file():
@@ -175,7 +175,7 @@ class StoredDataset(ABC):
                     yield _mapping(line, f"{path}, line {number}")
 
     def _located(self, template: str, **names: int | str) -> Path:
-        """Return a file of the dataset; a path that leads out of it is refused."""
+        """Return a file of the dataset; a path outside of it is refused."""
         path = self.root / self._info.path(template, **names)
         if not is_inside(path, self.root):
             raise self._info.wrong(template, "a path inside the dataset")
@@ -239,7 +239,7 @@ def open_dataset(root: Path) -> StoredDataset:
 
     Raises:
         ConfigError: If ``info.json`` is no JSON.
-        StorageError: If there is none, it was not written to the end, or it is of a version that is not read here.
+        StorageError: If there is no dataset, if it is incomplete, or if its version is not supported.
     """
     path = root / layout.INFO_FILE
     with storage_errors("read", path):
@@ -265,7 +265,7 @@ def _rows_of(episode: StoredEpisode, *, max_size: int) -> TableExtent:
 
 
 def frame_size(shape: Sequence[int]) -> tuple[int, int]:
-    """Return height and width of a video's frames; some datasets put the channels first."""
+    """Return height and width of a video's frames; some datasets list the channels first."""
     first, second, third = shape
     channels_first = first == 3 and third != 3
     return (second, third) if channels_first else (first, second)

@@ -1,4 +1,4 @@
-"""Which recorded arrays a dataset's columns are: as ``arena.json`` says, else ``modality.json``, else as they are."""
+"""Map a dataset's columns to recorded arrays, by ``arena.json``, else by ``modality.json``, else unchanged."""
 
 import re
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ _PATH = re.compile(r"[^/\x00-\x1f]{1,200}(/[^/\x00-\x1f]{1,200}){0,8}")
 
 
 def stored_features(dataset: StoredDataset) -> DatasetFeatures:
-    """Return which recorded arrays a dataset's columns and videos are.
+    """Return the recorded arrays for a dataset's columns and videos.
 
     Raises:
-        ConfigError: If a file of it is no JSON.
+        ConfigError: If one of its JSON files is malformed.
         StorageError: If its files contradict each other, or it has no actions.
     """
     try:
@@ -60,7 +60,7 @@ def _foreign(dataset: StoredDataset) -> DatasetFeatures:
 
 
 def _observed(name: str, size: int, groups: Mapping[str, tuple[str, int, int]]) -> Column:
-    """Return a column of observations: the groups where they are the whole of it, else one observation."""
+    """Return a column of observations: its groups if they cover it completely, else one observation."""
     ordered = sorted(groups.items(), key=lambda item: item[1][1:])
     ends = [0, *(end for _, (_, _, end) in ordered)]
     if (
@@ -97,7 +97,7 @@ def _check(features: DatasetFeatures, dataset: StoredDataset) -> None:
 
 
 def video_feature(dataset: StoredDataset, key: str) -> str:
-    """Return the video feature of one of the cameras of `stored_features`; its prefix is missing in some datasets."""
+    """Return the video feature of a camera of `stored_features`; some datasets lack its prefix."""
     prefixed = layout.PICTURES_PREFIX + key
     return prefixed if prefixed in dataset.features else key
 

@@ -1,4 +1,4 @@
-"""From recordings to a LeRobot dataset, one episode at a time; the dataset is one when ``info.json`` is there."""
+"""Convert recordings to a LeRobot dataset, one episode at a time; ``info.json`` is written last."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -47,7 +47,7 @@ class LeRobotOptions:
         videos: See `plan_features`.
         lossless: See `VideoWriter`.
         language_instruction: The instruction of episodes that were recorded without one.
-        fps: Control steps per second; None for what was recorded, which must be a whole number.
+        fps: Control steps per second; None for the recorded value, which must be a whole number.
         robot_type: What the robot is called.
         sizes: How much goes into a file.
     """
@@ -94,8 +94,8 @@ def write_lerobot_dataset(
         told: Called after each episode with how many are done and how many there are.
 
     Raises:
-        ConfigError: If there is no recording, or it does not hold what is asked for.
-        StorageError: If a recording cannot be read or the dataset cannot be written. What was written by then stays,
+        ConfigError: If there is no recording, or it lacks something that is asked for.
+        StorageError: If a recording cannot be read or the dataset cannot be written. Files written by then stay,
             without ``info.json``.
     """
     episodes, features = _planned(dataset, options)
@@ -117,13 +117,13 @@ def write_lerobot_dataset(
         num_frames=conversion.num_frames,
         num_tasks=len(tasks),
     )
-    # Readers begin with this file, so nobody takes what was interrupted for a dataset.
+    # Readers begin with this file, so an interrupted conversion is not mistaken for a dataset.
     write_text(output_dir / layout.INFO_FILE, json_text(info))
     return Written(num_episodes=len(episodes), num_frames=conversion.num_frames, tasks=tasks, features=features)
 
 
 def _planned(dataset: Path, options: LeRobotOptions) -> tuple[list[SourceEpisode], DatasetFeatures]:
-    """Return the episodes to convert, and what the dataset holds of them."""
+    """Return the episodes to convert, and the features of the dataset."""
     policy = None if options.policy_config_yaml_path is None else read_policy_config(options.policy_config_yaml_path)
     instruction = options.language_instruction or ("" if policy is None else policy.language_instruction)
     episodes = find_episodes(dataset, only_successes=options.only_successes, default_instruction=instruction)
@@ -140,7 +140,7 @@ def _planned(dataset: Path, options: LeRobotOptions) -> tuple[list[SourceEpisode
 
 
 class _Conversion:
-    """Episodes go in one by one; statistics and instructions add up."""
+    """Converts episodes one by one, and accumulates statistics and instructions."""
 
     def __init__(self, root: Path, features: DatasetFeatures, writer: EpisodeWriter, fps: int) -> None:
         self.num_frames = 0
@@ -211,11 +211,11 @@ class _Conversion:
         return statistics
 
     def _remember(self, number: int, episode: SourceEpisode) -> None:
-        """Write down what LeRobot's files have no place for."""
+        """Write the values that LeRobot's files have no place for."""
         attributes = read_attributes(episode.file, episode.episode_index)
         kept = {name: value for name, value in attributes.items() if name not in _NOT_KEPT}
         if episode.file not in self._env_args:
-            # They are the same for a whole file.
+            # These values are the same for a whole file.
             self._env_args[episode.file] = read_episode(episode.file, episode.episode_index).env_args
         env_args = self._env_args[episode.file]
         line = {"episode_index": number, "source": episode.name, "attributes": kept, "env_args": env_args}

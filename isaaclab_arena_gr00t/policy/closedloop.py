@@ -1,4 +1,4 @@
-"""Everything of a closed loop that does not depend on where the model is."""
+"""Run the closed loop of a policy with action chunks, for a model in any place."""
 
 import logging
 from abc import abstractmethod

@@ -1,4 +1,4 @@
-"""The policy whose GR00T model runs in this process, on this rank's device."""
+"""A policy that runs a GR00T model in this process, on this rank's device."""
 
 import dataclasses
 import inspect
@@ -45,17 +45,17 @@ CPU_SLOTS_PER_QUERY = 4
 
 
 class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
-    """Asks a GR00T model that is loaded once per rank; the model package gets a device and knows nothing of ranks.
+    """Asks a GR00T model that is loaded once per rank; the model package gets a device and does not know about ranks.
 
-    It uses ``gr00t.policy.gr00t_policy.Gr00tPolicy`` and nothing else of the package, so NVIDIA's does as well.
+    It uses only ``gr00t.policy.gr00t_policy.Gr00tPolicy`` of that package, so NVIDIA's package works too.
 
     Args:
         config: Options of the job.
-        model: The ``Gr00tPolicy``, where another policy with the same options has loaded it.
+        model: The ``Gr00tPolicy``, if another policy with the same options has loaded it.
 
     Attributes:
         policy: The ``Gr00tPolicy``, None once this one is closed.
-        policy_config: What the YAML file says.
+        policy_config: Settings of the YAML file.
         device: Where the model runs.
 
     Raises:
@@ -75,7 +75,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
 
     @classmethod
     def settings_of(cls, config: Gr00tClosedloopPolicyArgs) -> Gr00tClosedloopPolicyConfig:
-        """Return what the YAML file says, with the job's own checkpoint where it names one."""
+        """Return the settings of the YAML file, with the job's own checkpoint if it names one."""
         settings = super().settings_of(config)
         return settings if config.model_path is None else dataclasses.replace(settings, model_path=config.model_path)
 
@@ -89,14 +89,14 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
             beside,
             files={**beside.files, **found},
             packages=("gr00t",),
-            # Which revision a name on the hub stands for is the hub's to say, and may change.
+            # The hub decides which revision a name stands for, and this may change.
             unknown=() if found else (f"model_path {model_path}",),
             checkpoint=model_path,
         )
 
     @classmethod
     def check_options(cls, config: Gr00tClosedloopPolicyArgs) -> None:
-        """Refuse a checkpoint that is not there, and a YAML file that is wrong, before anything is simulated.
+        """Refuse a missing checkpoint and a wrong YAML file, before anything is simulated.
 
         Raises:
             ConfigError: With every problem.
@@ -109,7 +109,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
 
     @classmethod
     def check_settings(cls, settings: Gr00tClosedloopPolicyConfig, args: Any) -> None:
-        """Refuse what the YAML file says, where there is no such checkpoint, embodiment or device.
+        """Refuse a YAML file whose checkpoint, embodiment or device does not exist.
 
         Raises:
             ConfigError: With every problem.
@@ -130,7 +130,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
 
     @classmethod
     def check_fit(cls, config: Gr00tClosedloopPolicyArgs, env: Environment) -> None:
-        """Refuse an environment that lacks what the model needs, as far as the checkpoint's files tell what that is.
+        """Refuse an environment that lacks inputs of the model, as far as the checkpoint's files list them.
 
         Raises:
             ConfigError: With every problem, and ``key`` set to the YAML file.
@@ -148,7 +148,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
             raise named_by_option(error, file) from error
 
     def _resolve_policy_device(self, config: Gr00tClosedloopPolicyArgs) -> torch.device | str:
-        """Return where the model runs, by `policy_device`; it has Isaac Lab Arena's name, and may be overridden.
+        """Return the model's device from `policy_device`; it has Isaac Lab Arena's name, and may be overridden.
 
         Args:
             config: Options of the job.
@@ -157,7 +157,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
 
     @classmethod
     def _check_policy_device(cls, config: Any, yaml_policy_device: str | None) -> None:
-        # What a subclass makes of the options is known when there is a policy.
+        # The effect of a subclass on the options is known only once a policy exists.
         if cls._resolve_policy_device is Gr00tClosedloopPolicy._resolve_policy_device:
             policy_device(config, yaml_policy_device)
 
@@ -201,20 +201,20 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         return self.policy.get_modality_config()
 
     def dimensions(self) -> Dimensions | None:
-        """Return the size of each state and action key, None where the package does not say, as NVIDIA's."""
+        """Return the size of each state and action key, None if the package, such as NVIDIA's, does not say."""
         tell = getattr(self.policy, "get_dimensions", None)
         return None if tell is None else tell()
 
     def slots_per_query(self, num_envs: int) -> int | None:
-        """Return the number of env slots in every query: on a CPU a few, so that other episodes change no results."""
+        """Return the number of env slots in every query; small on a CPU, so that other episodes change no results."""
         if self.args.rows_per_query is None and self.device.type == "cpu":
             return CPU_SLOTS_PER_QUERY
         asked = super().slots_per_query(num_envs)
-        # Another number of env slots would be compiled anew.
+        # Another number of env slots would need another compilation.
         return num_envs if asked is None and self.args.compile_model else asked
 
     def with_own_memory(self) -> "Gr00tClosedloopPolicy | None":
-        """Return a policy that shares the model, None for a subclass that cannot be given one."""
+        """Return a policy that shares the model, None for a subclass that does not accept one."""
         parameters = inspect.signature(type(self)).parameters.values()
         if not any(each.name == "model" or each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
             return None
@@ -223,7 +223,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         return sharing
 
     def close(self) -> None:
-        """Let go of the model."""
+        """Release the model."""
         super().close()
         self.policy = None
 
@@ -234,7 +234,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
                 "the rows that share its query; a package that does lists it in Gr00tPolicy.honoured_options"
             )
         if self.slots_per_query(self.args.num_envs) is None:
-            # The last digits of an env slot depend on how many share its query, and so on what other episodes do.
+            # The last digits of an env slot depend on the size of its query, and so on other episodes.
             return "a query has as many rows as need a chunk, which other episodes decide; rows_per_query fixes that"
         return None
 
@@ -253,9 +253,9 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
 
 @contextmanager
 def _global_noise(noise_seeds: Sequence[int], device: torch.device) -> Iterator[None]:
-    """Have torch's process-wide generators draw what follows from the seeds of a query, and put them back."""
+    """Seed torch's process-wide generators from the seeds of a query, and restore them at the end."""
     seed = int(np.random.SeedSequence(noise_seeds).generate_state(1, np.uint64)[0])
-    # A device without an index is the current one.
+    # A device without an index means the current one.
     gpus = () if device.type == "cpu" else (torch.cuda.current_device() if device.index is None else device.index,)
     with torch.random.fork_rng(gpus):
         torch.manual_seed(seed)  # noqa: TID251  a package from elsewhere draws from nothing else
@@ -263,7 +263,7 @@ def _global_noise(noise_seeds: Sequence[int], device: torch.device) -> Iterator[
 
 
 def embodiment_tag(name: str) -> Any:
-    """Return the ``EmbodimentTag`` of that name or value, in any case, or of what another release calls that robot.
+    """Return the ``EmbodimentTag`` with that name or value, in any case, or with the name from another release.
 
     Raises:
         ConfigError: If there is none, or the model package is not installed.
@@ -286,10 +286,10 @@ def embodiment_tag(name: str) -> Any:
 
 
 def policy_device(config: Gr00tClosedloopPolicyArgs, yaml_policy_device: str | None = None) -> torch.device:
-    """Return where the model runs: as LOCAL_RANK says, or ``policy_device_id``, or ``policy_device``, or the YAML file.
+    """Return the model's device by LOCAL_RANK, or ``policy_device_id``, or ``policy_device``, or the YAML file.
 
     Args:
-        config: Options of the job, with what the command line says.
+        config: Options of the job, including the command line's.
         yaml_policy_device: ``policy_device`` of the YAML file.
 
     Raises:

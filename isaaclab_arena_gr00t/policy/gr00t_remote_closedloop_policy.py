@@ -1,4 +1,4 @@
-"""The policy whose GR00T model runs in another process, behind a policy server."""
+"""A policy that asks a GR00T model in another process, through a policy server."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -26,14 +26,14 @@ class Gr00tRemoteClosedloopPolicyArgs(ClosedloopPolicyArgs):
     """Options of `Gr00tRemoteClosedloopPolicy`.
 
     Attributes:
-        policy_device: Accepted for Isaac Lab Arena's job files; it is the server that has a device.
+        policy_device: Accepted for Isaac Lab Arena's job files; the server has the device.
         remote_host: Machine of the server.
         remote_port: Its port.
         remote_api_token: Refused: a run writes its options into its output, where a token should not be.
         remote_api_token_file: File whose only line is what the server asks for.
         timeout_s: How long an answer may take [s].
         wait_for_server_s: How long to wait for a server that is not there, at the start or later [s].
-        scheduler: ``chunk``, which is what this policy does: an env slot whose chunk is used up gets the next at once.
+        scheduler: ``chunk``, the only mode: an env slot whose chunk is used up gets the next one at once.
     """
 
     policy_device: str | None = None
@@ -49,15 +49,15 @@ class Gr00tRemoteClosedloopPolicyArgs(ClosedloopPolicyArgs):
 class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyArgs]):
     """Asks a GR00T policy server, NVIDIA's or ``gr00t-server``, which several ranks and jobs can share.
 
-    A server that is gone and does not come back fails the job, and so does one that answers with an error. Episodes
-    that had ended by then are kept. Of a server that is gone those under way end as errors, which ``--retry_errors``
-    runs again; with ``--resume`` those that had not begun run when there is a server again.
+    If the server is lost for good, or answers with an error, the job fails. Finished episodes are kept. If the server
+    is lost, running episodes end as errors, which ``--retry_errors`` runs again; ``--resume`` runs the episodes that
+    had not begun.
 
     Args:
         config: Options of the job.
 
     Attributes:
-        answer_limits: How large an answer of the server may be.
+        answer_limits: Size limits of the server's answers.
 
     Raises:
         ConfigError: If an option or the YAML file is wrong, or the server wants another token.
@@ -68,7 +68,7 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
     name: ClassVar[str] = "gr00t_remote_closedloop"
     config_class: ClassVar[type | None] = Gr00tRemoteClosedloopPolicyArgs
     answer_limits: ClassVar[MessageLimits] = DEFAULT_LIMITS
-    # A server puts the env slots of several clients into one call, and then their last digits depend on each other.
+    # A server batches env slots of several clients, and then their last digits depend on each other.
     traits = PolicyTraits(serves_any_num_envs=True, uses_own_device=False)
 
     def __init__(self, config: Gr00tRemoteClosedloopPolicyArgs) -> None:
@@ -90,7 +90,7 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
         return True
 
     def stated_model(self) -> str:
-        """What the server says of its model: that which comes along does, NVIDIA's does not."""
+        """The server's description of its model; the included server gives one, NVIDIA's does not."""
         return UNKNOWN if self._connection is None else self._connection.stated
 
     @classmethod
@@ -136,7 +136,7 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
     def _asked_with_flat_keys(
         self, observation: dict[str, Any], noise_seeds: list[int], error: PolicyError
     ) -> Mapping[str, np.ndarray]:
-        """Ask as a server wants it whose policy is wrapped for simulation, of which it says nothing beforehand."""
+        """Ask with flat keys; a server that wraps its policy for simulation needs them, but does not announce it."""
         try:
             action = without_prefix(self._asked(flattened(observation), noise_seeds))
         except PolicyError:
@@ -152,13 +152,13 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
         return action
 
     def modality_config(self) -> Mapping[str, Modality]:
-        """Return what the served model takes and gives."""
+        """Return the inputs and outputs of the served model."""
         return self._modalities
 
     def reset(self, env_ids: Any = None) -> None:
-        """Forget what belongs to the named env slots; with None, between jobs, the server is told to start afresh too.
+        """Reset the named env slots; with None, between jobs, reset the server too.
 
-        It is not told of single env slots: that would reset it for all env slots of all its clients.
+        The server is not told of single env slots, because that would reset it for all env slots of all clients.
         """
         super().reset(env_ids)
         if env_ids is None and self._connection is not None:

@@ -1,4 +1,4 @@
-"""The policy that asks an openpi policy server, such as those of the pi0 models."""
+"""A policy that asks an openpi policy server, such as those of the pi0 models."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,17 +23,17 @@ _CAMERAS = "camera_obs"
 
 @dataclass(frozen=True)
 class OpenpiRemotePolicyCfg(PolicyCfg):
-    """Options of `OpenpiRemotePolicy`. What is named differs from one openpi policy to the next, so it is all given.
+    """Options of `OpenpiRemotePolicy`. Names differ between openpi policies, so all must be given.
 
     Attributes:
-        images: The policy's key to the camera that it shows: ``{"observation/image": "front"}``.
-        states: The policy's key to the observations of the group ``policy`` that it holds one after the other:
-            ``{"observation/state": ["robot_joint_pos", "gripper"]}``.
+        images: Camera for each of the policy's keys: ``{"observation/image": "front"}``.
+        states: Observations of the group ``policy``, in order, for each of the policy's keys: ``{"observation/state":
+            ["robot_joint_pos", "gripper"]}``.
         prompt_key: The policy's key of the instruction.
-        image_size: Height and width that images are sent in, padded with black where the aspect differs.
+        image_size: Height and width of the images that are sent, padded with black if the aspect ratio differs.
         action_chunk_length: Control steps that are played before the policy is asked again.
-        action_columns: Which numbers of the policy's action make up the environment's, in its order; None if they are
-            the same.
+        action_columns: Indices into the policy's action for each number of the environment's; None if both are the
+            same.
         remote_host: Machine of the server.
         remote_port: Its port.
         remote_api_token: Refused: a run writes its options into its output, where a token should not be.
@@ -59,8 +59,7 @@ class OpenpiRemotePolicyCfg(PolicyCfg):
 class OpenpiRemotePolicy(PolicyBase[OpenpiRemotePolicyCfg]):
     """Asks an openpi policy server for chunks of actions, env slot by env slot as they are used up.
 
-    The protocol knows no batches and no seeds: each env slot is a request of its own, and what noise the policy draws
-    is the server's affair.
+    The protocol has no batches and no seeds: each env slot is a request of its own, and the server draws the noise.
 
     Args:
         config: Options of the job.
@@ -90,7 +89,7 @@ class OpenpiRemotePolicy(PolicyBase[OpenpiRemotePolicyCfg]):
         return True
 
     def stated_model(self) -> str:
-        """What the server says of itself when it is connected to."""
+        """The server's description of itself, sent when a connection opens."""
         return self._connection.stated
 
     @classmethod
@@ -113,7 +112,7 @@ class OpenpiRemotePolicy(PolicyBase[OpenpiRemotePolicyCfg]):
             raise ConfigError(problems)
 
     def check_environment(self, env: Environment) -> None:
-        """Refuse an environment that lacks a camera or an observation that the policy is shown.
+        """Refuse an environment that lacks a camera or an observation of the policy.
 
         Raises:
             ConfigError: With everything that does not fit.

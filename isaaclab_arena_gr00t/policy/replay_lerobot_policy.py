@@ -1,4 +1,4 @@
-"""The policy that plays the actions of a LeRobot dataset."""
+"""A policy that replays the actions of a LeRobot dataset."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,19 +39,19 @@ _RATE_TOLERANCE = 1e-3
 
 @dataclass(kw_only=True)
 class _Playing:
-    """A trajectory in an env slot. Shape of ``actions``: (num_steps, action_dim)."""
+    """The trajectory of an env slot. Shape of ``actions``: (num_steps, action_dim)."""
 
     actions: torch.Tensor
     position: int = 0
 
 
 class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
-    """Plays the actions of a LeRobot dataset, in as many environments as there are.
+    """Replays the actions of a LeRobot dataset, in any number of env slots.
 
     An episode ends with the step of its trajectory's last action, unless the environment ends it before.
 
     Raises:
-        ConfigError: If an option is wrong, or there is no dataset that could be played.
+        ConfigError: If an option is wrong, or there is no dataset that can be replayed.
     """
 
     name: ClassVar[str] = "replay_lerobot"
@@ -91,7 +91,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
 
     @classmethod
     def content_sources(cls, options: Mapping[str, Any]) -> ContentSources:
-        """Return what the dataset says and holds, without its videos; see `PolicyBase.content_sources`."""
+        """Return the files of the dataset without its videos; see `PolicyBase.content_sources`."""
         args = ReplayLerobotPolicyArgs(**options)
         settings = read_replay_config(args)
         root = Path(settings.dataset_path).expanduser()
@@ -109,7 +109,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
         return len(self.dataset.episodes) if self.args.trajectory_index is None else 1
 
     def can_play(self, episode_index: int) -> bool:
-        """Whether the dataset holds the episode, or one is played in all."""
+        """Whether the dataset holds the episode, or one trajectory is replayed in all."""
         return self.args.trajectory_index is not None or episode_index in self.dataset.episodes
 
     def check_environment(self, env: Environment) -> None:
@@ -129,7 +129,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
             )
 
     def refuse_misfit(self, env: Environment) -> None:
-        """Refuse an environment that takes other actions, and say nothing otherwise; see `check_environment`."""
+        """Refuse an environment that takes other actions, without logging anything; see `check_environment`."""
         index = self.args.trajectory_index
         first = min(self.dataset.episodes) if index is None else index
         try:
@@ -151,7 +151,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
             self._playing[start.env_id] = _Playing(actions=self._loaded(env, start))
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
-        """Begin the trajectories of the named env slots again; with None, play nothing until episodes start."""
+        """Restart the trajectories of the named env slots; with None, replay nothing until episodes start."""
         if env_ids is None:
             self._playing = {}
             return
@@ -160,7 +160,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
                 self._playing[env_id].position = 0
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
-        """Return the next action of every env slot, the last one again past the end.
+        """Return the next action of every env slot; past the end, repeat the last one.
 
         Returns:
             Shape: (num_envs, action_dim). Zeros in env slots where no episode has started.
@@ -229,7 +229,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
 
 @contextmanager
 def _named_by_option(args: ReplayLerobotPolicyArgs) -> Iterator[None]:
-    """Name the option of a job where its YAML file is at fault; the message says where in that to look."""
+    """Name the option of a job if its YAML file is wrong; the message names the place in the file."""
     option = "config_yaml_path" if args.policy_config_yaml_path is None else "policy_config_yaml_path"
     try:
         yield

@@ -1,1 +1,1 @@
-"""Models in other processes: what travels to and from them, and the connections it travels on."""
+"""Connect to models in other processes: messages and connections."""

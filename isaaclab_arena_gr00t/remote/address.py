@@ -1,4 +1,4 @@
-"""Where a policy server is and how patient to be with it, from the options of a job."""
+"""Read the address and the time limits of a policy server from the options of a job."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +10,7 @@ KEY_FILE_OPTION = "remote_api_token_file"
 
 
 class ServerOptions(Protocol):
-    """The options of a job that say where its policy server is; every policy that asks one has them."""
+    """The options of a job for its policy server; every policy that asks one has them."""
 
     @property
     def remote_host(self) -> str:
@@ -45,12 +45,12 @@ class ServerOptions(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerAddress:
-    """A policy server, and how patient to be with it.
+    """A policy server, with its time limits.
 
     Attributes:
         host: Its machine.
         port: Its port.
-        api_token: What it asks for, None for nothing.
+        api_token: Its token, None if it needs none.
         timeout_s: How long an answer may take [s].
         wait_for_server_s: How long to wait for a server that is not there, at the start or later [s].
     """
@@ -66,10 +66,10 @@ class ServerAddress:
 
 
 def server_address(options: ServerOptions) -> ServerAddress:
-    """Return where the server is.
+    """Return the address of the server.
 
     Raises:
-        ConfigError: With every option that cannot be.
+        ConfigError: With every wrong option.
     """
     problems = address_problems(options)
     if problems:
@@ -85,7 +85,7 @@ def server_address(options: ServerOptions) -> ServerAddress:
 
 
 def address_problems(options: ServerOptions) -> list[Problem]:
-    """Return what is wrong with where the server is said to be.
+    """Return the problems of the options for the server.
 
     A token among the options is refused, because a run writes the options of its jobs into its output.
     """

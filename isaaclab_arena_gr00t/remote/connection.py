@@ -1,4 +1,4 @@
-"""A connection to a GR00T policy server that keeps to its time-outs, and finds a server that comes back."""
+"""Connect to a GR00T policy server, with time-outs, and reconnect when the server comes back."""
 
 import logging
 import socket as sockets
@@ -26,18 +26,17 @@ _SHUTTING_DOWN = "the server is shutting down"
 
 
 class ServerUnreachableError(PolicyLostError):
-    """A policy server that does not answer, or no longer. Who runs the program can mend it."""
+    """A policy server does not answer; the user can mend this."""
 
 
 class PolicyServerConnection:
     """Asks a policy server, one request at a time. It belongs to one thread.
 
-    A request that gets no answer in time, or loses its connection, is sent once more as soon as the server answers a
-    ping again. Until then it is pinged, at first often and then less and less, for ``wait_for_server_s`` in all. The
-    requests of this package may be repeated: an answer follows from the request alone.
+    A request without an answer in time, or with a lost connection, is sent once more as soon as the server answers a
+    ping again. Until then the server is pinged less and less often, for ``wait_for_server_s`` in all. Requests of this
+    package may be repeated, because an answer depends only on the request.
 
-    Arrays are sent in the form that the server's answers have, which shows before the first of them is sent: ask for
-    ``get_modality_config`` first.
+    Arrays are sent in the format of the server's answers. To learn the format, ask for ``get_modality_config`` first.
 
     Args:
         address: The server.
@@ -53,7 +52,7 @@ class PolicyServerConnection:
         self._arrays = ArrayFormat.NPY
 
     def wait_until_ready(self) -> None:
-        """Return when the server answers.
+        """Wait until the server answers.
 
         Raises:
             ServerUnreachableError: If it does not within ``wait_for_server_s``.
@@ -71,17 +70,18 @@ class PolicyServerConnection:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise ServerUnreachableError(self._why_unreachable())
-            # An attempt that ended early, say because something else listens there, must not be repeated at once.
+            # An attempt that failed early, for example because another program listens there, must not be repeated at
+            # once.
             time.sleep(max(0.0, min(started + attempt_s - time.monotonic(), left_s)))
             attempt_s = min(2 * attempt_s, _LONGEST_ATTEMPT_S, max(deadline - time.monotonic(), _FIRST_ATTEMPT_S))
 
     @property
     def stated(self) -> str:
-        """What the server stated of its model when it was first reached, in one line; `UNKNOWN` if nothing."""
+        """The server's first description of its model, in one line; `UNKNOWN` if there is none."""
         return UNKNOWN if self._stated is None else self._stated
 
     def _meet(self, answer: Any) -> None:
-        """Take up what a server says of its model in its answer to a ping; NVIDIA's says nothing."""
+        """Read the description of a server's model from its answer to a ping; NVIDIA's has none."""
         line = identity_line(answer.get("serves") if isinstance(answer, dict) else None)
         self._stated = same_server(self._stated, line, where=str(self.address))
 
@@ -89,7 +89,7 @@ class PolicyServerConnection:
         """Return the server's answer.
 
         Args:
-            endpoint: What is asked: ``get_action``, ``reset``, ``get_modality_config``.
+            endpoint: The endpoint: ``get_action``, ``reset``, ``get_modality_config``.
             data: What goes with it.
 
         Raises:
@@ -153,7 +153,7 @@ class PolicyServerConnection:
         return answer == pack({"error": _SHUTTING_DOWN})
 
     def _exchange(self, request: bytes, endpoint: str, timeout_s: float) -> bytes | bytearray | None:
-        """Return the answer to a request; None if there is none, and then `_loss` says why."""
+        """Return the answer to a request; None if there is none, with the reason in `_loss`."""
         deadline = time.monotonic() + timeout_s
         try:
             if self._socket is None:

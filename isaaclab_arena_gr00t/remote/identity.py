@@ -1,4 +1,4 @@
-"""What a policy server says of the model that it serves, in one line that can be kept and compared."""
+"""Keep and compare a policy server's description of its model, in one line."""
 
 import hashlib
 from collections.abc import Mapping
@@ -11,10 +11,10 @@ _MAX_LENGTH = 400
 
 
 def identity_line(stated: object) -> str:
-    """Return what a server has stated as a line of JSON; `UNKNOWN` where it states nothing.
+    """Return a server's description as a line of JSON; `UNKNOWN` if it gives none.
 
     Args:
-        stated: A map from any server; of a long one the beginning is kept, and a hash of all.
+        stated: The description by any server; a long one is cut, with a hash of the whole.
     """
     if not isinstance(stated, Mapping) or not stated:
         return UNKNOWN
@@ -25,11 +25,11 @@ def identity_line(stated: object) -> str:
 
 
 def same_server(before: str | None, now: str, *, where: str) -> str:
-    """Return what a server states now, if that is what it stated before.
+    """Return a server's present description, if it equals the earlier one.
 
     Args:
-        before: What it stated when it was first asked, None if this is the first time.
-        now: What it states now.
+        before: The first description, None if this is the first.
+        now: The present description.
         where: Its address, for the message.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A connection to an openpi policy server: a websocket that first says what it serves, then answers observations."""
+"""Connect to an openpi policy server: a websocket that first describes its model, then answers observations."""
 
 import logging
 import time
@@ -52,15 +52,15 @@ class OpenpiConnection:
 
     @property
     def stated(self) -> str:
-        """What the server stated of itself when it was first reached, in one line; `UNKNOWN` if it stated nothing."""
+        """The server's first description of itself, in one line; `UNKNOWN` if there is none."""
         return UNKNOWN if self._stated is None else self._stated
 
     def wait_until_ready(self) -> None:
-        """Return when there is a connection, and the server has said what it serves.
+        """Wait until there is a connection, and the server has described its model.
 
         Raises:
             ServerUnreachableError: If there is none within ``wait_for_server_s``.
-            ConfigError: If the address is none, or the server wants another key.
+            ConfigError: If the address is invalid, or the server needs another key.
             PolicyError: If what answers is no such server.
         """
         deadline = time.monotonic() + self.address.wait_for_server_s
@@ -122,7 +122,7 @@ class OpenpiConnection:
                 additional_headers={"Authorization": f"Api-Key {token}"} if token else None,
                 open_timeout=timeout_s,
                 close_timeout=_CLOSE_S,
-                # The server works within its event loop, and answers no ping while its model does.
+                # The server's model blocks its event loop, so it answers no ping meanwhile.
                 ping_interval=None,
                 proxy=None,
             )
@@ -160,7 +160,7 @@ class OpenpiConnection:
         return answer
 
     def _received(self, timeout_s: float) -> Any:
-        """Return the next message; whatever goes wrong with it, the connection is of no use afterwards."""
+        """Return the next message; after any error the connection is unusable."""
         if self._connection is None:
             raise _LostError("there is no connection")
         try:
@@ -178,7 +178,7 @@ class OpenpiConnection:
 
     def _read(self, answer: str | bytes) -> Any:
         if isinstance(answer, str):
-            # A traceback; the server closes the connection behind it.
+            # This is a traceback, after which the server closes the connection.
             raise PolicyError(f"the openpi policy server at {self._uri} failed: {_last_line(answer)}")
         try:
             return unpack(answer, self._limits)
@@ -194,5 +194,5 @@ def _last_line(text: str) -> str:
 
 
 def _plain(words: object) -> str:
-    """Return what a server, or an error that may repeat it, says, cut and without what could steer a terminal."""
+    """Return text of a server, or of an error that may repeat it, shortened and without control characters."""
     return plain_text(str(words)[:_LONGEST_WORDS])

@@ -1,1 +1,1 @@
-"""Trains GR00T models on recorded demonstrations."""
+"""Train GR00T models on recorded demonstrations."""

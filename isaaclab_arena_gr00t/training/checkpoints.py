@@ -1,4 +1,4 @@
-"""Reads and writes the checkpoints and settings of a training run, each complete or not there."""
+"""Read and write the checkpoints and settings of a training run, each in one atomic step."""
 
 import json
 import re
@@ -35,15 +35,15 @@ def write_checkpoint(
     num_steps: int,
     kept: int,
 ) -> Path:
-    """Write a checkpoint, complete or not at all, remove older ones, and return its directory.
+    """Write a checkpoint atomically, remove older ones, and return its directory.
 
     Args:
         output_directory: Directory of the training run.
         model: The weights to evaluate.
-        processor: What belongs to them.
-        state: What training goes on from.
+        processor: The processor of the model.
+        state: The state from which training resumes.
         num_steps: Steps made.
-        kept: How many checkpoints stay, the newest ones.
+        kept: Number of newest checkpoints to keep.
 
     Raises:
         StorageError: If it cannot be written.
@@ -73,10 +73,10 @@ def checkpoints(output_directory: Path) -> list[Path]:
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
-    """Return what training goes on from.
+    """Return the state from which training resumes.
 
     Raises:
-        ConfigError: If the checkpoint does not hold it, for example because it was made to be evaluated only.
+        ConfigError: If the checkpoint has no such state, for example because it was made for evaluation only.
     """
     path = checkpoint / _STATE_FILE
     if not path.is_file():
@@ -86,7 +86,7 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
 
 
 def write_settings(output_directory: Path, settings: Mapping[str, Any]) -> None:
-    """Write what a training run was asked for.
+    """Write the settings of a training run.
 
     Raises:
         StorageError: If it cannot be written.
@@ -95,7 +95,7 @@ def write_settings(output_directory: Path, settings: Mapping[str, Any]) -> None:
 
 
 def read_settings(output_directory: Path) -> dict[str, Any]:
-    """Return what a training run was asked for.
+    """Return the settings of a training run.
 
     Raises:
         ConfigError: If the directory holds no training run.

@@ -1,4 +1,4 @@
-"""Reads recorded episodes as training data: every control step with the actions that followed it."""
+"""Read recorded episodes as training data: every control step with the actions that followed it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class Demonstration:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedSpaces:
-    """What the environment of a recording observed and took, as far as the recording shows it.
+    """The observations and actions of a recording's environment, as far as the recording shows them.
 
     Attributes:
         observation_spec: Group, then term, then `ArraySpec`; names of joints are not recorded.
@@ -57,9 +57,9 @@ class DemonstrationBatch:
     """Some control steps of demonstrations.
 
     Attributes:
-        observation: What the model is shown, as in an evaluation.
-        action: Action key to what was done from then on. Shape of each: (batch, horizon, size), float32.
-        is_padding: Whether a step lies behind the end of its episode. Shape: (batch, horizon), bool.
+        observation: The model's input, as in an evaluation.
+        action: The following actions, by action key. Shape of each: (batch, horizon, size), float32.
+        is_padding: Whether a step is after the end of its episode. Shape: (batch, horizon), bool.
     """
 
     observation: Mapping[str, Any]
@@ -103,7 +103,7 @@ def find_demonstrations(files: Iterable[Path], *, only_successes: bool = True) -
 
 
 def _num_steps(file: Path, index: int, said: object) -> int:
-    """Return how many control steps an episode has, which its actions have to bear out."""
+    """Return the number of control steps of an episode, checked against its actions."""
     actions = locate_arrays(file, index).get(ACTIONS)
     has = 0 if actions is None or len(actions.shape) != _ACTIONS_DIMENSIONS else actions.shape[0]
     if not isinstance(said, int) or said != has:
@@ -114,7 +114,7 @@ def _num_steps(file: Path, index: int, said: object) -> int:
 
 
 def recorded_spaces(demonstration: Demonstration, steps: RecordedSteps) -> RecordedSpaces:
-    """Return what the environment of a demonstration observed and took.
+    """Return the observations and actions of a demonstration's environment.
 
     Raises:
         ConfigError: If pictures were not recorded.
@@ -135,11 +135,11 @@ def recorded_spaces(demonstration: Demonstration, steps: RecordedSteps) -> Recor
 
 
 class DemonstrationSteps:
-    """Every control step of demonstrations, by one number.
+    """All control steps of the demonstrations, numbered consecutively.
 
     Args:
         demonstrations: The episodes.
-        wiring: Where everything that the model takes and gives is in them.
+        wiring: Where the model's inputs and outputs are in them.
         horizon: Control steps of an action chunk.
         steps: Reads them.
     """
@@ -151,7 +151,7 @@ class DemonstrationSteps:
         self._wiring = wiring
         self._horizon = horizon
         self._steps = steps
-        # The number of the first step of each episode, and how many there are in all.
+        # This is the number of the first step of each episode, and at the end the number of all steps.
         self._starts = np.cumsum([0, *(demonstration.num_steps for demonstration in self._demonstrations)])
 
     def __len__(self) -> int:
@@ -211,7 +211,7 @@ class DemonstrationSteps:
         )
 
     def _chunk(self, demonstration: Demonstration, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the actions from a step on, the last one repeated behind the end, and which are behind it."""
+        """Return the actions from a step on, with the last one repeated at the end, and which are such repetitions."""
         actions = self._steps.array(_place(demonstration, ACTIONS))
         wanted = np.arange(step, step + self._horizon)
         return np.asarray(actions[np.minimum(wanted, len(actions) - 1)], np.float32), wanted >= len(actions)
@@ -224,12 +224,12 @@ class DemonstrationSteps:
 def split(demonstrations: Sequence[Demonstration], *, share: float, seed: int) -> tuple[list[int], list[int]]:
     """Return which demonstrations to train on and which to hold out, ascending.
 
-    Every job gives its share, so that every task is validated.
+    The share is taken from every job, so that every task is validated.
 
     Args:
         demonstrations: All of them.
         share: How much of each job to hold out; at least one episode of a job with two or more, unless it is 0.
-        seed: Decides which.
+        seed: Seed of the choice.
     """
     generator = np.random.default_rng(seed)
     by_job: dict[str, list[int]] = {}

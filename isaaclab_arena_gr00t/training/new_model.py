@@ -1,4 +1,4 @@
-"""Builds the model that a training run begins with: with random weights, or with those of a checkpoint."""
+"""Build the model for a training run, with random weights or those of a checkpoint."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,8 +35,8 @@ class NewModel:
     """A model before its first step.
 
     Attributes:
-        model: With random weights.
-        processor: With the statistics of the demonstrations, or of those that the robot was first learned from.
+        model: The model.
+        processor: Its processor, with the statistics of the demonstrations, or of the base model's for a known robot.
         embodiment_tag: The robot that is trained.
     """
 
@@ -46,10 +46,10 @@ class NewModel:
 
 
 def interface_of(config: Gr00tClosedloopPolicyConfig, files: JointFiles) -> ModelInterface:
-    """Return what a model that is made for a YAML file takes and gives.
+    """Return the inputs and outputs of a new model for a YAML file.
 
     Raises:
-        ConfigError: If the file leaves it to a checkpoint, which there is not yet.
+        ConfigError: If the file leaves them to a checkpoint, which does not exist yet.
     """
     problems = []
     if files.policy is None:
@@ -81,7 +81,7 @@ def wire_recordings(
     file: str,
     steps: RecordedSteps,
 ) -> Wiring:
-    """Return where everything is in recordings, which must all be alike.
+    """Return where the model's inputs and outputs are in recordings, which must all have the same layout.
 
     Raises:
         ConfigError: If a recording lacks something, or two differ in what they hold.
@@ -106,7 +106,7 @@ def new_model(
     seed: int,
     sizes: Mapping[str, Any] | None = None,
 ) -> NewModel:
-    """Return a model that fits demonstrations, and has not learned anything.
+    """Return an untrained model that fits the demonstrations.
 
     Args:
         data: Every control step to learn from; its statistics are kept in the checkpoint.
@@ -114,7 +114,7 @@ def new_model(
         interface: What the model takes and gives.
         config: The policy's YAML file.
         seed: Of the weights.
-        sizes: Sizes of the model other than the default ones, such as ``hidden_size``.
+        sizes: Sizes of the model that differ from the defaults, such as ``hidden_size``.
     """
     model, processor = build_small_model(
         {config.embodiment_tag: (_modalities(interface), _statistics(data))},
@@ -134,9 +134,9 @@ def based_on(
     *,
     seed: int,
 ) -> NewModel:
-    """Return a checkpoint's model, with the robot of the YAML file added where it does not know it.
+    """Return a checkpoint's model; the robot of the YAML file is added if the model does not know it.
 
-    A robot that it knows keeps the statistics that its states and actions were learned with.
+    A known robot keeps the statistics of its states and actions.
 
     Args:
         base_model_path: Directory of the checkpoint.

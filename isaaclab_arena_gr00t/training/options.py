@@ -1,4 +1,4 @@
-"""The options of a training run."""
+"""Define the options of a GR00T training run."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -61,13 +61,13 @@ class FinetuneOptions(TrainingSettings):
     """What ranks talk over: auto is NCCL if each has a GPU of its own and it works, else gloo; or nccl, or gloo."""
 
     def training_settings(self) -> TrainingSettings:
-        """Return what decides how the weights change."""
+        """Return the settings that determine how the weights change."""
         return TrainingSettings(
             **{field.name: getattr(self, field.name) for field in dataclasses.fields(TrainingSettings)}
         )
 
     def what_must_stay(self, world_size: int) -> dict[str, Any]:
-        """Return what has to be the same when a run is taken up again."""
+        """Return the settings that must be the same when a run is resumed."""
         return {
             **dataclasses.asdict(self.training_settings()),
             "dataset": list(self.dataset),

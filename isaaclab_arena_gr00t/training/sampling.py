@@ -1,7 +1,7 @@
-"""Which samples each rank learns from at each step, and where its random numbers come from. Pure functions.
+"""Choose the samples and random numbers of each rank at each step. Pure functions.
 
-Everything follows from the seed, the rank and the number of the step, so a run that goes on from a checkpoint draws
-what an undisturbed one would have drawn, and there is no state of a generator to keep.
+Everything follows from the seed, the rank and the number of the step. So a resumed run draws the same as an
+uninterrupted one, and no state of a generator must be saved.
 """
 
 from functools import lru_cache
@@ -15,8 +15,8 @@ _ORDER, _NOISE, _AUGMENTATION = range(3)
 def batch_numbers(step: int, *, rank: int, world_size: int, batch_size: int, num_samples: int, seed: int) -> np.ndarray:
     """Return the samples of one rank's batch. Shape: (batch_size,), int64.
 
-    The samples are shuffled anew for every pass. Ranks take neighbouring pieces of one stream, so two ranks with
-    batches of n see, together, what one process with batches of 2 n sees.
+    The samples are shuffled anew for every pass. Ranks take neighbouring pieces of one stream. So two ranks with
+    batches of n see together the same as one process with batches of 2 n.
 
     Args:
         step: Optimiser steps before this one.
@@ -24,7 +24,7 @@ def batch_numbers(step: int, *, rank: int, world_size: int, batch_size: int, num
         world_size: Number of ranks.
         batch_size: Samples of each rank.
         num_samples: Samples in all.
-        seed: Of the order.
+        seed: Seed of the order.
     """
     first = (step * world_size + rank) * batch_size
     positions = np.arange(first, first + batch_size)

@@ -1,4 +1,4 @@
-"""Makes one rank's optimiser steps, averages the weights, and saves a state to resume from."""
+"""Make one rank's optimiser steps, average the weights, and save a state to resume from."""
 
 import copy
 import math
@@ -27,14 +27,14 @@ class TrainingSettings:
     Attributes:
         max_steps: Optimiser steps.
         batch_size: Control steps in each rank's batch.
-        noise_draws: Noises and flow times that each of them is learned with; pictures are encoded once for all.
+        noise_draws: Draws of noise and flow time for each control step; pictures are encoded once for all.
         learning_rate: Its largest value, after the warm-up.
         warmup_steps: Steps in which it rises from 0; then it falls along a cosine to a hundredth.
-        weight_decay: Of AdamW, on matrices alone.
-        max_grad_norm: Longer gradients are shortened to that.
-        ema_decay: Weights that are saved are averages: each step the average moves by ``1 - ema_decay``.
-        random_shift_px: Training images are moved by up to so many pixels in each direction [px].
-        seed: Of weights, order and noise.
+        weight_decay: Weight decay of AdamW, on matrices only.
+        max_grad_norm: Longer gradients are scaled down to this norm.
+        ema_decay: The saved weights are a moving average; each step it moves by ``1 - ema_decay``.
+        random_shift_px: Largest random shift of training images in each direction [px].
+        seed: Seed of weights, order and noise.
     """
 
     max_steps: int = 10_000
@@ -50,20 +50,20 @@ class TrainingSettings:
 
 
 class DivergedError(ArenaError):
-    """The loss is not a number any more, and nothing can be learned from it."""
+    """The loss became NaN or infinite, so training cannot go on."""
 
 
 class Trainer:
     """Trains a model on the demonstrations of one robot.
 
-    The forward pass goes through torch's wrapper, so after every step the weights are the same bits on all ranks.
+    The forward pass goes through torch's wrapper, so the weights have the same bits on all ranks after every step.
 
     Args:
         model: The model; it is moved to the rank's device and changed.
         processor: Its processor, whose images are augmented from now on.
         embodiment_tag: The robot.
         data: What is learned.
-        settings: How.
+        settings: Settings of the training.
         context: Who this process is; the process group exists where there are several ranks.
     """
 
@@ -88,7 +88,7 @@ class Trainer:
         self._average = copy.deepcopy(self._model).eval().requires_grad_(requires_grad=False)
         self._wrapped = self._model
         if context.is_distributed:
-            # Of a dimension of size 1 any stride is right, and kernels of one pixel have two of them.
+            # A dimension of size 1 may have any stride, and kernels of one pixel have two such dimensions.
             warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
             device_ids = [context.device] if context.device.type == "cuda" else None
             self._wrapped = DistributedDataParallel(self._model, device_ids=device_ids)
@@ -108,7 +108,7 @@ class Trainer:
         """Make one optimiser step and return this rank's loss.
 
         Raises:
-            DivergedError: If the loss is not a number any more.
+            DivergedError: If the loss is NaN or infinite.
         """
         settings, rank = self.settings, self._context.rank
         learning_rate = self.learning_rate()
@@ -149,8 +149,8 @@ class Trainer:
         """Return the averaged weights' loss on other demonstrations, the same at every call for the same weights.
 
         Args:
-            data: What was held out.
-            max_samples: Control steps that are looked at, spread evenly.
+            data: The held-out demonstrations.
+            max_samples: Largest number of control steps, spread evenly.
         """
         self._processor.eval()
         numbers = torch.linspace(0, len(data) - 1, min(max_samples, len(data))).long().tolist()
@@ -165,7 +165,7 @@ class Trainer:
         return total / len(numbers)
 
     def state(self) -> dict[str, Any]:
-        """Return what `load_state` goes on from: tensors and numbers."""
+        """Return the state for `load_state`: tensors and numbers."""
         return {
             "num_steps": self.num_steps,
             "model": self._model.state_dict(),
@@ -174,7 +174,7 @@ class Trainer:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on where another trainer with the same settings was."""
+        """Continue from the state of another trainer with the same settings."""
         self.num_steps = int(state["num_steps"])
         self._model.load_state_dict(state["model"])
         self._average.load_state_dict(state["average"])
@@ -199,7 +199,7 @@ class Trainer:
 
     @torch.no_grad()
     def _move_average(self) -> None:
-        # While there are few steps to average over, the first ones, which are random, must not weigh much.
+        # Early in training the average must not give the random first weights much weight.
         decay = min(self.settings.ema_decay, (1 + self.num_steps) / (10 + self.num_steps))
         for average, trained in zip(self._average.parameters(), self._model.parameters(), strict=True):
             average.lerp_(trained, 1 - decay)

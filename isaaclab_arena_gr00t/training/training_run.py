@@ -1,4 +1,4 @@
-"""Runs one rank's part of a GR00T training, from recordings to checkpoints."""
+"""Run one rank's part of a GR00T training, from recordings to checkpoints."""
 
 import logging
 import time
@@ -106,7 +106,7 @@ class TrainingRun:
         return self._trainer.num_steps
 
     def step(self, progress: Progress) -> None:
-        """Make one optimiser step; write the measures and look at the held-out episodes where it is time to."""
+        """Make one optimiser step; when due, write the measures and the loss on held-out episodes."""
         options, trainer = self._options, self._trainer
         self._since_last_line.add(trainer.step())
         if trainer.num_steps % options.log_every == 0 or self._schedule.is_last(trainer.num_steps):
@@ -186,7 +186,7 @@ class _SinceLastLine:
 
 
 def _model_and_demonstrations(options: FinetuneOptions) -> tuple[NewModel, DemonstrationSteps, DemonstrationSteps]:
-    """Return the model before its first step, what it learns from, and what is held out."""
+    """Return the model before its first step, its training data, and the held-out data."""
     steps = RecordedSteps()
     config = read_policy_config(options.policy_config_yaml_path)
     files = read_joint_files(
@@ -207,7 +207,7 @@ def _model_and_demonstrations(options: FinetuneOptions) -> tuple[NewModel, Demon
 
 
 def _evaluation(options: FinetuneOptions, ranks: Ranks, made: NewModel) -> ClosedLoopEvaluation | None:
-    """Return what evaluates checkpoints, where that is wanted and the jobs are right."""
+    """Return the evaluation of checkpoints, None if none is wanted."""
     if options.eval_jobs_config is None:
         return None
     evaluation = ClosedLoopEvaluation(
@@ -228,13 +228,13 @@ def _evaluation(options: FinetuneOptions, ranks: Ranks, made: NewModel) -> Close
 
 
 def recordings_of(datasets: Sequence[str]) -> list[Path]:
-    """Return the recordings that are meant, in order, none twice.
+    """Return the named recordings, in order, without duplicates.
 
     Args:
         datasets: Recordings, patterns, directories of jobs, or directories of runs.
 
     Raises:
-        ConfigError: If one of them is none.
+        ConfigError: If one of them is not a recording.
     """
     return list(dict.fromkeys(path for dataset in datasets for files in jobs_of(Path(dataset)) for path in files))
 

@@ -1,1 +1,1 @@
-"""The files of a LeRobot dataset: tables, videos, statistics."""
+"""Read and write the files of a LeRobot dataset: tables, videos, statistics."""

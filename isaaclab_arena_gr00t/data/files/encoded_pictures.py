@@ -1,4 +1,4 @@
-"""Pictures that lie in a dataset's tables as files of their own: what LeRobot writes where it writes no videos."""
+"""Read pictures that a dataset's tables hold as PNG or JPEG, which LeRobot writes instead of videos."""
 
 import dataclasses
 import struct
@@ -12,7 +12,7 @@ from PIL import Image
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena_gr00t.data.files.tables import TableExtent, read_pictures
 
-# PNG, which LeRobot writes, never takes much more than the pixels themselves; JPEG takes less.
+# PNG, which LeRobot writes, is never much larger than the pixels themselves; JPEG is smaller.
 _FORMATS = ("PNG", "JPEG")
 _OVERHEAD_BYTES = 1 << 16
 
@@ -24,13 +24,13 @@ def read_encoded(path: Path, name: str, rows: TableExtent, size: tuple[int, int]
         path: The table.
         name: The column.
         rows: Which rows hold them; ``max_size`` does not count.
-        size: Height and width that pictures have.
+        size: Expected height and width of the pictures.
 
     Returns:
         Shape of each: (height, width, 3), uint8.
 
     Raises:
-        StorageError: If the table cannot be read, or there are not as many pictures of this size as are due.
+        StorageError: If the table cannot be read, or has another number or size of pictures.
     """
     height, width = size
     most_bytes = 4 * height * width + _OVERHEAD_BYTES
@@ -47,7 +47,7 @@ def read_encoded(path: Path, name: str, rows: TableExtent, size: tuple[int, int]
 def _decoded(encoded: bytes, size: tuple[int, int], what: str) -> np.ndarray:
     try:
         with Image.open(BytesIO(encoded), formats=_FORMATS) as picture:
-            # The size stands at the beginning, so nothing is unfolded that is larger than was said.
+            # The header has the size, so no picture larger than stated is decoded.
             if picture.size != size:
                 raise StorageError(f"{what} has {picture.size} pixels across and down; {size} are due")
             return np.asarray(picture.convert("RGB"))

@@ -1,7 +1,7 @@
-"""Where the files of a LeRobot dataset lie, and what its small JSON files say. Pure functions, both versions.
+"""Define the paths and JSON documents of a LeRobot dataset, in both versions. Pure functions.
 
-Version 2.1 has a table and a video per episode; it is what GR00T's finetuning reads, beside ``modality.json``. Version
-3.0 puts many episodes into one file. What LeRobot has no place for lies in two files of this program's, beside its own.
+Version 2.1 has a table and a video per episode; GR00T's finetuning reads it, together with ``modality.json``. Version
+3.0 puts many episodes into one file. Two further files of this program hold what LeRobot has no place for.
 """
 
 from collections.abc import Mapping
@@ -48,12 +48,12 @@ class DatasetVersion(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class FileSizes:
-    """How much goes into one file or directory of a dataset.
+    """Largest sizes of the files and directories of a dataset.
 
     Attributes:
-        chunk: Files that a directory ``chunk-000`` holds at most.
-        data_mb: Size from which on the next table goes into the next file, version 3.0 [MiB].
-        video_mb: Size from which on the next pictures go into the next file, version 3.0 [MiB].
+        chunk: Largest number of files in a directory ``chunk-000``.
+        data_mb: Size at which the next table begins a new file, version 3.0 [MiB].
+        video_mb: Size at which the next pictures begin a new file, version 3.0 [MiB].
     """
 
     chunk: int = 1000
@@ -98,7 +98,7 @@ def info_document(
 
     Args:
         version: The version of the layout.
-        features: Column to what it holds; see `DatasetFeatures.described`.
+        features: Description of each column; see `DatasetFeatures.described`.
         fps: Control steps per second.
         robot_type: What the robot is called.
         sizes: How much goes into a file.

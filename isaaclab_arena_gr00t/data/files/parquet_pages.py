@@ -1,8 +1,8 @@
-"""How far the pages of a Parquet file unfold, read from their headers before anything is unfolded.
+"""Read the decompressed sizes of a Parquet file's pages from their headers, before decompressing anything.
 
-A column of a row group is a chain of pages. Each begins with a header in Thrift's compact protocol, which says how many
-bytes follow and how many come of them. Readers take what they say for the size of a buffer, and what the file says of
-a column as a whole binds nobody.
+A column of a row group is a chain of pages. Each page begins with a header in Thrift's compact protocol, with its
+compressed and decompressed sizes. Readers allocate buffers of these sizes, whatever the file states for the column as a
+whole.
 """
 
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ _FIXED_BYTES = {_BYTE: 1, _DOUBLE: 8, _UUID: 16}
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnChunk:
-    """Where the pages of a column lie in a file.
+    """The location of a column's pages in a file.
 
     Attributes:
         start: Where the first one begins.
-        num_bytes: How many bytes they have in all, with their headers.
+        num_bytes: Size of all pages together, with their headers.
     """
 
     start: int
@@ -34,14 +34,14 @@ class ColumnChunk:
 
 
 def largest_page(file: BinaryIO, chunk: ColumnChunk) -> int:
-    """Return how many bytes the largest page of a column unfolds to.
+    """Return the decompressed size of the largest page of a column [bytes].
 
     Args:
         file: The Parquet file, as bytes.
-        chunk: Where the column's pages are.
+        chunk: Location of the column's pages.
 
     Raises:
-        ValueError: If it is no chain of pages that lies in the file.
+        ValueError: If it is not a chain of pages within the file.
     """
     size = file.seek(0, 2)
     position, end = chunk.start, chunk.start + chunk.num_bytes
@@ -73,10 +73,10 @@ class _Header:
         self.num_bytes = 0
 
     def sizes(self) -> tuple[int, int]:
-        """Return what the page unfolds to and how many of its bytes follow; what is said last counts.
+        """Return the decompressed and the compressed size of the page; the last value of a repeated field counts.
 
         Raises:
-            ValueError: If it is no header.
+            ValueError: If it is not a header.
         """
         found: dict[int, int] = {}
         try:
@@ -106,7 +106,7 @@ class _Header:
         raise ValueError("a number in the header of a page does not end")
 
     def _whole_number(self) -> int:
-        # Readers keep 32 bits of whatever there is.
+        # Readers keep only 32 bits of the value.
         value = self._varint() & 0xFFFFFFFF
         return (value >> 1) ^ -(value & 1)
 

@@ -1,4 +1,4 @@
-"""Statistics of a dataset's columns, exact, however many control steps there are."""
+"""Compute exact statistics of a dataset's columns, for any number of control steps."""
 
 import tempfile
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ Statistics: TypeAlias = Mapping[str, np.ndarray]
 
 
 class ColumnSpool:
-    """All values of one column, kept on disk until their statistics are wanted: a quantile needs them all.
+    """All values of one column, kept on disk, because quantiles need all of them.
 
     Args:
-        directory: Where the disk space is taken; nothing of it stays, whatever happens.
+        directory: Directory for the temporary file, which is always removed.
         size: Numbers per control step.
     """
 
@@ -30,10 +30,10 @@ class ColumnSpool:
         self._file.write(np.ascontiguousarray(values, dtype=np.float64).data)
 
     def finish(self) -> Statistics:
-        """Return the statistics of everything that was added, at least one control step, and forget it."""
+        """Return the statistics of all added control steps, at least one, and remove them."""
         self._file.flush()
         values = np.memmap(self._file, np.float64, "r").reshape(-1, self._size)
-        # One number of all control steps at a time: nothing larger is in memory.
+        # Only one number of all control steps is in memory at a time.
         columns = [array_statistics(values[:, place : place + 1]) for place in range(self._size)]
         del values
         self._file.close()
@@ -77,11 +77,11 @@ def intensity_counts(frames: np.ndarray) -> np.ndarray:
 
 
 def picture_statistics(counts: np.ndarray, num_frames: int) -> Statistics:
-    """Return the statistics of pictures whose intensities go from 0 to 1, as LeRobot has them.
+    """Return LeRobot's statistics of pictures, with intensities from 0 to 1.
 
     Args:
         counts: From `intensity_counts`, or the sum of several.
-        num_frames: How many pictures they are of.
+        num_frames: Number of pictures.
 
     Returns:
         Shape of each: (channels, 1, 1).
@@ -106,7 +106,7 @@ def _of_counts(counts: np.ndarray) -> dict[str, float]:
 
 
 def _quantile(counts: np.ndarray, total: int, share: float) -> float:
-    """Return what `numpy.quantile` does, of values that are given by how often each occurs."""
+    """Return the same as `numpy.quantile`, for values that are given by their counts."""
     position = share * (total - 1)
     below = int(np.floor(position))
     ends = np.cumsum(counts)

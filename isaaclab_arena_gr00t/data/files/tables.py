@@ -1,4 +1,4 @@
-"""The tables of a dataset: Parquet files, one row per control step or per episode."""
+"""Read and write the tables of a dataset: Parquet files, one row per control step or per episode."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -53,7 +53,7 @@ def write_table(path: Path, table: pa.Table) -> None:
 
 
 class TableFiles:
-    """Tables of one kind, written one after the other into files that are begun when the one before is large enough.
+    """Writes tables of one kind one after the other, and begins a new file when one is large enough.
 
     Args:
         root: Directory of the dataset.
@@ -70,7 +70,7 @@ class TableFiles:
         self._writer: parquet.ParquetWriter | None = None
 
     def next_number(self) -> int:
-        """Return the number of the file that the next table goes into."""
+        """Return the number of the file for the next table."""
         if self._writer is None or self._path.stat().st_size >= self._sizes.data_mb * MEGABYTE:
             return self._number + 1
         return self._number
@@ -93,7 +93,7 @@ class TableFiles:
             self._writer.write_table(table)
 
     def close(self) -> None:
-        """Complete the file that was begun last."""
+        """Complete the current file."""
         if self._writer is not None:
             with parquet_errors("write", self._path):
                 self._writer.close()
@@ -102,13 +102,13 @@ class TableFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class TableExtent:
-    """Which rows of a table are wanted, and how much they can be.
+    """The wanted rows of a table, and their largest size.
 
     Attributes:
-        key: Column that says which rows.
-        value: What it holds in them.
-        num_rows: How many there should be.
-        max_size: Numbers of a row of a column at most.
+        key: Column that selects the rows.
+        value: Its value in these rows.
+        num_rows: Expected number of rows.
+        max_size: Largest number of values of a column in a row.
     """
 
     key: str
@@ -118,16 +118,16 @@ class TableExtent:
 
 
 def read_columns(path: Path, names: Sequence[str], extent: TableExtent) -> dict[str, np.ndarray]:
-    """Return columns of some rows; others are not read, as far as row groups allow it.
+    """Return columns of some rows; other rows are skipped as far as row groups allow.
 
-    Memory is needed for the rows that are wanted, whatever else a file of a few bytes unfolds to.
+    Memory is used for the wanted rows only, even if a small file decompresses to much more.
 
     Returns:
         Shape of each: (num_rows, size), of columns of single numbers too.
 
     Raises:
-        StorageError: If the file cannot be read, has more rows than are due, or a column is missing or holds something
-            else.
+        StorageError: If the file cannot be read, has more rows than expected, or a column is missing or has another
+            type.
     """
     with parquet_errors("read", path), parquet.ParquetFile(path) as file:
         known = file.schema_arrow.names
@@ -155,7 +155,7 @@ def read_columns(path: Path, names: Sequence[str], extent: TableExtent) -> dict[
 
 
 def read_rows(path: Path, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table, of those columns of the named ones that it has.
+    """Yield the rows of a table, with those of the named columns that exist.
 
     Raises:
         StorageError: If the file cannot be read.
@@ -188,7 +188,7 @@ def read_pictures(path: Path, name: str, extent: TableExtent) -> Iterator[bytes]
         groups = _groups_with(file.metadata, extent)
         _rows_at_once(file, groups, [extent.key], 1, path)
         _check_pictures_size(file.metadata, groups, f"{name}.bytes", extent.max_size, path)
-        # Equal pictures may lie in the file once; so only a few rows at a time, and each picture is measured.
+        # The file may store equal pictures once, so only a few rows are read at a time, and each picture is measured.
         for batch in file.iter_batches(_PICTURES_AT_ONCE, row_groups=groups, columns=[extent.key, f"{name}.bytes"]):
             rows = batch[extent.key].to_numpy(zero_copy_only=False) == extent.value
             encoded = batch[name].field("bytes")
@@ -203,7 +203,7 @@ def read_pictures(path: Path, name: str, extent: TableExtent) -> Iterator[bytes]
 
 
 def _groups_with(metadata: parquet.FileMetaData, extent: TableExtent) -> list[int]:
-    """Return the row groups that may hold the rows that are wanted, as far as the file says so."""
+    """Return the row groups that may hold the wanted rows, according to the file's statistics."""
     found = []
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
@@ -217,11 +217,11 @@ def _groups_with(metadata: parquet.FileMetaData, extent: TableExtent) -> list[in
 def _rows_at_once(
     file: parquet.ParquetFile, groups: Sequence[int], names: Sequence[str], max_size: int, path: Path
 ) -> int:
-    """Return how many rows to read at a time, so that they take some megabytes.
+    """Return how many rows to read at a time, so that they use some megabytes.
 
     Raises:
-        StorageError: If one of the named columns, or one that is read along with it, has more values to a row than it
-            may, or pages that unfold further than they may.
+        StorageError: If one of the named columns, or one that is read along with it, has too many values in a row, or
+            pages that are too large when decompressed.
     """
     for column, num_rows in _chunks_to_read(file.metadata, groups, names):
         most = max_size if _is_leaf(column.path_in_schema, names, file.schema_arrow.names) else _MAX_SIZE
@@ -239,9 +239,9 @@ def _rows_at_once(
 def _chunks_to_read(
     metadata: parquet.FileMetaData, groups: Iterable[int], names: Sequence[str]
 ) -> Iterator[tuple[parquet.ColumnChunkMetaData, int]]:
-    """Yield what is read of each group for some columns, and the group's number of rows.
+    """Yield the column chunks that are read of each row group, and its number of rows.
 
-    Arrow takes the dots of a name for levels, so with ``action`` it reads ``action.delta`` too.
+    Arrow takes the dots of a name as levels, so with ``action`` it reads ``action.delta`` too.
     """
     for number in groups:
         group = metadata.row_group(number)
@@ -257,7 +257,7 @@ def _is_leaf(leaf: str, names: Sequence[str], known: Sequence[str]) -> bool:
 
 def _check_pages(content: BinaryIO, column: parquet.ColumnChunkMetaData, path: Path, most: int) -> None:
     what = f"{path}: '{plain_text(column.path_in_schema)}'"
-    # Some writers say that a dictionary is at the beginning of the file where there is none.
+    # Some writers put a dictionary's offset at the beginning of the file although there is no dictionary.
     starts_with_dictionary = column.has_dictionary_page and 0 < column.dictionary_page_offset < column.data_page_offset
     start = column.dictionary_page_offset if starts_with_dictionary else column.data_page_offset
     try:
@@ -271,7 +271,7 @@ def _check_pages(content: BinaryIO, column: parquet.ColumnChunkMetaData, path: P
 def _check_pictures_size(
     metadata: parquet.FileMetaData, groups: Iterable[int], leaf: str, max_size: int, path: Path
 ) -> None:
-    """Refuse a file that unfolds to more than its pictures can be, by what it says of itself or of its pages."""
+    """Refuse a file that decompresses to more than its pictures can be, according to its metadata or its pages."""
     with path.open("rb") as content:
         for group in map(metadata.row_group, groups):
             most = min(_MOST_PICTURE_BYTES, group.num_rows * (max_size + _BYTES_PER_PICTURE) + _BYTES_PER_PAGE)
@@ -312,13 +312,13 @@ def _numbers(column: pa.ChunkedArray, what: str) -> np.ndarray:
 
 @contextmanager
 def parquet_errors(doing: str, path: Path) -> Iterator[None]:
-    """Turn what pyarrow raises into a `StorageError` that names the file."""
+    """Turn pyarrow's errors into a `StorageError` that names the file."""
     try:
         yield
     except OSError as error:
         if error.errno is not None:
             raise storage_error(doing, path, error) from error
-        # What pyarrow says of a damaged file may repeat its bytes.
+        # pyarrow's message may repeat bytes of a damaged file.
         raise StorageError(f"cannot {doing} {path}: {plain_text(error)[:500]}") from error
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise StorageError(f"cannot {doing} {path}: {plain_text(error)[:500]}") from error

@@ -1,4 +1,4 @@
-"""The videos of a LeRobot dataset: H.264 in MP4, one frame per control step, every second one to begin reading at."""
+"""Read and write the videos of a LeRobot dataset: H.264 in MP4, one frame per step, every second one a key frame."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -18,11 +18,11 @@ from isaaclab_arena.storage.atomic import storage_errors
 
 _LOSSY = ("libx264", "yuv420p", {"preset": "medium", "crf": "18"})
 _LOSSLESS = ("libx264rgb", "rgb24", {"preset": "medium", "qp": "0"})
-# Random access, as training does it, decodes from the last key frame; later frames must not come before earlier ones.
+# Random access, which training needs, decodes from the last key frame; frames must be stored in display order.
 _RANDOM_ACCESS = {"g": "2", "bf": "0", "sc_threshold": "0"}
 _FILLED_UP = 64
 _MAX_SIZE = (16_384, 16_384)
-# A playlist that calls itself a video could name any file and any server.
+# A playlist in place of a video could name any file and any server.
 _ONLY_THIS_FILE = {
     "protocol_whitelist": "file",
     "format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi",
@@ -35,7 +35,8 @@ class VideoWriter:
     Args:
         path: The file; its directory is made.
         fps: Frames per second.
-        lossless: Whether every pixel stays as it is, which not every player shows; else YUV 4:2:0, which all do.
+        lossless: Whether to keep every pixel exactly, which not every player shows; otherwise YUV 4:2:0, which all
+            show.
 
     Raises:
         StorageError: If it cannot be written.
@@ -53,7 +54,7 @@ class VideoWriter:
 
     @property
     def num_bytes(self) -> int:
-        """About how large the file is by now; it is made with the first frame that leaves the encoder."""
+        """The approximate size of the file so far; it exists from the first frame that leaves the encoder."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def add(self, frames: Iterable[np.ndarray]) -> None:
@@ -91,19 +92,19 @@ class VideoWriter:
             stream.options = {**options, **_RANDOM_ACCESS}
             stream.height, stream.width = frame.shape[:2]
             stream.pix_fmt = pixels
-            # The number of threads is part of what comes out, and must not depend on the machine.
+            # The number of threads changes the output, so it must not depend on the machine.
             stream.codec_context.thread_count = 1
             self._stream = stream
         return self._stream
 
 
 def stored_size(height: int, width: int) -> tuple[int, int]:
-    """Return the even height and width that a frame is filled up to, since colours are stored for pairs of pixels."""
+    """Return the even height and width to which a frame is padded, because colours are stored for pairs of pixels."""
     return height + height % 2, width + width % 2
 
 
 def described_video(*, fps: int, height: int, width: int, lossless: bool) -> dict[str, Any]:
-    """Return what ``info.json`` says of a video feature's files."""
+    """Return the entry of a video feature's files in ``info.json``."""
     return {
         "video.height": height,
         "video.width": width,
@@ -122,11 +123,12 @@ def read_frames(
     """Yield consecutive frames of a video. Shape of each: (height, width, 3), uint8.
 
     Args:
-        path: The file, of whatever codec.
+        path: The file, in any codec.
         fps: Frames per second.
         first: Number of the first frame wanted.
         count: How many.
-        size: Height and width of a frame [pixel]; one that is larger by more than codecs fill up is not decoded.
+        size: Height and width of a frame [pixel]; a frame that exceeds it by more than a codec's padding is not
+            decoded.
 
     Raises:
         StorageError: If the file cannot be read, or lacks a frame.
@@ -164,6 +166,6 @@ def _video_errors(doing: str, path: Path) -> Iterator[None]:
         with storage_errors(doing, path):
             yield
     except (FFmpegError, ValueError, ArithmeticError) as error:
-        # PyAV's own words for a damaged file are ValueErrors, and its times may be divided by nothing.
+        # PyAV raises ValueError for a damaged file, and its time base may be zero.
         words = error.strerror if isinstance(error, FFmpegError) else str(error)
         raise StorageError(f"cannot {doing} {path}: {plain_text(words or type(error).__name__)}") from error

@@ -1,4 +1,4 @@
-"""Putting episodes where each version of the layout has them."""
+"""Write episodes into the files of each version of the layout."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,14 +25,14 @@ _V21_STATISTICS = (*_V21_EPISODE_STATISTICS, "q01", "q99")
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeContent:
-    """One episode as it goes into a dataset.
+    """One episode of a new dataset.
 
     Attributes:
         episode_index: Its number in the dataset.
-        columns: Column to its values. Shape of each: (num_steps,) or (num_steps, size).
-        pictures: Video feature to its frames. Shape of each: (num_steps, height, width, 3), uint8.
+        columns: Values of each column. Shape of each: (num_steps,) or (num_steps, size).
+        pictures: Frames of each video feature. Shape of each: (num_steps, height, width, 3), uint8.
         task: Its instruction.
-        statistics: Of every column and video feature, in this episode.
+        statistics: Statistics of every column and video feature in this episode.
     """
 
     episode_index: int
@@ -48,7 +48,7 @@ class EpisodeContent:
 
 
 class EpisodeWriter(ABC):
-    """Puts one episode after the other into a directory.
+    """Writes one episode after the other into a directory.
 
     Args:
         root: Directory of the dataset.
@@ -73,19 +73,19 @@ class EpisodeWriter(ABC):
 
     @abstractmethod
     def finish(self, tasks: Sequence[str], statistics: Mapping[str, Statistics]) -> None:
-        """Complete every file and write what concerns all episodes, but for ``info.json``.
+        """Complete every file and write the files for all episodes, except ``info.json``.
 
         Args:
             tasks: The instructions, in the order of their numbers.
-            statistics: Of every column and video feature, over all episodes.
+            statistics: Statistics of every column and video feature over all episodes.
 
         Raises:
-            StorageError: If something cannot be written.
+            StorageError: If a file cannot be written.
         """
 
 
 class EpisodeWriterV21(EpisodeWriter):
-    """Version 2.1: every episode has a table and videos of its own, and a line in each of two files."""
+    """Writes version 2.1: every episode has a table and videos of its own, and a line in each of two files."""
 
     def add(self, episode: EpisodeContent) -> None:
         """Write an episode; see `EpisodeWriter.add`."""
@@ -111,7 +111,7 @@ class EpisodeWriterV21(EpisodeWriter):
 
 
 class EpisodeWriterV30(EpisodeWriter):
-    """Version 3.0: many episodes share a table and a video, and a table says where each is."""
+    """Writes version 3.0: many episodes share a table and a video, and an index table locates each."""
 
     def __init__(self, root: Path, *, fps: int, lossless: bool, sizes: FileSizes) -> None:
         super().__init__(root, fps=fps, lossless=lossless, sizes=sizes)

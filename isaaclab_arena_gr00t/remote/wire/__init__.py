@@ -1,1 +1,1 @@
-"""Messages of policy servers as bytes."""
+"""Encode and decode the messages of policy servers."""

@@ -1,4 +1,4 @@
-"""Observations and actions with flat keys, for servers of GR00T's that wrap their policy for simulation."""
+"""Convert to and from flat keys, for GR00T servers that wrap their policy for simulation."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,5 +20,5 @@ def flattened(observation: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def without_prefix(action: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an action with the keys ``action.<key>`` as one with the keys alone."""
+    """Return an action with ``action.`` removed from its keys."""
     return {key.removeprefix(_ACTION): values for key, values in action.items()}

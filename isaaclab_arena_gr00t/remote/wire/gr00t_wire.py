@@ -1,4 +1,4 @@
-"""The messages of a GR00T policy server, NVIDIA's of N1.6 and N1.7 or the one that comes along: the same bytes."""
+"""Encode and decode the messages of GR00T policy servers: NVIDIA's of N1.6 and N1.7, and the included one."""
 
 import io
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ _NEWER_MODALITY = "__ModalityConfig__"
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteModality:
-    """What a served model takes or gives of one modality; the rest of what a server says of it is left out.
+    """One modality of a served model's inputs or outputs; further values of the server are ignored.
 
     Attributes:
         delta_indices: Steps relative to the present one.

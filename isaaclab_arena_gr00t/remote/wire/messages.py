@@ -1,7 +1,7 @@
-"""Reading msgpack from a server that may be broken, or may not be what it seems.
+"""Read msgpack from a server that may be broken or malicious.
 
-The package ``gr00t`` reads the same messages, with the same care, for its own server and client. Nothing of it is used
-here: NVIDIA's package under that name does without the care, and a machine that only asks need not have either.
+The included package ``gr00t`` has the same checks for its own server and client. It is not used here, because NVIDIA's
+package of that name has no such checks, and a machine that only asks a server needs neither package.
 """
 
 import math
@@ -50,7 +50,7 @@ def write_message(message: Any, encoded: Callable[[Any], Any]) -> bytes:
 
     Args:
         message: What to send.
-        encoded: Returns what stands for an object that msgpack has no form for, or raises TypeError.
+        encoded: Converts an object that msgpack does not support, or raises TypeError.
 
     Raises:
         MessageError: If it holds something that cannot travel.
@@ -91,9 +91,9 @@ def read_message(data: bytes | bytearray, decoded: Callable[[dict[Any, Any]], An
 
 
 def in_words(value: object) -> str:
-    """Return in a few words what a peer sent, however large it is."""
+    """Return a short description of a peer's value of any size."""
     if isinstance(value, dict):
-        # Written out, the bytes of a long key would take four times their memory.
+        # As text, the bytes of a long key would need four times their memory.
         keys = [key[:_MAX_NAME_SHOWN] if isinstance(key, (str, bytes)) else key for key in list(value)[:3]]
         return f"a map with {len(value)} entries, such as {keys!r:.200}"
     if isinstance(value, (list, tuple, bytes, bytearray, np.ndarray)):
@@ -102,7 +102,7 @@ def in_words(value: object) -> str:
 
 
 def array_of(data: object, dtype: np.dtype, shape: Sequence[Any], order: Literal["C", "F"] = "C") -> np.ndarray:
-    """Return an array from its bytes, writable and in memory of its own.
+    """Return a writable copy of an array from its bytes.
 
     Raises:
         MessageError: If it is not of booleans, integers or floats, or there are not as many bytes as there should be.

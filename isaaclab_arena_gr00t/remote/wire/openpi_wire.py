@@ -1,4 +1,4 @@
-"""The messages of an openpi policy server: msgpack, in which a map with keys of bytes stands for an array."""
+"""Encode and decode the messages of an openpi policy server: msgpack, with arrays as maps with byte keys."""
 
 from typing import Any
 
