@@ -127,8 +127,7 @@ def read_frames(
         fps: Frames per second.
         first: Number of the first frame wanted.
         count: How many.
-        size: Height and width of a frame [pixel]; a frame that exceeds it by more than a codec's padding is not
-            decoded.
+        size: Height and width of a frame [pixel]; one that exceeds it by more than a codec's padding is not decoded.
 
     Raises:
         StorageError: If the file cannot be read, or lacks a frame.
