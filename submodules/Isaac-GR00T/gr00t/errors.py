@@ -1,4 +1,4 @@
-"""What this package raises on purpose. All of it is a ``ValueError``: the caller gave something that cannot be used."""
+"""Define this package's errors. All are ``ValueError``: the caller gave something that cannot be used."""
 
 
 class Gr00tError(ValueError):

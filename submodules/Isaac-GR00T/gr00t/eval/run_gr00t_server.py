@@ -1,4 +1,4 @@
-"""``gr00t-server``: serves a checkpoint to clients that speak GR00T's protocol, until somebody stops it."""
+"""Serve a checkpoint to clients that speak GR00T's protocol, until the server is stopped: ``gr00t-server``."""
 
 import logging
 import signal
@@ -54,7 +54,7 @@ class ServerConfig:
 
 
 class _Stop:
-    """Hears the signals that end a process, and has the server return."""
+    """Stops the server on a signal that ends the process."""
 
     def __init__(self) -> None:
         self.server: PolicyServer | None = None
@@ -76,8 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: What follows the program on the command line; the process's own arguments by default.
 
     Returns:
-        The exit code: 0 where a client stopped it, 130 after Ctrl-C, 143 after SIGTERM, 2 for options that cannot be
-        used, 1 where it cannot listen.
+        The exit code: 0 if a client stopped it, 130 after Ctrl-C, 143 after SIGTERM, 2 for wrong options, 1 if it
+        cannot listen.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     config = tyro.cli(ServerConfig, args=argv, prog="gr00t-server", description=__doc__)
@@ -100,11 +100,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def server_of(config: ServerConfig) -> PolicyServer:
-    """Load the checkpoint, and listen.
+    """Load the checkpoint and return the listening server.
 
     Raises:
         Gr00tError: If an option or the checkpoint cannot be used.
-        OSError: If a file cannot be read, or the server cannot listen where it is told to.
+        OSError: If a file cannot be read, or the server cannot listen at its address.
     """
     if config.max_batch < 1 or config.batch_wait_ms < 0 or config.max_message_mb < 1:
         raise Gr00tError("max_batch and max_message_mb are at least 1, and batch_wait_ms is not below 0")

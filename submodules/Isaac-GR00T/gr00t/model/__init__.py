@@ -1,4 +1,4 @@
-"""The model. Importing this tells transformers how to load it, so that no checkpoint has to bring code of its own."""
+"""The model. Importing this package registers it with transformers, so that checkpoints need no code of their own."""
 
 from transformers import AutoConfig, AutoModel, AutoProcessor
 

@@ -1,4 +1,4 @@
-"""Builds a new model and its processor, or adds a robot to a known one."""
+"""Build a new model and its processor, or add a robot to an existing one."""
 
 import copy
 from collections.abc import Iterable, Mapping
@@ -40,7 +40,7 @@ def build_small_model(
         instructions: Sentences of the data, for the tokenizer.
         image_size: Edge of the model's images [px].
         normalization: ``min_max``, ``q01_q99`` or ``mean_std``.
-        seed: Of the weights; torch's global generator is left as it was.
+        seed: Seed of the weights; torch's global generator is left as it was.
         sizes: Other fields of ``Gr00tSmallConfig``, such as ``hidden_size`` or a ``vision_config`` of one's own.
 
     Raises:
@@ -75,22 +75,22 @@ def add_embodiment(
     *,
     seed: int = 0,
 ) -> tuple[Gr00tSmall, Gr00tSmallProcessor]:
-    """Return a model that keeps what it knows and has projectors for one more robot, and its processor.
+    """Return a copy of a model with projectors for one more robot, and its processor.
 
-    A robot that it knows already keeps its projectors and statistics, for those belong together; the model and the
-    processor are then returned as they are.
+    A known robot keeps its projectors and statistics, because they belong together; the model and the processor are
+    then returned unchanged.
 
     Args:
-        model: What is known; left as it is.
-        processor: The processor that belongs to it; left as it is.
+        model: The model; it is not changed.
+        processor: Its processor; it is not changed.
         embodiment_tag: Name or value of the robot's tag.
-        modality_configs: What the robot sees, feels and does.
+        modality_configs: Modality configuration of the robot.
         statistics: Of its states and actions.
-        seed: Of the new weights; torch's global generator is left as it was.
+        seed: Seed of the new weights; torch's global generator is left as it was.
 
     Raises:
-        EmbodimentError: If the model knows another robot under this tag, or more action steps are wanted
-            than it predicts.
+        EmbodimentError: If the model has another robot under this tag, or the robot needs more action steps than it
+            predicts.
     """
     tag = EmbodimentTag.resolve(embodiment_tag).value
     known = {name: processor.embodiment(name) for name in processor.embodiments}
@@ -154,7 +154,7 @@ def _refuse_another_robot(tag: str, known: Embodiment, wanted: Embodiment) -> No
 
 @torch.no_grad()
 def _take_over(larger: nn.Module, known: nn.Module, *, num_embodiments: int) -> None:
-    """Copy all weights; where a layer has grown, what is new says nothing to the robots that were known."""
+    """Copy all weights; the new part of a layer that has grown does not affect the known robots."""
     per_robot = {
         id(parameter)
         for module in larger.modules()
@@ -170,7 +170,7 @@ def _take_over(larger: nn.Module, known: nn.Module, *, num_embodiments: int) -> 
 
 
 def _capacity(embodiments: list[Embodiment]) -> dict[str, int]:
-    """Return the sizes that every robot fits into."""
+    """Return the sizes that suffice for every robot."""
 
     def steps(embodiment: Embodiment, modality: str) -> int:
         return len(embodiment.modality_configs[modality].delta_indices)

@@ -1,4 +1,4 @@
-"""Reading and writing checkpoints: a directory with a configuration, a processor and weights in safetensors."""
+"""Read and write checkpoints: directories with a configuration, a processor and weights in safetensors."""
 
 import json
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def save_checkpoint(directory: str | Path, model: Gr00tSmall, processor: Gr00tSm
 
 
 def check_checkpoint(directory: str | Path) -> Path:
-    """Return a checkpoint's directory, if it is one that may be loaded.
+    """Return a checkpoint's directory, after checking that it may be loaded.
 
     Raises:
         CheckpointError: If there is no such directory, it holds no checkpoint of this package, or its weights are
@@ -93,7 +93,7 @@ def load_processor(directory: str | Path) -> Gr00tSmallProcessor:
 
 @contextmanager
 def _without_progress_bars() -> Iterator[None]:
-    """A model of a few megabytes needs no bar, and an evaluation's own display no interference."""
+    """Switch off progress bars: small models need none, and they would disturb an evaluation's display."""
     shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:

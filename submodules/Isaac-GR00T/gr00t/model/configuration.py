@@ -1,4 +1,4 @@
-"""Sizes of the model, as ``config.json`` keeps them."""
+"""Define the sizes of the model, which ``config.json`` keeps."""
 
 from typing import Any, ClassVar
 
@@ -73,7 +73,7 @@ def small_vision_config() -> ConvNextConfig:
 
 
 def small_text_config(vocab_size: int, max_instruction_tokens: int) -> BertConfig:
-    """Return a BERT of two layers, without dropout: an instruction is short, and every word of it counts."""
+    """Return a BERT of two layers, without dropout, because an instruction is short and every word matters."""
     return BertConfig(
         vocab_size=vocab_size,
         hidden_size=64,

@@ -1,4 +1,4 @@
-"""The description of one robot in a checkpoint."""
+"""Describe one robot in a checkpoint."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +12,7 @@ from gr00t.model.normalization import Normalization, Scaling, scaling
 
 @dataclass(frozen=True, kw_only=True)
 class Embodiment:
-    """One robot: what it sees, feels and does, and the statistics of it.
+    """One robot: its modalities and their statistics.
 
     Attributes:
         embodiment_id: Index of its projectors in the model.
@@ -43,12 +43,12 @@ class Embodiment:
 
     @property
     def language_key(self) -> str:
-        """The key of the instruction that is heeded: the first, where there are several for the same words."""
+        """The key of the instruction; the first, if there are several."""
         return self.modality_configs["language"].modality_keys[0]
 
     @cached_property
     def dimensions(self) -> dict[str, dict[str, int]]:
-        """Numbers of each key: ``{"state": {key: dimension}, "action": {key: dimension}}``, in the model's order."""
+        """Size of each key: ``{"state": {key: dimension}, "action": {key: dimension}}``, in the model's order."""
         return {
             modality: {
                 key: len(self.statistics[modality][key]["min"]) for key in self.modality_configs[modality].modality_keys
@@ -63,7 +63,7 @@ class Embodiment:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what JSON can hold."""
+        """Return plain values for JSON."""
         configs = {
             modality: {"delta_indices": list(config.delta_indices), "modality_keys": list(config.modality_keys)}
             for modality, config in self.modality_configs.items()
@@ -74,6 +74,6 @@ class Embodiment:
     def from_dict(cls, content: dict[str, Any]) -> "Embodiment":
         """Undo ``to_dict``."""
         kept = content["modality_configs"]
-        # JSON may have sorted them.
+        # JSON may have changed the order.
         configs = {modality: ModalityConfig(**kept[modality]) for modality in MODALITIES if modality in kept}
         return cls(embodiment_id=content["embodiment_id"], modality_configs=configs, statistics=content["statistics"])

@@ -6,14 +6,14 @@ from torch.nn import functional
 
 
 def fit_images(images: Tensor, size: int) -> Tensor:
-    """Scale images to a square, their shape kept, the rest black.
+    """Scale images to fit a square, with their aspect ratio kept and the rest black.
 
     Args:
         images: uint8 of shape (images, 3, height, width).
         size: Edge of the square [px].
 
     Returns:
-        uint8 of shape (images, 3, size, size); the same tensor where nothing has to be done.
+        uint8 of shape (images, 3, size, size); the same tensor if it has that size already.
     """
     height, width = images.shape[-2:]
     if height == width == size:
@@ -29,7 +29,7 @@ def fit_images(images: Tensor, size: int) -> Tensor:
 
 
 def shift_randomly(images: Tensor, largest_px: int, generator: torch.Generator | None = None) -> Tensor:
-    """Move each image by a whole number of pixels in both directions; its border is repeated where nothing is known.
+    """Shift each image by a whole number of pixels in both directions, repeating its border pixels.
 
     Args:
         images: uint8 of shape (images, 3, height, width).

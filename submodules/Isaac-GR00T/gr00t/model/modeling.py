@@ -1,4 +1,4 @@
-"""The model as transformers sees it: one module that loads, saves, learns and acts."""
+"""Define the model as a module of transformers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class FlowMatchingOutput(ModelOutput):
 
     Attributes:
         loss: Mean square error of the velocity, over everything that is not padding; a scalar.
-        velocity: What the network said. Shape: (batch * noise_draws, action_horizon, max_action_dim).
+        velocity: Output of the network. Shape: (batch * noise_draws, action_horizon, max_action_dim).
     """
 
     loss: Tensor | None = None
@@ -77,10 +77,10 @@ class Gr00tSmall(PreTrainedModel):
 
         Args:
             inputs: See the class.
-            noise: Where the flow starts; drawn if not given. Shape: (B * noise_draws, action_horizon, max_action_dim).
+            noise: Start of the flow; drawn if not given. Shape: (B * noise_draws, action_horizon, max_action_dim).
             time: Flow times in [0, 1]; drawn if not given. Shape: (B * noise_draws,).
-            noise_draws: How many noises and times to train each observation with. The images are encoded once for all.
-            generator: Where the draws come from; torch's global generator if not given.
+            noise_draws: Number of noises and times for each observation. The images are encoded once for all.
+            generator: Source of the draws; torch's global generator if not given.
         """
         action, mask = inputs["action"].float(), inputs["action_mask"]
         situation = self.encode(inputs)
@@ -109,9 +109,9 @@ class Gr00tSmall(PreTrainedModel):
 
         Args:
             inputs: See the class.
-            noise: Where the flow starts; from torch's global generator if not given. Shape: (B, action_horizon,
+            noise: Start of the flow; from torch's global generator if not given. Shape: (B, action_horizon,
                 max_action_dim).
-            num_inference_timesteps: Euler steps, where not those of the configuration.
+            num_inference_timesteps: Euler steps; those of the configuration if not given.
 
         Returns:
             float32 of shape (B, action_horizon, max_action_dim), padding included.
@@ -130,13 +130,13 @@ class Gr00tSmall(PreTrainedModel):
 
     def compile_flow(self) -> None:
         """Have torch compile the velocity of noisy actions, once for each batch size."""
-        # A whole query cannot be compiled, since it switches inference mode on, and the encoders alone take minutes.
+        # A whole query cannot be compiled, because it switches to inference mode, and the encoders alone take minutes.
         mode = "reduce-overhead" if self.device.type == "cuda" else "default"
         head: Any = self.action_head
         head.velocity = torch.compile(head.velocity, mode=mode, dynamic=False)
 
     def encode(self, inputs: Mapping[str, Tensor]) -> Situation:
-        """Look at images, instruction and state, once for all Euler steps."""
+        """Encode images, instruction and state, once for all Euler steps."""
         attention_mask = inputs["attention_mask"].bool()
         words = self.text(input_ids=inputs["input_ids"], attention_mask=attention_mask).last_hidden_state
         weight = attention_mask.unsqueeze(-1).to(words.dtype)

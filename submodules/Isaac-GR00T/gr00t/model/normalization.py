@@ -1,7 +1,7 @@
-"""Between physical units and the numbers a network is at ease with, as pure functions.
+"""Normalise physical values for a network, and undo it. Pure functions.
 
-Every method is a shift and a scale per dimension, so that it can be undone exactly. A dimension that never moved in the
-data is shifted only.
+Every method is a shift and a scale per dimension, so that it can be undone exactly. A dimension that is constant in the
+data is only shifted.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from gr00t.data.statistics import KeyStatistics
 Normalization = Literal["min_max", "q01_q99", "mean_std"]
 NORMALIZATIONS: tuple[Normalization, ...] = get_args(Normalization)
 
-# Beyond this a state is further out than anything the network was shown, and only confuses it.
+# A state beyond this limit is outside of the training data and would only disturb the network.
 _STATE_LIMIT: Mapping[Normalization, float] = {"min_max": 2.0, "q01_q99": 2.0, "mean_std": 5.0}
 _SMALLEST_SCALE = 1e-6
 
@@ -26,8 +26,8 @@ class Scaling:
     """The shift and scale of some dimensions.
 
     Attributes:
-        center: What becomes 0. Shape: (dimension,).
-        scale: What becomes a distance of 1. Shape: (dimension,).
+        center: Value that becomes 0. Shape: (dimension,).
+        scale: Distance that becomes 1. Shape: (dimension,).
         state_limit: Largest magnitude of a normalised state.
         bounded: Whether normalised actions lie in [-1, 1].
     """
@@ -47,7 +47,7 @@ class Scaling:
         return normalized.clamp(-1.0, 1.0) if self.bounded else normalized
 
     def physical_action(self, normalized: Tensor) -> Tensor:
-        """Undo ``action``; what lies outside the range of the data is brought back to its edge. Shape: kept."""
+        """Undo ``action``, and clip values to the range of the data. Shape: kept."""
         inside = normalized.clamp(-1.0, 1.0) if self.bounded else normalized
         return inside * self.scale + self.center
 
@@ -56,10 +56,10 @@ class Scaling:
 
 
 def scaling(statistics: list[KeyStatistics], method: Normalization) -> Scaling:
-    """Make the scaling of several keys, one after the other.
+    """Return the scaling of several keys, one after the other.
 
     Args:
-        statistics: Of each key, in order.
+        statistics: Statistics of each key, in order.
         method: ``min_max`` and ``q01_q99`` bring the range to [-1, 1], ``mean_std`` the deviation to 1.
     """
 

@@ -1,4 +1,4 @@
-"""Converts between a robot's nested observations and the model's padded tensors."""
+"""Convert between a robot's nested observations and the model's padded tensors."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,13 +18,13 @@ from gr00t.model.normalization import NORMALIZATIONS, Normalization
 
 
 class Gr00tSmallProcessor(ProcessorMixin):
-    """Turns observations into tensors and the model's answers into actions; a checkpoint keeps it beside its weights.
+    """Turns observations into tensors and the model's answers into actions; it is saved in the checkpoint.
 
     Args:
-        tokenizer: Of the instructions.
+        tokenizer: Tokenizer of the instructions.
         embodiments: Robots by tag value, each as ``Embodiment.to_dict`` gives it.
-        capacity: The model's sizes that tensors are padded to: ``max_views``, ``max_state_horizon``, ``max_state_dim``,
-            ``action_horizon`` and ``max_action_dim``.
+        capacity: Sizes of the model to which tensors are padded: ``max_views``, ``max_state_horizon``,
+            ``max_state_dim``, ``action_horizon`` and ``max_action_dim``.
         image_size: Edge of the model's images [px].
         normalization: ``min_max``, ``q01_q99`` or ``mean_std``.
         max_instruction_tokens: Longer instructions are cut.
@@ -78,7 +78,7 @@ class Gr00tSmallProcessor(ProcessorMixin):
         return self
 
     def eval(self) -> "Gr00tSmallProcessor":
-        """Leave images as they are from now on."""
+        """Do not augment images from now on."""
         self.training = False
         return self
 
@@ -87,7 +87,7 @@ class Gr00tSmallProcessor(ProcessorMixin):
         return {tag: dict(embodiment.modality_configs) for tag, embodiment in self._known.items()}
 
     def embodiment(self, tag: "str | EmbodimentTag") -> Embodiment:
-        """Return what is known about a robot.
+        """Return the description of a robot.
 
         Raises:
             EmbodimentError: If the tag does not exist, or the checkpoint was not made for it.
@@ -120,8 +120,8 @@ class Gr00tSmallProcessor(ProcessorMixin):
             action: For training: {key: (B, horizon, D)} in physical units.
             action_is_padding: True for steps after an episode's end; nothing is learned from them. Shape:
                 (B, horizon).
-            generator: Of the augmentation, on the CPU.
-            device: Where the tensors shall be; images are resized there.
+            generator: Generator of the augmentation, on the CPU.
+            device: Device of the tensors; images are resized there.
         """
         embodiment = self.embodiment(embodiment_tag)
         pixel_values, view_mask = self._images(observation["video"], embodiment, generator, torch.device(device))
@@ -178,7 +178,7 @@ class Gr00tSmallProcessor(ProcessorMixin):
         return images.unflatten(0, pixels.shape[:2])
 
     def _words(self, instructions: list[str]) -> dict[str, Tensor]:
-        """Tokenise to one length always, so that no batch entry's numbers depend on the instructions of others."""
+        """Tokenise to a fixed length, so that no batch entry depends on the instructions of others."""
         encoded = self.tokenizer(
             instructions,
             padding="max_length",
@@ -212,5 +212,5 @@ def _concatenate(values: Mapping[str, np.ndarray], keys: list[str]) -> Tensor:
 
 
 def _pad(values: Tensor, steps: int, dimension: int) -> Tensor:
-    """Fill up with zeros behind. Shapes: (B, t, d) -> (B, steps, dimension)."""
+    """Pad with zeros at the end. Shapes: (B, t, d) -> (B, steps, dimension)."""
     return functional.pad(values, (0, dimension - values.shape[2], 0, steps - values.shape[1]))

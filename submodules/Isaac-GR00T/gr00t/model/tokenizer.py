@@ -1,4 +1,4 @@
-"""Builds the tokenizer of a checkpoint from its instructions, without a download."""
+"""Build the tokenizer of a checkpoint from its instructions, without a download."""
 
 from collections.abc import Iterable
 
@@ -19,14 +19,13 @@ switch table tool top bottom tray target
 
 
 def build_tokenizer(sentences: Iterable[str] = (), *, vocab_size: int = 1024) -> PreTrainedTokenizerFast:
-    """Train a byte-level tokenizer whose known words are one token each, as far as the vocabulary goes.
+    """Train a byte-level tokenizer with one token per known word, as far as the vocabulary allows.
 
-    A word that it has never seen falls apart into shorter pieces, in the end bytes; nothing is unknown. Case is
-    ignored.
+    An unknown word is split into shorter pieces, down to bytes, so every text can be encoded. Case is ignored.
 
     Args:
-        sentences: Instructions of the data at hand, beside common words of manipulation.
-        vocab_size: Most tokens to learn; 256 of them are bytes.
+        sentences: Instructions of the data; common words of manipulation are added.
+        vocab_size: Largest number of tokens; 256 of them are bytes.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase(), normalizers.Strip()])
@@ -40,7 +39,7 @@ def build_tokenizer(sentences: Iterable[str] = (), *, vocab_size: int = 1024) ->
         show_progress=False,
     )
     tokenizer.train_from_iterator([*sorted(set(sentences)), _MANIPULATION_WORDS], trainer)
-    # The start token makes an empty instruction a sentence too.
+    # With a start token even an empty instruction has a token.
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{_START} $A", special_tokens=[(_START, tokenizer.token_to_id(_START))]
     )

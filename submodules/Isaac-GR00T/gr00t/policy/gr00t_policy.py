@@ -1,4 +1,4 @@
-"""The policy: a checkpoint behind ``get_action``."""
+"""The policy that serves a checkpoint through ``get_action``."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ class Gr00tPolicy(BasePolicy):
     Args:
         embodiment_tag: Which of the checkpoint's robots; a tag, or its name or value in any case.
         model_path: A checkpoint's directory.
-        device: Where the model runs: ``"cpu"``, ``"cuda:1"`` or a CUDA index.
+        device: Device of the model: ``"cpu"``, ``"cuda:1"`` or a CUDA index.
         strict: Whether observations and actions are checked.
         dtype: Precision of the weights; float32 on the CPU and bfloat16 elsewhere if not given.
 
@@ -33,8 +33,8 @@ class Gr00tPolicy(BasePolicy):
         model: The model.
         processor: Its processor.
         embodiment_tag: The robot.
-        honoured_options: What the options of a query may say and is heeded: ``noise_seeds``, one per batch entry.
-            An entry's noise depends on its own seed alone.
+        honoured_options: Supported options of a query: ``noise_seeds``, one per batch entry. An entry's noise depends
+            only on its own seed.
 
     Raises:
         CheckpointError: If there is no checkpoint at the path, or one that must not be loaded.
@@ -74,7 +74,7 @@ class Gr00tPolicy(BasePolicy):
         return {}
 
     def compile(self) -> None:
-        """Have torch compile what runs in every step of the flow, which takes a minute when it is first asked for.
+        """Have torch compile the flow's step; this takes a minute at the first query.
 
         On a GPU it becomes a CUDA graph for each batch size, so that many small kernels need not be launched one by
         one. The last digits of an answer change.
@@ -94,9 +94,8 @@ class Gr00tPolicy(BasePolicy):
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Run the model once for the whole batch.
 
-        ``options["noise_seeds"]`` may hold one integer per batch entry. The flow of entry b then starts from
-        the noise of seed b alone, whatever the other entries are. Without seeds the noise comes from torch's global
-        generator.
+        ``options["noise_seeds"]`` may hold one integer per batch entry. The flow of entry b then starts from the noise
+        of seed b, independently of the other entries. Without seeds the noise comes from torch's global generator.
         """
         inputs = self.processor(observation, self.embodiment_tag, device=self.device)
         noise = self._noise(len(inputs["state"]), options or {})
@@ -104,7 +103,7 @@ class Gr00tPolicy(BasePolicy):
         return self.processor.decode_action(action, self.embodiment_tag), {}
 
     def _noise(self, batch_size: int, options: dict[str, Any]) -> Tensor:
-        """Return where each batch entry's flow starts, drawn on the CPU. Shape: (B, action_horizon, max_action_dim)."""
+        """Return each batch entry's initial noise, drawn on the CPU. Shape: (B, action_horizon, max_action_dim)."""
         shape = (self.model.config.action_horizon, self.model.config.max_action_dim)
         seeds = options.get("noise_seeds")
         if seeds is None:

@@ -1,4 +1,4 @@
-"""Listens for messages of ZeroMQ's REQ sockets in a thread of its own, within limits on all that it keeps."""
+"""Receive messages of ZeroMQ's REQ sockets in a separate thread, with limits on memory and clients."""
 
 import contextlib
 import logging
@@ -34,11 +34,11 @@ _READS_AT_ONCE = 64
 
 @dataclass(frozen=True, kw_only=True)
 class ListenerLimits:
-    """What is kept of what clients send.
+    """Limits on what the server keeps of its clients' messages.
 
     Attributes:
         max_message_bytes: Bytes of a message in all its frames.
-        max_bytes: Bytes of all messages together that are under way, or that are not answered yet.
+        max_bytes: Bytes of all incomplete and unanswered messages together.
         max_clients: Connections at a time; more are closed at once.
         patience_s: How long a client may be silent in the middle of a message or of its introduction [s].
     """
@@ -54,10 +54,10 @@ class Arrived:
     """A message.
 
     Attributes:
-        client: Which connection it came by.
-        envelope: The frames in front of it, which its answer needs too; none if it came from no REQ socket.
+        client: Number of its connection.
+        envelope: The frames before it, which its answer needs too; none if it did not come from a REQ socket.
         body: Its frames.
-        problem: Why it was not kept, empty if it was.
+        problem: Why it was dropped, empty if it was kept.
     """
 
     client: int
@@ -67,7 +67,7 @@ class Arrived:
 
 
 class _Connection:
-    """What is known of a client. It is asked nothing new before its last message is answered."""
+    """The state of a client's connection. Its next message is not read before the last one is answered."""
 
     def __init__(self, socket: sockets.socket, number: int, max_message_bytes: int) -> None:
         self.socket = socket
@@ -100,10 +100,10 @@ class _Connection:
 
 
 class Listener:
-    """Takes connections, gives out their messages one after the other, and takes the answers.
+    """Accepts connections, returns their messages one after the other, and sends the answers.
 
     Args:
-        address: Host and port, as `socket.bind` takes them; port 0 takes a free one.
+        address: Host and port for `socket.bind`; port 0 means a free port.
         family: ``AF_INET`` or ``AF_INET6``.
         limits: What is kept.
 
@@ -126,7 +126,7 @@ class Listener:
         self._thread = threading.Thread(target=self._run, name="gr00t-listener", daemon=True)
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Start listening."""
         self._thread.start()
 
     def receive(self, wait_s: float) -> Arrived | None:
@@ -144,7 +144,7 @@ class Listener:
         return arrived
 
     def answer(self, client: int, frames: Sequence[bytes | bytearray] = ()) -> None:
-        """Send the answer to a client's message; one that has gone gets none, and none waits for another.
+        """Send the answer to a client's message, without blocking; a client that is gone gets none.
 
         Args:
             client: See `Arrived`.
@@ -154,7 +154,7 @@ class Listener:
         self._ring()
 
     def close(self, linger_s: float) -> None:
-        """Close all connections when what waits has been sent, or the time is over [s]."""
+        """Close all connections once waiting answers have been sent, or after a time limit [s]."""
         self._ends_at = time.monotonic() + linger_s
         if self._thread.is_alive():
             self._ring()
@@ -163,7 +163,7 @@ class Listener:
             self._close_all()
 
     def _ring(self) -> None:
-        # A bell that is already ringing, or that hangs no more, needs no second ring.
+        # The thread is already woken up, or has ended.
         with contextlib.suppress(OSError):
             self._ringing.send(b"!", sockets.MSG_DONTWAIT)
 
@@ -202,7 +202,8 @@ class Listener:
         try:
             socket, _ = self._socket.accept()
         except OSError as error:
-            # Out of file descriptors, say. The client knocks on, and so must not be heard without a pause.
+            # For example, there may be no free file descriptor. The client stays in the queue, so pause before the next
+            # try.
             _LOG.warning("a client cannot be taken: %s", error.strerror)
             time.sleep(0.05)
             return
@@ -242,7 +243,7 @@ class Listener:
         connection.watched = events
 
     def _read(self, connection: _Connection) -> None:
-        """Take what is there, but not so much that the others have to wait."""
+        """Read what has arrived, but only so much that other clients need not wait."""
         reader = connection.reader
         for _ in range(_READS_AT_ONCE):
             if connection.has_paused:
@@ -270,7 +271,7 @@ class Listener:
 
     def _heard(self, connection: _Connection, event: Command | MessageBegins | Message) -> None:
         if isinstance(event, Command):
-            # One that only asks and never listens gets no more than a few answers.
+            # A client that sends requests and never reads gets only a few answers.
             if event.name == b"PING" and len(connection.outgoing) < _MAX_PIECES_WAITING:
                 connection.send([pong(event)])
         elif isinstance(event, MessageBegins):
@@ -321,7 +322,7 @@ class Listener:
 
 
 def _write(connection: _Connection) -> None:
-    """Send what the socket takes."""
+    """Send as much as the socket accepts."""
     while connection.outgoing:
         piece = connection.outgoing[0]
         try:

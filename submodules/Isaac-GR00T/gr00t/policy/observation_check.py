@@ -1,4 +1,4 @@
-"""What an observation and an action must look like, and the words for what is wrong with them."""
+"""Check observations and actions against a robot's modality configuration."""
 
 import reprlib
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ def check_observation(
         dimensions: ``{"state": {key: dimension}, ...}``.
 
     Raises:
-        ObservationError: At the first thing that is wrong; the message names it, what it is and what it should be.
+        ObservationError: At the first problem; the message names the entry, its value and the expected one.
     """
     _check_mapping(observation, "observation")
     batch_sizes: dict[str, int] = {}
@@ -35,7 +35,7 @@ def check_observation(
         for place, key in enumerate(config.modality_keys):
             if key not in entries:
                 if modality == "language" and place > 0:
-                    continue  # Only the first is heeded.
+                    continue  # Only the first is used.
                 raise ObservationError(
                     f"{modality} lacks '{key}'; it needs {config.modality_keys} and has {_SHORT.repr(list(entries))}"
                 )
@@ -82,7 +82,7 @@ def _check_entry(
 
 
 def _check_array(name: str, array: Any, dtype: type, shape: tuple[int | None, ...]) -> int:
-    """Check type and shape behind the batch; ``None`` stands for any positive size. Returns the batch size."""
+    """Check type and shape after the batch dimension; ``None`` allows any positive size. Returns the batch size."""
     fits = (
         isinstance(array, np.ndarray)
         and array.dtype == dtype
@@ -127,7 +127,7 @@ def _describe(value: Any) -> str:
 
 
 class _ShortRepr(reprlib.Repr):
-    """Writes the beginning of a value, without writing out the rest: it may be as large as a message."""
+    """Prints only the beginning of a value, because it may be as large as a message."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The contract of every policy."""
+"""Define the interface of every policy."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -9,7 +9,7 @@ from gr00t.data.types import ModalityConfig
 
 
 class BasePolicy(ABC):
-    """Something that answers a batch of observations with a batch of action chunks.
+    """A policy: it answers a batch of observations with a batch of action chunks.
 
     Args:
         strict: Whether observations and actions are checked against the modality configuration.
@@ -21,12 +21,12 @@ class BasePolicy(ABC):
     def get_action(
         self, observation: dict[str, Any], options: dict[str, Any] | None = None
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Return one action chunk for each entry of a batch, and whatever else there is to say.
+        """Return one action chunk for each entry of a batch, and further information.
 
         Args:
             observation: ``video`` {camera: uint8 (B, T, H, W, 3)}, ``state`` {key: float32 (B, T, D)} and
                 ``language`` {key: list of B lists of one str}.
-            options: What an implementation understands besides.
+            options: Further options of an implementation.
 
         Returns:
             {action key: float32 (B, horizon, D)} in physical units, and a dict of information.

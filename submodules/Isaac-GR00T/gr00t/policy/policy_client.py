@@ -1,4 +1,4 @@
-"""Asks a policy server, with time-outs that are kept."""
+"""Ask a policy server, with strict time-outs."""
 
 import time
 from typing import Any
@@ -14,22 +14,22 @@ _PAUSE_S = 0.1
 
 
 class ServerTimeoutError(RuntimeError):
-    """A server that did not answer in time."""
+    """The server did not answer in time."""
 
 
 class PolicyClient(BasePolicy):
     """A policy whose network runs in another process, behind this package's server or NVIDIA's.
 
-    It holds one connection and belongs to one thread. A request that was not answered in time leaves nothing behind:
-    the next one goes over a new connection. A request whose connection is lost is sent again. Arrays are sent in the
-    form that the server's answers have shown; before that in the older one, which NVIDIA's newer server reads too.
+    It holds one connection and belongs to one thread. After a request without an answer in time, the next one uses a
+    new connection. A request whose connection is lost is sent again. Arrays are sent in the format of the server's
+    answers; before the first answer in the older format, which NVIDIA's newer server reads too.
 
     Args:
         host: Machine of the server.
         port: Port of the server.
         timeout_ms: How long to wait for an answer [ms].
-        api_token: What the server asks for, None for nothing.
-        strict: Accepted for NVIDIA's signature; it is the server that checks.
+        api_token: The server's token, None if it needs none.
+        strict: Accepted for NVIDIA's signature; the server does the checks.
         limits: How large an answer may be.
     """
 
@@ -64,7 +64,7 @@ class PolicyClient(BasePolicy):
         """Stop the server.
 
         Raises:
-            RuntimeError: If it does not let itself be stopped, or does not answer in time.
+            RuntimeError: If it refuses, or does not answer in time.
         """
         self.call_endpoint("kill", requires_input=False)
 
@@ -99,14 +99,14 @@ class PolicyClient(BasePolicy):
         return self.call_endpoint("get_modality_config", requires_input=False)
 
     def reset(self, options: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Have the served policy forget what went before, for every client."""
+        """Reset the served policy, for all clients."""
         return self.call_endpoint("reset", {"options": options})
 
     def check_observation(self, observation: dict[str, Any]) -> None:
-        """Leave it to the server to check what it gets."""
+        """Do nothing, because the server checks observations."""
 
     def check_action(self, action: dict[str, Any]) -> None:
-        """Leave it to the server to check what it gives."""
+        """Do nothing, because the server checks actions."""
 
     def close(self) -> None:
         """Close the connection. May be called more than once."""
@@ -129,7 +129,7 @@ class PolicyClient(BasePolicy):
         return f"the policy server at {self.host}:{self.port}"
 
     def _exchange(self, request: bytes, endpoint: str) -> bytes | bytearray:
-        """Ask, on a new connection if the last one is gone; a server that is not there is waited for."""
+        """Ask, on a new connection if the last one is lost; wait for a server that is not reachable."""
         deadline = time.monotonic() + self.timeout_ms / 1000
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Serves a policy to several clients at once, and answers what arrives together with one call of the model."""
+"""Serve a policy to several clients, and answer requests that arrive together by one call of the model."""
 
 import hmac
 import logging
@@ -35,26 +35,26 @@ _LOCAL_HOSTS = {"localhost": "127.0.0.1", "127.0.0.1": "127.0.0.1", "::1": "::1"
 
 
 class ServedPolicy(Protocol):
-    """What a policy must offer to be served."""
+    """The methods that a served policy must have."""
 
     def get_action(
         self, observation: dict[str, Any], options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the actions, and what there is to tell beside them."""
+        """Return the actions, and further information."""
         ...
 
     def reset(self, options: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Forget what went before."""
+        """Forget earlier episodes."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointHandler:
-    """What answers an endpoint.
+    """The handler of an endpoint.
 
     Attributes:
         handler: Called with the request's ``data`` as keywords, or with nothing.
-        requires_input: Which of the two.
+        requires_input: Whether it is called with ``data``.
     """
 
     handler: Callable[..., Any]
@@ -63,12 +63,12 @@ class EndpointHandler:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchingOptions:
-    """How requests for actions are put together.
+    """How requests for actions are combined into batches.
 
     Attributes:
-        max_batch: Batch entries of one call of the model at most; 1 answers every request by itself. A larger request
-            is never taken apart.
-        wait_ms: How long to wait for other clients that have asked of late, before the model is called.
+        max_batch: Largest number of batch entries in one call of the model; 1 answers every request separately. A
+            larger request is never split.
+        wait_ms: How long to wait for other recently active clients before the model is called.
     """
 
     max_batch: int = 64
@@ -80,10 +80,10 @@ class _Waiting:
     """A request for actions that has arrived.
 
     Attributes:
-        sender: Where its answer goes.
+        sender: Destination of its answer.
         data: What came with it.
-        arrays: How its client writes arrays, and so how they are written to it.
-        request: The same in a form that can be put together with others; None if it must be answered by itself.
+        arrays: Array format of its client, which its answer uses too.
+        request: The request in a form that can be combined with others; None if it must be answered separately.
     """
 
     sender: Arrived
@@ -95,25 +95,25 @@ class _Waiting:
 class PolicyServer:
     """An inference server that speaks NVIDIA's protocol.
 
-    Where theirs answers one client after the other, this one hears all of them, and puts the requests for actions
-    that arrive together into one call of the model if they are alike. The error of a request reaches only the client
-    that sent it. By default nobody outside this machine can reach it.
+    NVIDIA's server answers one client after the other. This one combines similar requests for actions that arrive
+    together into one call of the model. The error of a request reaches only the client that sent it. By default the
+    server is reachable from this machine only.
 
     Args:
         policy: Answers ``get_action``, ``reset`` and, if it has it, ``get_modality_config``.
         host: Address to listen on; ``*`` is every one of this machine's.
-        port: Port to listen on; 0 takes a free one, see `port`.
-        api_token: What requests must carry, None for nothing.
-        batching: How requests are put together.
+        port: Port to listen on; 0 means a free one, see `port`.
+        api_token: Token that requests must have, None for no token.
+        batching: How requests are combined.
         limits: How large a message may be; at most four of the largest are kept at a time.
-        serves: What there is to say of the model, which every client is told that asks whether the server is there.
-        allow_kill: Whether a client may stop the server. Where others than this machine can reach it, that also takes
-            an ``api_token``.
+        serves: Description of the model, which is sent to every client that pings.
+        allow_kill: Whether a client may stop the server. If other machines can reach it, this also needs an
+            ``api_token``.
 
     Attributes:
-        running: Whether it goes on; `stop` makes it False.
+        running: Whether it is running; `stop` makes it False.
         port: The port it listens on.
-        address: Where clients find it.
+        address: Address for clients.
 
     Raises:
         OSError: If it cannot listen there, for instance because the port is in use.
@@ -152,10 +152,10 @@ class PolicyServer:
         )
 
     def register_endpoint(self, name: str, handler: Callable[..., Any], requires_input: bool = True) -> None:  # noqa: FBT001, FBT002  as in NVIDIA's package
-        """Answer another endpoint too, or one of them in another way.
+        """Add or replace an endpoint.
 
         Args:
-            name: What requests call it.
+            name: Name of the endpoint.
             handler: Its answer is sent back; its exception is sent back as an error.
             requires_input: Whether it takes the request's ``data`` as keywords.
         """
@@ -176,16 +176,16 @@ class PolicyServer:
             self._listener.close(linger_s=_FAREWELL_S)
 
     def stop(self) -> None:
-        """Have `run` return after what it is doing."""
+        """Let `run` return after its current request."""
         self.running = False
 
     @staticmethod
     def start_server(policy: ServedPolicy, port: int, host: str = "127.0.0.1", api_token: str | None = None) -> None:
-        """Serve a policy until somebody stops it."""
+        """Serve a policy until it is stopped."""
         PolicyServer(policy, host=host, port=port, api_token=api_token).run()
 
     def _receive(self, wait_s: float) -> bool:
-        """Take the messages that are there, after waiting for the first one; return whether there was one."""
+        """Wait for a message, take all that have arrived, and return whether there was one."""
         has_come = False
         while self.running and self._waiting_entries() < self._batching.max_batch:
             arrived = self._listener.receive(0 if has_come else wait_s)
@@ -222,7 +222,7 @@ class PolicyServer:
             self._reply(arrived, handler.handler(**data) if handler.requires_input else handler.handler(), arrays)
 
     def _request_in(self, arrived: Arrived) -> Received | None:
-        """Return the request, None if its client may ask nothing; then nothing but its token was read."""
+        """Return the request, None if its token is wrong; then only the token was read."""
         if arrived.problem:
             raise WireError(arrived.problem)
         if len(arrived.body) != 1:
@@ -240,7 +240,7 @@ class PolicyServer:
         return request
 
     def _remember(self, client: int) -> None:
-        """Note that a client has asked just now; of those that have, the latest stand last."""
+        """Note that a client has just sent a request; the most recent clients come last."""
         self._last_asked.pop(client, None)
         self._last_asked[client] = time.monotonic()
         self._forget_old()
@@ -262,7 +262,7 @@ class PolicyServer:
         raise ValueError(f"Unknown endpoint: {name}")
 
     def _gather(self) -> None:
-        """Wait a moment for the clients that have asked of late and not yet asked again."""
+        """Wait a moment for recently active clients whose next request has not arrived."""
         deadline = time.monotonic() + self._batching.wait_ms / 1000
         while self._may_grow() and self._others_may_ask():
             if not self._receive(max(0.0, deadline - time.monotonic())):
@@ -279,7 +279,7 @@ class PolicyServer:
         return sum(1 if waiting.request is None else waiting.request.batch_size for waiting in self._waiting)
 
     def _answer_some(self) -> None:
-        """Answer the request that has waited longest, and those that can be answered together with it."""
+        """Answer the oldest request, and those that can be combined with it."""
         batch = self._next_batch()
         self._waiting = [waiting for waiting in self._waiting if waiting not in batch]
         requests = [waiting.request for waiting in batch if waiting.request is not None]
@@ -320,7 +320,7 @@ class PolicyServer:
         return self._endpoints["get_action"].handler(**data)
 
     def _fail(self, sender: Arrived, error: Exception) -> None:
-        # What an error says is often what its client has sent.
+        # An error's message often repeats what the client has sent.
         words = plain(error)
         _LOG.warning("a request failed: %s: %s", type(error).__name__, words)
         _LOG.debug("it came from here:\n%s", "".join(traceback.format_tb(error.__traceback__)))
@@ -353,7 +353,7 @@ class PolicyServer:
 
 
 def is_local(host: str) -> bool:
-    """Whether only this machine can reach what listens there."""
+    """Whether an address is reachable from this machine only."""
     return host in _LOCAL_HOSTS
 
 

@@ -1,4 +1,4 @@
-"""Putting requests for actions together into one, and taking the answer apart again. Pure functions."""
+"""Combine requests for actions into one batch, and split the answer. Pure functions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ NOISE_SEEDS = "noise_seeds"
 
 @dataclass(frozen=True, kw_only=True)
 class ActionRequest:
-    """A request for actions that can be answered together with others.
+    """A request for actions that can be combined with others.
 
     Attributes:
-        observation: What was observed: modality, then key, then an array or list as long as the batch.
-        noise_seeds: One seed per batch entry, None where none were given.
+        observation: The observation: modality, then key, then an array or list as long as the batch.
+        noise_seeds: One seed per batch entry, None if none were given.
         batch_size: Entries of the batch.
-        layout: What must be equal for requests to be answered together: keys, types and shapes of an entry.
+        layout: Keys, types and shapes of an entry; only requests with equal layouts can be combined.
     """
 
     observation: Mapping[str, Mapping[str, Any]]
@@ -27,10 +27,10 @@ class ActionRequest:
 
 
 def action_request(data: object) -> ActionRequest | None:
-    """Return the request for actions that ``data`` is, None if it has to be answered by itself.
+    """Return ``data`` as a request for actions, None if it must be answered separately.
 
-    That is so if it is unlike what a policy expects, so that the policy can say why, and if it has options other than
-    ``noise_seeds``, which may mean something for all of a batch.
+    A malformed request is answered separately, so that the policy can report its error. So is one with options other
+    than ``noise_seeds``, because they may affect a whole batch.
 
     Args:
         data: What came with the request: ``observation`` and perhaps ``options``.
@@ -69,11 +69,11 @@ def join(requests: Sequence[ActionRequest]) -> tuple[dict[str, Any], dict[str, A
 
 
 def split(action: Mapping[str, Any], info: Mapping[str, Any], sizes: Sequence[int]) -> list[list[dict[str, Any]]]:
-    """Return each request's share of an answer: its entries of the actions and of what is told beside them.
+    """Return each request's part of an answer: its entries of the actions and of the further information.
 
     Args:
         action: Key to array. Shape of each: (sum of sizes, horizon, dimension).
-        info: What is told beside them; arrays and lists as long as the batch are shared out, the rest goes to all.
+        info: Further information; arrays and lists as long as the batch are split, other values go to all requests.
         sizes: Batch size of each request.
 
     Raises:

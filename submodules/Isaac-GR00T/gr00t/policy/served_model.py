@@ -1,4 +1,4 @@
-"""What a server tells its clients of the model that it serves, so that they can write it down."""
+"""Describe the served model for clients, which record it."""
 
 import hashlib
 from importlib import metadata
@@ -12,7 +12,7 @@ def describe_model(model_path: str) -> dict[str, str]:
     """Return the name of a checkpoint, one hash of the files that it is loaded from, and this package's version.
 
     Args:
-        model_path: Its directory, every byte of which is read once; anything else has no hash.
+        model_path: Its directory, whose files are read completely; anything else has no hash.
 
     Raises:
         OSError: If a file cannot be read.

@@ -1,4 +1,4 @@
-"""The server and the client of a policy, under the name that NVIDIA's package has for them."""
+"""Provide the policy server and client under the module name of NVIDIA's package."""
 
 from gr00t.policy.policy_client import PolicyClient, ServerTimeoutError
 from gr00t.policy.policy_server import BatchingOptions, EndpointHandler, PolicyServer

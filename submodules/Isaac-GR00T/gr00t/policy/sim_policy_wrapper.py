@@ -1,4 +1,4 @@
-"""Observations and actions with flat keys, as GR00T's simulation environments have them."""
+"""Convert observations and actions with flat keys, which GR00T's simulation environments use."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,15 +16,15 @@ _MOST_NAMES = 20
 
 
 class Gr00tSimPolicyWrapper(BasePolicy):
-    """Has a policy understand observations with flat keys, and answers those with flat keys too.
+    """Lets a policy accept observations with flat keys, and answers these with flat keys too.
 
     They are ``video.<camera>``, ``state.<key>`` and the instruction's own name with one str per batch entry; the
-    answer's are ``action.<key>``. What the model does not know of them is left aside. Nested
-    observations are passed on as they are.
+    answer's are ``action.<key>``. Keys that the model does not know are ignored. Nested observations are passed on as
+    they are.
 
     Args:
         policy: What acts.
-        strict: Accepted for NVIDIA's signature; it is the policy that checks.
+        strict: Accepted for NVIDIA's signature; the policy does the checks.
     """
 
     def __init__(self, policy: BasePolicy, *, strict: bool = True) -> None:
@@ -33,7 +33,7 @@ class Gr00tSimPolicyWrapper(BasePolicy):
         self.policy = policy
 
     def get_modality_config(self) -> dict[str, ModalityConfig]:
-        """Return what the policy takes and gives; its keys are those of nested observations."""
+        """Return the inputs and outputs of the policy, with the keys of nested observations."""
         return self.policy.get_modality_config()
 
     def reset(self, options: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class Gr00tSimPolicyWrapper(BasePolicy):
             modality: {key: _entry(observation, f"{modality}.{key}") for key in configs[modality].modality_keys}
             for modality in ("video", "state")
         }
-        # Of several names for the instruction the first is heeded.
+        # If there are several names for the instruction, the first one is used.
         (key, *others) = configs["language"].modality_keys
         name = _COARSE_ACTION if key == "task" and _COARSE_ACTION in observation else key
         words = {key: _entry(observation, name)} | {each: observation[each] for each in others if each in observation}

@@ -1,4 +1,4 @@
-"""The action head: maps images, instruction and state to the velocity of noisy actions."""
+"""The action head, which maps images, instruction and state to the velocity of noisy actions."""
 
 from typing import NamedTuple
 
@@ -11,12 +11,12 @@ from gr00t.model.networks.embodiment_layers import EmbodimentMLP
 
 
 class Situation(NamedTuple):
-    """Everything about an observation that the head needs; made once, used by every Euler step.
+    """An encoded observation; computed once and used by every Euler step.
 
     Attributes:
-        context: What is seen and said, as each block attends to it.
-        context_mask: 0 where the context holds something, minus infinity where not. Shape: (batch, 1, 1, tokens).
-        summary: Condition of the adaptive norms beside the flow time. Shape: (batch, hidden).
+        context: Image and instruction tokens, as each block attends to them.
+        context_mask: 0 for tokens, minus infinity for padding. Shape: (batch, 1, 1, tokens).
+        summary: Condition of the adaptive norms, besides the flow time. Shape: (batch, hidden).
         state: State tokens. Shape: (batch, state_steps, hidden).
         embodiment_id: Shape: (batch,).
     """
@@ -71,7 +71,7 @@ class ActionHead(nn.Module):
         """Prepare an observation.
 
         Args:
-            context: Tokens of what is seen and said. Shape: (batch, tokens, hidden).
+            context: Image and instruction tokens. Shape: (batch, tokens, hidden).
             context_mask: True where there is a token. Shape: (batch, tokens).
             vision_summary: Shape: (batch, hidden).
             state: Normalised. Shape: (batch, state_steps, max_state_dim).

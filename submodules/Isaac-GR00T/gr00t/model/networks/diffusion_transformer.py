@@ -1,4 +1,4 @@
-"""A diffusion transformer: self-attention over states and actions, cross-attention to what is seen and said."""
+"""A diffusion transformer with self-attention over states and actions and cross-attention to images and instruction."""
 
 import math
 from typing import NamedTuple
@@ -67,7 +67,7 @@ class Block(nn.Module):
         self.mlp_out = nn.Linear(mlp_ratio * size, size)
 
     def keys_values(self, context: Tensor) -> KeysValues:
-        """Project a context once, for every step that will attend to it. Shape: (batch, tokens, size)."""
+        """Project a context once for all steps. Shape: (batch, tokens, size)."""
         keys, values = self.cross_key_value(context).chunk(2, dim=-1)
         return KeysValues(self._split(keys), self._split(values))
 
@@ -78,7 +78,7 @@ class Block(nn.Module):
             tokens: Shape: (batch, tokens, size).
             condition: Shape: (batch, size).
             context: From ``keys_values``.
-            context_mask: 0 where the context holds something, minus infinity where not. Shape: (batch, 1, 1, context).
+            context_mask: 0 for tokens, minus infinity for padding. Shape: (batch, 1, 1, context).
         """
         queries, keys, values = map(self._split, self.self_qkv(self.self_norm(tokens, condition)).chunk(3, dim=-1))
         tokens = tokens + self.self_out(self._join(_attend(queries, keys, values)))

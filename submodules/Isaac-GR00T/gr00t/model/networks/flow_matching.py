@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def draw_flow_times(uniform: Tensor, *, alpha: float, longest: float) -> Tensor:
-    """Turn uniform numbers into flow times that prefer noise, where the direction is hardest to tell.
+    """Turn uniform numbers into flow times that prefer noise, where the direction is hardest to predict.
 
     ``1 - time / longest`` is Beta(alpha, 1), as in GR00T and pi0; its distribution function is ``x ** alpha``, so its
     inverse makes the draw from any generator.
@@ -18,7 +18,7 @@ def draw_flow_times(uniform: Tensor, *, alpha: float, longest: float) -> Tensor:
     Args:
         uniform: Uniform on [0, 1). Shape: (batch,).
         alpha: Larger means more noise.
-        longest: No time is larger. Flow time is in [0, 1].
+        longest: Largest flow time, in [0, 1].
 
     Returns:
         Shape: (batch,).
@@ -39,7 +39,7 @@ def interpolate(noise: Tensor, action: Tensor, time: Tensor) -> Tensor:
 
 
 def masked_mean_square(difference: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean square of what the mask shows, as a scalar; 0 where it shows nothing.
+    """Return the mean square of the masked-in values, as a scalar; 0 for an empty mask.
 
     Args:
         difference: Shape: (batch, horizon, action_dim).
@@ -54,7 +54,7 @@ def integrate(velocity: Callable[[Tensor, Tensor], Tensor], noise: Tensor, *, nu
 
     Args:
         velocity: Gives the velocity at points of shape (batch, horizon, action_dim) and flow times of shape (batch,).
-        noise: Where to start. Shape: (batch, horizon, action_dim).
+        noise: Start of the flow. Shape: (batch, horizon, action_dim).
         num_steps: Number of steps.
 
     Returns:
@@ -70,10 +70,10 @@ def integrate(velocity: Callable[[Tensor, Tensor], Tensor], noise: Tensor, *, nu
 def seeded_noise(seeds: Sequence[int], shape: Sequence[int]) -> Tensor:
     """Draw each batch entry's standard normal noise from its own seed; it does not depend on the other entries.
 
-    The numbers are drawn on the CPU: they are the same on every device.
+    The numbers are drawn on the CPU, so they are the same for every device.
 
     Args:
-        seeds: One 64-bit integer per batch entry, of which torch's generator on the CPU heeds the lower 32 bits.
+        seeds: One 64-bit integer per batch entry; torch's generator on the CPU uses only the lower 32 bits.
         shape: Shape of one entry.
 
     Returns:

@@ -1,8 +1,7 @@
-"""From images to tokens: a convolutional backbone, a look at it guided by the instruction, keypoints.
+"""Turn images into tokens by a convolutional backbone, modulation by the instruction, and keypoints.
 
-Small data asks for strong habits. Keypoints by spatial softmax (Levine et al. 2016; Diffusion Policy) say where a thing
-is to a fraction of a cell, and modulating the features by the instruction first (FiLM, Perez et al. 2018) lets the
-instruction say which thing.
+Small data needs strong priors. Keypoints by spatial softmax (Levine et al. 2016; Diffusion Policy) locate an object to
+a fraction of a cell. The instruction modulates the features first (FiLM, Perez et al. 2018) and so selects the object.
 """
 
 from typing import NamedTuple
@@ -16,11 +15,11 @@ from gr00t.model.configuration import Gr00tSmallConfig
 
 
 class VisionFeatures(NamedTuple):
-    """What the action head sees of the images.
+    """The image features for the action head.
 
     Attributes:
         tokens: Keypoints and coarse patches of every view. Shape: (batch, views * (keypoints + patches**2), hidden).
-        summary: Where the keypoints of all views are. Shape: (batch, hidden).
+        summary: Positions of the keypoints of all views. Shape: (batch, hidden).
     """
 
     tokens: Tensor
@@ -68,16 +67,16 @@ class VisionEncoder(nn.Module):
         self.summary = nn.Parameter(torch.empty(config.max_views, 2 * config.num_keypoints, config.hidden_size))
 
     def reset_parameters(self) -> None:
-        """Draw the parameters that belong to no layer; the instruction says nothing at first."""
+        """Draw the parameters that belong to no layer; initially the instruction has no effect."""
         nn.init.constant_(self.keypoint_sharpness, 4.0)
         nn.init.normal_(self.token_position, std=0.02)
         nn.init.normal_(self.summary, std=self.summary.shape[1] ** -0.5)
 
     def forward(self, pixel_values: Tensor, view_mask: Tensor, text: Tensor) -> VisionFeatures:
-        """Encode images as far as the instruction makes them matter.
+        """Encode images, modulated by the instruction.
 
         Args:
-            pixel_values: uint8, or anything in [0, 255]. Shape: (batch, views, 3, height, width).
+            pixel_values: uint8, or other numbers in [0, 255]. Shape: (batch, views, 3, height, width).
             view_mask: False for views that an embodiment does not have. Shape: (batch, views).
             text: Summary of the instruction. Shape: (batch, text_hidden).
         """
@@ -96,7 +95,7 @@ class VisionEncoder(nn.Module):
         return VisionFeatures(tokens.flatten(1, 2), torch.einsum("bvk,vkh->bh", places, self.summary[:views]))
 
     def _feature_map(self, pixels: Tensor) -> Tensor:
-        """Return one map with the resolution of the backbone's finest. Shape: (images, channels, height, width)."""
+        """Return one map with the backbone's finest resolution. Shape: (images, channels, height, width)."""
         maps = self.backbone(pixels).feature_maps
         combined = self.laterals[0](maps[0])
         for lateral, coarser in zip(list(self.laterals)[1:], maps[1:], strict=True):
@@ -104,7 +103,7 @@ class VisionEncoder(nn.Module):
         return combined
 
     def _modulate(self, feature_map: Tensor, text: Tensor) -> Tensor:
-        """Scale and shift each channel by what the instruction and the camera say. Shape: (batch, views, C, H, W)."""
+        """Scale and shift each channel according to instruction and camera. Shape: (batch, views, C, H, W)."""
         views = feature_map.shape[1]
         film = self.film_text(text).unsqueeze(1) + self.film_view.weight[:views]
         scale, shift = film[..., None, None].chunk(2, dim=2)

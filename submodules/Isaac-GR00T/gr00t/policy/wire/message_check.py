@@ -1,4 +1,4 @@
-"""Looking through the bytes of a msgpack message before anything is made of them."""
+"""Check the bytes of a msgpack message before decoding them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ _LONGEST_NAME_BYTES = 64
 
 @dataclass(frozen=True, kw_only=True)
 class ContentLimits:
-    """What a message may hold at most, all of it together.
+    """Limits on the content of a whole message.
 
     Attributes:
-        max_values: Values: every number, text, array, list and map, and every key.
+        max_values: Number of values: every number, text, array, list and map, and every key.
         max_depth: Maps and lists inside one another.
         max_text_bytes: Bytes of all texts together, which may need four times as much memory.
     """
@@ -34,9 +34,9 @@ class _Value(NamedTuple):
     """The first bytes of a value.
 
     Attributes:
-        end: Where in the message it ends; of a list or a map, where its first entry begins.
-        num_parts: Values in it, keys included; None if it is no list and no map.
-        text_begins: Where its text begins, -1 if it is none.
+        end: Position of its end in the message; for a list or a map, of its first entry.
+        num_parts: Number of values in it, keys included; None if it is not a list or a map.
+        text_begins: Position of its text, -1 if it is not a text.
         is_map: Whether it is a map.
     """
 
@@ -47,16 +47,16 @@ class _Value(NamedTuple):
 
 
 def outline(data: bytes | bytearray, limits: ContentLimits) -> Mapping[bytes, tuple[int, int]]:
-    """Return where the value of each key of the outermost map begins and ends; nothing if the message is no map.
+    """Return where the value of each key of the outermost map begins and ends; nothing if the message is not a map.
 
-    Nothing is made of the message, so that whoever must be turned away, or asks too much, costs next to nothing.
+    The message is not decoded, so refusing a client costs next to nothing.
 
     Args:
         data: One message.
-        limits: What it may hold.
+        limits: Limits on its content.
 
     Raises:
-        ValueError: If it holds more than that, a type that may not travel, or is no msgpack.
+        ValueError: If it exceeds the limits, has a type that is not allowed, or is not msgpack.
     """
     walk = _Walk(data, limits)
     entries: dict[bytes, tuple[int, int]] = {}
@@ -74,10 +74,10 @@ def outline(data: bytes | bytearray, limits: ContentLimits) -> Mapping[bytes, tu
 
 
 class _Walk:
-    """Goes over a message, value by value, and counts.
+    """Walks through a message, value by value, and counts.
 
     Attributes:
-        position: Where the next value begins.
+        position: Position of the next value.
     """
 
     def __init__(self, data: bytes | bytearray, limits: ContentLimits) -> None:
@@ -86,11 +86,11 @@ class _Walk:
         self._limits = limits
         self._num_values = 0
         self._num_text_bytes = 0
-        # How many values each list and map that is open still lacks, the innermost last.
+        # This holds the number of values that each open list and map still lacks, innermost last.
         self._due: list[int] = []
 
     def enter(self) -> _Value:
-        """Take the next value; of a list or a map, only what says how long it is."""
+        """Read the next value; of a list or a map, only its length."""
         value = _value_at(self._data, self.position)
         self._num_values += 1
         if self._num_values > self._limits.max_values:
@@ -109,7 +109,7 @@ class _Walk:
         return value
 
     def skip(self) -> _Value:
-        """Take the next value with all that it holds, and return its beginning."""
+        """Skip the next value with all its content, and return its position."""
         level = len(self._due)
         first = self.enter()
         while len(self._due) > level:
@@ -121,7 +121,7 @@ class _Walk:
         return first
 
     def check_end(self) -> None:
-        """Refuse a message with something behind it."""
+        """Refuse a message with further bytes after it."""
         if self.position != len(self._data):
             raise ValueError("the message is no msgpack: something stands behind it")
 
@@ -144,7 +144,7 @@ def _value_at(data: bytes | bytearray, begin: int) -> _Value:
 
 
 def _long_value_at(data: bytes | bytearray, kind: int, first: int) -> _Value:
-    """Return a value whose size is a number of its own."""
+    """Return a value whose size is a separate number."""
     for kinds in (_BYTES, _TEXTS, _LISTS, _MAPS):
         if kind in kinds:
             begin = first + kinds[kind]

@@ -1,9 +1,9 @@
-"""What travels between a policy server and its clients: one msgpack map per message, with arrays inside.
+"""Encode and decode the messages between a policy server and its clients: one msgpack map each, with arrays inside.
 
-The bytes are those of NVIDIA's server and client, in both directions, of GR00T N1.6 and N1.7: both forms are read, and
-who is asked or answered gets the one that it writes itself. What is read from the wire is checked before anything is
-made of it: nothing is unpickled, no array is larger than the bytes that came for it, and a message that is too large,
-too deep, holds too many values or other types is an error that says so.
+The messages equal those of NVIDIA's server and client of GR00T N1.6 and N1.7. Both formats of arrays are read, and each
+peer gets the format that it writes itself. Messages are checked before they are decoded. Nothing is unpickled, and no
+array is larger than its received bytes. A message that is too large or too deep, or that has too many values or other
+types, is an error.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ _MODALITY_FIELDS = {field.name for field in dataclasses.fields(ModalityConfig)}
 
 
 class WireError(Gr00tError):
-    """A message that is not what the protocol allows."""
+    """A message that violates the protocol."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class Received(NamedTuple):
 
     Attributes:
         message: The message; arrays are writable and own their memory.
-        arrays: How its sender writes arrays, None where the message does not tell.
+        arrays: Array format of the sender, None if the message does not show it.
     """
 
     message: Any
@@ -107,9 +107,9 @@ def received(data: bytes | bytearray, limits: WireLimits = DEFAULT_LIMITS) -> Re
 
 
 def look_through(data: bytes | bytearray, limits: WireLimits = DEFAULT_LIMITS) -> Mapping[bytes, tuple[int, int]]:
-    """Return where the value of each key of a message begins and ends; nothing if the message is no map.
+    """Return where the value of each key of a message begins and ends; nothing if the message is not a map.
 
-    Nothing is made of the message.
+    The message is not decoded.
 
     Raises:
         WireError: If it is larger than allowed, holds a type that may not travel, or is no msgpack.
@@ -126,14 +126,14 @@ def look_through(data: bytes | bytearray, limits: WireLimits = DEFAULT_LIMITS) -
 
 
 def value_in(data: bytes | bytearray, place: tuple[int, int]) -> Any:
-    """Return one value of a message that `look_through` has found in order.
+    """Return one value of a message that `look_through` has checked.
 
     Args:
         data: The message.
-        place: Where the value begins and ends.
+        place: Begin and end of the value.
 
     Raises:
-        WireError: If it holds an array that lies about itself, or a text that is none.
+        WireError: If it holds a malformed array or text.
     """
     return _unpacked(data[slice(*place)], _Reader())
 
@@ -148,7 +148,7 @@ def _unpacked(data: bytes | bytearray, reader: "_Reader") -> Any:
 
 
 def write_array(array: np.ndarray) -> bytes:
-    """Return what ``np.save`` writes of an array in C order, at a quarter of its cost for large images.
+    """Return the bytes that ``np.save`` writes for an array in C order, at a quarter of its cost for large images.
 
     Raises:
         TypeError: If it holds Python objects, text, complex numbers or structures.
@@ -200,7 +200,7 @@ class MsgSerializer:
 
 def _encoded(value: Any, arrays: ArrayFormat) -> Any:
     if isinstance(value, ModalityConfig):
-        # Who asks for it has sent no array yet, and so has not shown which of the two names it knows.
+        # The asking client has sent no array yet, and so has not shown which of the two names it knows.
         return {_MODALITY: True, _NEWER_MODALITY: True, "as_json": _plain(dataclasses.asdict(value))}
     if isinstance(value, np.ndarray):
         return numpy_map(value) if arrays is ArrayFormat.NUMPY_MAP else {_ARRAY: True, "as_npy": write_array(value)}
@@ -210,7 +210,7 @@ def _encoded(value: Any, arrays: ArrayFormat) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return what an options object holds as JSON would have it: enumerations by name."""
+    """Return an options object as plain values, with enumerations by name."""
     if isinstance(value, dict):
         return {key: _plain(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -219,17 +219,17 @@ def _plain(value: Any) -> Any:
 
 
 class _Reader:
-    """Makes of maps what they stand for.
+    """Decodes maps.
 
     Attributes:
-        arrays: How the sender writes arrays, as far as its maps have told.
+        arrays: Array format of the sender, as far as its maps have shown it.
     """
 
     def __init__(self) -> None:
         self.arrays: ArrayFormat | None = None
 
     def decoded(self, value: dict[Any, Any]) -> Any:
-        """Return what a map stands for; the map itself where it is one."""
+        """Return the object that a map stands for, or the map itself if it is a plain one."""
         if _MODALITY in value or _NEWER_MODALITY in value:
             self._note(ArrayFormat.NPY if _MODALITY in value else ArrayFormat.NUMPY_MAP)
             return _modality_config(value.get("as_json"))
@@ -242,7 +242,7 @@ class _Reader:
         return value
 
     def _note(self, arrays: ArrayFormat) -> None:
-        """Keep the older form where both are seen: whoever writes that may know no other."""
+        """Keep the older format if both were seen, because its sender may know no other."""
         if self.arrays is not ArrayFormat.NPY:
             self.arrays = arrays
 
@@ -255,7 +255,7 @@ def _numpy_value(value: Mapping[Any, Any]) -> np.ndarray | np.generic:
 
 
 def _modality_config(fields: object) -> ModalityConfig:
-    # Other versions have more fields, which matter to training only.
+    # Other versions have more fields, which are for training only.
     known = (
         {name: part for name, part in fields.items() if name in _MODALITY_FIELDS} if isinstance(fields, dict) else {}
     )

@@ -1,4 +1,4 @@
-"""The header that ``np.save`` writes, read as what it is: three fields, and no Python to evaluate."""
+"""Read the header that ``np.save`` writes, without evaluating it as Python."""
 
 import re
 from typing import NamedTuple
@@ -15,13 +15,13 @@ _HEADER = re.compile(
 
 
 class NpyHeader(NamedTuple):
-    """What the bytes of a saved array stand for.
+    """The header of a saved array.
 
     Attributes:
         dtype: Type of its numbers.
-        shape: Its shape, as the header claims it.
+        shape: Its shape according to the header.
         is_fortran: Whether the first index changes fastest.
-        size: Bytes of the header; the numbers follow.
+        size: Size of the header [bytes]; the numbers follow.
     """
 
     dtype: np.dtype
@@ -31,10 +31,10 @@ class NpyHeader(NamedTuple):
 
 
 def npy_header(data: bytes) -> NpyHeader:
-    """Return what the first bytes of a saved array say.
+    """Return the header of a saved array from its first bytes.
 
     Raises:
-        ValueError: If they are not as ``np.save`` writes them for a plain type.
+        ValueError: If they are not a header of ``np.save`` for a plain type.
     """
     length_bytes = _LENGTH_BYTES.get(data[6:8])
     if not data.startswith(_MAGIC) or length_bytes is None:

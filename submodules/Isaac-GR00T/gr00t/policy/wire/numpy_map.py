@@ -1,6 +1,6 @@
-"""The two ways in which arrays travel, and the newer one: a map with keys of bytes, as msgpack_numpy writes it.
+"""Define the two formats of arrays in messages, and encode the newer one, msgpack_numpy's map with byte keys.
 
-That package unpickles what calls itself an array of objects; here nothing is, and no array is larger than its bytes.
+That package unpickles arrays of objects. Here nothing is unpickled, and no array is larger than its bytes.
 """
 
 import math
@@ -19,11 +19,11 @@ _LONGEST_NAME = 32
 
 
 class NumpyMapError(ValueError):
-    """A map that stands for something else than an array or a number that may travel."""
+    """A map that does not stand for an allowed array or number."""
 
 
 class ArrayFormat(Enum):
-    """How arrays travel.
+    """The format of arrays in messages.
 
     Attributes:
         NPY: As the bytes of ``np.save``, which GR00T N1.6 writes and N1.7 still reads.
@@ -52,14 +52,14 @@ def is_numpy_map(value: Mapping[Any, Any]) -> bool:
 
 
 def numpy_value(value: Mapping[Any, Any]) -> np.ndarray | np.generic:
-    """Return what a map stands for: an array, writable and in memory of its own, or a number of numpy's.
+    """Return the writable copy of an array, or the NumPy number, that a map stands for.
 
     Args:
         value: A map of which `is_numpy_map` is true.
 
     Raises:
-        NumpyMapError: If it stands for Python objects, text, complex numbers or structures, or there are not as many
-            bytes as there should be.
+        NumpyMapError: If it stands for Python objects, text, complex numbers or structures, or has another number of
+            bytes than its header states.
     """
     if b"complex" in value:
         raise NumpyMapError("a complex number may not travel")
@@ -96,6 +96,6 @@ def _dtype(value: Mapping[Any, Any]) -> np.dtype:
 
 
 def _in_words(value: object) -> str:
-    """Return a short name as it is, and of anything else only what it is: it may be as large as the message."""
+    """Return a short name unchanged, and of anything else only its type, because it may be as large as the message."""
     is_name = isinstance(value, (str, bytes)) and len(value) <= _LONGEST_NAME
     return repr(value) if is_name else f"that is a {type(value).__name__}"

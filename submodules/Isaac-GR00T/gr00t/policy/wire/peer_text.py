@@ -1,15 +1,15 @@
-"""What a peer says, for people to read."""
+"""Clean a peer's text for display."""
 
 _LONGEST = 500
 
 
 def plain(text: object) -> str:
-    """Return text without what could steer a terminal or fill a log.
+    """Return text without characters that could control a terminal or flood a log.
 
-    Line breaks and control characters are replaced, and what is longer than 500 characters is cut.
+    Line breaks and control characters are replaced, and the text is cut after 500 characters.
 
     Args:
-        text: What a peer sent, or an error that may repeat it.
+        text: Text of a peer, or of an error that may repeat it.
     """
     words = str(text)
     shown = words if len(words) <= _LONGEST else f"{words[:_LONGEST]}..."

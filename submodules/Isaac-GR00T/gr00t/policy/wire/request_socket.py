@@ -1,4 +1,4 @@
-"""Asking what answers like a ZeroMQ REP socket, with one time limit and one size limit for all of an answer."""
+"""Send requests to a ZeroMQ REP socket, with one time limit and one size limit for a whole answer."""
 
 import socket as sockets
 import time
@@ -21,30 +21,29 @@ _KEEP_ALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 2}
 
 
 class ConnectionLostError(OSError):
-    """A connection that is of no use any more; the text says why."""
+    """The connection is unusable; the text says why."""
 
 
 class AnswerTooLargeError(ValueError):
-    """An answer that has more bytes than it may."""
+    """An answer that is too large."""
 
 
 class RequestSocket:
     """One connection to a server, for one request at a time. It belongs to one thread.
 
-    Whatever is raised, the connection is of no use afterwards and is to be closed: what comes late would be taken for
-    the answer to the next request.
+    After any error the connection must be closed, because a late answer would be taken for that to the next request.
 
     Args:
         host: Machine of the server.
         port: Its port.
-        timeout_s: How long the introduction may take [s].
-        max_bytes: Bytes of an answer at most.
+        timeout_s: How long the handshake may take [s].
+        max_bytes: Largest size of an answer [bytes].
 
     Raises:
-        TimeoutError: If the introduction took longer.
-        ConnectionLostError: If what listens there does not speak ZeroMQ, or closed the connection.
-        OSError: If nobody listens there.
-        UnicodeError: If the host is no name of a machine.
+        TimeoutError: If the handshake took longer.
+        ConnectionLostError: If the server does not speak ZeroMQ, or closed the connection.
+        OSError: If no server listens there.
+        UnicodeError: If the host is not a valid host name.
     """
 
     def __init__(self, host: str, port: int, *, timeout_s: float, max_bytes: int) -> None:
@@ -74,7 +73,7 @@ class RequestSocket:
 
         Raises:
             TimeoutError: If it took longer.
-            ConnectionLostError: If the server closed the connection, or does not answer as a REP socket does.
+            ConnectionLostError: If the server closed the connection, or does not answer like a REP socket.
             AnswerTooLargeError: If the answer is too large.
         """
         deadline = time.monotonic() + timeout_s
@@ -121,7 +120,7 @@ class RequestSocket:
         return event
 
     def _notice_a_vanished_machine(self) -> None:
-        # It closes no connection; its silence does, well before a long time-out.
+        # The kernel then notices a dead server well before a long time-out.
         self._socket.setsockopt(sockets.SOL_SOCKET, sockets.SO_KEEPALIVE, 1)
         for name, value in _KEEP_ALIVE.items():
             if hasattr(sockets, name):

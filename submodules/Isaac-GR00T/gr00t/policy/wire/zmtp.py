@@ -1,8 +1,8 @@
-"""ZeroMQ's protocol as bytes, version 3 without encryption: what REQ, REP and ROUTER sockets say to each other.
+"""Encode and decode ZeroMQ's protocol, version 3 without encryption, between REQ, REP and ROUTER sockets.
 
-ZeroMQ's library limits a frame, but neither the number of frames of a message nor what they hold together, and gives a
-message to nobody before its last frame is there; so a peer that sends one frame after the other fills the memory. Here
-a message has one limit for all of it, and what is beyond it is dropped as it comes.
+ZeroMQ's library limits the size of a frame, but not the number or the total size of a message's frames, and delivers a
+message only after its last frame. So a peer that sends one frame after the other fills the memory. Here a message has
+one limit for its total size, and bytes beyond it are dropped on arrival.
 """
 
 import struct
@@ -25,15 +25,15 @@ GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + _MECHANISM + bytes(32)
 
 
 class ProtocolError(ValueError):
-    """A peer that does not speak this protocol."""
+    """The peer does not speak this protocol."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """What one library tells the other, beside the messages.
+    """A command between the libraries, besides the messages.
 
     Attributes:
-        name: Which command it is, such as ``READY`` or ``PING``.
+        name: Name of the command, such as ``READY`` or ``PING``.
         data: What goes with it.
     """
 
@@ -43,17 +43,17 @@ class Command:
 
 @dataclass(frozen=True, kw_only=True)
 class MessageBegins:
-    """The next bytes are those of a message."""
+    """The beginning of a message: the next bytes belong to it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """A message that has come to its end.
+    """A message that has arrived completely.
 
     Attributes:
-        frames: Its frames; of one that is too large only the small ones that came first, which lead back to a client.
+        frames: Its frames; for a message that is too large only the first small ones, which lead back to a client.
         num_bytes: Bytes of all frames together.
-        num_frames: How many frames there were.
+        num_frames: Number of frames.
         is_whole: Whether it was small enough to be kept.
     """
 
@@ -67,15 +67,15 @@ Event = Command | MessageBegins | Message
 
 
 class MessageReader:
-    """Makes messages of the bytes that a peer sends, and keeps no more of them than it may.
+    """Assembles messages from the bytes of a peer, and keeps at most the allowed number of bytes.
 
     Args:
         max_bytes: Bytes of all frames of a message together.
 
     Attributes:
-        num_wanted: Bytes that the next call of `feed` may have at most.
-        num_held: Bytes of an unfinished message that are kept.
-        has_greeted: Whether the peer has said that it speaks this protocol.
+        num_wanted: Largest number of bytes for the next call of `feed`.
+        num_held: Number of bytes of the unfinished message that are kept.
+        has_greeted: Whether the peer has sent this protocol's greeting.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -87,24 +87,24 @@ class MessageReader:
         self.num_wanted = self._advance(next(self._steps))[1]
 
     def feed(self, data: bytes) -> Event | None:
-        """Take what has come, and return what it completes.
+        """Take received bytes, and return what they complete.
 
         Args:
             data: From 1 to `num_wanted` bytes.
 
         Raises:
-            ProtocolError: If that is not how the protocol goes on.
+            ProtocolError: If the bytes violate the protocol.
         """
         event, self.num_wanted = self._advance(self._steps.send(data))
         return event
 
     @property
     def is_too_large(self) -> bool:
-        """Whether the message that is coming in, or came in last, is dropped."""
+        """Whether the current or last message is dropped."""
         return not self._is_whole
 
     def give_up(self) -> None:
-        """Drop what is kept of the unfinished message, and what is still to come of it."""
+        """Drop the unfinished message, including the part that has not arrived yet."""
         self._is_whole = False
 
     def _advance(self, step: Event | int) -> tuple[Event | None, int]:
@@ -146,7 +146,7 @@ class MessageReader:
             piece = yield min(left, _PIECE_BYTES)
             left -= len(piece)
             if self._is_whole:
-                # Room is made for what has come, never for what a header promises.
+                # Memory is allocated for received bytes only, never for the size in a header.
                 frame += piece
                 self.num_held += len(piece)
             elif self.num_held:
@@ -160,19 +160,19 @@ def ready(socket_type: str) -> bytes:
     """Return the command that ends the introduction.
 
     Args:
-        socket_type: What the peer is to take this side for, such as ``REQ``.
+        socket_type: Socket type of this side, such as ``REQ``.
     """
     kind = socket_type.encode()
     return _command_frame(b"READY", b"\x0bSocket-Type" + struct.pack(">I", len(kind)) + kind)
 
 
 def pong(ping: Command) -> bytes:
-    """Return the answer to a peer that asks whether this side still lives: what it sent behind its time-out."""
+    """Return the answer to a peer's ``PING``, which repeats the data after its time-out."""
     return _command_frame(b"PONG", ping.data[2:18])
 
 
 def message_pieces(frames: Sequence[bytes | bytearray]) -> list[bytes | bytearray]:
-    """Return the bytes of a message, in pieces to be sent one after the other; no large frame is copied."""
+    """Return the bytes of a message in pieces to send one after the other; large frames are not copied."""
     pieces: list[Any] = [bytearray()]
     for number, frame in enumerate(frames, start=1):
         more = _MORE if number < len(frames) else 0
@@ -187,9 +187,9 @@ def message_pieces(frames: Sequence[bytes | bytearray]) -> list[bytes | bytearra
 
 
 def split_envelope(frames: Sequence[bytes | bytearray]) -> tuple[list[bytes], list[bytes | bytearray]]:
-    """Return the frames that lead back to a client, with the empty one behind them, and those of its message.
+    """Return the frames of a client's address, with the empty frame after them, and the frames of its message.
 
-    There are none of the first kind if there is no empty frame, as from a socket that is no REQ.
+    Without an empty frame, as from a socket that is not a REQ, there is no address.
     """
     for number, frame in enumerate(frames):
         if not frame:
@@ -232,7 +232,7 @@ def _command_frame(name: bytes, data: bytes) -> bytes:
 
 
 def _envelope(frames: Iterable[bytearray]) -> list[bytearray]:
-    """Return the frames up to the first empty one, as far as they are small."""
+    """Return the frames up to the first empty one, if they are small."""
     kept: list[bytearray] = []
     for frame in frames:
         if len(frame) > _MAX_ENVELOPE_FRAME_BYTES:
