@@ -26,6 +26,7 @@ from isaaclab_arena.storage.layout import RUN_PLAN_FILE
 _Options = TypeVar("_Options")
 
 MAX_THREADS = 4_096
+MAX_FPS = 1_000
 
 
 class Assignment(StrEnum):
@@ -83,6 +84,8 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
     render if they have make_kwargs: {render_mode: rgb_array}."""
     video_episodes: str = "all"
     """Which episodes of a job are filmed: all, failures, or a number N for the first N."""
+    video_fps: float = 10.0
+    """Frames of a second of the robot's time, and of a video, which plays in real time; at most one per step."""
     list_variations: bool = False
     """Show what may vary in each job's environment, and exit."""
     save_conditions: str | None = None
@@ -174,6 +177,7 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
             viewport=self.record_viewport_video,
             first_episodes=int(episodes) if episodes.isdigit() else None,
             only_failures=episodes == "failures",
+            frames_per_second=self.video_fps,
         )
 
     def check(self) -> None:
@@ -243,6 +247,11 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
         for name in ("seed", "placement_seed", "step_timeout_s", "build_timeout_s"):
             value = getattr(self, name)
             yield name, value is not None and value < 0, f"must not be negative, got {value}"
+        yield (
+            "video_fps",
+            not 0 < self.video_fps <= MAX_FPS,
+            f"must be more than 0, at most {MAX_FPS}, got {self.video_fps:g}",
+        )
         yield "lease_s", self.lease_s < 1, f"must be at least 1, got {self.lease_s:g}"
 
 

@@ -61,7 +61,8 @@ class Environment(ABC):
     ``terminated``, ``truncated`` or ``diverged``. Then it rests, and costs no physics, until it is reset.
 
     An environment may offer more by having the methods of a protocol: `Recordable`, `PartwiseRecordable`,
-    `Restorable`, `Snapshottable` and `Filmable`. What it does not offer is left out where it would be used.
+    `Restorable`, `Snapshottable`, `Filmable` and `FilmableLater`. What it does not offer is left out where it would
+    be used.
 
     Attributes:
         num_envs: Number of env slots.

@@ -1,6 +1,6 @@
 """The protocol of environments that can be filmed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -27,6 +27,29 @@ class Filmable(Protocol):
 
         Returns:
             By name. Shape of each: (len(env_ids), height, width, 3), uint8, from top to bottom.
+
+        Raises:
+            KeyError: If there is no such camera.
+        """
+        ...
+
+
+@runtime_checkable
+class FilmableLater(Filmable, Protocol):
+    """A filmable environment whose pictures can be drawn after it has moved on, so that no step waits for them."""
+
+    def film_later(
+        self, env_ids: Sequence[int], cameras: Sequence[str]
+    ) -> Sequence[Callable[[], Mapping[str, np.ndarray]]]:
+        """Keep what cameras see of some env slots now; nothing else changes by it.
+
+        Args:
+            env_ids: The env slots.
+            cameras: Names out of ``filmable``.
+
+        Returns:
+            For each env slot what draws its pictures, bit for bit those of `film` at this moment. May be called on any
+            thread, also when the environment is closed. It returns, by camera, shape (height, width, 3), uint8.
 
         Raises:
             KeyError: If there is no such camera.

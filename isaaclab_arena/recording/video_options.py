@@ -14,12 +14,14 @@ class VideoOptions:
         viewport: Whether there is a video of the whole scene.
         first_episodes: How many episodes of a job, from episode 0; all where None.
         only_failures: Whether only episodes that did not succeed are kept.
+        frames_per_second: Frames of a second of the robot's time; at most one per control step.
     """
 
     camera: bool = False
     viewport: bool = False
     first_episodes: int | None = None
     only_failures: bool = False
+    frames_per_second: float = 10.0
 
     @property
     def wanted(self) -> bool:
@@ -33,3 +35,7 @@ class VideoOptions:
     def keeps(self, record: EpisodeRecord) -> bool:
         """Whether the videos of an episode are kept once its outcome is known."""
         return not self.only_failures or record.success is not True
+
+    def steps_per_frame(self, control_dt: float) -> int:
+        """Return how many control steps lie between two frames, for control steps of ``control_dt`` [s]."""
+        return max(1, round(1 / (self.frames_per_second * control_dt)))

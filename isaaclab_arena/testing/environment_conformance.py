@@ -13,7 +13,7 @@ import torch
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import conditions_from_json
-from isaaclab_arena.interfaces.filmable import Filmable
+from isaaclab_arena.interfaces.filmable import Filmable, FilmableLater
 from isaaclab_arena.interfaces.recordable import PartwiseRecordable, Recordable, Restorable
 from isaaclab_arena.interfaces.snapshottable import Snapshottable
 from isaaclab_arena.interfaces.specs import ArraySpec
@@ -283,7 +283,10 @@ class EnvironmentConformance(ABC):
             require(not changed, f"steps changed the snapshot: {', '.join(changed)}")
 
     def test_films_are_pictures_and_change_nothing(self) -> None:
-        """`Filmable`: `film` returns uint8 pictures of the env slots and cameras it is asked for."""
+        """`Filmable`: `film` returns uint8 pictures of the env slots and cameras it is asked for.
+
+        `FilmableLater`: what `film_later` returns draws the same pictures, also after steps.
+        """
         with self._made(2) as environment:
             if not isinstance(environment, Filmable) or not environment.filmable:
                 raise SkipTest("the environment is not Filmable, or has nothing to film")
@@ -298,6 +301,8 @@ class EnvironmentConformance(ABC):
                 why = difference(expected, trace(environment, 0, {0: 0}, 2))
                 require(not why, f"filming changes the episode: {why}")
             self._check_unknown_camera(environment)
+            if isinstance(environment, FilmableLater):
+                self._check_drawn_later(environment)
 
     @contextlib.contextmanager
     def _made(self, num_envs: int) -> Iterator[Environment]:
@@ -335,3 +340,16 @@ class EnvironmentConformance(ABC):
         except (KeyError, ConfigError):
             return
         raise AssertionError("film accepts a camera that is not in filmable; it must raise KeyError")
+
+    @staticmethod
+    def _check_drawn_later(environment: Any) -> None:
+        start(environment, {0: 0, 1: 1})
+        drawing = environment.film_later([1, 0], environment.filmable)
+        expected = environment.film([1, 0], environment.filmable)
+        trace(environment, 1, {0: 2, 1: 3}, 2)
+        for number, draw in enumerate(drawing):
+            pictures = draw()
+            require(set(pictures) == set(expected), f"{sorted(pictures)} are drawn, {sorted(expected)} filmed")
+            for name, picture in pictures.items():
+                same = np.array_equal(picture, expected[name][number])
+                require(same, f"what is drawn later of '{name}' is not what film showed at that moment")

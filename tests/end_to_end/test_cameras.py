@@ -59,11 +59,20 @@ def test_recorded_pictures_are_the_same_bits_for_any_number_of_environments(tmp_
     assert (pictures.shape, pictures.dtype) == ((len(recorded["actions"]), 32, 32, 3), np.uint8)
 
 
+def report_of(output: Path) -> dict[str, float]:
+    return json.loads((output / "a" / "job_report_rank0.json").read_text())
+
+
 def test_rendering_is_told_apart_from_simulating(tmp_path):
-    output = evaluate(tmp_path / "out", "--record_viewport_video", enable_cameras=True, camera_size=64)
-    report = json.loads((output / "a" / "job_report_rank0.json").read_text())
+    report = report_of(evaluate(tmp_path / "out", enable_cameras=True, camera_size=64))
     assert report["render_s"] > 5 * report["simulate_s"] > 0
     assert report["record_s"] < report["render_s"]
+
+
+def test_what_a_job_waits_for_films_is_recording(tmp_path):
+    report = report_of(evaluate(tmp_path / "out", "--record_viewport_video"))
+    assert report["render_s"] == 0.0
+    assert report["record_s"] > 5 * report["simulate_s"] > 0
 
 
 def test_cameras_can_be_turned_on_from_the_command_line(tmp_path):

@@ -1,7 +1,10 @@
 """Films of an environment whose frames say which step they show."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
+from threading import Event, Timer, current_thread
 
 import av
 import numpy as np
@@ -11,11 +14,12 @@ from PIL import Image
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
 from isaaclab_arena.evaluation.rollout.rollout import rollout
-from isaaclab_arena.interfaces.environment import VIEWPORT
+from isaaclab_arena.interfaces.environment import VIEWPORT, Environment
 from isaaclab_arena.interfaces.episode import EpisodeRecord
-from isaaclab_arena.interfaces.observer import Observer
+from isaaclab_arena.interfaces.observer import Observer, Transition
 from isaaclab_arena.recording.captions import BAR_HEIGHT
 from isaaclab_arena.recording.contact_sheet import FrameSamples
+from isaaclab_arena.recording.film_threads import TASKS_WAITING
 from isaaclab_arena.recording.video import VideoRecorder
 from isaaclab_arena.recording.video_file import VideoFile
 from isaaclab_arena.recording.video_options import VideoOptions
@@ -23,6 +27,8 @@ from tests.fakes_environment import PushPolicy, ScriptedEnvironment, episodes, f
 
 HEIGHT, WIDTH = 33, 161
 GREY_PER_STEP = 25
+EVERY_STEP = 20.0
+"""Frames per second of the environment's control steps."""
 
 
 class FilmedEnvironment(ScriptedEnvironment):
@@ -46,12 +52,44 @@ class Records(Observer):
         self.of[record.episode.episode_index] = record
 
 
+class DrawnLaterEnvironment(FilmedEnvironment):
+    """Copies the greys at once and makes pictures of them later, in the order in which it is asked to."""
+
+    def __init__(self, num_envs: int = 1) -> None:
+        super().__init__(num_envs)
+        self.may_draw = Event()
+        self.may_draw.set()
+        self.threads: set[str] = set()
+        self.num_drawn = 0
+
+    def film_later(self, env_ids: Sequence[int], cameras: Sequence[str]) -> list[Callable[[], dict[str, np.ndarray]]]:
+        frames = self.film(env_ids, cameras)
+        return [
+            partial(self._draw, {name: each[number] for name, each in frames.items()}) for number in range(len(env_ids))
+        ]
+
+    def _draw(self, frames: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        assert self.may_draw.wait(timeout=30)
+        self.threads.add(current_thread().name)
+        self.num_drawn += 1
+        return frames
+
+
 def film(
-    directory: Path, *, num_episodes: int = 6, num_envs: int = 2, names_rebuilds: bool = False, **options
+    directory: Path,
+    *,
+    num_episodes: int = 6,
+    num_envs: int = 2,
+    names_rebuilds: bool = False,
+    num_threads: int = 1,
+    environment: FilmedEnvironment | None = None,
+    **options,
 ) -> Records:
     records = Records()
-    recorder = VideoRecorder(directory, "push", VideoOptions(**options), names_rebuilds=names_rebuilds)
-    rollout(FilmedEnvironment(num_envs), PushPolicy(None), episodes(num_episodes), [recorder, records])
+    wanted = VideoOptions(**{"frames_per_second": EVERY_STEP, **options})
+    recorder = VideoRecorder(directory, "push", wanted, names_rebuilds=names_rebuilds, num_threads=num_threads)
+    environment = environment or FilmedEnvironment(num_envs)
+    rollout(environment, PushPolicy(None), episodes(num_episodes), [recorder, records])
     recorder.close()
     return records
 
@@ -87,6 +125,74 @@ def test_a_video_goes_from_before_the_first_step_to_after_the_last(tmp_path):
         assert len(frames) == record.length + 1
         greys = [frame[:HEIGHT].mean() for frame in frames]
         assert greys == pytest.approx([step * GREY_PER_STEP for step in range(record.length + 1)], abs=3)
+
+
+def test_by_default_a_video_has_ten_frames_a_second_its_first_frame_and_its_last(tmp_path):
+    records = film(tmp_path, viewport=True, frames_per_second=VideoOptions().frames_per_second)
+    assert {record.length % 2 for record in records.of.values()} == {0, 1}
+    for index, record in records.of.items():
+        path = video_of(tmp_path, index)
+        greys = [frame[:HEIGHT].mean() for frame in frames_of(path)]
+        shown = sorted({*range(0, record.length + 1, 2), record.length})
+        assert greys == pytest.approx([step * GREY_PER_STEP for step in shown], abs=3)
+        with av.open(str(path)) as container:
+            assert container.streams.video[0].average_rate == 10
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_frames_that_are_drawn_later_are_the_same_frames_in_the_same_order(tmp_path, num_threads):
+    film(tmp_path / "at_once", viewport=True, num_envs=3)
+    environment = DrawnLaterEnvironment(3)
+    film(tmp_path / "later", viewport=True, environment=environment, num_threads=num_threads)
+    assert environment.threads == {"film"}
+    assert files_below(tmp_path / "later") == files_below(tmp_path / "at_once")
+    for path in (tmp_path / "at_once" / "videos").glob("*.mp4"):
+        assert path.read_bytes() == (tmp_path / "later" / "videos" / path.name).read_bytes()
+
+
+def test_the_loop_does_not_wait_until_frames_are_drawn(tmp_path):
+    environment, records = DrawnLaterEnvironment(1), Records()
+    environment.may_draw.clear()
+    recorder = VideoRecorder(tmp_path, "push", VideoOptions(viewport=True))
+    rollout(environment, PushPolicy(None), episodes(2), [recorder, records])
+    assert (len(records.of), environment.num_drawn) == (2, 0)
+    assert not list((tmp_path / "videos").glob("[!.]*"))
+    environment.may_draw.set()
+    recorder.close()
+    assert environment.num_drawn > 0
+    assert len(list((tmp_path / "videos").glob("[!.]*"))) == 2
+
+
+def test_no_more_than_a_bounded_number_of_frames_waits(tmp_path):
+    environment = DrawnLaterEnvironment(1)
+    environment.may_draw.clear()
+    recorder = VideoRecorder(tmp_path, "push", VideoOptions(viewport=True, frames_per_second=EVERY_STEP))
+    Timer(0.5, environment.may_draw.set).start()
+    steps_before_drawing: list[int] = []
+
+    class Counts(Observer):
+        def on_step(self, environment: Environment, transition: Transition) -> None:
+            if isinstance(environment, DrawnLaterEnvironment) and environment.num_drawn == 0:
+                steps_before_drawing.append(1)
+
+    rollout(environment, PushPolicy(None), episodes(40), [recorder, Counts()])
+    recorder.close()
+    assert 0 < len(steps_before_drawing) <= TASKS_WAITING + 1
+
+
+def test_a_frame_that_cannot_be_drawn_ends_the_job_and_leaves_no_video_of_its_episode(tmp_path):
+    class Breaks(DrawnLaterEnvironment):
+        def _draw(self, frames: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            if self.num_drawn == 4:
+                raise StorageError("the disk is gone")
+            return super()._draw(frames)
+
+    recorder = VideoRecorder(tmp_path, "push", VideoOptions(viewport=True, frames_per_second=EVERY_STEP))
+    with pytest.raises(StorageError, match="the disk is gone"), closing(recorder):
+        rollout(Breaks(1), PushPolicy(None), episodes(6), [recorder])
+    whole = [len(frames_of(path)) for path in (tmp_path / "videos").glob("*.mp4")]
+    assert sum(whole) <= 4
+    assert not list((tmp_path / "videos").glob(".*"))
 
 
 def test_the_last_frame_tells_the_outcome(tmp_path):

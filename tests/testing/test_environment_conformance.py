@@ -227,6 +227,11 @@ class FilmsAnything(PointEnvironment):
         return super().film(env_ids, [VIEWPORT])
 
 
+class DrawsTheMomentInWhichItIsAsked(PointEnvironment):
+    def film_later(self, env_ids, cameras):
+        return [lambda slot=slot: {VIEWPORT: self.film([slot], cameras)[VIEWPORT][0]} for slot in env_ids]
+
+
 BROKEN: list[tuple[str, type[PointEnvironment]]] = [
     ("specs_describe_the_environment", NoNames),
     ("specs_describe_the_environment", BoundsTheWrongWayRound),
@@ -259,6 +264,7 @@ BROKEN: list[tuple[str, type[PointEnvironment]]] = [
     ("a_snapshot_brings_everything_back", SnapshotIsAView),
     ("films_are_pictures_and_change_nothing", FilmsInFloats),
     ("films_are_pictures_and_change_nothing", FilmsAnything),
+    ("films_are_pictures_and_change_nothing", DrawsTheMomentInWhichItIsAsked),
 ]
 
 

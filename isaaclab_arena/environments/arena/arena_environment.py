@@ -1,7 +1,7 @@
 """An environment made of a backend and a task; what moves in it is a subclass's business."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -179,6 +179,12 @@ class ArenaEnvironment(Environment):
     def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> Mapping[str, np.ndarray]:
         """Return what cameras see of some env slots now; see `Filmable`."""
         return self._cameras.film(env_ids, cameras)
+
+    def film_later(
+        self, env_ids: Sequence[int], cameras: Sequence[str]
+    ) -> Sequence[Callable[[], Mapping[str, np.ndarray]]]:
+        """Keep what cameras see of some env slots now, to be drawn later; see `FilmableLater`."""
+        return self._cameras.film_later(env_ids, cameras)
 
     @property
     def render_s(self) -> float:

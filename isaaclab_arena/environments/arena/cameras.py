@@ -2,14 +2,16 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import mujoco
 import numpy as np
 import torch
 
+from isaaclab_arena.environments.arena.film_studio import FilmStudio
 from isaaclab_arena.environments.arena.simulation import SimulationOptions
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.environment import VIEWPORT
@@ -108,6 +110,8 @@ class EnvironmentCameras:
         self._observed = tuple(name for name in names if name == HEAD_CAMERA or name.startswith(_ROBOT_PREFIX))
         self._viewport = tuple(name for name in names if name == VIEWPORT)
         self._studios: dict[str, _Studio] = {}
+        self._film_studios: dict[str, FilmStudio] = {}
+        self._film_s = 0.0
 
     @property
     def enabled(self) -> bool:
@@ -122,7 +126,7 @@ class EnvironmentCameras:
     @property
     def render_s(self) -> float:
         """Seconds spent on rendering so far."""
-        return sum(studio.render_s for studio in self._studios.values())
+        return self._film_s + sum(studio.render_s for studio in self._studios.values())
 
     def spec(self) -> dict[str, ArraySpec]:
         """Return what the observation group ``camera_obs`` looks like."""
@@ -155,19 +159,47 @@ class EnvironmentCameras:
         Returns:
             By name. Shape of each: (len(env_ids), height, width, 3), uint8.
         """
+        drawing = self.film_later(env_ids, cameras)
+        began_s = time.perf_counter()
+        drawn = [draw() for draw in drawing]
+        self._film_s += time.perf_counter() - began_s
+        return {name: np.stack([pictures[name] for pictures in drawn]) for name in cameras}
+
+    def film_later(
+        self, env_ids: Sequence[int], cameras: Sequence[str]
+    ) -> list[Callable[[], Mapping[str, np.ndarray]]]:
+        """Return what draws, for each env slot, what cameras see of it now; see `film` and `FilmableLater`."""
         unknown = sorted(set(cameras) - set(self.filmable))
         if unknown:
             raise ConfigError(f"no camera called '{unknown[0]}'; there are {', '.join(self.filmable) or 'none'}")
-        pictures: dict[str, np.ndarray] = {}
-        for place in (HEAD_CAMERA, VIEWPORT):
-            wanted = [name for name in cameras if (name == VIEWPORT) == (place == VIEWPORT)]
-            if wanted:
-                studio = self._studio(place)
-                # What policies see has just been rendered for them.
-                if place == VIEWPORT or not self.enabled:
-                    studio.render(env_ids)
-                pictures |= {name: studio.pictures[name][list(env_ids)].cpu().numpy() for name in wanted}
-        return pictures
+        wanted = {VIEWPORT if name == VIEWPORT else HEAD_CAMERA: None for name in cameras}
+        places = [self._film_later(place, env_ids) for place in wanted]
+        return [partial(_together, drawing, tuple(cameras)) for drawing in zip(*places, strict=True)]
+
+    def _film_later(self, place: str, env_ids: Sequence[int]) -> list[Callable[[], Mapping[str, np.ndarray]]]:
+        """Return what draws, for each env slot, what the cameras of a studio see of it now."""
+        is_seen = place == HEAD_CAMERA and self.enabled
+        if not is_seen and not self._backend.renders:
+            film_studio = self._film_studio(place)
+            return [film_studio.film_later(env_id) for env_id in env_ids]
+        studio = self._studio(place)
+        # What policies see has just been rendered for them.
+        if not is_seen:
+            studio.render(env_ids)
+        names = [name for name in studio.pictures if name in self.filmable]
+        pictures = {name: studio.pictures[name][list(env_ids)].cpu().numpy() for name in names}
+        return [partial(_shown, pictures, number) for number in range(len(env_ids))]
+
+    def _film_studio(self, place: str) -> FilmStudio:
+        if place not in self._film_studios:
+            names = self._viewport if place == VIEWPORT else self._observed
+            self._film_studios[place] = FilmStudio(
+                self._backend,
+                {_rgb_term(name): name for name in names},
+                size=self._viewport_size if place == VIEWPORT else self._options.resolution,
+                shadows=place == VIEWPORT,
+            )
+        return self._film_studios[place]
 
     def _studio(self, place: str) -> "_Studio":
         if place not in self._studios:
@@ -188,8 +220,12 @@ class EnvironmentCameras:
         )
 
     def _viewport_studio(self) -> "_Studio":
-        width, height = self._options.viewport_width, self._options.viewport_height
+        width, height = self._viewport_size
         return self._made_studio(self._viewport, only_films=True, shadows=True, width=width, height=height)
+
+    @property
+    def _viewport_size(self) -> tuple[int, int]:
+        return self._options.viewport_width, self._options.viewport_height
 
     def _made_studio(self, names: Sequence[str], *, only_films: bool, **wanted: Any) -> "_Studio":
         if self._backend.renders:
@@ -304,6 +340,19 @@ class _BatchStudio(_Studio):
             name, _, kind = camera.partition(":")
             kept = self.pictures[_term(name, kind) if kind else _rgb_term(name)]
             kept[slots.to(kept.device)] = pictures.to(kept.device)
+
+
+def _together(
+    drawing: Sequence[Callable[[], Mapping[str, np.ndarray]]], cameras: Sequence[str]
+) -> Mapping[str, np.ndarray]:
+    """Draw what several studios see of an env slot."""
+    pictures = {name: picture for draw in drawing for name, picture in draw().items()}
+    return {name: pictures[name] for name in cameras}
+
+
+def _shown(pictures: Mapping[str, np.ndarray], number: int) -> Mapping[str, np.ndarray]:
+    """Return what was drawn of one of several env slots."""
+    return {name: each[number] for name, each in pictures.items()}
 
 
 def _term(camera: str, kind: str) -> str:

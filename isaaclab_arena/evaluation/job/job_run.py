@@ -198,7 +198,13 @@ class JobRun:
         from isaaclab_arena.recording.video import VideoRecorder  # noqa: PLC0415  encoders load slowly, for films only
 
         config = self._job.config
-        return VideoRecorder(directory, config.name, options, names_rebuilds=config.num_rebuilds > 1)
+        return VideoRecorder(
+            directory,
+            config.name,
+            options,
+            names_rebuilds=config.num_rebuilds > 1,
+            num_threads=self._settings.num_threads,
+        )
 
     def _run_rebuild(
         self,

@@ -14,7 +14,8 @@ import mujoco
 import mujoco_warp
 import numpy as np
 
-from isaaclab_arena.sim.warp.kernels import one_compiler_at_a_time, warp_turn
+from isaaclab_arena.sim.visible_world import VISIBLE_FIELDS, VISIBLE_POSES, VisibleWorld
+from isaaclab_arena.sim.warp.kernels import cpu_turn, one_compiler_at_a_time, warp_turn
 
 # One kernel that knows all of these serves every scene; by default each mix of shapes would be compiled anew.
 _GEOM_TYPES = tuple(
@@ -29,20 +30,6 @@ _GEOM_TYPES = tuple(
         mujoco.mjtGeom.mjGEOM_MESH,
     )
 )
-_POSES = ("geom_xpos", "geom_xmat", "cam_xpos", "cam_xmat", "light_xpos", "light_xdir")
-
-VISIBLE_FIELDS = (
-    "geom_size",
-    "geom_rgba",
-    "mat_rgba",
-    "light_active",
-    "light_ambient",
-    "light_diffuse",
-    "light_specular",
-)
-"""Fields of a model that change a picture by other means than a pose; a world may have values of its own."""
-
-
 LoadWorld: TypeAlias = Callable[[int], tuple[mujoco.MjModel, mujoco.MjData] | None]
 """Returns the model and the state of a world, with current poses of geoms, cameras and lights."""
 
@@ -117,35 +104,27 @@ class RayTracer:
             self._data = mujoco_warp.make_data(model, nworld=1)
             self._context = render_context(model, self._cameras, num_worlds=1, shadows=shadows)
             # Arrays on the CPU are shared with NumPy: what is written here is what the tracer reads.
-            self._poses = {name: getattr(self._data, name).numpy()[0] for name in _POSES}
+            self._poses = {name: getattr(self._data, name).numpy()[0] for name in VISIBLE_POSES}
             self._fields = {name: getattr(self._model, name).numpy() for name in VISIBLE_FIELDS}
             start = mujoco.MjData(model)
             mujoco.mj_forward(model, start)
-            self.render(model, start)
+            self.render(VisibleWorld.of(model, start))
 
-    def render(self, model: mujoco.MjModel, data: mujoco.MjData) -> Mapping[str, Picture]:
-        """Render a world.
-
-        Args:
-            model: The world's model: the one that the tracer was made with, or one that differs in `VISIBLE_FIELDS`.
-            data: Its state, with current poses of geoms, cameras and lights.
+    def render(self, world: VisibleWorld) -> Mapping[str, Picture]:
+        """Render a world of the model that the tracer was made with, or of one that differs in `VISIBLE_FIELDS`.
 
         Returns:
             A picture per camera, by the camera's name.
         """
-        self.place(model, data)
-        with warp_turn("cpu"):
-            return self.shoot()
+        with cpu_turn():
+            return self.shoot(world)
 
-    def place(self, model: mujoco.MjModel, data: mujoco.MjData) -> None:
-        """Take over what a world looks like; see `render`."""
+    def shoot(self, world: VisibleWorld) -> Mapping[str, Picture]:
+        """Render a world as `render` does. Warp's current device must be the CPU."""
         for name, poses in self._poses.items():
-            poses[:] = getattr(data, name).reshape(poses.shape)
+            poses[:] = world.poses[name].reshape(poses.shape)
         for name, values in self._fields.items():
-            values[0] = getattr(model, name).reshape(values[0].shape)
-
-    def shoot(self) -> Mapping[str, Picture]:
-        """Render what was placed last. Warp's current device must be the CPU."""
+            values[0] = world.fields[name].reshape(values[0].shape)
         mujoco_warp.refit_bvh(self._model, self._data, self._context)
         mujoco_warp.render(self._model, self._data, self._context)
         return dict(self._pictures())
@@ -197,7 +176,7 @@ class RayTracers:
         """
         shares = [worlds[index :: len(self._tracers)] for index in range(min(len(self._tracers), len(worlds)))]
         # These threads work in the turn of the one that waits for them.
-        with warp_turn("cpu"), ThreadPoolExecutor(max(1, len(shares))) as threads:
+        with cpu_turn(), ThreadPoolExecutor(max(1, len(shares))) as threads:
             done = list(threads.map(self._render_share, self._tracers, shares, repeat(load)))
         return dict(pair for share in done for pair in share)
 
@@ -210,6 +189,6 @@ class RayTracers:
                 loaded = load(world)
                 if loaded is None:
                     continue
-                tracer.place(*loaded)
-            pictures.append((world, tracer.shoot()))
+                visible = VisibleWorld.of(*loaded)
+            pictures.append((world, tracer.shoot(visible)))
         return pictures

@@ -6,11 +6,9 @@ import mujoco_warp
 import torch
 import warp
 
+from isaaclab_arena.sim.visible_world import VISIBLE_FIELDS, VISIBLE_POSES
 from isaaclab_arena.sim.warp.backend import WarpBackend
-from isaaclab_arena.sim.warp.cameras import VISIBLE_FIELDS
 from isaaclab_arena.sim.warp.kernels import one_compiler_at_a_time
-
-_POSES = ("geom_xpos", "geom_xmat", "cam_xpos", "cam_xmat", "light_xpos", "light_xdir")
 
 
 class FewWorlds:
@@ -35,7 +33,7 @@ class FewWorlds:
             env_ids: At most ``num_worlds`` of them. Shape: (n,), int64.
         """
         model, data = self._backend.warp_worlds
-        for name in _POSES:
+        for name in VISIBLE_POSES:
             warp.to_torch(getattr(self._data, name))[: len(env_ids)] = warp.to_torch(getattr(data, name))[env_ids]
         shown = copy.copy(model)
         for name in VISIBLE_FIELDS:

@@ -69,6 +69,11 @@ def warp_turn(device: warp.Device | str) -> Iterator[None]:
         yield
 
 
+def cpu_turn() -> AbstractContextManager[None]:
+    """Let this thread use Warp on the CPU: at the same time as others where there is no GPU, else see `warp_turn`."""
+    return warp_turn("cpu") if warp.is_cuda_available() else nullcontext()
+
+
 def one_compiler_at_a_time() -> AbstractContextManager[None]:
     """Let one process of this machine compile Warp's kernels while the others wait and then take what it compiled.
 

@@ -4,6 +4,7 @@ import mujoco
 import numpy as np
 import pytest
 
+from isaaclab_arena.sim.visible_world import VisibleWorld
 from isaaclab_arena.sim.warp.cameras import Camera, RayTracer
 
 # Number of lights, headlight, extent and sky are those of the table, so that its compiled kernel serves here too.
@@ -41,7 +42,7 @@ def picture_of(tracer, model, position=(0.0, 0.0, -2.0)):
     data = mujoco.MjData(model)
     data.qpos[:3] = position
     mujoco.mj_forward(model, data)
-    return tracer.render(model, data)["front"]
+    return tracer.render(VisibleWorld.of(model, data))["front"]
 
 
 def colour_in_the_middle(picture) -> str | None:
@@ -102,5 +103,5 @@ def test_a_world_with_its_own_colour_looks_otherwise(tracer, model):
     painted = mujoco.MjModel.from_xml_string(SCENE.replace("1 0 0 1", "0 0 1 1"))
     data = mujoco.MjData(painted)
     mujoco.mj_forward(painted, data)
-    assert colour_in_the_middle(tracer.render(painted, data)["front"]) == "blue"
+    assert colour_in_the_middle(tracer.render(VisibleWorld.of(painted, data))["front"]) == "blue"
     assert colour_in_the_middle(picture_of(tracer, model)) == "red"
