@@ -22,7 +22,7 @@ class ToLeRobot:
     """Make a LeRobot dataset of recordings."""
 
     dataset: Path
-    """A recording, the directory of a job, or the directory of a run: then of all its jobs."""
+    """A recording, the directory of a job, or the directory of a run, which means all its jobs."""
     output_dir: Path
     """Directory of the dataset; missing or empty."""
     version: Literal["v2.1", "v3.0"] = "v2.1"
@@ -32,19 +32,19 @@ class ToLeRobot:
     only_successes: bool = False
     """Leave out episodes that did not succeed."""
     state_names: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """An observation in observation.state, several times for several. By default what a robot sees of itself."""
+    """Put this observation into observation.state; may be given several times. By default the robot's own state."""
     environment_state: bool = False
-    """Also put the other observations, which no robot sees, into observation.environment_state."""
+    """Also put the other observations, which a real robot does not have, into observation.environment_state."""
     no_videos: bool = False
-    """Leave out what the cameras saw."""
+    """Leave out camera pictures."""
     lossless: bool = False
-    """Keep every pixel as it was; the files grow, and not every player shows them."""
+    """Keep every pixel exactly; the files grow, and not every player shows them."""
     language_instruction: str = ""
     """Instruction of episodes that were recorded without one."""
     fps: int | None = None
-    """Control steps per second, where the recording does not give a whole number."""
+    """Control steps per second, if the recording does not give a whole number."""
     robot_type: str | None = None
-    """What the robot is called; by default as recorded."""
+    """Name of the robot; by default as recorded."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,10 +25,10 @@ Dimensions = Mapping[str, Mapping[str, int]]
 """``state`` and ``action`` to the size of each key."""
 
 PRESENT = (0,)
-"""The steps of a model that is shown nothing but the present one."""
+"""The steps of a model that uses the present step only."""
 
 _LONGEST_HISTORY = 256
-"""Control steps that are remembered at most; a model or a server that asks for more is a mistake, or an attack."""
+"""Largest number of remembered control steps; a model or a server that asks for more is wrong, or an attack."""
 
 
 @dataclass(frozen=True, kw_only=True)

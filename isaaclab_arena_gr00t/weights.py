@@ -10,7 +10,7 @@ from typing import Any
 from isaaclab_arena.plain_files import not_a_plain_file
 
 MAX_HEADER_BYTES = 100_000_000
-"""What the format allows."""
+"""Limits of the format."""
 
 _BITS = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 8),

@@ -17,7 +17,7 @@ from isaaclab_arena_gr00t.joint_wiring import wired_action, wired_state
 
 ACTION_KEY = "action"
 ROBOT_PREFIXES = ("robot_", "gripper_", "eef_")
-"""Observations that a robot can make of itself begin so; a policy that sees the others would see what no robot sees."""
+"""Prefixes of observations that a real robot has; a policy should not see others."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,7 @@ from isaaclab_arena_gr00t.data.sources import SourceEpisode, check_shapes, find_
 
 _UNKNOWN_ROBOT = "unknown"
 _NOT_KEPT = frozenset({"checksum", "num_samples", recorded.COMMIT_ATTRIBUTE})
-"""Attributes of an episode that are about its file."""
+"""Attributes of an episode that concern its file."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ from isaaclab_arena_gr00t.wiring import wired
 logger = logging.getLogger("isaaclab_arena.gr00t")
 
 NOISE_SEEDS = "noise_seeds"
-"""The option of a query that gives each env slot its noise, where the model package honours it."""
+"""The option of a query with each env slot's noise seed, if the model package supports it."""
 
 _SAME_ROBOT = (
     ("unitree_g1", "unitree_g1_full_body_with_waist_height_nav_cmd"),
@@ -38,10 +38,11 @@ _SAME_ROBOT = (
     ("oxe_google", "simpler_env_google"),
     ("oxe_widowx", "simpler_env_widowx"),
 )
-"""What GR00T N1.6 and N1.7 call the same robots, where they differ."""
+"""Names of the same robots in GR00T N1.6 and N1.7, where they differ."""
 
 CPU_SLOTS_PER_QUERY = 4
-"""On a CPU a query costs time in proportion to its size, so small ones cost little; one size gives the same bits."""
+"""On a CPU the time of a query is proportional to its size, so small queries cost little; a fixed size gives the same
+bits."""
 
 
 class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):

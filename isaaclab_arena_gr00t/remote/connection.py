@@ -22,7 +22,7 @@ _FIRST_ATTEMPT_S = 0.25
 _LONGEST_ATTEMPT_S = 10.0
 _LONGEST_WORDS = 500
 _SHUTTING_DOWN = "the server is shutting down"
-"""What the server that comes along answers to those who wait when it ends."""
+"""The included server's answer to waiting clients when it ends."""
 
 
 class ServerUnreachableError(PolicyLostError):

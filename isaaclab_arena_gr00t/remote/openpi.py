@@ -27,7 +27,7 @@ _CLOSE_S = 1.0
 _UNAUTHORISED = (401, 403)
 _LONGEST_WORDS = 500
 _ANSWER_LIMITS = MessageLimits(max_bytes=32 * 1024 * 1024)
-"""An answer is a chunk of actions; a text may need four times its bytes."""
+"""An answer is a chunk of actions; a text may use four times its bytes in memory."""
 
 
 class _LostError(Exception):

@@ -22,7 +22,7 @@ _BOUNDS: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
     (("learning_rate", "max_grad_norm"), lambda value: value > 0, "positive"),
     (("validation_share", "ema_decay"), lambda value: 0 <= value < 1, "at least 0 and less than 1"),
 )
-"""For options: what is right, and how to say so."""
+"""For each group of options: the check, and its description."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +38,9 @@ class FinetuneOptions(TrainingSettings):
     policy_config_yaml_path: Path = PANDA_CONFIG
     """YAML file of the policy to train, for its cameras, joints and horizon. By default that of the Panda."""
     validation_share: float = 0.05
-    """How many of each job's episodes are held out."""
+    """Share of each job's episodes that is held out."""
     save_every: int = 1000
-    """Steps between checkpoints, at which the held-out episodes are looked at too."""
+    """Steps between checkpoints; each also evaluates the loss on the held-out episodes."""
     kept_checkpoints: int = 3
     """How many checkpoints stay."""
     eval_jobs_config: Path | None = None
@@ -50,15 +50,15 @@ class FinetuneOptions(TrainingSettings):
     log_every: int = 50
     """Steps between lines of the log."""
     include_failures: bool = False
-    """Learn from episodes that did not succeed as well."""
+    """Also learn from episodes that did not succeed."""
     resume: bool = False
-    """Go on from the newest checkpoint of --output_dir."""
+    """Resume from the newest checkpoint of --output_dir."""
     device: str | None = None
-    """Where to train: cpu, cuda or cuda:<index>. By default a GPU where there is one; each rank its own."""
+    """Device for training: cpu, cuda or cuda:<index>. By default a GPU of each rank's own if there is one."""
     torch_threads: int = 1
     """Torch threads of this rank."""
     process_group: Literal["auto", "nccl", "gloo"] = "auto"
-    """What ranks talk over: auto is NCCL if each has a GPU of its own and it works, else gloo; or nccl, or gloo."""
+    """Backend between ranks: auto is NCCL if each has a GPU of its own and it works, else gloo; or nccl, or gloo."""
 
     def training_settings(self) -> TrainingSettings:
         """Return the settings that determine how the weights change."""

@@ -1,1 +1,1 @@
-"""Which GPU or CPU a process uses."""
+"""Choose the GPU or CPU of a process."""

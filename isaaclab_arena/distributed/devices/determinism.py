@@ -1,4 +1,4 @@
-"""Has torch calculate so that the same operation on the same input gives the same bits."""
+"""Make torch give the same bits for the same operation on the same input."""
 
 import os
 from collections.abc import MutableMapping
@@ -10,19 +10,19 @@ _REPEATABLE_WORKSPACES = (":4096:8", ":16:8")
 
 
 def calculate_deterministically(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Have torch give the same bits whenever it makes the same operation on the same input on the same machine.
+    """Make torch give the same bits for the same operation on the same input and machine.
 
-    Operations that cannot do so raise from now on, and say so. Call it before the first operation on a GPU: cuBLAS
-    reads its environment variable only once.
+    Operations that cannot do so raise an error from now on. Call it before the first operation on a GPU: cuBLAS reads
+    its environment variable only once.
 
     Args:
-        environ: Environment variables; a workspace of cuBLAS that is good for this is left as it is.
+        environ: Environment variables; a suitable cuBLAS workspace is kept.
     """
     if environ.get(_CUBLAS_WORKSPACE) not in _REPEATABLE_WORKSPACES:
         environ[_CUBLAS_WORKSPACE] = _REPEATABLE_WORKSPACES[0]
     torch.use_deterministic_algorithms(mode=True)
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
-    # TF32 is repeatable too, but a network would then depend on which GPUs have it.
+    # TF32 is deterministic too, but results would then depend on the type of GPU.
     torch.backends.cudnn.allow_tf32 = False
     torch.set_float32_matmul_precision("highest")

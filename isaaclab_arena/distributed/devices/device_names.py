@@ -1,4 +1,4 @@
-"""Reads names of devices and counts as users and launchers write them: ``cpu``, ``cuda:1``, ``LOCAL_RANK=3``."""
+"""Parse device names and counts of users and launchers: ``cpu``, ``cuda:1``, ``LOCAL_RANK=3``."""
 
 import os
 import re
@@ -18,16 +18,16 @@ _DEVICE_PATTERN = re.compile(r"cpu|cuda(?::(0|[1-9][0-9]{0,3}))?", re.ASCII)
 def check_device_exists(
     name: str, *, visible_gpus: int, option: str, environ: Mapping[str, str] = os.environ
 ) -> torch.device:
-    """Return the named device, ``cuda`` being ``cuda:0``.
+    """Return the named device, if it exists; ``cuda`` means ``cuda:0``.
 
     Args:
         name: ``cpu``, ``cuda`` or ``cuda:<index>``.
         visible_gpus: GPUs that this process can use.
-        option: What the user gave it as, for the message.
+        option: The option in which the user named it, for the message.
         environ: Environment variables, for the message.
 
     Raises:
-        ConfigError: If it is no such name, or that GPU does not exist; the message names what exists.
+        ConfigError: If the name is malformed, or the GPU does not exist; the message names the existing ones.
     """
     index = _index_of(name, option=option)
     if name == _CPU:
@@ -38,10 +38,10 @@ def check_device_exists(
 
 
 def parse_device(name: str, *, option: str) -> torch.device:
-    """Return the device of that name, whether it exists or not.
+    """Return the device of that name, without checking that it exists.
 
     Raises:
-        ConfigError: If it is neither ``cpu`` nor ``cuda`` nor ``cuda:<index>``, or torch cannot count so far.
+        ConfigError: If it is neither ``cpu`` nor ``cuda`` nor ``cuda:<index>``, or the index is too large for torch.
     """
     if _index_of(name, option=option) > _LAST_INDEX:
         raise ConfigError(Problem(f"'{name}' does not exist; torch counts to cuda:{_LAST_INDEX}", key=option))
@@ -60,7 +60,7 @@ def parse_count(variable: str, text: str) -> int:
 
 
 def _index_of(name: str, *, option: str) -> int:
-    """Return the index that a device's name holds, 0 where it holds none."""
+    """Return the index in a device's name, 0 if it has none."""
     match = _DEVICE_PATTERN.fullmatch(name) if isinstance(name, str) else None
     if match is None:
         raise ConfigError(Problem(f"'{name}' is no device; use cpu, cuda or cuda:<index>", key=option))

@@ -1,4 +1,4 @@
-"""Which GPUs OpenGL can draw on without a display, through EGL, and which CUDA devices those are.
+"""Find the GPUs on which OpenGL can draw without a display, through EGL, and their CUDA indices.
 
 EGL counts devices in an order of its own, so MUJOCO_EGL_DEVICE_ID is in general no CUDA index. Names and numbers are
 those of the extensions EGL_EXT_device_base, EGL_EXT_device_enumeration and EGL_NV_device_cuda.
@@ -19,7 +19,7 @@ _LIBRARIES = ("libEGL.so.1", "libEGL.so")
 
 
 def describe_egl_devices() -> str:
-    """Return how many EGL devices there are, and their CUDA indices where the driver tells them.
+    """Return the number of EGL devices, and their CUDA indices if the driver tells them.
 
     Raises:
         OSError: If there is no EGL, or it cannot list devices.
@@ -34,7 +34,7 @@ def describe_egl_devices() -> str:
 
 
 def egl_cuda_indices() -> list[int | None]:
-    """Return for each EGL device the index under which this process knows it in CUDA, None where it has none.
+    """Return the CUDA index of each EGL device in this process, None if it has none.
 
     Raises:
         OSError: If there is no EGL, or it cannot list devices.
@@ -47,14 +47,14 @@ def draw_on(
     environ: MutableMapping[str, str] = os.environ,
     egl_gpus: Callable[[], list[int | None]] = egl_cuda_indices,
 ) -> None:
-    """Let what draws with OpenGL, in this process or in those that it starts, do so on the rank's GPU.
+    """Let OpenGL draw on the rank's GPU, in this process and in processes that it starts.
 
     MuJoCo takes the first GPU that answers unless MUJOCO_EGL_DEVICE_ID says otherwise, so all ranks would draw on one.
-    EGL counts GPUs in an order of its own; where it does not tell which is which, nothing is set.
+    EGL counts GPUs in an order of its own; if it does not tell their CUDA indices, nothing is set.
 
     Args:
         device: The rank's device; nothing is set for the CPU.
-        environ: Environment variables; a choice of the user's is left as it is.
+        environ: Environment variables; a user's choice is kept.
         egl_gpus: Returns the CUDA index of each of EGL's devices, in EGL's order.
     """
     if device.type != "cuda" or _EGL_DEVICE in environ:
@@ -64,7 +64,7 @@ def draw_on(
 
 
 def describe_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment variables that decide about devices and threads, with ``none`` for those not set."""
+    """Return the environment variables that affect devices and threads, with ``none`` for those not set."""
     names = (VISIBLE_DEVICES, "MUJOCO_GL", _EGL_DEVICE, "OMP_NUM_THREADS")
     return {name: repr(environ[name]) if name in environ else "none" for name in names}
 
@@ -79,7 +79,7 @@ def _load_egl() -> ctypes.CDLL:
 
 
 def _cuda_indices(egl: ctypes.CDLL) -> list[int | None]:
-    """Return for each EGL device its CUDA index, None where it has none."""
+    """Return the CUDA index of each EGL device, None if it has none."""
     query_devices = _function(egl, "eglQueryDevicesEXT", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
     if query_devices is None:
         raise OSError("loads, but cannot list devices")

@@ -1,4 +1,4 @@
-"""Which GPUs ``--gpu_ids`` means: its spellings, and what they choose among the visible GPUs. Pure functions."""
+"""Parse ``--gpu_ids``, and select its GPUs among the visible ones. Pure functions."""
 
 import re
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ _NEGATIVE = re.compile(r"-\d+", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True)
 class GpuSelection:
-    """The GPUs that ranks are to have, one each.
+    """The GPUs of the ranks, one each.
 
     Attributes:
-        ids: As CUDA_VISIBLE_DEVICES names them, in the order of the ranks: indices, or UUIDs. None at all is the CPU.
-        note: What the user should know about the choice, None where it is what was asked for.
+        ids: Indices or UUIDs as in CUDA_VISIBLE_DEVICES, in the order of the ranks; empty for the CPU.
+        note: A note for the user if the choice differs from the request, otherwise None.
     """
 
     ids: tuple[str, ...]
@@ -32,15 +32,15 @@ class GpuSelection:
 
     @property
     def num_processes(self) -> int:
-        """How many ranks there are: one per GPU, and one on the CPU."""
+        """The number of ranks: one per GPU, or one on the CPU."""
         return max(1, len(self.ids))
 
 
 def joined_gpu_ids(arguments: Sequence[str]) -> list[str]:
-    """Return a command line in which ``--gpu-ids 0 1`` is one argument, ``--gpu_ids=0 1``; the others stay as they are.
+    """Return a command line in which ``--gpu-ids 0 1`` is one argument, ``--gpu_ids=0 1``; others are unchanged.
 
-    The option takes the word that follows it, and after that only what can be nothing but indices. So a name that
-    comes next, an environment's or a task's, is left alone.
+    The option takes the next word, and after it only words that must be indices. So a following name of an environment
+    or a task is not taken.
 
     Args:
         arguments: What was typed after the program's name.
@@ -63,13 +63,13 @@ def joined_gpu_ids(arguments: Sequence[str]) -> list[str]:
             words = [waiting.pop(0)]
         while waiting and _MORE_INDICES.fullmatch(words[0]) and _MORE_INDICES.fullmatch(waiting[0]):
             words.append(waiting.pop(0))
-        # In lower case, because a parser of command lines may take the word None for an option that is not given.
+        # The value is in lower case, because a command line parser may take the word None for a missing option.
         joined.append(f"{OPTION}={' '.join(words).lower()}")
     return joined
 
 
 def select_gpus(text: str, *, mask: str | None, visible_gpus: int) -> GpuSelection:
-    """Return the GPUs that a spelling chooses among those this process sees.
+    """Return the GPUs that a value of the option selects among the visible ones.
 
     Args:
         text: ``0 1``, ``0,1`` or ``[0, 1]``: indices among the visible GPUs; ``all`` of them; ``none`` or nothing for
@@ -79,7 +79,7 @@ def select_gpus(text: str, *, mask: str | None, visible_gpus: int) -> GpuSelecti
         visible_gpus: How many GPUs this process sees with that mask.
 
     Raises:
-        ConfigError: If it is no such spelling, names a GPU twice, or one that does not exist.
+        ConfigError: If the value is malformed, names a GPU twice, or one that does not exist.
     """
     indices = _parsed(text)
     if indices == ():

@@ -1,4 +1,4 @@
-"""Which device a policy's network runs on, and which named devices are refused."""
+"""Choose the device of a policy's network, and refuse devices that do not exist."""
 
 import os
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ def resolve_policy_device(
     environ: Mapping[str, str] = os.environ,
     visible_gpus: int | None = None,
 ) -> torch.device:
-    """Return where a policy's network runs; the first of these that is given decides.
+    """Return the device of a policy's network; the first of these that is given decides.
 
     1. ``LOCAL_RANK`` in the environment: the rank's GPU, see `gpu_of_rank`, and ``cpu`` where there is none or where
        ``policy_device`` says so and no ``policy_device_id`` is given;
@@ -63,17 +63,17 @@ def check_policy_device(
 ) -> str | None:
     """Refuse a GPU that a job or the command line names for a policy and that does not exist.
 
-    It is refused under a launcher too, where LOCAL_RANK decides which GPU the policy gets: a job file that is wrong on
-    a machine is wrong there for any number of ranks.
+    It is refused under a launcher too, where LOCAL_RANK decides the policy's GPU, so that a job file is right or wrong
+    on a machine for any number of ranks.
 
     Args:
         policy_device_id: Index of a GPU.
-        policy_device: ``cpu``, ``cuda`` or ``cuda:<index>``; not looked at beside ``policy_device_id``.
+        policy_device: ``cpu``, ``cuda`` or ``cuda:<index>``; ignored if ``policy_device_id`` is given.
         environ: Environment variables.
         visible_gpus: GPUs that this process can use; counted where None.
 
     Returns:
-        What is named, ``policy_device_id 1``, if under a launcher it is not what all ranks get; otherwise None.
+        The named device, ``policy_device_id 1``, if a launcher gives some rank another one; otherwise None.
 
     Raises:
         ConfigError: If the device does not exist; the message names those that do.
@@ -96,9 +96,9 @@ def check_policy_device(
 
 
 def cpu_holds_for_policy(device: str | None, environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether ``--device`` keeps policies that name no device off the GPUs: ``cpu`` does, under a launcher.
+    """Return whether ``--device`` puts policies without a named device on the CPU: ``cpu`` does, under a launcher.
 
-    There LOCAL_RANK would choose a GPU for the policy. A process that nobody launched leaves it to the policy.
+    There LOCAL_RANK would choose a GPU for the policy. A process without a launcher leaves the choice to the policy.
 
     Args:
         device: ``--device`` as the user gave it.
@@ -116,6 +116,6 @@ def _gpu_of_id(device_id: int, visible_gpus: int, environ: Mapping[str, str]) ->
 
 
 def _ranks_of_machine(environ: Mapping[str, str]) -> int | None:
-    """Return how many ranks this machine has, None if nobody says."""
+    """Return the number of ranks on this machine, None if unknown."""
     name = "LOCAL_WORLD_SIZE"
     return parse_count(name, environ[name]) if name in environ else None

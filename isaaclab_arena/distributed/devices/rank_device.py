@@ -1,4 +1,4 @@
-"""Which device a rank simulates on: the one rule for simulation, cameras and policy."""
+"""Choose the device of a rank, by one rule for simulation, cameras and policy."""
 
 import os
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ class DeviceChoice:
 
     Attributes:
         device: ``cpu``, or a GPU with its index.
-        reason: Why, in words for the log.
+        reason: The reason, for the log.
     """
 
     device: torch.device
@@ -33,8 +33,8 @@ def choose_rank_device(
 ) -> DeviceChoice:
     """Choose the device of a rank: simulation, cameras and, unless it says otherwise, policy.
 
-    A process that is alone on its machine gets what it asks for. Among several, ``cuda`` with an index means the
-    rank's own GPU all the same, as in Isaac Lab Arena: otherwise every rank would pile up on one GPU.
+    A process that is alone on its machine gets the requested device. Among several, even ``cuda`` with an index means
+    the rank's own GPU, as in Isaac Lab Arena, because otherwise all ranks would share one GPU.
 
     Args:
         requested: ``cpu``, ``cuda``, ``cuda:<index>``, or None for a GPU where there is one.
@@ -62,10 +62,10 @@ def choose_rank_device(
 
 
 def gpu_of_rank(local_rank: int, *, local_world_size: int | None, visible_gpus: int) -> torch.device:
-    """Return the GPU of a rank: the one rule for simulation, cameras and policy.
+    """Return the GPU of a rank, for simulation, cameras and policy.
 
-    It is ``cuda:<LOCAL_RANK>``. More ranks than GPUs share them evenly, going round; ranks that see one GPU each, or
-    all the same one, know it as ``cuda:0``.
+    It is ``cuda:<LOCAL_RANK>``. More ranks than GPUs share them evenly, in turn. If each rank sees only one GPU, it is
+    ``cuda:0``.
 
     Args:
         local_rank: The rank's number on its machine.
@@ -73,10 +73,10 @@ def gpu_of_rank(local_rank: int, *, local_world_size: int | None, visible_gpus: 
         visible_gpus: GPUs that this process can use, at least one.
 
     Raises:
-        ConfigError: If the ranks cannot share the GPUs evenly; the message names both numbers. Every rank of the
-            machine comes to the same verdict where ``local_world_size`` is known.
+        ConfigError: If the ranks cannot share the GPUs evenly; the message names both numbers. All ranks of the machine
+            reach the same result if ``local_world_size`` is known.
     """
-    # A scheduler that shows each process one GPU calls it cuda:0, whatever the rank.
+    # If a scheduler shows each process one GPU, it is cuda:0 for every rank.
     if visible_gpus == 1:
         return torch.device("cuda", 0)
     are_too_many = local_rank >= visible_gpus if local_world_size is None else local_world_size > visible_gpus

@@ -1,4 +1,4 @@
-"""Which GPUs this process sees: the variable that shows or hides them, their number and their place on the bus."""
+"""Count and choose the GPUs that this process sees, and find their PCI addresses."""
 
 import os
 from collections.abc import Mapping, MutableMapping
@@ -9,12 +9,12 @@ VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 def visible_gpu_count() -> int:
-    """Return how many GPUs this process can use; it does not touch any of them."""
+    """Return how many GPUs this process can use, without initialising any."""
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def selectable_gpu_count() -> int:
-    """Return how many GPUs this process sees, without starting CUDA, so that `narrow_gpus` can still choose among them.
+    """Return how many GPUs this process sees, without starting CUDA, so that `narrow_gpus` can still choose.
 
     The driver reads CUDA_VISIBLE_DEVICES once, when CUDA starts; torch counts through NVML as long as it can.
     """
@@ -27,7 +27,7 @@ def visible_devices(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def narrow_gpus(shown: str, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Let this process see these GPUs only. Call it before anything starts CUDA.
+    """Make only these GPUs visible to this process. Call it before anything starts CUDA.
 
     Args:
         shown: The value of CUDA_VISIBLE_DEVICES; empty for none.
@@ -42,6 +42,6 @@ def gpu_variables(shown: str) -> dict[str, str]:
 
 
 def gpu_address(device: torch.device) -> str:
-    """Return where a GPU sits on the machine's PCI bus, as ``nvidia-smi`` shows it: ``00000000:18:00``."""
+    """Return the PCI address of a GPU, as ``nvidia-smi`` shows it: ``00000000:18:00``."""
     properties = torch.cuda.get_device_properties(device)
     return f"{properties.pci_domain_id:08X}:{properties.pci_bus_id:02X}:{properties.pci_device_id:02X}"

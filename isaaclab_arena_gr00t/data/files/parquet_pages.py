@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 MAX_PAGE_BYTES = 64 << 20
-"""Writers begin a new page after a megabyte or so; a row of a column has at most half of one."""
+"""Writers begin a new page after about a megabyte; a row of a column has at most half a megabyte."""
 
 _MAX_HEADER_BYTES = 64 << 10
 _MAX_PAGES = 1 << 16

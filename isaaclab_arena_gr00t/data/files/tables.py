@@ -23,7 +23,7 @@ _PICTURES_AT_ONCE = 8
 _MOST_PICTURE_BYTES = 2 << 30
 _BYTES_PER_PICTURE, _BYTES_PER_PAGE = 64, 1 << 16
 _MAX_SIZE = 65_536
-"""Numbers of a row of any column at most."""
+"""Largest number of values of a column in a row."""
 
 
 def steps_table(columns: Mapping[str, np.ndarray]) -> pa.Table:

@@ -15,7 +15,7 @@ import numpy as np
 from isaaclab_arena_gr00t.remote.wire.message_check import ContentLimits, outline
 
 ARRAY_KINDS = "biuf"
-"""Kinds of numpy types that may travel: booleans, integers and floats."""
+"""Kinds of NumPy types that are allowed in messages: booleans, integers and floats."""
 _MAX_DIMENSIONS = 32
 _MAX_SIZE = 2**48
 _MAX_NAME_SHOWN = 50

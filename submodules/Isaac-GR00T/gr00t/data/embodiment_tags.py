@@ -12,7 +12,7 @@ _LATER_NAMES = {
     "simpler_env_google": "OXE_GOOGLE",
     "simpler_env_widowx": "OXE_WIDOWX",
 }
-"""What GR00T N1.7 calls some of the robots."""
+"""Names of some robots in GR00T N1.7."""
 
 
 class EmbodimentTag(Enum):

@@ -30,27 +30,27 @@ class ServerConfig:
     embodiment_tag: str = "NEW_EMBODIMENT"
     """Which of the checkpoint's robots: a name such as NEW_EMBODIMENT, or its value."""
     device: str | None = None
-    """Where the model runs: cpu, cuda or cuda:<index>. By default a GPU where there is one."""
+    """Device of the model: cpu, cuda or cuda:<index>. By default a GPU if there is one."""
     host: str = "127.0.0.1"
-    """Address to listen on. By default only this machine can connect; 0.0.0.0 lets in everyone who can reach it."""
+    """Address to listen on. By default only this machine can connect; 0.0.0.0 accepts connections from any machine."""
     port: int = 5555
-    """Port to listen on; 0 takes a free one and says which."""
+    """Port to listen on; 0 means a free one, which is printed."""
     strict: bool = True
-    """Check what comes in and what goes out."""
+    """Check observations and actions."""
     use_sim_policy_wrapper: bool = False
     """Accepted for NVIDIA's command lines: observations with flat keys are understood either way."""
     api_token: str | None = None
-    """What clients must show. Other users of this machine can see it in the list of processes."""
+    """Token that clients must send. Other users of this machine can see it in the list of processes."""
     api_token_file: str | None = None
-    """File whose only line is what clients must show."""
+    """File whose only line is the token that clients must send."""
     max_batch: int = 64
-    """Batch entries of one call of the model at most, put together from several clients; 1 never does so."""
+    """Largest number of batch entries in one call of the model, combined from several clients; 1 combines none."""
     batch_wait_ms: float = 2.0
-    """How long to wait for other clients that have asked of late, before the model is called."""
+    """How long to wait for other recently active clients before the model is called."""
     max_message_mb: int = 256
-    """Size of a request at most."""
+    """Largest size of a request."""
     allow_kill: bool = True
-    """Whether clients may stop the server; where others than this machine can reach it, only with a token."""
+    """Whether clients may stop the server; if other machines can reach it, only with a token."""
 
 
 class _Stop:

@@ -10,7 +10,7 @@ from gr00t.errors import ObservationError
 from gr00t.policy.policy import BasePolicy
 
 _COARSE_ACTION = "annotation.human.coarse_action"
-"""What some environments call the instruction of models that call it ``task``."""
+"""The name of the instruction in some environments, for models that call it ``task``."""
 _LONGEST_NAME = 64
 _MOST_NAMES = 20
 
