@@ -1,4 +1,4 @@
-"""The time of day as the files of a run have it."""
+"""Return the current time in the format of a run's files."""
 
 from datetime import UTC, datetime
 

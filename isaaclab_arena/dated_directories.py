@@ -1,4 +1,4 @@
-"""Makes directories that are named after the current time, each only once."""
+"""Make directories named after the current time, each name only once."""
 
 from datetime import datetime
 from itertools import count

@@ -1,4 +1,4 @@
-"""Sets up logging for a process: the rank in every line, a file per rank, the console for people."""
+"""Set up logging for a process: the rank in every line, a file per rank, the console for the user."""
 
 import logging
 import sys

@@ -1,4 +1,4 @@
-"""Reports the progress of long work, to a display or in a line of the log now and then."""
+"""Report the progress of long work, on a display or in log lines."""
 
 import logging
 import time

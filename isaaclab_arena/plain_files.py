@@ -1,4 +1,4 @@
-"""Checks that a path names a plain file: opening a pipe waits for ever, and a device may never end."""
+"""Check that a path names a plain file, because opening a pipe waits for ever, and a device may never end."""
 
 import stat
 from pathlib import Path

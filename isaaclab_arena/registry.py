@@ -1,4 +1,4 @@
-"""Looks up classes by name on demand; other packages add names through entry points."""
+"""Look up classes by name on demand; other packages add names through entry points."""
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping

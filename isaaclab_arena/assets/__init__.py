@@ -1,1 +1,1 @@
-"""Models, motions and descriptions that come along, as files; and the door of Isaac Lab Arena's registrations."""
+"""The included models, motions and descriptions as files, and Isaac Lab Arena's registration decorators."""

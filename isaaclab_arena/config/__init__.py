@@ -1,1 +1,1 @@
-"""What was asked: job files, checked and turned into frozen dataclasses."""
+"""Check job files and turn them into frozen dataclasses."""

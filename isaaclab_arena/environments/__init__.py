@@ -1,1 +1,1 @@
-"""Environments: embodiment, objects, scene and task put together."""
+"""Environments, made of an embodiment, objects, a scene and a task."""

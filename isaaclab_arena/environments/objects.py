@@ -1,4 +1,4 @@
-"""Objects that can be grasped and moved, and the physical facts that decide which tasks they can be used in."""
+"""Objects that can be grasped and moved, and the properties that decide which tasks can use them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,1 +1,1 @@
-"""Running jobs: the loop, one job, one rank's jobs, and the two runners."""
+"""Run jobs: the loop, one job, one rank's jobs, and the two runners."""

@@ -1,4 +1,4 @@
-"""What the commands show: results on stdout, mistakes on stderr, each once for all ranks."""
+"""Show results on stdout and mistakes on stderr, each once for all ranks."""
 
 import io
 import logging

@@ -1,4 +1,4 @@
-"""The end of a run: build its tables from what is on disk, and show them."""
+"""Finish a run: build its tables from the files on disk, and show them."""
 
 import logging
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The command-line options that both runners share, and reading them the way Isaac Lab Arena's users type them."""
+"""Define the options that both runners share, and read command lines, including Isaac Lab Arena's spellings."""
 
 import os
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""A run's plan made anew from what asked for it: its first attempt's command line, and the job file that names."""
+"""Rebuild a run's plan from its first attempt's command line and the job file that it names."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

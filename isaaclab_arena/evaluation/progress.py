@@ -1,4 +1,4 @@
-"""Shows the progress of a run: one live display on rank 0 for all ranks, or plain log lines."""
+"""Show the progress of a run: one live display on rank 0 for all ranks, or plain log lines."""
 
 import logging
 import sys

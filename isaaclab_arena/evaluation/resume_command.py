@@ -1,4 +1,4 @@
-"""The command that resumes a run: the one that was typed, with its launcher, ``--resume`` and the directory."""
+"""Build the command that resumes a run: the original one with its launcher, ``--resume`` and the directory."""
 
 import shlex
 import sys

@@ -1,1 +1,1 @@
-"""Policies that come along, and the table of their names."""
+"""The included policies, and the table of their names."""

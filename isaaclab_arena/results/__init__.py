@@ -1,1 +1,1 @@
-"""From finished episodes to a table with intervals."""
+"""Build the table with intervals from finished episodes."""

@@ -1,4 +1,4 @@
-"""Which physics backend a batch of worlds gets: MuJoCo on CPU threads, or MuJoCo-Warp on the device."""
+"""Choose the physics backend of a batch of worlds: MuJoCo on CPU threads, or MuJoCo-Warp on the device."""
 
 import logging
 import time

@@ -1,4 +1,4 @@
-"""Values of a model that single worlds have otherwise: what an object weighs, where a light points.
+"""Change values of the model in single worlds, such as an object's mass or a light's direction.
 
 A change names a field as `mujoco.MjModel` does, an entry of it and the new value, so any backend that keeps its model
 in arrays with a leading world dimension can apply it. The functions here are pure: from the compiled model, which

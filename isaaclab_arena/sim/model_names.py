@@ -1,4 +1,4 @@
-"""Where a compiled model keeps its named parts, and a name for the whole of it."""
+"""Find the named parts of a compiled model, and compute its hash."""
 
 import hashlib
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What a simulated environment shows to those who may look behind its observations: scripted policies and pictures."""
+"""Give scripted policies and pictures the simulation's state, which observations do not show."""
 
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable

@@ -1,4 +1,4 @@
-"""Start states of many worlds as arrays over the worlds: worlds that name the same things are written together."""
+"""Turn the start states of many worlds into arrays; worlds that name the same parts are written together."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

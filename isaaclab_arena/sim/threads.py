@@ -1,4 +1,4 @@
-"""How many threads the physics of one rank may use."""
+"""Choose the number of physics threads of a rank."""
 
 import os
 

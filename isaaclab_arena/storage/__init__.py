@@ -1,1 +1,1 @@
-"""Files on disk: their names, their layout, and writing them so that a crash loses nothing."""
+"""Files on disk: names, layout, and writes that survive a crash."""

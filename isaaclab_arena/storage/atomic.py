@@ -1,4 +1,4 @@
-"""Writing files so that a crash leaves either nothing or all of them."""
+"""Write files atomically, so that a crash leaves a file complete or not at all."""
 
 import errno
 import os

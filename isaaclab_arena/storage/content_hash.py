@@ -1,4 +1,4 @@
-"""SHA-256 of files and directories, read in pieces; what is no regular file is never opened."""
+"""Compute the SHA-256 of files and directories in pieces; only regular files are opened."""
 
 import hashlib
 import os

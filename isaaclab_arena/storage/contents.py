@@ -1,4 +1,4 @@
-"""What a job evaluates, known by content: the checkpoint's hash and not its name, the version and not the package."""
+"""Identify what a job evaluates by content: checkpoints by their hash, packages by their version."""
 
 import hashlib
 import re

@@ -1,4 +1,4 @@
-"""What every JSON file of a run has in common: plain values, no bare NaN, frozen dataclasses in and out."""
+"""Convert between frozen dataclasses and the JSON files of a run: plain values, no bare NaN."""
 
 import dataclasses
 import json

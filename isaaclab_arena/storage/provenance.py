@@ -1,4 +1,4 @@
-"""What results depend on beside what was asked for: versions, processor, system, device; and how that changed."""
+"""Describe what results depend on besides the plan, and compare it: versions, processor, system, device."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

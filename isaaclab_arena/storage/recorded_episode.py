@@ -1,4 +1,4 @@
-"""An episode's arrays and attributes, as they travel between the recorder, the file and whoever reads it."""
+"""Hold an episode's arrays and attributes, for recorder, files and readers."""
 
 import json
 import zlib

@@ -1,4 +1,4 @@
-"""What a recording says of its episode beside its arrays, and whether the episode's commit line says the same."""
+"""Read the attributes of a recorded episode, and compare them with its commit line."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Reading a few control steps of recordings of any size: what is not compressed is mapped into memory, not read."""
+"""Read a few control steps of recordings of any size; uncompressed arrays are mapped into memory."""
 
 from collections import OrderedDict
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Finding recordings: the files that a path stands for, and the episodes that they hold."""
+"""Find recordings: the files for a path, and the episodes in them."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path

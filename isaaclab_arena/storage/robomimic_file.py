@@ -1,4 +1,4 @@
-"""Recorded episodes as a file of demonstrations that robomimic's ``SequenceDataset`` loads as it stands."""
+"""Write recorded episodes as a file of demonstrations for robomimic's ``SequenceDataset``."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

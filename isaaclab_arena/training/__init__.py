@@ -1,1 +1,1 @@
-"""Trains policies on all ranks, and evaluates them on the same ranks."""
+"""Train policies on all ranks, and evaluate them on the same ranks."""

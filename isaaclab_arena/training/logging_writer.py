@@ -1,4 +1,4 @@
-"""Makes the writer that measures go to besides our own files: TensorBoard, or a log writer of rsl_rl such as W&B's."""
+"""Make the writer for measures besides our own files: TensorBoard, or a log writer of rsl_rl such as W&B's."""
 
 import inspect
 import sys

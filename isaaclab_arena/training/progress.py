@@ -1,4 +1,4 @@
-"""Writes the measures of a training run to the log, a CSV file, and a log writer such as TensorBoard."""
+"""Write the measures of a training run to the log, a CSV file, and a log writer such as TensorBoard."""
 
 import csv
 import logging

@@ -1,4 +1,4 @@
-"""Puts one rank's training together from its configuration, checks it, and runs it."""
+"""Assemble one rank's training from its configuration, check it, and run it."""
 
 import logging
 from contextlib import ExitStack, closing

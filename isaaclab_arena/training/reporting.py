@@ -1,4 +1,4 @@
-"""Turns the results of an iteration or an evaluation into measures under rsl_rl's names, and a line of the log."""
+"""Turn the results of an iteration or an evaluation into measures under rsl_rl's names, and a line of the log."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""Runs the loop of every training run: step, save, evaluate, and stop all ranks after the same step."""
+"""Run the loop of every training run: step, save, evaluate, and stop all ranks after the same step."""
 
 import time
 from dataclasses import dataclass

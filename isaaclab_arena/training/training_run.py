@@ -1,4 +1,4 @@
-"""Runs one rank's part of a training with rsl_rl, from the first sample to the last checkpoint."""
+"""Run one rank's part of a training with rsl_rl, from the first sample to the last checkpoint."""
 
 import logging
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""What a task is made of: actions, observations, rewards and success as functions of tensors."""
+"""The parts of a task: actions, observations, rewards and success as functions of tensors."""

@@ -1,1 +1,1 @@
-"""What may vary from episode to episode: the catalogue, how a job asks for it, and how it reaches the simulation."""
+"""Vary episodes: the catalogue of variations, their options in a job, and their effect on the simulation."""

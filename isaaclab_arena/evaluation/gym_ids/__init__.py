@@ -1,1 +1,1 @@
-"""Environments under ids of Gymnasium's and of Gym's registries, for programs that make theirs by such an id."""
+"""Register environments with Gymnasium and Gym, for programs that make environments by id."""

@@ -1,1 +1,1 @@
-"""What each rank says about itself once a second, and who is alive by that."""
+"""Write and read the heartbeats of ranks, which show what each rank does and whether it is alive."""

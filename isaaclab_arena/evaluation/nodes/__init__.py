@@ -1,1 +1,1 @@
-"""How nodes without a common directory send their results to rank 0."""
+"""Send the results of nodes without the common directory to rank 0."""

@@ -1,1 +1,1 @@
-"""What was asked: job files become a checked plan of jobs and episodes."""
+"""Turn job files into a checked plan of jobs and episodes."""

@@ -1,1 +1,1 @@
-"""Which versions, machine and source files a result comes from."""
+"""Record the versions, machine and source files that a result comes from."""

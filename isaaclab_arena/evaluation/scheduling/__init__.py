@@ -1,1 +1,1 @@
-"""Which rank runs which episodes."""
+"""Decide which rank runs which episodes."""

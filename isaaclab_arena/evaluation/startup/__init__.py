@@ -1,1 +1,1 @@
-"""What ranks settle before the first episode: output directory, plan, resume, contents of files."""
+"""Prepare a run before its first episode: output directory, plan, resume, contents of files."""

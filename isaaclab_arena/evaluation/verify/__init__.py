@@ -1,1 +1,1 @@
-"""Recorded episodes run again and compared step by step."""
+"""Run recorded episodes again, and compare them step by step."""

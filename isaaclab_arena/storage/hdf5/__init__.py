@@ -1,1 +1,1 @@
-"""Episodes and datasets as HDF5 files."""
+"""Read and write episodes and datasets as HDF5 files."""

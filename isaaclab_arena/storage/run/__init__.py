@@ -1,1 +1,1 @@
-"""The files of a run beside its episodes: plan, attempts, commit lines, job reports, lock."""
+"""Read and write the files of a run besides its episodes: plan, attempts, commit lines, job reports, lock."""

@@ -1,1 +1,1 @@
-"""Saves, evaluates and exports checkpoints."""
+"""Save, evaluate and export checkpoints."""
