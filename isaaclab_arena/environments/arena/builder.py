@@ -219,7 +219,7 @@ class TableEnvironmentBuilder:
             action_mode=action_mode,
             cameras=EnvironmentCameras(backend, _camera_options(config), device, num_threads=num_threads),
             device=device,
-            varied=scene.varied(backend, action_mode.spec, variations) if variations else None,
+            varied=scene.varied(backend, action_mode.spec, variations, device) if variations else None,
         )
 
     def _scene_of(self, config: Any, variations: tuple[Variation, ...] = ()) -> "_TableScene":
@@ -248,8 +248,15 @@ class _TableScene(NamedTuple):
         except ValueError as error:
             raise EnvironmentBuildError(f"the scene of '{spec.name}' does not compile: {error}") from error
 
-    def varied(self, backend: Backend, action_spec: ArraySpec, variations: tuple[Variation, ...]) -> VariedWorld:
-        """Return what varies from episode to episode in worlds of this scene."""
+    @property
+    def episode_length(self) -> int:
+        """Control steps after which an episode is truncated."""
+        return round(self.task.spec.time_limit_s / CONTROL_DT)
+
+    def varied(
+        self, backend: Backend, action_spec: ArraySpec, variations: tuple[Variation, ...], device: torch.device
+    ) -> VariedWorld:
+        """Return what varies from episode to episode in worlds of this scene, observed on a device."""
         return VariedWorld(
             backend=backend,
             base_body=self.embodiment.robot.base_body,
@@ -257,6 +264,8 @@ class _TableScene(NamedTuple):
             action_spec=action_spec,
             variations=variations,
             distractors=self.distractors,
+            max_steps=self.episode_length,
+            device=device,
         )
 
 

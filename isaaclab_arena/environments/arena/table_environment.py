@@ -102,7 +102,7 @@ class TableEnvironment(ArenaEnvironment):
 
     def _observation(self, moved: torch.Tensor) -> Observation:
         observation = super()._observation(moved)
-        return observation if self._varied is None else self._varied.seen(observation, moved.tolist())
+        return observation if self._varied is None else self._varied.seen(observation, moved)
 
     def _origin(self) -> torch.Tensor | None:
         return None if self._varied is None else self._varied.base_shift

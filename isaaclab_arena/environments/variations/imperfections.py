@@ -1,6 +1,5 @@
 """What lies between a policy and its robot: noise on the way out, delay on the way in."""
 
-from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,23 +12,47 @@ from isaaclab_arena.interfaces.specs import ArraySpec
 class ActionNoise:
     """Adds noise to actions, drawn from a stream of the episode's own, so that no other env slot can change it.
 
+    An episode's noise is drawn when it starts, so a control step takes as many operations for any number of env slots.
+
     Args:
         spec: What an action looks like; elements without bounds have a range of 1.
         num_envs: Number of env slots.
+        max_steps: Control steps of the longest episode.
+        device: Where actions are.
     """
 
-    def __init__(self, spec: ArraySpec, num_envs: int) -> None:
+    def __init__(self, spec: ArraySpec, num_envs: int, *, max_steps: int, device: torch.device) -> None:
         size = spec.shape[0]
         low = np.zeros(size) if spec.low is None else np.asarray(spec.low)
         high = np.ones(size) if spec.high is None else np.asarray(spec.high)
         self._range = np.where(np.isfinite(high - low), high - low, 1.0)
-        self._strength = np.zeros(num_envs)
-        self._streams = [np.random.default_rng(0) for _ in range(num_envs)]
+        # One more than there are steps, for an env slot that rests after the last of them.
+        self._shape = (num_envs, max_steps + 1, size)
+        self._noise: torch.Tensor | None = None
+        self._is_noisy = torch.zeros(num_envs, dtype=torch.bool, device=device)
+        self._num_steps = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        self._all_slots = torch.arange(num_envs, device=device)
 
-    def begin(self, env_id: int, strength: float, seed: int) -> None:
-        """Start an env slot's noise: its standard deviation as a share of each element's range, and its stream."""
-        self._strength[env_id] = strength
-        self._streams[env_id] = np.random.default_rng(seed)
+    def begin(self, env_ids: torch.Tensor, strengths: Sequence[float], seeds: Sequence[int]) -> None:
+        """Start the noise of env slots.
+
+        Args:
+            env_ids: The env slots. Shape: (n,), int64.
+            strengths: Standard deviation in each of them, as a share of each element's range.
+            seeds: Seed of each one's stream.
+        """
+        device = self._is_noisy.device
+        self._num_steps[env_ids] = 0
+        self._is_noisy[env_ids] = torch.tensor([strength > 0 for strength in strengths], device=device)
+        if not any(strength > 0 for strength in strengths):
+            return
+        if self._noise is None:
+            self._noise = torch.zeros(self._shape, dtype=torch.float64, device=device)
+        drawn = np.zeros((len(seeds), *self._shape[1:]))
+        for own, strength, seed in zip(drawn, strengths, seeds, strict=True):
+            if strength > 0:
+                own[:] = np.random.default_rng(seed).standard_normal(own.shape) * self._range * strength
+        self._noise[env_ids] = torch.from_numpy(drawn).to(device)
 
     def added(self, action: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
         """Return the actions with noise on those of running env slots.
@@ -38,53 +61,78 @@ class ActionNoise:
             action: Shape: (num_envs, action_dim).
             running: Shape: (num_envs,), bool.
         """
-        noisy = action.clone()
-        for env_id in running.nonzero()[:, 0].tolist():
-            if self._strength[env_id] > 0:
-                noise = self._streams[env_id].standard_normal(len(self._range)) * self._range * self._strength[env_id]
-                noisy[env_id] += torch.from_numpy(noise).to(action)
-        return noisy
+        if self._noise is None:
+            return action
+        noise = self._noise[self._all_slots, self._num_steps].to(action)
+        self._num_steps += running
+        return torch.where((running & self._is_noisy)[:, None], action + noise, action)
 
 
 class ObservationDelay:
     """Hands out what was observed some control steps ago; before that, the first observation of the episode.
 
-    Every env slot remembers for itself, so that neither the resets nor the steps of its neighbours count as its own.
+    Every env slot counts its own observations, so that neither the resets nor the steps of its neighbours count for it.
+    Nothing is remembered before an episode has a delay.
 
     Args:
         num_envs: Number of env slots.
+        device: Where observations are.
     """
 
-    def __init__(self, num_envs: int) -> None:
-        self._past: list[deque[Observation]] = [deque(maxlen=1) for _ in range(num_envs)]
+    def __init__(self, num_envs: int, device: torch.device) -> None:
+        self._delay = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        self._latest = torch.full((num_envs,), -1, dtype=torch.int64, device=device)
+        self._all_slots = torch.arange(num_envs, device=device)
+        self._depth = 1
+        self._past: dict[tuple[str, str], torch.Tensor] = {}
 
-    def begin(self, env_id: int, delay: int) -> None:
-        """Start an env slot with a delay [control steps]; its next observation is its first."""
-        self._past[env_id] = deque(maxlen=delay + 1)
+    def begin(self, env_ids: torch.Tensor, delays: Sequence[int]) -> None:
+        """Start env slots with delays [control steps]; their next observation is their first.
 
-    def delayed(self, observation: Observation, moved: Sequence[int]) -> Observation:
+        Args:
+            env_ids: The env slots. Shape: (n,), int64.
+            delays: The delay in each of them.
+        """
+        depth = 1 + max(delays, default=0)
+        if depth > self._depth:
+            self._deepen(depth)
+        env_ids = env_ids.to(self._delay.device)
+        self._delay[env_ids] = torch.tensor(delays, device=env_ids.device)
+        self._latest[env_ids] = -1
+
+    def delayed(self, observation: Observation, moved: torch.Tensor) -> Observation:
         """Return what policies see now.
 
         Args:
             observation: What is observed now, in all env slots.
             moved: Env slots that began or made a step; the others are given what they were given last.
+                Shape: (n,), int64.
         """
-        for env_id in moved:
-            self._past[env_id].append(_slot(observation, env_id))
-        given = {group: {name: value.clone() for name, value in terms.items()} for group, terms in observation.items()}
-        for env_id, past in enumerate(self._past):
-            if past:
-                _put(given, past[0], env_id)
-        return given
+        if self._depth == 1:
+            return observation
+        moved = moved.to(self._delay.device)
+        self._latest[moved] += 1
+        kept_at = self._latest[moved] % self._depth
+        shown_at = (self._latest - self._delay).clamp(min=0) % self._depth
+        is_delayed = self._delay > 0
 
+        def shown(group: str, name: str, now: torch.Tensor) -> torch.Tensor:
+            if (group, name) not in self._past:
+                self._past[group, name] = now.new_zeros(self._depth, *now.shape)
+            past = self._past[group, name]
+            past[kept_at, moved] = now[moved]
+            return torch.where(is_delayed.reshape(-1, *(1,) * (now.dim() - 1)), past[shown_at, self._all_slots], now)
 
-def _slot(observation: Observation, env_id: int) -> Observation:
-    return {
-        group: {name: value[env_id].clone() for name, value in terms.items()} for group, terms in observation.items()
-    }
+        return {
+            group: {name: shown(group, name, now) for name, now in terms.items()}
+            for group, terms in observation.items()
+        }
 
-
-def _put(observation: Observation, slot: Observation, env_id: int) -> None:
-    for group, terms in slot.items():
-        for name, value in terms.items():
-            observation[group][name][env_id] = value
+    def _deepen(self, depth: int) -> None:
+        """Remember more observations of every env slot, and keep those that are remembered."""
+        kept = self._latest - torch.arange(self._depth, device=self._latest.device)[:, None]
+        for term, past in self._past.items():
+            deeper = past.new_zeros(depth, *past.shape[1:])
+            deeper[kept % depth, self._all_slots] = past[kept % self._depth, self._all_slots]
+            self._past[term] = deeper
+        self._depth = depth

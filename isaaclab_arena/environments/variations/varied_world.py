@@ -51,6 +51,8 @@ class VariedWorld:
         action_spec: What an action looks like.
         variations: Those that are on.
         distractors: The distractors in the model.
+        max_steps: Control steps of the longest episode.
+        device: Where observations live.
     """
 
     def __init__(
@@ -62,6 +64,8 @@ class VariedWorld:
         action_spec: ArraySpec,
         variations: Sequence[Variation],
         distractors: Distractors,
+        max_steps: int,
+        device: torch.device,
     ) -> None:
         self._backend = backend
         self._model = backend.model
@@ -71,8 +75,8 @@ class VariedWorld:
         self._distractors = distractors
         self._objects = object_bodies(self._model, task)
         self._cameras = camera_assets(self._model)
-        self._noise = ActionNoise(action_spec, backend.num_envs)
-        self._delay = ObservationDelay(backend.num_envs)
+        self._noise = ActionNoise(action_spec, backend.num_envs, max_steps=max_steps, device=backend.device)
+        self._delay = ObservationDelay(backend.num_envs, device)
         self.base_shift = torch.zeros(backend.num_envs, 3, dtype=backend.qpos.dtype, device=backend.device)
 
     @property
@@ -98,10 +102,12 @@ class VariedWorld:
     def begin(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:
         """Put what varies into effect in the named env slots, before the backend resets them. Shape: (n,), int64."""
         self._backend.vary(env_ids, [self._changes(own) for own in conditions])
-        for env_id, own in zip(env_ids.tolist(), conditions, strict=True):
-            self._noise.begin(env_id, number(own.get(ACTION_NOISE, 0.0)), round(number(own.get(ACTION_NOISE_SEED, 0))))
-            self._delay.begin(env_id, round(number(own.get(OBSERVATION_DELAY, 0))))
-            self.base_shift[env_id, 2] = -number(own.get(TABLE_HEIGHT, 0.0))
+        strengths = [number(own.get(ACTION_NOISE, 0.0)) for own in conditions]
+        seeds = [round(number(own.get(ACTION_NOISE_SEED, 0))) for own in conditions]
+        self._noise.begin(env_ids, strengths, seeds)
+        self._delay.begin(env_ids, [round(number(own.get(OBSERVATION_DELAY, 0))) for own in conditions])
+        shifts = [-number(own.get(TABLE_HEIGHT, 0.0)) for own in conditions]
+        self.base_shift[env_ids, 2] = torch.tensor(shifts, dtype=self.base_shift.dtype, device=self.base_shift.device)
 
     def joint_positions(self, conditions: Conditions) -> Mapping[str, Sequence[float]]:
         """Return where distractors start."""
@@ -111,8 +117,13 @@ class VariedWorld:
         """Return what becomes of actions on their way to the robot. Shape: (num_envs, action_dim)."""
         return self._noise.added(action, running)
 
-    def seen(self, observation: Observation, moved: Sequence[int]) -> Observation:
-        """Return what policies see of an observation; ``moved`` are the env slots that began or made a step."""
+    def seen(self, observation: Observation, moved: torch.Tensor) -> Observation:
+        """Return what policies see of an observation.
+
+        Args:
+            observation: What is observed now.
+            moved: Env slots that began or made a step. Shape: (n,), int64.
+        """
         return self._delay.delayed(observation, moved)
 
     def _changes(self, conditions: Conditions) -> list[ModelChange]:

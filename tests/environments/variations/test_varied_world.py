@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.simulation.varied_steps import operations
 from isaaclab_arena.environments.mdp.conditions import point
 from isaaclab_arena.environments.variations.distractors import obstacles
 from isaaclab_arena.policy.random_action import RandomActionPolicy
@@ -197,3 +198,12 @@ def test_a_position_takes_the_place_of_the_tasks_own_draw_and_keeps_its_height()
     [conditions] = begin(env)
     assert conditions["cube.position"] == (0.45, 0.1, 0.025)
     assert env.backend.body_position(OBJECT)[0].numpy() == pytest.approx([0.45, 0.1, 0.025])
+
+
+def test_a_control_step_takes_as_many_operations_for_any_number_of_env_slots():
+    counts = []
+    for num_envs in (2, 9):
+        env = build_varied("lift_object", everything("lift_object"), num_envs=num_envs)
+        begin(env)
+        counts.append(operations(env, hold_still(env)))
+    assert counts[0] == counts[1]

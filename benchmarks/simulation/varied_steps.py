@@ -1,0 +1,122 @@
+"""Measure what a control step costs with every variation on, beside the same scene in which nothing varies.
+
+Steps ``lift_object`` with random actions in one process in turn, with MuJoCo on one thread: nothing varied, and all but
+the number of distractors; then distractors alone, which are further bodies to simulate, and all. Counts the torch
+operations of a control step too: on a GPU each is at least one launch.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from benchmarks.harness.pages import Page, PageOptions, run
+from benchmarks.harness.tables import Table, spread
+from benchmarks.harness.timing import Timing, in_turn, median, ratios, timed
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.environments.variations.catalogue import DISTRACTOR_COUNT
+from isaaclab_arena.environments.variations.overrides import enabled_variations
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.episode import Episode
+
+ENVIRONMENT = "lift_object"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(PageOptions):
+    """What to measure."""
+
+    num_envs: tuple[int, ...] = (16, 64, 256)  # Numbers of env slots.
+    control_steps: int = 20  # Control steps of a turn.
+    rounds: int = 7  # Turns that count.
+
+
+class OperationCount(TorchDispatchMode):
+    """Counts torch's operations while it is entered.
+
+    Attributes:
+        number: How many there were.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count an operation, and do it."""
+        self.number += 1
+        return func(*args, **(kwargs or {}))
+
+
+def varied(num_envs: int, *keys: str) -> Environment:
+    """Return the environment with variations on, by their keys."""
+    builder = ENVIRONMENTS.get(ENVIRONMENT)
+    config = builder.config_class(backend="mujoco")
+    overrides = {f"{key}.enabled": True for key in keys}
+    variations = enabled_variations(builder.variations(config), overrides)
+    return builder.build(config, num_envs=num_envs, device=torch.device("cpu"), num_threads=1, variations=variations)
+
+
+def began(environment: Environment) -> Environment:
+    """Begin an episode in every env slot."""
+    episodes = [Episode(job="benchmark", episode_index=index, seed=0) for index in range(environment.num_envs)]
+    drawn = [environment.draw_conditions(episode.conditions_generator()) for episode in episodes]
+    conditions = [environment.vary_conditions(own, episode) for own, episode in zip(drawn, episodes, strict=True)]
+    environment.reset(torch.arange(environment.num_envs), conditions)
+    return environment
+
+
+def random_actions(environment: Environment, number: int) -> torch.Tensor:
+    """Return actions for all env slots. Shape: (number, num_envs, action_dim)."""
+    low, high = torch.tensor(environment.action_spec.low), torch.tensor(environment.action_spec.high)
+    shares = torch.rand(number, environment.num_envs, len(low), generator=torch.Generator().manual_seed(0))
+    return low + (high - low) * shares
+
+
+def stepped(environment: Environment, actions: torch.Tensor) -> Timing:
+    """Time control steps of new episodes."""
+    began(environment)
+
+    def step() -> None:
+        for action in actions:
+            environment.step(action)
+
+    return timed(step)
+
+
+def operations(environment: Environment, action: torch.Tensor) -> int:
+    """Return how many torch operations a control step makes."""
+    with OperationCount() as count:
+        environment.step(action)
+    return count.number
+
+
+def main(options: Options) -> None:
+    """Measure every number of env slots, and write the page."""
+    page = Page("varied_steps", "Control steps with every variation on", options, "mujoco", "torch")
+    heading = ("env slots", "what varies", "torch operations a step", "CPU µs a step and env slot", "times")
+    table = Table(*heading, words=2)
+    builder = ENVIRONMENTS.get(ENVIRONMENT)
+    others = [each.key for each in builder.variations(builder.config_class()) if each.key != DISTRACTOR_COUNT]
+    pairs = {
+        ("nothing", "all but distractors"): ((), others),
+        ("distractors", "all"): ((DISTRACTOR_COUNT,), (*others, DISTRACTOR_COUNT)),
+    }
+    for num_envs in options.num_envs:
+        for (without, varying), keys in pairs.items():
+            environments = {name: varied(num_envs, *own) for name, own in zip((without, varying), keys, strict=True)}
+            actions = random_actions(environments[without], options.control_steps)
+            calls = {name: partial(stepped, environment, actions) for name, environment in environments.items()}
+            times = in_turn(calls, options.rounds, warm_up=1)
+            for name, environment in environments.items():
+                each_us = 1e6 * median(times[name], "cpu_s") / options.control_steps / num_envs
+                factor = "" if name == without else spread(ratios(times[name], times[without], "cpu_s"))
+                table.add(num_envs, name, operations(environment, actions[0]), f"{each_us:.1f}", factor)
+    words = "Times: CPU time over that of the line above, whose scene is the same."
+    page.write(f"`{ENVIRONMENT}`, MuJoCo on one thread, random actions, {options.rounds} turns. {words}", table)
+
+
+if __name__ == "__main__":
+    run(main, Options)
