@@ -105,6 +105,34 @@ def test_a_scene_that_warp_cannot_simulate_is_mujocos_unless_warp_was_asked_for(
         machine.made(model, "warp", GPU)
 
 
+class Prepares:
+    """Worlds whose first steps take longer than all others, on a clock of their own.
+
+    Args:
+        takes_s: How long each step takes, the last one standing for all others [s].
+    """
+
+    num_envs, device, qpos = 1, CPU, torch.zeros(1, 1)
+
+    def __init__(self, *takes_s: float) -> None:
+        self._takes_s = takes_s
+        self._num_steps = 0
+        self.now_s = 0.0
+
+    def step(self, env_ids: torch.Tensor, num_substeps: int) -> None:
+        del env_ids, num_substeps
+        self.now_s += self._takes_s[min(self._num_steps, len(self._takes_s) - 1)]
+        self._num_steps += 1
+
+    def reset(self, env_ids: torch.Tensor, starts: Any) -> None:
+        del env_ids, starts
+
+
+def test_neither_the_step_that_compiles_nor_the_one_that_captures_counts_as_physics():
+    worlds: Any = Prepares(30.0, 4.0, 0.5)
+    assert physics_step_s(worlds, lambda: worlds.now_s) == 0.5 / 20
+
+
 def test_worlds_that_were_measured_are_as_new_ones(model):
     measured, new = MujocoBackend(model, num_envs=2), MujocoBackend(model, num_envs=2)
     assert physics_step_s(measured) > 0

@@ -71,6 +71,10 @@ def test_a_world_that_breaks_down_is_put_back(model):
     assert backend.diverged.tolist() == [False, True, False]
 
 
+def test_the_same_bits_again_are_not_promised_there(model):
+    assert not WarpBackend(model, num_envs=1, device=GPU, deterministic=True).reproducible
+
+
 def test_room_grows(model):
     backend = worlds(model, sizes=BufferSizes(contacts=1, constraints=2))
     touching = StartState(joint_positions={"object/free": (0.5, 0.0, 0.02, 1, 0, 0, 0)})

@@ -3,6 +3,7 @@
 import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import mujoco
@@ -52,7 +53,8 @@ class WarpBackend(Backend):
         model: The compiled model.
         num_envs: Number of worlds.
         device: ``cuda:<index>``, or ``cpu``.
-        deterministic: Whether the same run gives the same numbers on a GPU too, at some cost.
+        deterministic: Whether MuJoCo-Warp's own determinism is on, which fixes the order of sums but not, in
+            MuJoCo-Warp 4, that of contacts and constraints on a GPU.
         sizes: Room for contacts and constraints to begin with; measured by default.
 
     Raises:
@@ -73,7 +75,8 @@ class WarpBackend(Backend):
         self.model = model
         self.num_envs = num_envs
         self.device = device
-        self.reproducible = deterministic or device.type == "cpu"
+        # On a GPU the order of contacts is a race in MuJoCo-Warp 4, whatever it is asked for.
+        self.reproducible = device.type == "cpu"
         self.physics_dt = float(model.opt.timestep)
         self.names = model_names(model)
         self._has_early_sensors = bool((model.sensor_needstage < int(mujoco.mjtStage.mjSTAGE_ACC)).any())
@@ -81,18 +84,19 @@ class WarpBackend(Backend):
         self.launcher = Launcher(device)
         with self.launcher.compiling():
             self._model = _put_model(model, deterministic=deterministic)
-            self._varied = VariedModel(model, self._model, num_envs)
             self._data = make_data(model, num_envs, self.sizes)
-            self.qpos, self.qvel, self.ctrl = (self._view(name) for name in ("qpos", "qvel", "ctrl"))
-            self.xpos, self.xquat = self._view("xpos"), self._view("xquat")
-            self.site_xpos, self.sensordata = self._view("site_xpos"), self._view("sensordata")
-            self._overflow = self._view("overflow")
-            self._state = {name: self._view(name) for name in _STATE}
-            self._at_rest = {name: tensor[:1].clone() for name, tensor in self._state.items()}
-            self._starts = StartSender(self.names, self._at_rest)
-            self.diverged = torch.zeros(num_envs, dtype=torch.bool, device=device)
-            # The first call compiles what it needs.
-            self._substeps(1)
+        self._varied = VariedModel(model, self._model, num_envs)
+        self.qpos, self.qvel, self.ctrl = (self._view(name) for name in ("qpos", "qvel", "ctrl"))
+        self.xpos, self.xquat = self._view("xpos"), self._view("xquat")
+        self.site_xpos, self.sensordata = self._view("site_xpos"), self._view("sensordata")
+        self._overflow = self._view("overflow")
+        self._state = {name: self._view(name) for name in _STATE}
+        self._at_rest = {name: tensor[:1].clone() for name, tensor in self._state.items()}
+        self._starts = StartSender(self.names, self._at_rest)
+        self._jacobians: dict[tuple[str, str], _Jacobian] = {}
+        self.diverged = torch.zeros(num_envs, dtype=torch.bool, device=device)
+        # The first call compiles what it needs.
+        self._substeps(1)
         self._put_back(torch.ones_like(self.diverged))
         self._forward()
         self._scratch = mujoco.MjData(model)
@@ -121,11 +125,14 @@ class WarpBackend(Backend):
 
     def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
         """Give the named worlds values of the model of their own; see `Backend.vary`."""
-        if self._varied.vary(env_ids.to(self.device), changes):
-            # Arrays that were made anew are not those of the graphs.
+        new = self._varied.shared_among({change.field for own in changes for change in own})
+        if new:
             self.launcher.forget_graphs()
+            with self.launcher.work():
+                self._varied.widen(new)
+        self._varied.vary(env_ids.to(self.device), changes)
         if self._varied.fields:
-            self.launcher.launch("constants", self._derive_constants)
+            self.launcher.replay("constants", self._derive_constants)
             self._place_static_geoms()
 
     def model_field(self, name: str) -> np.ndarray:
@@ -134,17 +141,14 @@ class WarpBackend(Backend):
 
     def jacobian(self, body: str, site: str) -> torch.Tensor:
         """Return a site's Jacobian. Shape: (num_envs, 6, nv)."""
-        found = torch.zeros((2, self.num_envs, 3, self.model.nv), dtype=torch.float32, device=self.device)
-        points = self.site_xpos[:, self.names.sites[site]].contiguous()
-        bodies = torch.full((self.num_envs,), self.names.bodies[body], dtype=torch.int32, device=self.device)
-
-        def launch() -> None:
-            translation, rotation = warp.from_torch(found[0]), warp.from_torch(found[1])
-            at = warp.from_torch(points, dtype=warp.vec3)
-            mujoco_warp.jac(self._model, self._data, translation, rotation, at, warp.from_torch(bodies))
-
-        self.launcher.launch("jacobian", launch)
-        return torch.cat((found[0], found[1]), dim=1)
+        if (body, site) not in self._jacobians:
+            self._jacobians[body, site] = _Jacobian.of(
+                self.num_envs, self.model.nv, self.names.bodies[body], self.device
+            )
+        asked = self._jacobians[body, site]
+        asked.points.copy_(self.site_xpos[:, self.names.sites[site]])
+        self.launcher.replay(f"jacobian of {site} on {body}", lambda: asked.launch(self._model, self._data))
+        return torch.cat((asked.found[0], asked.found[1]), dim=1)
 
     def integration_state(self, env_id: int) -> np.ndarray:
         """Return a world's mjSTATE_INTEGRATION, copied. Shape: (state_size,), float64."""
@@ -316,6 +320,36 @@ class WarpBackend(Backend):
             else:
                 getattr(data, name)[:] = value
         return data
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Jacobian:
+    """The Jacobians of points on a body in every world, at the same places in memory each time.
+
+    Attributes:
+        found: Of translation and of rotation. Shape: (2, num_envs, 3, nv), float32.
+        points: Where the points are in the world. Shape: (num_envs, 3), float32.
+        bodies: Index of the body. Shape: (num_envs,), int32.
+    """
+
+    found: torch.Tensor
+    points: torch.Tensor
+    bodies: torch.Tensor
+
+    @classmethod
+    def of(cls, num_envs: int, num_dofs: int, body: int, device: torch.device) -> "_Jacobian":
+        """Return room for them."""
+        return cls(
+            found=torch.zeros((2, num_envs, 3, num_dofs), dtype=torch.float32, device=device),
+            points=torch.zeros((num_envs, 3), dtype=torch.float32, device=device),
+            bodies=torch.full((num_envs,), body, dtype=torch.int32, device=device),
+        )
+
+    def launch(self, model: mujoco_warp.Model, data: mujoco_warp.Data) -> None:
+        """Compute them."""
+        translation, rotation = warp.from_torch(self.found[0]), warp.from_torch(self.found[1])
+        points = warp.from_torch(self.points, dtype=warp.vec3)
+        mujoco_warp.jac(model, data, translation, rotation, points, warp.from_torch(self.bodies))
 
 
 def _put_model(model: mujoco.MjModel, *, deterministic: bool) -> mujoco_warp.Model:

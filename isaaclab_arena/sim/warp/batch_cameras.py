@@ -31,7 +31,7 @@ class BatchCameras:
         self._cameras = tuple(cameras)
         self._few = None if at_once is None or at_once >= backend.num_envs else FewWorlds(backend, at_once)
         num_worlds = backend.num_envs if self._few is None else self._few.num_worlds
-        with one_compiler_at_a_time(), backend.launcher.work():
+        with backend.launcher.compiling():
             self._context = context = render_context(backend.model, cameras, num_worlds=num_worlds, shadows=shadows)
         # Where each camera's pixels begin, read once: to read it back for every picture would be to wait for the GPU.
         self._starts = [

@@ -8,7 +8,6 @@ import warp
 
 from isaaclab_arena.sim.visible_world import VISIBLE_FIELDS, VISIBLE_POSES
 from isaaclab_arena.sim.warp.backend import WarpBackend
-from isaaclab_arena.sim.warp.kernels import one_compiler_at_a_time
 
 
 class FewWorlds:
@@ -22,7 +21,7 @@ class FewWorlds:
     def __init__(self, backend: WarpBackend, num_worlds: int) -> None:
         self._backend = backend
         self.num_worlds = num_worlds
-        with one_compiler_at_a_time(), backend.launcher.work():
+        with backend.launcher.compiling():
             # Nothing ever touches there, and room for contacts would be most of it.
             self._data = mujoco_warp.make_data(backend.model, nworld=num_worlds, nconmax=1, njmax=1)
 

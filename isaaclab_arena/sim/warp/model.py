@@ -42,20 +42,32 @@ class VariedModel:
         self._changed: set[str] = set()
         self.fields: tuple[str, ...] = ()
 
-    def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> bool:
+    def shared_among(self, names: set[str]) -> set[str]:
+        """Return those fields of which no world has had a value of its own yet."""
+        return names - self._changed
+
+    def widen(self, names: set[str]) -> None:
+        """Give each world values of its own of these fields, and of those that follow from any; the arrays are new."""
+        self._changed |= names
+        following = {name for name in _FOLLOWING if hasattr(self._model, name) and hasattr(self._put, name)}
+        self.fields = tuple(sorted(self._changed | following))
+        for name in (*self._changed, *_FOLLOWING):
+            array = getattr(self._put, name, None)
+            if array is None or name in _SHARED or array.shape[0] == self._num_envs:
+                continue
+            per_world = np.repeat(array.numpy()[:1], self._num_envs, axis=0)
+            setattr(self._put, name, warp.array(per_world, dtype=array.dtype, device=array.device))
+
+    def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
         """Give worlds values of their own, those of an earlier call forgotten; what follows from them is not renewed.
 
         Args:
             env_ids: Worlds. Shape: (n,), int64.
-            changes: One list per world, in the same order.
-
-        Returns:
-            Whether arrays of the model were made anew.
+            changes: One list per world, in the same order, of fields that were widened.
 
         Raises:
             EnvironmentBuildError: If worlds disagree about a field of which MuJoCo-Warp has one for all.
         """
-        is_wider = self._widen({change.field for own in changes for change in own})
         wanted = {
             name: np.repeat(np.asarray(getattr(self._model, name))[None], len(changes), axis=0)
             for name in self._changed
@@ -71,7 +83,6 @@ class VariedModel:
             else:
                 tensor = torch.from_numpy(per_world.reshape(len(changes), *values.shape[1:]))
                 values[env_ids] = tensor.to(values.device, values.dtype)
-        return is_wider
 
     def field(self, name: str) -> np.ndarray:
         """Return a field in every world, copied. Shape: (num_envs, ...)."""
@@ -82,22 +93,6 @@ class VariedModel:
         else:
             own = shared[None]
         return np.array(np.broadcast_to(own, (self._num_envs, *shared.shape)))
-
-    def _widen(self, names: set[str]) -> bool:
-        """Give fields values of each world's own; return whether any had none yet."""
-        new = names - self._changed
-        if not new:
-            return False
-        self._changed |= new
-        following = {name for name in _FOLLOWING if hasattr(self._model, name) and hasattr(self._put, name)}
-        self.fields = tuple(sorted(self._changed | following))
-        for name in (*self._changed, *_FOLLOWING):
-            array = getattr(self._put, name, None)
-            if array is None or name in _SHARED or array.shape[0] == self._num_envs:
-                continue
-            per_world = np.repeat(array.numpy()[:1], self._num_envs, axis=0)
-            setattr(self._put, name, warp.array(per_world, dtype=array.dtype, device=array.device))
-        return True
 
     def _set_for_all(self, name: str, values: torch.Tensor, per_world: np.ndarray) -> None:
         if len(per_world) == 0:
