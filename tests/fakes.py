@@ -29,7 +29,7 @@ class CoinEnvironment(Environment):
     """Each episode tosses a coin in its conditions: heads succeeds early, tails runs into the time limit.
 
     What the policy does changes nothing, so the true success rate is known. ``observation["policy"]["clock"]`` counts
-    the steps of the row, ``reward`` is 1 per step.
+    the steps of the env slot, ``reward`` is 1 per step.
     """
 
     def __init__(self, config: CoinConfig, num_envs: int) -> None:

@@ -22,7 +22,7 @@ class ScriptedEnvironment(Environment):
     and images follow from the start and the actions alone. Errors leave NaN in position and reward.
 
     Args:
-        num_envs: Number of rows.
+        num_envs: Number of env slots.
         action_dim: Coordinates of the point.
         endings: What episodes may end with.
         cameras: Whether there are images, (8, 8, 3).
@@ -62,12 +62,12 @@ class ScriptedEnvironment(Environment):
         }
 
     def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
-        for row, condition in zip(env_ids.tolist(), conditions, strict=True):
-            self._position[row] = torch.tensor(condition["point.start"])
-            self._clock[row] = 0
-            self._length[row] = int(str(condition["script.length"]))
-            self._ending[row] = str(condition["script.ending"])
-            self._running[row] = True
+        for env_id, condition in zip(env_ids.tolist(), conditions, strict=True):
+            self._position[env_id] = torch.tensor(condition["point.start"])
+            self._clock[env_id] = 0
+            self._length[env_id] = int(str(condition["script.length"]))
+            self._ending[env_id] = str(condition["script.ending"])
+            self._running[env_id] = True
         return self._observe()
 
     def step(self, action: torch.Tensor) -> Step:
@@ -158,8 +158,8 @@ class ActionLog(Observer):
             self._underway[start.env_id] = []
 
     def on_step(self, environment, transition) -> None:
-        for row in torch.nonzero(transition.running).flatten().tolist():
-            self._underway[row].append(transition.action[row].clone())
+        for env_id in torch.nonzero(transition.running).flatten().tolist():
+            self._underway[env_id].append(transition.action[env_id].clone())
 
     def on_episode_end(self, environment, record) -> None:
         self.actions[record.episode.episode_index] = torch.stack(self._underway.pop(record.env_id))

@@ -46,9 +46,9 @@ def test_the_replayed_recording_gives_the_recorded_outcomes(workspace):
     replayed = max((workspace / "outputs").glob("20*"), key=lambda path: path.stat().st_mtime)
     outcomes = {}
     for output, job in ((replayed, "lift_object"), (workspace / "outputs" / "first", "lift-cube-scripted")):
-        rows = map(json.loads, (output / job / "episode_results_rank0.jsonl").read_text().splitlines())
+        lines = map(json.loads, (output / job / "episode_results_rank0.jsonl").read_text().splitlines())
         outcomes[job] = sorted(
-            (row["episode_index"], row["outcome"], row["episode_length"], row["episode_return"]) for row in rows
+            (line["episode_index"], line["outcome"], line["episode_length"], line["episode_return"]) for line in lines
         )
     assert len(outcomes["lift_object"]) == 20
     assert outcomes["lift_object"] == outcomes["lift-cube-scripted"]
@@ -78,8 +78,8 @@ def test_a_job_file_that_ships_completes(tmp_path, name):
     """The quickstart is among the README's commands."""
     job_file = str(ROOT / "jobs" / name)
     assert main(["--eval_jobs_config", job_file, "--output_dir", str(tmp_path / "out"), *FEW_EPISODES]) == 0
-    rows = json.loads((tmp_path / "out" / "results.json").read_text())["jobs"]
-    assert {row["status"] for row in rows} == {"completed"}
+    jobs = json.loads((tmp_path / "out" / "results.json").read_text())["jobs"]
+    assert {job["status"] for job in jobs} == {"completed"}
 
 
 @pytest.mark.parametrize("path", [ROOT / "README.md", *DOCUMENTS], ids=lambda path: path.name)
@@ -110,9 +110,9 @@ def test_what_a_document_shows_how_to_write_can_be_evaluated(tmp_path, document)
     ]
     finished = run([sys.executable, *arguments], directory=tmp_path, extra={"PYTHONPATH": f"{ROOT}:{tmp_path}"})
     assert finished.returncode == 0, finished.stderr
-    row = json.loads((tmp_path / "out" / "results.json").read_text())["jobs"][0]
-    assert row["status"] == "completed"
-    assert row["episodes"] == row["planned"] > 0
+    job = json.loads((tmp_path / "out" / "results.json").read_text())["jobs"][0]
+    assert job["status"] == "completed"
+    assert job["episodes"] == job["planned"] > 0
 
 
 @pytest.mark.parametrize(("document", "name"), [("policies.md", "wave"), ("tasks.md", "raise_gripper")])

@@ -14,8 +14,10 @@ DOCUMENT = (ROOT / "docs" / "lerobot.md").read_text()
 
 def outcomes(directory):
     (path,) = directory.glob("*/episode_results_rank0.jsonl")
-    rows = map(json.loads, path.read_text().splitlines())
-    return sorted((row["episode_index"], row["outcome"], row["episode_length"], row["episode_return"]) for row in rows)
+    lines = map(json.loads, path.read_text().splitlines())
+    return sorted(
+        (line["episode_index"], line["outcome"], line["episode_length"], line["episode_return"]) for line in lines
+    )
 
 
 def declare_policies(directory):

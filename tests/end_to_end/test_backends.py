@@ -98,7 +98,7 @@ def test_with_determinism_the_same_run_on_warp_gives_the_same_table_and_recordin
     assert_the_same(once, deterministic_run(tmp_path, SMALL, device, "again"), SMALL)
 
 
-def test_two_groups_of_rows_on_warp_give_the_table_of_one(small, tmp_path):
+def test_two_groups_of_env_slots_on_warp_give_the_table_of_one(small, tmp_path):
     device, together = small
     assert_the_same(together, deterministic_run(tmp_path, SMALL, device, "divided", "--pipeline", 2), SMALL)
 

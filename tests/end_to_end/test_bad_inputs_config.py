@@ -57,8 +57,8 @@ JOBS: dict[str, tuple[dict, str]] = {
     "true episodes": (mistaken(num_episodes=True), "job 'good': num_episodes: true is not a whole number"),
     "null episodes": (mistaken(num_episodes=None), "job 'good': num_episodes: is missing"),
     "a billion episodes": (mistaken(num_episodes=10**12), "job 'good': num_episodes: 1000000000000 is too large"),
-    "no rows": (in_environment(num_envs=0), "job 'good': arena_env_args.num_envs: 0 is too small"),
-    "rows without number": (in_environment(num_envs=10**9), "job 'good': arena_env_args.num_envs: 1000000000 is too l"),
+    "no env slots": (in_environment(num_envs=0), "job 'good': arena_env_args.num_envs: 0 is too small"),
+    "too many env slots": (in_environment(num_envs=10**9), "job 'good': arena_env_args.num_envs: 1000000000 is too l"),
     "a negative seed": (mistaken(seed=-1), "job 'good': seed: -1 is too small"),
     "a seed of 64 bits": (mistaken(seed=2**63), "job 'good': seed: 9223372036854775808 is too large"),
     "a seed of 65 bits": (mistaken(seed=2**64), "job 'good': seed: 18446744073709551616 is too large"),
@@ -144,7 +144,7 @@ def test_a_byte_order_mark_is_no_mistake(tmp_path):
     assert load_jobs_file(path).jobs[0].name == "good"
 
 
-def test_more_rows_than_episodes_are_no_mistake(tmp_path):
+def test_more_env_slots_than_episodes_are_no_mistake(tmp_path):
     path = tmp_path / "jobs.json"
     path.write_bytes(text_of(in_environment(num_envs=64)))
     assert resolve_jobs(load_jobs_file(path).jobs)[0].config.num_envs == 64

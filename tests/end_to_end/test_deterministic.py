@@ -24,28 +24,30 @@ def checksums(directory: Path, num_envs: int, *options: object, ranks: int = 1) 
     path, output = write_jobs(directory / f"{num_envs}.json", jobs), directory / f"envs{num_envs}"
     finished = run(command("--eval_jobs_config", path, "--output_dir", output, *options, ranks=ranks))
     assert finished.returncode == 0, finished.stderr
-    rows = [
+    lines = [
         json.loads(line)
         for file in output.glob("*/episode_results_rank*.jsonl")
         for line in file.read_text().splitlines()
     ]
-    return {(row["job_name"], row["episode_index"]): row["checksum"] for row in rows}
+    return {(line["job_name"], line["episode_index"]): line["checksum"] for line in lines}
 
 
 @pytest.fixture(scope="module")
-def one_row(tmp_path_factory) -> dict[tuple[str, int], int]:
+def one_slot(tmp_path_factory) -> dict[tuple[str, int], int]:
     found = checksums(tmp_path_factory.mktemp("deterministic"), 1, "--deterministic", "--policy_batch", 16)
     assert len(set(found.values())) == 2 * NUM_EPISODES
     return found
 
 
 @pytest.mark.parametrize(("num_envs", "ranks", "groups"), [(4, 1, 1), (5, 2, 1), (5, 1, 2)])
-def test_a_networks_episodes_are_the_same_bits_however_rows_are_shared_out(one_row, tmp_path, num_envs, ranks, groups):
+def test_a_networks_episodes_are_the_same_bits_however_env_slots_are_shared_out(
+    one_slot, tmp_path, num_envs, ranks, groups
+):
     options = ("--deterministic", "--policy_batch", 16, "--pipeline", groups)
-    assert checksums(tmp_path, num_envs, *options, ranks=ranks) == one_row
+    assert checksums(tmp_path, num_envs, *options, ranks=ranks) == one_slot
 
 
-def test_more_rows_than_the_batch_holds_are_a_mistake_that_names_both(tmp_path):
+def test_more_env_slots_than_the_batch_holds_are_a_mistake_that_names_both(tmp_path):
     job = {
         "name": "reach",
         "arena_env_args": {"environment": "reach", "num_envs": 65},

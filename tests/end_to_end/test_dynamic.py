@@ -73,12 +73,12 @@ def start_ranks(
 
 def committed(output: Path, rank: int | str = "") -> Counter[tuple[str, int]]:
     """Count the commit lines of each episode."""
-    rows = [
+    lines = [
         json.loads(line)
         for path in output.glob(f"*/episode_results_rank{rank}*.jsonl")
         for line in path.read_text().splitlines()
     ]
-    return Counter((row["job_name"], row["episode_index"]) for row in rows)
+    return Counter((line["job_name"], line["episode_index"]) for line in lines)
 
 
 def kill_all(processes: Sequence[subprocess.Popen[bytes]]) -> None:

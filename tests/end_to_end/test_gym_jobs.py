@@ -16,8 +16,8 @@ COLUMNS = ("episodes", "successes", "errors", "missing", "mean_length", "mean_re
 def evaluate(tmp_path, *jobs) -> dict[str, dict]:
     (tmp_path / "jobs.json").write_text(json.dumps({"jobs": jobs}))
     main(["--eval_jobs_config", str(tmp_path / "jobs.json"), "--output_dir", str(tmp_path / "out")])
-    rows = json.loads((tmp_path / "out" / "results.json").read_text())["jobs"]
-    return {row["name"]: row for row in rows}
+    jobs = json.loads((tmp_path / "out" / "results.json").read_text())["jobs"]
+    return {job["name"]: job for job in jobs}
 
 
 def job(name: str, environment: str = f"gym:{ID}", *, num_envs: int = 2, policy_type="random_action", **options):
@@ -29,35 +29,35 @@ def job(name: str, environment: str = f"gym:{ID}", *, num_envs: int = 2, policy_
     }
 
 
-def test_the_table_is_the_same_for_any_number_of_rows_and_in_workers(tmp_path):
-    rows = evaluate(
+def test_the_table_is_the_same_for_any_number_of_env_slots_and_in_workers(tmp_path):
+    jobs = evaluate(
         tmp_path,
         job("one", num_envs=1, success_key="success"),
         job("three", num_envs=3, success_key="success"),
         job("workers", num_envs=2, success_key="success", **IN_WORKERS),
     )
-    measured = [[row[column] for column in COLUMNS] for row in rows.values()]
+    measured = [[job[column] for column in COLUMNS] for job in jobs.values()]
     assert measured[0] == measured[1] == measured[2]
-    assert rows["one"]["episodes"] == 8
-    assert 0 < rows["one"]["successes"] < 8
-    assert rows["one"]["reproducible"] == "bitwise"
+    assert jobs["one"]["episodes"] == 8
+    assert 0 < jobs["one"]["successes"] < 8
+    assert jobs["one"]["reproducible"] == "bitwise"
 
 
 def test_success_that_is_not_measured_leaves_its_cells_empty(tmp_path):
-    rows = evaluate(tmp_path, job("reacher", "gym:Reacher-v5", metric_keys=["reward_dist"]))
-    assert rows["reacher"]["episodes"] == 8
-    assert rows["reacher"]["successes"] is None
-    assert rows["reacher"]["mean_length"] == 50
+    jobs = evaluate(tmp_path, job("reacher", "gym:Reacher-v5", metric_keys=["reward_dist"]))
+    assert jobs["reacher"]["episodes"] == 8
+    assert jobs["reacher"]["successes"] is None
+    assert jobs["reacher"]["mean_length"] == 50
 
 
 def test_errors_of_an_environment_are_counted_and_say_what_happened(tmp_path):
     broken = {"misbehaviour": "raise", "only_odd": True}
-    rows = evaluate(tmp_path, job("broken", success_key="success", make_kwargs=broken))
+    jobs = evaluate(tmp_path, job("broken", success_key="success", make_kwargs=broken))
     lines = (tmp_path / "out" / "broken" / "episode_results_rank0.jsonl").read_text().splitlines()
     errors = [line for line in map(json.loads, lines) if line["outcome"] == "error"]
-    assert rows["broken"]["episodes"] == 8
-    assert rows["broken"]["missing"] == 0
-    assert rows["broken"]["errors"] == len(errors) > 0
+    assert jobs["broken"]["episodes"] == 8
+    assert jobs["broken"]["missing"] == 0
+    assert jobs["broken"]["errors"] == len(errors) > 0
     assert {line["error"] for line in errors} == {"OSError: the floor gave way"}
 
 

@@ -143,5 +143,5 @@ def test_a_warning_before_the_time_limit_leaves_the_table_of_what_had_finished(t
         process.wait()
     document = json.loads((output / "results.json").read_text())
     assert document["complete"] is False
-    episodes = [row["episodes"] for row in document["jobs"]]
+    episodes = [job["episodes"] for job in document["jobs"]]
     assert episodes == [len(committed(output, f"job{rank}", rank)) for rank in range(ranks)]

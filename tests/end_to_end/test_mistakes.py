@@ -19,7 +19,7 @@ MISTAKES = {
     "steps and episodes": (mistaken(num_steps=3), "num_steps"),
     "no episodes": (mistaken(num_episodes=0), "num_episodes:"),
     "negative steps": (mistaken(num_episodes=..., num_steps=-1), "num_steps:"),
-    "no rows": (in_environment(num_envs=0), "num_envs:"),
+    "no env slots": (in_environment(num_envs=0), "num_envs:"),
     "no length": (mistaken(num_episodes=...), "give num_episodes or num_steps"),
     "slash in name": (mistaken(name="a/b"), "name:"),
     "parent as name": (mistaken(name=".."), "name:"),

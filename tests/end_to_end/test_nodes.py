@@ -137,7 +137,7 @@ def long_job(name: str, num_episodes: int) -> dict[str, object]:
     return {"name": name, "arena_env_args": environment, "policy_type": "random_action", "num_episodes": num_episodes}
 
 
-def num_rows(path: Path) -> int:
+def num_lines(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
@@ -149,20 +149,20 @@ def test_what_a_machine_had_sent_before_it_died_is_in_the_table(tmp_path):
     processes = launch_one_by_one(path, outputs, tmp_path)
     received = outputs[0] / "long" / "episode_results_rank1_received.jsonl"
     try:
-        wait_until(lambda: num_rows(received) >= 4)
+        wait_until(lambda: num_lines(received) >= 4)
     finally:
         processes[1].send_signal(signal.SIGKILL)
     assert exit_codes(processes) == [1, -signal.SIGKILL]
     document = json.loads((outputs[0] / "results.json").read_text())
-    rows = {row["name"]: row for row in document["jobs"]}
-    assert [rows[name]["status"] for name in ("short", "bad", "last", "long")] == [
+    jobs = {job["name"]: job for job in document["jobs"]}
+    assert [jobs[name]["status"] for name in ("short", "bad", "last", "long")] == [
         "completed", "failed", "completed", "interrupted",
     ]  # fmt: skip
-    assert rows["long"]["episodes"] == num_rows(received) >= 4
-    assert num_rows(received) <= num_rows(outputs[1] / "long" / "episode_results_rank1.jsonl")
+    assert jobs["long"]["episodes"] == num_lines(received) >= 4
+    assert num_lines(received) <= num_lines(outputs[1] / "long" / "episode_results_rank1.jsonl")
     (missing,) = (entry for entry in document["missing"] if entry["job"] == "long")
-    assert (missing["rank"], len(missing["episode_indices"])) == (1, 5000 - num_rows(received))
-    assert "I would rather not" in (outputs[0] / rows["bad"]["traceback_file"]).read_text()
+    assert (missing["rank"], len(missing["episode_indices"])) == (1, 5000 - num_lines(received))
+    assert "I would rather not" in (outputs[0] / jobs["bad"]["traceback_file"]).read_text()
 
 
 def test_a_machine_goes_on_when_that_of_rank_0_has_died_and_keeps_its_results(tmp_path):
@@ -170,7 +170,7 @@ def test_a_machine_goes_on_when_that_of_rank_0_has_died_and_keeps_its_results(tm
     outputs = [tmp_path / "first", tmp_path / "second"]
     processes = launch_one_by_one(path, outputs, tmp_path)
     try:
-        wait_until(lambda: num_rows(outputs[1] / "short" / "episode_results_rank1.jsonl") >= 2)
+        wait_until(lambda: num_lines(outputs[1] / "short" / "episode_results_rank1.jsonl") >= 2)
     finally:
         processes[0].send_signal(signal.SIGKILL)
     assert exit_codes(processes) == [-signal.SIGKILL, 0]

@@ -87,7 +87,7 @@ def test_a_rank_that_is_killed_costs_its_unfinished_episodes_and_nothing_else(tm
     assert not document["complete"]
     assert missing[f"job{victim}"]["rank"] == victim
     assert len(missing[f"job{victim}"]["episode_indices"]) == 5000 - committed[victim]
-    assert [row["episodes"] for row in document["jobs"]] == committed
+    assert [job["episodes"] for job in document["jobs"]] == committed
     assert f"missing: job 'job{victim}' on rank {victim} lacks" in (tmp_path / "log").read_text()
 
 
@@ -112,8 +112,8 @@ def test_when_only_rank_0_is_told_to_stop_the_table_still_holds_what_the_others_
         _end(process)
     committed = [_num_committed(output, f"job{index}", index) for index in range(3)]
     document = json.loads((output / "results.json").read_text())
-    assert [row["episodes"] for row in document["jobs"]] == committed
-    assert [row["status"] for row in document["jobs"]] == ["interrupted"] * 3
+    assert [job["episodes"] for job in document["jobs"]] == committed
+    assert [job["status"] for job in document["jobs"]] == ["interrupted"] * 3
 
 
 def test_a_failure_with_fail_fast_ends_all_ranks_and_prints_one_table(tmp_path):
@@ -127,7 +127,7 @@ def test_a_failure_with_fail_fast_ends_all_ranks_and_prints_one_table(tmp_path):
     assert finished.returncode != 0
     assert finished.stdout.count("results in") == 1, finished.stdout
     document = json.loads((output / "results.json").read_text())
-    assert [row["status"] for row in document["jobs"]] == ["failed", "interrupted", "interrupted"]
+    assert [job["status"] for job in document["jobs"]] == ["failed", "interrupted", "interrupted"]
     assert document["jobs"][0]["error"] == "ValueError: I would rather not"
     # torchrun's report, which comes below the table, gives the reason of the rank that failed first.
     assert "a job failed on rank 0, and --fail_fast ends the run" in finished.stderr.splitlines()[-2]
@@ -168,9 +168,9 @@ def test_an_interrupted_run_keeps_what_finished_and_exits_with_the_signals_code(
         assert process.wait(timeout=30) == 130
     finally:
         _end(process)
-    row = json.loads((output / "results.json").read_text())["jobs"][0]
-    assert row["status"] == "interrupted"
-    assert row["episodes"] == _num_committed(output, "long", 0)
+    job = json.loads((output / "results.json").read_text())["jobs"][0]
+    assert job["status"] == "interrupted"
+    assert job["episodes"] == _num_committed(output, "long", 0)
     last_line = (tmp_path / "log").read_text().splitlines()[-1]
     assert last_line == f"go on with: {shlex.join([*typed, '--resume', str(output)])}"
 

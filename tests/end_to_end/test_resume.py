@@ -34,12 +34,12 @@ def evaluate(directory: Path, *arguments: object, ranks: int = 1, **changes) -> 
 
 def committed(output_directory: Path) -> Counter[tuple[str, int]]:
     """Count the commit lines of each episode."""
-    rows = [
+    lines = [
         json.loads(line)
         for path in output_directory.glob("*/episode_results_rank*.jsonl")
         for line in path.read_text().splitlines()
     ]
-    return Counter((row["job_name"], row["episode_index"]) for row in rows)
+    return Counter((line["job_name"], line["episode_index"]) for line in lines)
 
 
 def killed_run(directory: Path, *, ranks: int, after_episodes: int) -> Path:

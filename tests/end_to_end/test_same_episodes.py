@@ -32,21 +32,21 @@ def evaluate(directory: Path, num_envs: int) -> Path:
 
 
 @pytest.fixture(scope="module")
-def one_row(tmp_path_factory) -> Path:
-    return evaluate(tmp_path_factory.mktemp("rows"), 1)
+def one_slot(tmp_path_factory) -> Path:
+    return evaluate(tmp_path_factory.mktemp("slots"), 1)
 
 
 @pytest.mark.parametrize("num_envs", [4, 16])
-def test_episodes_are_the_same_bits_for_any_number_of_environments(one_row, tmp_path, num_envs):
+def test_episodes_are_the_same_bits_for_any_number_of_environments(one_slot, tmp_path, num_envs):
     """Conditions, outcomes, returns and the checksums of every recorded array."""
-    together, alone = evaluate(tmp_path, num_envs), one_row
+    together, alone = evaluate(tmp_path, num_envs), one_slot
     pd.testing.assert_frame_equal(episodes_table(together), episodes_table(alone))
     pd.testing.assert_frame_equal(jobs_table(together), jobs_table(alone))
 
 
-def test_two_policies_see_the_same_conditions(one_row):
-    episodes = pd.read_parquet(one_row / "episodes.parquet")
+def test_two_policies_see_the_same_conditions(one_slot):
+    episodes = pd.read_parquet(one_slot / "episodes.parquet")
     reach = episodes[episodes["environment"] == "reach"]
-    by_policy = {policy: list(rows["conditions"]) for policy, rows in reach.groupby("policy")}
+    by_policy = {policy: list(group["conditions"]) for policy, group in reach.groupby("policy")}
     assert len(by_policy) == 2
     assert by_policy["scripted"] == by_policy["random_action"]

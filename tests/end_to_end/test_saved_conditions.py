@@ -27,7 +27,7 @@ LIFT = {"environment": "lift_object", "object": "cube"}
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory) -> Path:
-    """A directory with ``out``, five varied episodes in rows of four, and their conditions in ``set.json``."""
+    """A directory with ``out``, five varied episodes in four env slots, and their conditions in ``set.json``."""
     directory = tmp_path_factory.mktemp("saved")
     job = {"name": "varied", "policy_type": "scripted", "num_episodes": 5, "seed": 9, "variations": VARIATIONS}
     jobs = write_jobs(directory / "jobs.json", [{**job, "arena_env_args": {**LIFT, "num_envs": 4}}])
@@ -62,9 +62,9 @@ def test_other_policies_on_two_ranks_start_from_the_same_conditions(saved, tmp_p
     episodes = episodes_table(evaluate(saved, tmp_path, jobs, ranks=2))
     before = episodes_table(saved / "out")
     for job, number in (("still", 3), ("random", 5)):
-        rows = episodes[episodes["job"] == job]
-        assert list(rows["conditions"]) == list(before["conditions"][:number])
-        assert list(rows["episode_seed"]) == list(before["episode_seed"][:number])
+        found = episodes[episodes["job"] == job]
+        assert list(found["conditions"]) == list(before["conditions"][:number])
+        assert list(found["episode_seed"]) == list(before["episode_seed"][:number])
 
 
 def test_a_finished_run_can_be_saved_later_and_gives_the_same_file(saved, tmp_path):

@@ -56,8 +56,8 @@ def copied(untouched, tmp_path) -> Path:
 
 
 def edit_lines(path: Path, edit: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> None:
-    rows = edit([json.loads(line) for line in path.read_text().splitlines()])
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = edit([json.loads(line) for line in path.read_text().splitlines()])
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def edit_json(path: Path, edit: Callable[[dict[str, Any]], None]) -> None:
@@ -89,8 +89,8 @@ def fix_checksum(output: Path) -> None:
 def change_line(output: Path, **changes: Any) -> None:
     """Change the commit line of demo_2."""
 
-    def changed(rows):
-        return [{**row, **changes} if row["episode_index"] == 2 else row for row in rows]
+    def changed(lines):
+        return [{**line, **changes} if line["episode_index"] == 2 else line for line in lines]
 
     edit_lines(output / "lift" / "episode_results_rank0.jsonl", changed)
 
@@ -100,7 +100,7 @@ def change_attribute(output: Path, group: str, **changes: Any) -> None:
         file[group].attrs.update(changes)
 
 
-def test_a_run_is_verified_bitwise_at_another_number_of_rows_and_ranks(untouched, capsys):
+def test_a_run_is_verified_bitwise_at_another_number_of_env_slots_and_ranks(untouched, capsys):
     before = {name: (untouched / name).stat().st_mtime_ns for name in files_below(untouched)}
     assert main(["verify", str(untouched), "--sample", "3"]) == 0
     told = capsys.readouterr().out
@@ -123,7 +123,7 @@ def test_a_tampered_recording_is_found_with_its_step_and_field(copied, capsys):
 
 
 def drop_line(output: Path) -> None:
-    edit_lines(output / "lift" / "episode_results_rank0.jsonl", lambda rows: rows[:-1])
+    edit_lines(output / "lift" / "episode_results_rank0.jsonl", lambda lines: lines[:-1])
 
 
 def drop_tables(output: Path) -> None:
@@ -218,7 +218,7 @@ def test_an_environment_that_ignores_its_seed_is_caught(tmp_path, capsys, monkey
     assert "0 of 2 episodes bitwise" in told
 
 
-def test_a_network_is_asked_on_as_many_rows_again_and_is_verified_bitwise(tmp_path, capsys, monkeypatch):
+def test_a_network_is_asked_on_as_many_env_slots_again_and_is_verified_bitwise(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     output = evaluated(tmp_path, NETWORK)
     capsys.readouterr()

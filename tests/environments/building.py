@@ -73,11 +73,11 @@ def episode(index: int, seed: int = 0) -> Episode:
     return Episode(job="test", episode_index=index, seed=seed)
 
 
-def start(env: ArenaEnvironment, rows: Sequence[int] | None = None) -> Observation:
-    """Start episode r in row r."""
-    rows = range(env.num_envs) if rows is None else rows
-    conditions = [env.draw_conditions(episode(row).conditions_generator()) for row in rows]
-    return env.reset(torch.tensor(list(rows), device=env.device), conditions)
+def start(env: ArenaEnvironment, env_ids: Sequence[int] | None = None) -> Observation:
+    """Start episode r in env slot r."""
+    env_ids = range(env.num_envs) if env_ids is None else env_ids
+    conditions = [env.draw_conditions(episode(env_id).conditions_generator()) for env_id in env_ids]
+    return env.reset(torch.tensor(list(env_ids), device=env.device), conditions)
 
 
 def leaf_specs(env: ArenaEnvironment) -> dict[str, ArraySpec]:

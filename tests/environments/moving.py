@@ -10,14 +10,14 @@ from tests.environments.building import episode
 
 
 def put(env: TableEnvironment, prefix: str, position: tuple[float, float, float]) -> None:
-    """Put an object of row 0 somewhere, upright and at rest."""
+    """Put an object of env slot 0 somewhere, upright and at rest."""
     names = env.backend.names
     env.backend.qpos[0, names.joint_qpos[f"{prefix}/free"]] = torch.tensor([*position, 1, 0, 0, 0]).double()
     env.backend.qvel[0, names.joint_dof[f"{prefix}/free"]] = 0
 
 
 def turn_joint(env: TableEnvironment, joint: str, position: float) -> None:
-    """Put a joint of row 0 somewhere, at rest."""
+    """Put a joint of env slot 0 somewhere, at rest."""
     env.backend.qpos[0, env.backend.names.joint_qpos[joint]] = position
     env.backend.qvel[0, env.backend.names.joint_dof[joint]] = 0
 

@@ -11,15 +11,15 @@ from isaaclab_arena.interfaces.episode import Conditions
 
 
 class StatedWorld:
-    """Answers what tasks ask a simulation when they judge. Rows are the cases of a test.
+    """Answers what tasks ask a simulation when they judge. Its env slots are the cases of a test.
 
     Args:
-        num_envs: How many rows there are.
-        places: Position of each body and site [m]; one for all rows, or one per row.
+        num_envs: How many env slots there are.
+        places: Position of each body and site [m]; one for all env slots, or one per env slot.
         orientations: Of each body; upright where nothing is said.
         speeds: Linear speed of each loose thing along x [m/s]; at rest where nothing is said.
         joints: Position of each joint.
-        touching: Contact sensors that feel something, in all rows or in some.
+        touching: Contact sensors that feel something, in all env slots or in some.
 
     Attributes:
         ctrl: What the arm, one joint for all of its own, and the gripper are told. Shape: (num_envs, 2).
@@ -44,15 +44,15 @@ class StatedWorld:
         self.joints, self.sensors = dict(joints or {}), dict(touching or {})
 
     def body_position(self, body: str) -> torch.Tensor:
-        return self._rows(self.places[body], 3)
+        return self._per_env_slot(self.places[body], 3)
 
     site_position = body_position
 
     def body_orientation(self, body: str) -> torch.Tensor:
-        return self._rows(self.orientations.get(body, (1.0, 0.0, 0.0, 0.0)), 4)
+        return self._per_env_slot(self.orientations.get(body, (1.0, 0.0, 0.0, 0.0)), 4)
 
     def free_velocity(self, joint: str) -> torch.Tensor:
-        speed = self._rows(self.speeds.get(joint, 0.0), 1)
+        speed = self._per_env_slot(self.speeds.get(joint, 0.0), 1)
         return torch.cat((speed, torch.zeros(self.num_envs, 5, dtype=torch.float64)), dim=1)
 
     def joint_indices(self, joints: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -62,12 +62,12 @@ class StatedWorld:
         return torch.zeros(len(actuators), dtype=torch.int64)
 
     def joint_position(self, joint: str) -> torch.Tensor:
-        return self._rows(self.joints[joint], 1)
+        return self._per_env_slot(self.joints[joint], 1)
 
     def touching(self, contact_sensor: str) -> torch.Tensor:
-        return self._rows(self.sensors.get(contact_sensor, False), 1)[:, 0] > 0
+        return self._per_env_slot(self.sensors.get(contact_sensor, False), 1)[:, 0] > 0
 
-    def _rows(self, value: Any, width: int) -> torch.Tensor:
+    def _per_env_slot(self, value: Any, width: int) -> torch.Tensor:
         tensor = torch.tensor(value, dtype=torch.float64)
         if tensor.numel() == self.num_envs * width:
             return tensor.reshape(self.num_envs, width).clone()
@@ -75,12 +75,12 @@ class StatedWorld:
 
 
 def begin(task: Task, world: Any, conditions: Sequence[Conditions] = ()) -> None:
-    """Begin an episode in every row of a world, with conditions where the task has to remember them."""
-    rows = torch.arange(world.num_envs)
+    """Begin an episode in every env slot of a world, with conditions where the task has to remember them."""
+    env_ids = torch.arange(world.num_envs)
     task.attach(world)
     if conditions:
-        task.remember(rows, conditions)
-    task.begin(world, rows)
+        task.remember(env_ids, conditions)
+    task.begin(world, env_ids)
 
 
 def judged(task: Task, world: Any, steps: int = 1) -> Judgement:
@@ -93,7 +93,7 @@ def judged(task: Task, world: Any, steps: int = 1) -> Judgement:
 def first_success(
     task: Task, world: Any, conditions: Sequence[Conditions] = (), *, steps: int = 25
 ) -> list[int | None]:
-    """Begin, and return after how many steps each row is solved for the first time, None if it never is."""
+    """Begin, and return after how many steps each env slot is solved for the first time, None if it never is."""
     begin(task, world, conditions)
     solved = torch.stack([judged(task, world).success for _ in range(steps)])
-    return [int(row.nonzero()[0]) + 1 if row.any() else None for row in solved.T]
+    return [int(steps.nonzero()[0]) + 1 if steps.any() else None for steps in solved.T]

@@ -43,8 +43,8 @@ def run(job: Job, output_directory, **options) -> int:
 
 
 def table(output_directory) -> dict:
-    (row,) = pd.read_csv(output_directory / "results.csv").dropna(axis="columns").to_dict("records")
-    return row
+    (job,) = pd.read_csv(output_directory / "results.csv").dropna(axis="columns").to_dict("records")
+    return job
 
 
 def came_out(output_directory) -> list[dict]:
@@ -164,7 +164,7 @@ class Network(ShrugPolicy):
 
 @pytest.fixture
 def begun_elsewhere(tmp_path, monkeypatch):
-    """A run that another machine had begun, where 4 rows were found to do, and that now goes on."""
+    """A run that another machine had begun, where 4 env slots were found to do, and that now goes on."""
     job = coin_job(policy_class=Network, num_envs=3)
     assert run(job, tmp_path) == 1
     before = table(tmp_path)

@@ -16,8 +16,8 @@ def committed(output: Path) -> Counter[tuple[str, int]]:
     for path in output.glob("*/episode_results_rank*.jsonl"):
         for line in path.read_bytes().split(b"\n")[:-1]:
             try:
-                row = json.loads(line)
-                found[row["job_name"], row["episode_index"]] += 1
+                written = json.loads(line)
+                found[written["job_name"], written["episode_index"]] += 1
             except (ValueError, TypeError, KeyError):
                 continue
     return found
@@ -53,8 +53,8 @@ def _check_recordings(output: Path, twice: Collection[tuple[str, int]]) -> None:
     for job in output.glob("*/"):
         if not any(job.glob("episode_results_rank*.jsonl")):
             continue
-        rows = table[table["job"] == job.name]
-        expected = {int(index): int(crc) for index, crc in zip(rows["episode_index"], rows["checksum"], strict=True)}
+        found = table[table["job"] == job.name]
+        expected = {int(index): int(crc) for index, crc in zip(found["episode_index"], found["checksum"], strict=True)}
         found: Counter[int] = Counter()
         for path in job.glob("dataset_*.hdf5"):
             indices = list_episodes(path)

@@ -65,7 +65,7 @@ _open = os.open
 
 
 def write_small_jobs(path: Path, *, num_jobs: int = 3, num_episodes: int = 6, step_s: float = 0.0, **keys: Any) -> Path:
-    """Write the job file: jobs ``a``, ``b``, ``c`` … of two rows each; keys are added to every job."""
+    """Write the job file: jobs ``a``, ``b``, ``c`` … of two env slots each; keys are added to every job."""
     jobs = [
         {
             "name": "abcdefghij"[index],

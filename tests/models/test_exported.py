@@ -1,4 +1,4 @@
-"""Networks that rsl_rl exported answer as the checkpoint does, each row with a memory of its own."""
+"""Networks that rsl_rl exported answer as the checkpoint does, each batch entry with a memory of its own."""
 
 import builtins
 import sys
@@ -41,8 +41,8 @@ def as_onnx(training: Training) -> PolicyNetwork:
     return OnnxNetwork(exported_onnx(training))
 
 
-def as_onnx_for_any_number_of_rows(training: Training) -> PolicyNetwork:
-    return OnnxNetwork(exported_onnx(training, any_number_of_rows=True))
+def as_onnx_for_any_batch_size(training: Training) -> PolicyNetwork:
+    return OnnxNetwork(exported_onnx(training, any_batch_size=True))
 
 
 def check_answers(network: PolicyNetwork, training: Training) -> None:
@@ -62,7 +62,7 @@ def check_answers(network: PolicyNetwork, training: Training) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("export", [as_torchscript, as_onnx, as_onnx_for_any_number_of_rows])
+@pytest.mark.parametrize("export", [as_torchscript, as_onnx, as_onnx_for_any_batch_size])
 def test_an_exported_network_answers_as_the_checkpoint_does(
     tmp_path, kind: str, export: Callable[[Training], PolicyNetwork]
 ):
@@ -105,9 +105,9 @@ def test_an_onnx_file_that_wants_something_else_is_refused(tmp_path):
     two = onnx_file(tmp_path / "two.onnx", Sum(), torch.zeros(1, 4), torch.zeros(1, 4))
     with pytest.raises(ConfigError, match="has to take one vector per batch entry"):
         OnnxNetwork(two)
-    rows = onnx_file(tmp_path / "rows.onnx", torch.nn.Linear(4, 2), torch.zeros(8, 4))
+    eight = onnx_file(tmp_path / "eight.onnx", torch.nn.Linear(4, 2), torch.zeros(8, 4))
     with pytest.raises(ConfigError, match="for a batch of 8; export it for a batch of 1, or of any size"):
-        OnnxNetwork(rows)
+        OnnxNetwork(eight)
 
 
 class Remembering(torch.nn.Module):
@@ -116,12 +116,12 @@ class Remembering(torch.nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-def test_a_memory_for_one_row_is_asked_row_by_row_and_one_for_several_is_refused(tmp_path):
+def test_a_memory_for_one_batch_entry_is_asked_entry_by_entry_and_one_for_several_is_refused(tmp_path):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
     path = tmp_path / "one.onnx"
     torch.onnx.export(Remembering(), (torch.zeros(1, 4), torch.zeros(1, 1, 4)), str(path), input_names=["obs", "h_in"],
-                      output_names=["actions", "h_out"], dynamic_axes={"obs": {0: "rows"}}, opset_version=18,
+                      output_names=["actions", "h_out"], dynamic_axes={"obs": {0: "batch"}}, opset_version=18,
                       dynamo=False)  # fmt: skip
     network = OnnxNetwork(path)
     answer = network.answer(torch.ones(3, 4), (torch.tensor([0.0, 1.0, 2.0])[None, :, None].expand(1, 3, 4),))
@@ -132,12 +132,12 @@ def test_a_memory_for_one_row_is_asked_row_by_row_and_one_for_several_is_refused
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-def test_an_onnx_file_for_any_number_of_rows_is_asked_once(tmp_path):
+def test_an_onnx_file_for_any_batch_size_is_asked_once(tmp_path):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
     linear = torch.nn.Linear(4, NUM_ACTIONS)
     path = tmp_path / "any.onnx"
-    axes = {"obs": {0: "rows"}, "actions": {0: "rows"}}
+    axes = {"obs": {0: "batch"}, "actions": {0: "batch"}}
     torch.onnx.export(linear, (torch.zeros(1, 4),), str(path), input_names=["obs"], output_names=["actions"],
                       dynamic_axes=axes, opset_version=18, dynamo=False)  # fmt: skip
     observation = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))

@@ -47,11 +47,11 @@ def test_a_network_answers_with_the_bits_of_rsl_rl(tmp_path, kind):
     training = trained(tmp_path, **KINDS[kind])
     network, reference = load(training), training.reference()
     assert (network.num_inputs, network.num_outputs) == (NUM_OBSERVATIONS, NUM_ACTIONS)
-    for num_rows in (1, 5, 64):
+    for batch_size in (1, 5, 64):
         reference.policy.reset()
-        memory = network.new_memory(num_rows)
+        memory = network.new_memory(batch_size)
         for step in range(4):
-            observation = training.observation(num_rows, seed=step)
+            observation = training.observation(batch_size, seed=step)
             answer = network.answer(observation, memory)
             memory = answer.memory
             assert torch.equal(answer.mean, reference(observation))
@@ -68,7 +68,7 @@ def test_every_activation_is_the_one_that_rsl_rl_means(tmp_path, activation):
 
 
 @pytest.mark.parametrize("kind", [LSTM, GRU], ids=["lstm", "gru"])
-def test_a_row_that_starts_an_episode_has_forgotten_and_the_others_have_not(tmp_path, kind):
+def test_an_env_slot_that_starts_an_episode_has_forgotten_and_the_others_have_not(tmp_path, kind):
     training = trained(tmp_path, **kind)
     network, reference = load(training), training.reference()
     observation = training.observation(4)

@@ -33,10 +33,10 @@ class Training:
     def checkpoint(self) -> Path:
         return self.directory / "model_1.pt"
 
-    def observation(self, num_rows: int, seed: int = 3) -> torch.Tensor:
-        """Return what a policy might see. Shape: (num_rows, num_observations)."""
+    def observation(self, batch_size: int, seed: int = 3) -> torch.Tensor:
+        """Return what a policy might see. Shape: (batch_size, num_observations)."""
         generator = torch.Generator().manual_seed(seed)
-        return 2.0 * torch.randn(num_rows, self.num_observations, generator=generator)
+        return 2.0 * torch.randn(batch_size, self.num_observations, generator=generator)
 
     def reference(self) -> Any:
         """Return rsl_rl's own inference policy, from a tensor to a tensor."""
@@ -59,19 +59,19 @@ def exported_torchscript(training: Training) -> Path:
     return training.directory / "exported" / "policy.pt"
 
 
-def exported_onnx(training: Training, *, any_number_of_rows: bool = False) -> Path:
+def exported_onnx(training: Training, *, any_batch_size: bool = False) -> Path:
     """Export as mjlab does, which takes a fraction of the time of rsl_rl's own way, and return the file.
 
     Args:
         training: What is exported.
-        any_number_of_rows: Whether the file takes batches of any size, and not of one row only.
+        any_batch_size: Whether the file takes batches of any size, and not of one entry only.
     """
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
     model = training.runner.alg.get_policy().as_onnx(verbose=False).to("cpu").eval()
     names = {"input_names": model.input_names, "output_names": model.output_names}
     # What is remembered has its layers first.
-    axes = {name: {int(name[:2] in {"h_", "c_"}): "rows"} for each in names.values() for name in each}
+    axes = {name: {int(name[:2] in {"h_", "c_"}): "batch"} for each in names.values() for name in each}
     path = training.directory / f"{training.directory.name}.onnx"
     torch.onnx.export(
         model,
@@ -79,7 +79,7 @@ def exported_onnx(training: Training, *, any_number_of_rows: bool = False) -> Pa
         str(path),
         opset_version=18,
         dynamo=False,
-        dynamic_axes=axes if any_number_of_rows else None,
+        dynamic_axes=axes if any_batch_size else None,
         **names,
     )
     return path

@@ -177,7 +177,7 @@ class NumpyPolicy(PolicyBase):
 
 
 class NumpyReproduciblePolicy(PolicyBase):
-    """Answers with an array that follows from each row alone, and says so."""
+    """Answers with an array that follows from each env slot alone, and says so."""
 
     traits = PolicyTraits(reproducible=True)
 

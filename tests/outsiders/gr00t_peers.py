@@ -118,7 +118,7 @@ class ReleasedServer:
             for key in self.modalities[modality].modality_keys:
                 values = observation[modality][key]
                 if modality == "language":
-                    assert all(len(row) == 1 for row in values), f"language key '{key}'"
+                    assert all(len(texts) == 1 for texts in values), f"language key '{key}'"
                     continue
                 assert isinstance(values, np.ndarray), f"'{key}' must be a numpy array. Got {type(values)}"
                 steps = len(self.modalities[modality].delta_indices)

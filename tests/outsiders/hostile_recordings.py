@@ -91,8 +91,8 @@ def empty_and_endless(group: h5py.Group, name: str) -> None:
 def bomb(group: h5py.Group, name: str) -> None:
     dataset = group.create_dataset(name, (1 << 18, 1 << 12), np.float32, chunks=(1 << 14, 1 << 12), compression="gzip")
     packed = zlib.compress(bytes(1 << 20), 9)
-    for row in range(0, 1 << 18, 1 << 14):
-        dataset.id.write_direct_chunk((row, 0), packed)
+    for start in range(0, 1 << 18, 1 << 14):
+        dataset.id.write_direct_chunk((start, 0), packed)
 
 
 def chunk_that_swells(group: h5py.Group, name: str) -> None:

@@ -93,25 +93,25 @@ def a_column(root: Path, random_: random.Random) -> None:
     """Give a column of a table another type, other lengths or other values."""
     path = _a_table(root, random_)
     table = parquet.read_table(path)
-    rows, name = table.num_rows, random_.choice(table.column_names)
+    length, name = table.num_rows, random_.choice(table.column_names)
     column: Any = random_.choice(
         [
-            [None] * rows,
-            ["text"] * rows,
-            [STEERING] * rows,
-            [b"\xff"] * rows,
-            [float("nan")] * rows,
-            [1e300] * rows,
-            [-1] * rows,
-            [2**60] * rows,
-            [[1.0, None]] * rows,
-            [[[1.0]]] * rows,
-            [[0.0] * (1 + row % 3) for row in range(rows)],
-            [[]] * rows,
-            [{"a": 1}] * rows,
-            [True] * rows,
-            [[0.5] * 100_000] * rows,
-            [1e-3] * rows,
+            [None] * length,
+            ["text"] * length,
+            [STEERING] * length,
+            [b"\xff"] * length,
+            [float("nan")] * length,
+            [1e300] * length,
+            [-1] * length,
+            [2**60] * length,
+            [[1.0, None]] * length,
+            [[[1.0]]] * length,
+            [[0.0] * (1 + index % 3) for index in range(length)],
+            [[]] * length,
+            [{"a": 1}] * length,
+            [True] * length,
+            [[0.5] * 100_000] * length,
+            [1e-3] * length,
         ]
     )
     position = table.column_names.index(name)

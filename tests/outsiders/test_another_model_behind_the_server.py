@@ -59,8 +59,8 @@ def interrupted(tmp_path, monkeypatch) -> Path:
 
 
 def the_job(directory: Path) -> dict[str, Any]:
-    (row,) = json.loads((directory / "results.json").read_text())["jobs"]
-    return row
+    (job,) = json.loads((directory / "results.json").read_text())["jobs"]
+    return job
 
 
 def test_a_job_does_not_go_on_with_another_model_and_says_why(interrupted, monkeypatch):
@@ -68,15 +68,15 @@ def test_a_job_does_not_go_on_with_another_model_and_says_why(interrupted, monke
     monkeypatch.setattr(Served, "states", OTHER)
     job = coin_job(policy_class=Served, num_envs=2)
     assert run(interrupted, job, resume="", no_dataset=False) == 1
-    row = the_job(interrupted)
-    assert row["status"] == "failed"
-    assert FIRST in row["error"]
-    assert OTHER in row["error"]
-    assert "--resume --rerun coins" in row["error"]
-    assert row["episodes"] == before
+    job = the_job(interrupted)
+    assert job["status"] == "failed"
+    assert FIRST in job["error"]
+    assert OTHER in job["error"]
+    assert "--resume --rerun coins" in job["error"]
+    assert job["episodes"] == before
     assert run(interrupted, job, resume="", rerun=("coins",), no_dataset=False) == 0
-    row = the_job(interrupted)
-    assert (row["status"], row["episodes"], row["rerun"]) == ("completed", 10, 1)
+    job = the_job(interrupted)
+    assert (job["status"], job["episodes"], job["rerun"]) == ("completed", 10, 1)
     assert merge_results(interrupted).episodes["attempt"].unique().tolist() == [3]
 
 

@@ -84,7 +84,7 @@ def run_half(monkeypatch, out: Path, *jobs: Job, **options: Any) -> int:
     return sum(outcome != "error" for outcome in merge_results(out).episodes["outcome"].tolist())
 
 
-def rows(out: Path) -> list[dict[str, Any]]:
+def jobs_of(out: Path) -> list[dict[str, Any]]:
     return pd.read_parquet(out / "results.parquet").to_dict("records")
 
 
@@ -125,7 +125,7 @@ def test_the_same_checkpoint_that_was_only_touched_or_copied_goes_on(monkeypatch
     checkpoint.write_bytes(content)
     assert run(out, job(checkpoint), resume="") == 0
     assert set(attempts_of_episodes(out)) == {1, 2}
-    assert [row["rerun"] for row in rows(out)] == [0]
+    assert [job["rerun"] for job in jobs_of(out)] == [0]
 
 
 def test_a_job_that_runs_anew_counts_none_of_its_old_episodes_and_loses_none(monkeypatch, out, checkpoint):
@@ -139,7 +139,7 @@ def test_a_job_that_runs_anew_counts_none_of_its_old_episodes_and_loses_none(mon
     (out / "coins" / "settled.json").write_text("what the first network was measured to need")
     assert run(out, *jobs, resume="", rerun=("coins", "others"), no_dataset=False) == 0
     assert attempts_of_episodes(out) == [2] * 2 * EPISODES
-    first, _ = rows(out)
+    first, _ = jobs_of(out)
     assert (first["rerun"], first["retried"], first["episodes"], first["status"]) == (1, 0, EPISODES, "completed")
     aside = [path.name for path in (out / "coins" / "set_aside" / "attempt_1").iterdir()]
     assert {"episode_results_rank0.jsonl", "settled.json"} <= {*aside}
@@ -153,7 +153,7 @@ def test_the_same_command_may_be_given_again_and_goes_on_with_what_it_has_begun(
     assert 0 < anew < EPISODES
     assert run(out, job(checkpoint), resume="", rerun=("coins",)) == 0
     assert set(attempts_of_episodes(out)) == {2, 3}
-    assert rows(out)[0]["rerun"] == 1
+    assert jobs_of(out)[0]["rerun"] == 1
     # And without the option too: what counts now is what the newest attempt evaluated.
     assert run(out, job(checkpoint), resume="") == 0
     checkpoint.write_bytes(b"the first weights")
@@ -227,10 +227,10 @@ def test_the_run_its_attempts_its_recordings_and_its_tables_say_what_was_evaluat
     with h5py.File(out / "coins" / "dataset_coins.hdf5") as file:
         recorded = json.loads(str(file["data/demo_0"].attrs["contents"]))
     assert recorded["policy"] == contents.policy
-    (row,) = rows(out)
-    assert row["checkpoint"] == str(checkpoint)
-    assert row["policy_sha256"] == contents.policy_sha256
-    assert len(row["policy_sha256"]) == 64
+    (told,) = jobs_of(out)
+    assert told["checkpoint"] == str(checkpoint)
+    assert told["policy_sha256"] == contents.policy_sha256
+    assert len(told["policy_sha256"]) == 64
 
 
 POLICY = """

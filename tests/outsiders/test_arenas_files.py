@@ -105,8 +105,8 @@ def test_a_list_of_runs_is_run_by_the_experiment_runner(tmp_path, capfd):
     output = tmp_path / "out"
     arguments = ["--experiment_config", str(tmp_path / "experiment.yaml"), "--experiment_output_directory", str(output)]
     assert experiment_runner.main([*arguments, "--headless", "--viz", "kit", "--continue_on_error"]) == 0
-    rows = results(output)
-    assert [(row["name"], row["object"], row["status"]) for row in rows] == [
+    jobs = results(output)
+    assert [(job["name"], job["object"], job["status"]) for job in jobs] == [
         ("01_plain", "cube", "completed"),
         ("02_another_object", "mug", "completed"),
     ]
@@ -119,9 +119,9 @@ def test_runs_with_what_they_share_come_back_in_arenas_files(tmp_path):
     arguments = ["--eval_jobs_config", str(tmp_path / "experiment.yaml"), "--output_dir", str(output)]
     overrides = ["shared.rollout_limit.num_episodes=3", "runs.expert.environment_builder.num_envs=1"]
     assert eval_runner.main([*arguments, *overrides]) == 0
-    rows = results(output)
+    jobs = results(output)
     zero_action = "isaaclab_arena.policy.zero_action_policy.ZeroActionPolicy"
-    assert [(row["name"], row["policy"], row["task"], row["seed"]) for row in rows] == [
+    assert [(job["name"], job["policy"], job["task"], job["seed"]) for job in jobs] == [
         ("standing", zero_action, "move the gripper to the green marker", 42),
         ("expert", "scripted", "reaching", 42),
     ]

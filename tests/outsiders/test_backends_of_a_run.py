@@ -112,7 +112,7 @@ def planned(directory: Path) -> dict[str, str | None]:
 
 @pytest.mark.parametrize("options", [{}, {"assignment": "split"}, {"assignment": "dynamic"}])
 def test_all_ranks_simulate_a_job_with_what_one_of_them_measured_once(tmp_path, builder, options):
-    # The second is a job of the same environment, the third one of other rows.
+    # The second is a job of the same environment, the third one of another number of env slots.
     jobs = [job_of(builder, "a"), job_of(builder, "b", index=1, seed=3), job_of(builder, "c", index=2, num_envs=8)]
     request = request_of(*jobs, output_directory=tmp_path / "out", **options)
     started = start_on(GPUS, request)
@@ -197,11 +197,11 @@ def test_a_skipped_job_is_not_measured(builder):
 
 
 @pytest.mark.parametrize(("num_groups", "measured"), [(1, 5), (2, 3), (9, 1)])
-def test_groups_of_rows_share_what_was_measured_for_the_largest(builder, tmp_path, num_groups, measured):
+def test_groups_of_env_slots_share_what_was_measured_for_the_largest(builder, tmp_path, num_groups, measured):
     job = job_of(builder, num_envs=5)
     machinery = Machinery(devices=GPUS, num_threads=1, num_groups=num_groups)
     settled = job.with_backend(settle_backends([job], machinery)["coins"])
-    assert [rows for rows, _ in builder.measured] == [measured]
+    assert [num_envs for num_envs, _ in builder.measured] == [measured]
     clock = StartUpClock("coins", import_s=None)
     GroupBuilder(settings(tmp_path, num_groups=num_groups)).build(settled, tmp_path / "coins", clock)
     assert builder.backends == ["warp"] * min(num_groups, 5)

@@ -78,7 +78,9 @@ def test_a_device_that_a_subclass_does_not_use_is_not_refused(yaml, monkeypatch,
     assert resolve_jobs(read_jobs({"jobs": [job(LastGpuPolicy, elsewhere)]}, source="jobs.json").jobs)
 
 
-def test_rows_of_another_group_get_a_policy_of_their_own_where_a_subclass_cannot_be_given_a_model(yaml, monkeypatch):
+def test_env_slots_of_another_group_get_a_policy_of_their_own_where_a_subclass_cannot_be_given_a_model(
+    yaml, monkeypatch
+):
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     args = Gr00tClosedloopPolicyArgs(policy_config_yaml_path=yaml)
     assert LastGpuPolicy(args).with_own_memory() is None

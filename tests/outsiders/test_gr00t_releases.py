@@ -148,11 +148,11 @@ def test_the_model_packages_own_client_speaks_as_the_server_does(release):
 
 
 class Arms(BasePolicy):
-    """Answers each row with the first number of its state."""
+    """Answers each batch entry with the first number of its state."""
 
     def __init__(self) -> None:
         super().__init__(strict=False)
-        self.rows_of_calls: list[int] = []
+        self.batch_sizes: list[int] = []
 
     def check_observation(self, observation: dict[str, Any]) -> None:
         del observation
@@ -165,7 +165,7 @@ class Arms(BasePolicy):
         assert set(observation) == {"video", "state", "language"}
         assert observation["video"]["ego"].dtype == np.uint8
         assert observation["language"][WORDS] == [["lift"]] * len(observation["state"]["arm"])
-        self.rows_of_calls.append(len(observation["state"]["arm"]))
+        self.batch_sizes.append(len(observation["state"]["arm"]))
         return {"arm": observation["state"]["arm"][:, :, :1].repeat(6, axis=1)}, {}
 
     def get_modality_config(self) -> dict[str, ModalityConfig]:
@@ -179,11 +179,11 @@ class Arms(BasePolicy):
         return {}
 
 
-def observed(number: float, rows: int = 1) -> dict[str, Any]:
+def observed(number: float, batch_size: int = 1) -> dict[str, Any]:
     return {
-        "video": {key: np.zeros((rows, 1, 4, 4, 3), np.uint8) for key in ("ego", "aside")},
-        "state": {key: np.full((rows, 1, 2), number, np.float32) for key in ("arm", "leg", "hand")},
-        "language": {WORDS: [["lift"]] * rows},
+        "video": {key: np.zeros((batch_size, 1, 4, 4, 3), np.uint8) for key in ("ego", "aside")},
+        "state": {key: np.full((batch_size, 1, 2), number, np.float32) for key in ("arm", "leg", "hand")},
+        "language": {WORDS: [["lift"]] * batch_size},
     }
 
 
@@ -212,7 +212,7 @@ def test_clients_of_two_releases_share_a_call_of_the_model_and_each_gets_its_own
         ThreadPoolExecutor(2) as pool,
     ):
         asked = {
-            number: pool.submit(each.get_action, observed(number, rows=2))
+            number: pool.submit(each.get_action, observed(number, batch_size=2))
             for number, each in ((1.0, older), (2.0, newer))
         }
         while len(server._waiting) < 2:
@@ -222,13 +222,13 @@ def test_clients_of_two_releases_share_a_call_of_the_model_and_each_gets_its_own
             action, _ = answer.result()
             assert action["arm"].tolist() == [[[number]] * 6] * 2
     server._listener.close(0)
-    assert policy.rows_of_calls == [4]
+    assert policy.batch_sizes == [4]
 
 
 @each_release
 def test_a_released_client_for_simulation_is_answered_with_flat_keys(release):
     with serving(Gr00tSimPolicyWrapper(Arms())) as server, ReleasedClient(release, server.port) as client:
-        seen = observed(2.5, rows=2)
+        seen = observed(2.5, batch_size=2)
         flat = {
             f"{modality}.{key}": values for modality in ("video", "state") for key, values in seen[modality].items()
         }

@@ -58,8 +58,10 @@ def test_all_that_lerobot_recorded_is_in_the_recording(tmp_path, version, dtype)
 
 
 def outcomes(job: Path) -> list[tuple]:
-    rows = map(json.loads, (job / "episode_results_rank0.jsonl").read_text().splitlines())
-    return sorted((row["episode_index"], row["outcome"], row["episode_length"], row["episode_return"]) for row in rows)
+    lines = map(json.loads, (job / "episode_results_rank0.jsonl").read_text().splitlines())
+    return sorted(
+        (line["episode_index"], line["outcome"], line["episode_length"], line["episode_return"]) for line in lines
+    )
 
 
 @pytest.fixture(scope="module")
@@ -135,12 +137,12 @@ def no_picture() -> None:
 def test_a_picture_in_a_table_that_is_not_as_it_should_be_is_named(tmp_path, make, message):
     dataset = write_dataset(tmp_path / "theirs", made_up(3), version="v2.1", dtype="image")
     path = dataset / "data/chunk-000/episode_000000.parquet"
-    rows = parquet.read_table(path)
-    pictures = rows[CAMERA].to_pylist()
+    table = parquet.read_table(path)
+    pictures = table[CAMERA].to_pylist()
     pictures[1]["bytes"] = make()
-    position = rows.column_names.index(CAMERA)
-    column = pa.array(pictures, rows.schema.field(position).type)
-    parquet.write_table(rows.set_column(position, CAMERA, column), path)
+    position = table.column_names.index(CAMERA)
+    column = pa.array(pictures, table.schema.field(position).type)
+    parquet.write_table(table.set_column(position, CAMERA, column), path)
     with pytest.raises(StorageError, match=message):
         list(open_dataset(dataset).frames(0, CAMERA))
 
@@ -148,13 +150,13 @@ def test_a_picture_in_a_table_that_is_not_as_it_should_be_is_named(tmp_path, mak
 def test_a_table_that_lacks_pictures_is_named(tmp_path):
     dataset = write_dataset(tmp_path / "theirs", made_up(3), version="v2.1", dtype="image")
     path = dataset / "data/chunk-000/episode_000000.parquet"
-    rows = parquet.read_table(path)
-    parquet.write_table(rows.slice(0, 2), path)
+    table = parquet.read_table(path)
+    parquet.write_table(table.slice(0, 2), path)
     with pytest.raises(StorageError, match=f"'{CAMERA}' has 2 pictures; 3 are due"):
         list(open_dataset(dataset).frames(0, CAMERA))
-    parquet.write_table(pa.concat_tables([rows, rows]), path)
+    parquet.write_table(pa.concat_tables([table, table]), path)
     with pytest.raises(StorageError, match=f"'{CAMERA}' has more than the 3 pictures"):
         list(open_dataset(dataset).frames(0, CAMERA))
-    parquet.write_table(rows.drop_columns([CAMERA]), path)
+    parquet.write_table(table.drop_columns([CAMERA]), path)
     with pytest.raises(StorageError, match=r"has no column 'observation.images.front' of pictures"):
         list(open_dataset(dataset).frames(0, CAMERA))

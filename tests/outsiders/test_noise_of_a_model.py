@@ -26,7 +26,7 @@ class Silent:
     def get_action(self, observation: Any, options: Any = None) -> Any:
         return network_answer(observation, self.seeds(len(observation["state"]["arm"]), options)), {}
 
-    def seeds(self, num_rows: int, options: Any) -> list[int]:
+    def seeds(self, batch_size: int, options: Any) -> list[int]:
         raise NotImplementedError
 
     def get_modality_config(self) -> Any:
@@ -37,28 +37,28 @@ class Silent:
 
 
 class Package(Silent):
-    """Draws each row's noise from the row's own seed, and says so."""
+    """Draws each batch entry's noise from the entry's own seed, and says so."""
 
     honoured_options: ClassVar[frozenset[str]] = frozenset({"noise_seeds"})
 
-    def seeds(self, num_rows: int, options: Any) -> list[int]:
-        del num_rows
+    def seeds(self, batch_size: int, options: Any) -> list[int]:
+        del batch_size
         return options["noise_seeds"]
 
 
 class Ignoring(Silent):
     """Documents its options as unused, as NVIDIA's does, and draws from torch's generator."""
 
-    def seeds(self, num_rows: int, options: Any) -> list[int]:
+    def seeds(self, batch_size: int, options: Any) -> list[int]:
         assert options is None
-        return torch.randint(2**31, (num_rows,)).tolist()
+        return torch.randint(2**31, (batch_size,)).tolist()
 
 
 class Lying(Package):
     """Says that it honours seeds, and does not."""
 
-    def seeds(self, num_rows: int, options: Any) -> list[int]:
-        return torch.randint(2**31, (num_rows,)).tolist()
+    def seeds(self, batch_size: int, options: Any) -> list[int]:
+        return torch.randint(2**31, (batch_size,)).tolist()
 
 
 class LimbBuilder(CoinBuilder):
@@ -90,14 +90,14 @@ def played(directory: Path, package: type[Silent], num_envs: int, shares: list, 
 ALL, TWO = [((0, 8),)], [((0, 3),), ((3, 8),)]
 
 
-def test_a_package_that_honours_a_rows_noise_keeps_what_it_promises(tmp_path):
-    """On whichever processor: with queries of one size, other ranks and other numbers of rows give the same bits."""
+def test_a_package_that_honours_the_noise_seeds_keeps_what_it_promises(tmp_path):
+    """On any processor: with queries of one size, other ranks and other numbers of env slots give the same bits."""
     reports, alone = played(tmp_path / "one", Package, 3, ALL)
     halves, together = played(tmp_path / "two", Package, 3, TWO)
-    single, one_row = played(tmp_path / "three", Package, 1, ALL)
+    single, one_slot = played(tmp_path / "three", Package, 1, ALL)
     promises = {report.reproducible for report in (*reports, *halves, *single)}
     assert {report.policy_batch for report in (*reports, *halves, *single)} <= {4, 8, 16}
-    assert promises != {Reproducible.BITWISE} or alone == together == one_row
+    assert promises != {Reproducible.BITWISE} or alone == together == one_slot
 
 
 def test_a_package_that_ignores_it_promises_the_plan_and_says_why(tmp_path):
@@ -123,11 +123,13 @@ def test_torchs_generators_are_put_back_after_each_query(tmp_path):
             return Ignoring()
 
         def ask(self, seeds: list[int]) -> Any:
-            rows = len(seeds)
+            batch_size = len(seeds)
             observation = {
-                "video": {key: torch.zeros(rows, 1, 4, 4, 3, dtype=torch.uint8).numpy() for key in ("ego", "aside")},
-                "state": {key: torch.zeros(rows, 1, 2).numpy() for key in ("arm", "leg", "hand")},
-                "language": {"annotation.human.task_description": [["move"]] * rows},
+                "video": {
+                    key: torch.zeros(batch_size, 1, 4, 4, 3, dtype=torch.uint8).numpy() for key in ("ego", "aside")
+                },
+                "state": {key: torch.zeros(batch_size, 1, 2).numpy() for key in ("arm", "leg", "hand")},
+                "language": {"annotation.human.task_description": [["move"]] * batch_size},
             }
             return self.query(observation, seeds)["arm"].tolist()
 

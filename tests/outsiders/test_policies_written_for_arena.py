@@ -27,7 +27,7 @@ from tests.machine import show_gpus
 from tests.outsiders import arena_policies
 
 MODULE = arena_policies.__name__
-ROWS = 2
+NUM_ENVS = 2
 LENGTH = 7
 """Control steps that `RecordedPolicy` has."""
 
@@ -36,7 +36,7 @@ def block(policy: str, options: dict[str, Any] | None = None, **changes: Any) ->
     """Return a job for one of the policies, as a file would hold it."""
     return {
         "name": "cartpole",
-        "arena_env_args": {"environment": "cartpole", "num_envs": ROWS},
+        "arena_env_args": {"environment": "cartpole", "num_envs": NUM_ENVS},
         "policy_type": policy if policy.islower() else f"{MODULE}.{policy}",
         "policy_config_dict": options or {},
         "num_steps": 3,
@@ -102,7 +102,7 @@ def test_a_policy_that_says_its_length_in_the_old_words_needs_none_from_the_job(
     assert first_action(job, tmp_path) == 0.0
 
 
-def test_chunks_are_fetched_for_rows_that_need_them(tmp_path):
+def test_chunks_are_fetched_for_env_slots_that_need_them(tmp_path):
     calls = arena_policies.ChunkedPolicy.num_calls
     first_action(resolved(block("ChunkedPolicy", num_steps=9)), tmp_path)
     assert arena_policies.ChunkedPolicy.num_calls - calls == 3
@@ -205,7 +205,7 @@ def test_a_policy_that_cannot_be_built_as_it_says_fails_its_job_with_a_way_out(p
 def typed(*arguments: str) -> dict[str, Any]:
     """Return the job that a command line of the policy runner amounts to."""
     options, rest = read_command_line(
-        PolicyOptions, ["--num_steps", "3", "--num_envs", str(ROWS), *arguments], program="p"
+        PolicyOptions, ["--num_steps", "3", "--num_envs", str(NUM_ENVS), *arguments], program="p"
     )
     return {**job_block(options, rest), "num_steps": 3}
 
@@ -227,7 +227,7 @@ def test_a_command_line_gives_a_policy_the_options_of_its_own_parser(arguments, 
     job = typed("--policy_type", f"{MODULE}.{policy}", *rest)
     assert job["arena_env_args"]["environment"] == "cartpole"
     assert ("start" in job["arena_env_args"]) == ("--start" in rest)
-    job["arena_env_args"]["num_envs"] = ROWS
+    job["arena_env_args"]["num_envs"] = NUM_ENVS
     assert first_action(resolved(job), tmp_path) == pytest.approx(given)
 
 

@@ -4,37 +4,37 @@ import torch
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.policy.action_chunking import ActionChunkingState, ActionChunks, ActionChunkScheduler
 
-ROWS, LENGTH, WIDTH = 3, 2, 1
+NUM_ENVS, LENGTH, WIDTH = 3, 2, 1
 
 
 def fresh() -> ActionChunks:
-    return ActionChunks.empty(ROWS, chunk_length=LENGTH, action_dim=WIDTH, device=torch.device("cpu"))
+    return ActionChunks.empty(NUM_ENVS, chunk_length=LENGTH, action_dim=WIDTH, device=torch.device("cpu"))
 
 
 def filled(chunks: ActionChunks, first: int) -> ActionChunks:
-    """Give every row that needs one a chunk of the numbers ``first``, ``first + 1``."""
-    rows = chunks.needs_chunk().nonzero().flatten()
-    new = torch.arange(first, first + LENGTH, dtype=torch.float32)[None, :, None].expand(len(rows), -1, WIDTH)
-    return chunks.refilled(rows, new)
+    """Give every env slot that needs one a chunk of the numbers ``first``, ``first + 1``."""
+    env_ids = chunks.needs_chunk().nonzero().flatten()
+    new = torch.arange(first, first + LENGTH, dtype=torch.float32)[None, :, None].expand(len(env_ids), -1, WIDTH)
+    return chunks.refilled(env_ids, new)
 
 
-def test_nothing_is_needed_before_a_row_has_begun():
+def test_nothing_is_needed_before_an_env_slot_has_begun():
     action, after = fresh().popped()
     assert not fresh().needs_chunk().any()
-    assert torch.equal(action, torch.zeros(ROWS, WIDTH))
+    assert torch.equal(action, torch.zeros(NUM_ENVS, WIDTH))
     assert torch.equal(after.next_step, fresh().next_step)
 
 
-def test_a_row_plays_its_chunk_to_the_end_and_then_needs_another():
+def test_an_env_slot_plays_its_chunk_to_the_end_and_then_needs_another():
     chunks = filled(fresh().restarted(torch.tensor([0, 1, 2])), 10)
     for expected in (10.0, 11.0):
         assert not chunks.needs_chunk().any()
         action, chunks = chunks.popped()
-        assert action.flatten().tolist() == [expected] * ROWS
+        assert action.flatten().tolist() == [expected] * NUM_ENVS
     assert chunks.needs_chunk().all()
 
 
-def test_a_row_that_starts_again_in_the_middle_of_its_chunk_leaves_the_others_in_the_middle_of_theirs():
+def test_an_env_slot_that_starts_again_in_the_middle_of_its_chunk_leaves_the_others_in_the_middle_of_theirs():
     _, chunks = filled(fresh().restarted(torch.tensor([0, 1, 2])), 10).popped()
     chunks = chunks.restarted(torch.tensor([1]))
     assert chunks.needs_chunk().tolist() == [False, True, False]
@@ -43,7 +43,7 @@ def test_a_row_that_starts_again_in_the_middle_of_its_chunk_leaves_the_others_in
     assert chunks.needs_chunk().tolist() == [True, False, True]
 
 
-def test_a_row_at_rest_needs_nothing_and_does_nothing():
+def test_an_env_slot_at_rest_needs_nothing_and_does_nothing():
     chunks = filled(fresh().restarted(torch.tensor([0, 1, 2])), 10).rested(torch.tensor([2]))
     for _ in range(LENGTH):
         action, chunks = chunks.popped()
@@ -59,27 +59,27 @@ def test_chunks_are_values_that_nothing_changes():
 
 
 def scheduler(**changes) -> ActionChunkScheduler:
-    sizes = {"num_envs": ROWS, "action_chunk_length": LENGTH, "action_horizon": 3, "action_dim": WIDTH}
+    sizes = {"num_envs": NUM_ENVS, "action_chunk_length": LENGTH, "action_horizon": 3, "action_dim": WIDTH}
     return ActionChunkScheduler(**{**sizes, "device": "cpu", **changes})
 
 
 def counting(first: int) -> torch.Tensor:
-    """Return a network's answer for all rows: ``first``, ``first + 1`` and so on."""
-    return torch.arange(first, first + 3, dtype=torch.float32)[None, :, None].expand(ROWS, -1, WIDTH)
+    """Return a network's answer for all env slots: ``first``, ``first + 1`` and so on."""
+    return torch.arange(first, first + 3, dtype=torch.float32)[None, :, None].expand(NUM_ENVS, -1, WIDTH)
 
 
 def never() -> torch.Tensor:
-    raise AssertionError("no row needs a chunk")
+    raise AssertionError("no env slot needs a chunk")
 
 
-def test_a_scheduler_asks_only_when_a_row_has_played_its_chunk():
+def test_a_scheduler_asks_only_when_an_env_slot_has_played_its_chunk():
     chunks = scheduler()
     played = [chunks.get_action(fetch)[0].item() for fetch in (lambda: counting(10), never, lambda: counting(20))]
     assert played == [10.0, 11.0, 20.0]
-    assert chunks.current_action_index.tolist() == [1] * ROWS
+    assert chunks.current_action_index.tolist() == [1] * NUM_ENVS
 
 
-def test_rows_that_are_reset_take_a_new_chunk_and_the_others_go_on_with_theirs():
+def test_env_slots_that_are_reset_take_a_new_chunk_and_the_others_go_on_with_theirs():
     chunks = scheduler()
     chunks.get_action(lambda: counting(10))
     chunks.reset(torch.tensor([1]))

@@ -18,7 +18,7 @@ def test_the_expert_solves_its_task(task):
     assert len({record.conditions["gym.seed"] for record in records.values()}) == 4
 
 
-def test_episodes_are_the_same_bits_for_any_number_of_rows():
+def test_episodes_are_the_same_bits_for_any_number_of_env_slots():
     traces = [Trace(), Trace()]
     for num_envs, trace in zip((1, 4), traces, strict=True):
         run("metaworld:pick-place-v3", num_envs=num_envs, policy=MetaWorldExpertPolicy(), observer=trace)

@@ -15,7 +15,7 @@ def actions(num_envs: int, *, max_length: int = 8, seed: int = 7) -> dict[int, t
     return log.actions
 
 
-def test_an_episode_gets_the_same_bits_in_any_row_of_any_batch():
+def test_an_episode_gets_the_same_bits_in_any_env_slot_of_any_batch():
     alone, few, many = actions(1), actions(4), actions(16)
     assert len(alone) == 20
     assert all(torch.equal(alone[index], few[index]) for index in alone)

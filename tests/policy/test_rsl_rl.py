@@ -1,4 +1,4 @@
-"""A trained checkpoint acts as it learned to, in rows that start and finish at different times."""
+"""A trained checkpoint acts as it learned to, in env slots that start and finish at different times."""
 
 import itertools
 from pathlib import Path
@@ -182,7 +182,7 @@ def test_numbers_are_clipped_and_scaled_as_the_training_did(tmp_path, in_file):
     torch.testing.assert_close(action, 0.5 + 1.5 * output)
 
 
-def test_a_recurrent_network_remembers_each_row_from_the_start_of_its_episode(tmp_path):
+def test_a_recurrent_network_remembers_each_env_slot_from_the_start_of_its_episode(tmp_path):
     """An episode that shares its batch with others that start and end is played as if it were alone."""
     policy = policy_of(write_checkpoint(tmp_path, recurrent=True))
     alone, together = play(policy, 1), play(policy, 5)
@@ -226,7 +226,7 @@ def test_one_policy_serves_environments_one_after_the_other(tmp_path):
     policy.close()
 
 
-def test_a_second_policy_with_the_same_network_remembers_its_own_rows(tmp_path):
+def test_a_second_policy_with_the_same_network_remembers_its_own_env_slots(tmp_path):
     checkpoint = write_checkpoint(tmp_path, recurrent=True)
     policy = policy_of(checkpoint)
     checkpoint.unlink()

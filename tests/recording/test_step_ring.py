@@ -6,10 +6,10 @@ from isaaclab_arena.recording.step_ring import StepRing
 
 
 def packs(step: int, num_envs: int = 3) -> list[list[torch.Tensor]]:
-    rows = torch.arange(num_envs)
+    env_ids = torch.arange(num_envs)
     return [
-        [(rows * 100 + step).float()[:, None].repeat(1, 2), (rows * 100 + step).float()],
-        [(rows + step).to(torch.uint8)[:, None, None, None].repeat(1, 2, 2, 3)],
+        [(env_ids * 100 + step).float()[:, None].repeat(1, 2), (env_ids * 100 + step).float()],
+        [(env_ids + step).to(torch.uint8)[:, None, None, None].repeat(1, 2, 2, 3)],
     ]
 
 
@@ -34,11 +34,11 @@ def test_episodes_of_any_lengths_are_kept_whole_in_any_room(capacity):
     ring.start([0, 1, 2])
     for step in range(300):
         ring.append(packs(step))
-        for row in np.flatnonzero(generator.random(3) < 0.15).tolist():
-            taken = ring.take(row)[0]
-            np.testing.assert_array_equal(taken[:, 2], row * 100 + np.arange(begun[row], step + 1))
-            begun[row] = step + 1
-            ring.start([row])
+        for env_id in np.flatnonzero(generator.random(3) < 0.15).tolist():
+            taken = ring.take(env_id)[0]
+            np.testing.assert_array_equal(taken[:, 2], env_id * 100 + np.arange(begun[env_id], step + 1))
+            begun[env_id] = step + 1
+            ring.start([env_id])
 
 
 def test_memory_is_used_again():

@@ -32,7 +32,7 @@ EVERY_STEP = 20.0
 
 
 class FilmedEnvironment(ScriptedEnvironment):
-    """Shows grey pictures, brighter with every step; row and camera do not matter."""
+    """Shows grey pictures, brighter with every step; env slot and camera do not matter."""
 
     filmable = ("front_rgb", VIEWPORT)
 
@@ -246,13 +246,13 @@ def test_an_environment_without_cameras_is_not_filmed_and_says_so_once(tmp_path,
     assert files_below(tmp_path) == set()
 
 
-def test_the_contact_sheet_has_a_row_per_episode(tmp_path):
+def test_the_contact_sheet_has_a_line_of_pictures_per_episode(tmp_path):
     film(tmp_path, num_episodes=3, viewport=True)
     sheet = np.asarray(Image.open(tmp_path / "contact_sheet.png"))
-    rows = [sheet[top : top + 96] for top in range(0, len(sheet), 100)]
-    assert len(rows) == 3
-    for row in rows:
-        first, middle, last = (row[:, round((third + 0.5) * WIDTH * 96 / HEIGHT)].mean() for third in range(3))
+    lines = [sheet[top : top + 96] for top in range(0, len(sheet), 100)]
+    assert len(lines) == 3
+    for line in lines:
+        first, middle, last = (line[:, round((third + 0.5) * WIDTH * 96 / HEIGHT)].mean() for third in range(3))
         assert first < 3
         assert first < middle < last
 

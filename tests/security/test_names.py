@@ -98,9 +98,9 @@ def test_json_says_the_same_and_steers_nothing(text):
 def test_a_cell_neither_runs_in_a_spreadsheet_nor_steers_a_terminal(cell):
     table = pd.DataFrame({"text": pd.array([cell], dtype="string"), "mixed": pd.Series([cell], dtype=object)})
     text = csv_text(table)
-    [row] = csv.DictReader(io.StringIO(text))
+    [cells] = csv.DictReader(io.StringIO(text))
     assert not steers(text)
-    assert all(value[0] not in "=+-@\t\r\n\uff1d\uff0b\uff0d\uff20" for value in row.values())
+    assert all(value[0] not in "=+-@\t\r\n\uff1d\uff0b\uff0d\uff20" for value in cells.values())
 
 
 def test_numbers_in_a_table_are_no_formulas():

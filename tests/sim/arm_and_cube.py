@@ -12,14 +12,14 @@ JOINTS = [f"robot/panda_joint{number}" for number in range(1, 8)]
 HOME = (0.0, -0.4, 0.0, -2.4, 0.0, 2.0, 0.7854)
 
 
-def start_of(row: int) -> StartState:
+def start_of(env_id: int) -> StartState:
     """Return what a world starts from, each a little differently."""
-    arm = {joint: value + 0.01 * row for joint, value in zip(JOINTS, HOME, strict=True)}
+    arm = {joint: value + 0.01 * env_id for joint, value in zip(JOINTS, HOME, strict=True)}
     return StartState(
         joint_positions={
             **{joint: (value,) for joint, value in arm.items()},
-            "object/free": (0.4 + 0.02 * row, 0.0, 0.03, 1, 0, 0, 0),
+            "object/free": (0.4 + 0.02 * env_id, 0.0, 0.03, 1, 0, 0, 0),
         },
         controls=arm,
-        mocap_positions={"target/body": (0.1 * row, 0.0, 0.5)},
+        mocap_positions={"target/body": (0.1 * env_id, 0.0, 0.5)},
     )

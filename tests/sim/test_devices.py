@@ -31,11 +31,11 @@ def _warp_on_the_gpu(gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def worlds(model, **options) -> WarpBackend:
     backend = WarpBackend(model, num_envs=NUM_ENVS, device=GPU, **options)
-    backend.reset(rows(*range(NUM_ENVS)), [start_of(row) for row in range(NUM_ENVS)])
+    backend.reset(env_ids(*range(NUM_ENVS)), [start_of(env_id) for env_id in range(NUM_ENVS)])
     return backend
 
 
-def rows(*numbers: int) -> torch.Tensor:
+def env_ids(*numbers: int) -> torch.Tensor:
     return torch.tensor(numbers, dtype=torch.int64, device=GPU)
 
 
@@ -43,19 +43,19 @@ def test_worlds_begin_move_and_rest(model):
     backend = worlds(model)
     before = backend.qpos.cpu()
     backend.ctrl[:, 0] = 0.1
-    backend.step(rows(0, 2), SUBSTEPS)
+    backend.step(env_ids(0, 2), SUBSTEPS)
     moved = (backend.qpos.cpu() != before).any(dim=1)
     assert moved.tolist() == [True, False, True]
-    backend.reset(rows(1), [StartState()])
+    backend.reset(env_ids(1), [StartState()])
     assert backend.jacobian("robot/hand", "robot/tcp").device == GPU
 
 
 def test_states_are_taken_up_again(model):
     backend = worlds(model)
-    backend.step(rows(0, 1, 2), SUBSTEPS)
+    backend.step(env_ids(0, 1, 2), SUBSTEPS)
     kept, state = backend.snapshot(), backend.integration_state(1)
     expected = backend.qpos.cpu()
-    backend.step(rows(0, 1, 2), SUBSTEPS)
+    backend.step(env_ids(0, 1, 2), SUBSTEPS)
     backend.set_integration_state(1, state)
     np.testing.assert_allclose(backend.qpos[1].cpu(), expected[1], atol=1e-6)
     backend.restore_snapshot({name: tensor.cpu() for name, tensor in kept.items()})
@@ -67,7 +67,7 @@ def test_a_world_that_breaks_down_is_put_back(model):
     backend = worlds(model)
     backend.ctrl[1] = torch.nan
     backend.qvel[1] = torch.nan
-    backend.step(rows(0, 1, 2), SUBSTEPS)
+    backend.step(env_ids(0, 1, 2), SUBSTEPS)
     assert backend.diverged.tolist() == [False, True, False]
 
 
@@ -78,7 +78,7 @@ def test_the_same_bits_again_are_not_promised_there(model):
 def test_room_grows(model):
     backend = worlds(model, sizes=BufferSizes(contacts=1, constraints=2))
     touching = StartState(joint_positions={"object/free": (0.5, 0.0, 0.02, 1, 0, 0, 0)})
-    backend.reset(rows(0, 1), [touching, touching])
+    backend.reset(env_ids(0, 1), [touching, touching])
     assert backend.sizes.contacts > 1
 
 
@@ -89,9 +89,9 @@ def test_worlds_vary_and_show_it(model):
         resized(model, "object/body", mass=0.2, scale=0.9),
         [],
     ]
-    backend.vary(rows(0, 1, 2), changes)
-    backend.reset(rows(0, 1, 2), [start_of(row) for row in range(NUM_ENVS)])
-    backend.step(rows(0, 1, 2), SUBSTEPS)
+    backend.vary(env_ids(0, 1, 2), changes)
+    backend.reset(env_ids(0, 1, 2), [start_of(env_id) for env_id in range(NUM_ENVS)])
+    backend.step(env_ids(0, 1, 2), SUBSTEPS)
     assert len(np.unique(backend.model_field("geom_rgba"), axis=0)) == 2
     assert len(backend.visible_world(0)[1].qpos) == model.nq
 

@@ -13,22 +13,22 @@ def model():
     return compose_scene("scenes/table.xml", PARTS)
 
 
-def fields(model, num_rows: int, dtype) -> dict[str, np.ndarray]:
+def fields(model, num_worlds: int, dtype) -> dict[str, np.ndarray]:
     shapes = {"qpos": (model.nq,), "qvel": (model.nv,), "ctrl": (model.nu,), "mocap_pos": (model.nmocap, 3)}
-    return {name: np.full((num_rows, *shape), 0.5, dtype) for name, shape in shapes.items()}
+    return {name: np.full((num_worlds, *shape), 0.5, dtype) for name, shape in shapes.items()}
 
 
-def write_one_by_one(starts, names, into, rows) -> None:
+def write_one_by_one(starts, names, into, worlds) -> None:
     """Write start states number by number, as slowly and plainly as can be."""
-    for row, start in zip(rows, starts, strict=True):
+    for world, start in zip(worlds, starts, strict=True):
         for joint, position in start.joint_positions.items():
-            into["qpos"][row, names.joint_qpos[joint]] = position
+            into["qpos"][world, names.joint_qpos[joint]] = position
         for joint, velocity in start.joint_velocities.items():
-            into["qvel"][row, names.joint_dof[joint]] = velocity
+            into["qvel"][world, names.joint_dof[joint]] = velocity
         for actuator, control in start.controls.items():
-            into["ctrl"][row, names.actuators[actuator]] = control
+            into["ctrl"][world, names.actuators[actuator]] = control
         for body, position in start.mocap_positions.items():
-            into["mocap_pos"][row, names.mocap_bodies[body]] = position
+            into["mocap_pos"][world, names.mocap_bodies[body]] = position
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -42,13 +42,13 @@ def test_worlds_together_get_the_bits_that_they_get_one_by_one(model, dtype):
         StartState(joint_positions={"object/free": (0.1, 0.2, 0.3, 1, 0, 0, 0)}),
         StartState(joint_positions={"robot/panda_joint2": (1 / 3,), "robot/panda_joint1": (1 / 7,)}),
     ]
-    rows = np.array([7, 0, 2, 3, 5, 4])
+    worlds = np.array([7, 0, 2, 3, 5, 4])
     written, expected = fields(model, 8, dtype), fields(model, 8, dtype)
-    write_starts(starts, names, written, rows)
-    write_one_by_one(starts, names, expected, rows)
+    write_starts(starts, names, written, worlds)
+    write_one_by_one(starts, names, expected, worlds)
     for name, values in expected.items():
         assert np.array_equal(written[name], values), name
-        assert (written[name][[1, 6]] == 0.5).all(), "rows of other worlds stay as they are"
+        assert (written[name][[1, 6]] == 0.5).all(), "other worlds stay as they are"
 
 
 def test_worlds_that_name_the_same_things_make_one_block():

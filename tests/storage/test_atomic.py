@@ -54,9 +54,9 @@ def test_a_path_below_a_file_is_a_storage_error(tmp_path):
 
 
 def test_two_writers_never_share_an_appending_file(tmp_path):
-    os.close(create_for_appending(tmp_path / "rows"))
+    os.close(create_for_appending(tmp_path / "lines"))
     with pytest.raises(FileExistsError):
-        create_for_appending(tmp_path / "rows")
+        create_for_appending(tmp_path / "lines")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
@@ -75,8 +75,8 @@ def test_a_line_of_which_only_a_part_was_written_is_an_error():
     # A pipe that nobody reads takes a part of a long line, as a disk with little room does.
     reading, writing = os.pipe2(os.O_NONBLOCK)
     try:
-        with pytest.raises(DiskUnusableError, match=r"cannot append to rows: only \d+ of 1000001 bytes fitted"):
-            append_line(writing, "x" * 1_000_000, Path("rows"))
+        with pytest.raises(DiskUnusableError, match=r"cannot append to lines: only \d+ of 1000001 bytes fitted"):
+            append_line(writing, "x" * 1_000_000, Path("lines"))
     finally:
         os.close(reading)
         os.close(writing)

@@ -36,10 +36,10 @@ def fails(action):
 """
 EPISODE = "write(0); limit(50_000); fails(lambda: write(1))"
 LINE = """
-rows = create_for_appending(directory / "rows")
+lines = create_for_appending(directory / "lines")
 limit(10)
-append_line(rows, "12345", directory / "rows")
-fails(lambda: append_line(rows, "67890", directory / "rows"))
+append_line(lines, "12345", directory / "lines")
+fails(lambda: append_line(lines, "67890", directory / "lines"))
 """
 DATASET = """
 for index in range(3): write(index)

@@ -22,8 +22,8 @@ _WORDS = (
 )
 
 
-class Rows(VecEnv):
-    """Rows that are never stepped."""
+class Resting(VecEnv):
+    """Env slots that are never stepped."""
 
     def __init__(self, num_envs: int) -> None:
         self.num_envs = num_envs
@@ -43,7 +43,7 @@ def algorithm(num_envs: int, context: DistributedContext) -> Any:
     config: TrainingConfig = small_config(f"num_envs={num_envs}", *_WORDS)
     with torch.random.fork_rng():
         torch.manual_seed(5)
-        return build_algorithm(config, Rows(num_envs), context)  # type: ignore[arg-type]
+        return build_algorithm(config, Resting(num_envs), context)  # type: ignore[arg-type]
 
 
 def show(learner: Any, ranks: list[int]) -> None:

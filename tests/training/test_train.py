@@ -53,7 +53,7 @@ def learned(directory: Path, iterations: int) -> dict[str, int]:
 
 def measures(directory: Path) -> dict[tuple[int, str], float]:
     with (directory / "progress.csv").open() as file:
-        return {(int(row["step"]), row["measure"]): float(row["value"]) for row in csv.DictReader(file)}
+        return {(int(line["step"]), line["measure"]): float(line["value"]) for line in csv.DictReader(file)}
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +175,9 @@ def test_evaluation_gives_the_same_results_for_any_number_of_ranks(undisturbed, 
 def episodes(directory: Path) -> list[tuple[str, ...]]:
     """Return what decides of each episode of an evaluation."""
     with (directory / "episodes.csv").open() as file:
-        return [(row["episode_index"], row["outcome"], row["length"], row["return"]) for row in csv.DictReader(file)]
+        return [
+            (line["episode_index"], line["outcome"], line["length"], line["return"]) for line in csv.DictReader(file)
+        ]
 
 
 SPY = """

@@ -103,8 +103,8 @@ def test_torchruns_report_ends_with_the_last_words_of_the_rank(tmp_path, monkeyp
     monkeypatch.delenv("ISAACLAB_ARENA_RUN_DIRECTORY_FILE", raising=False)
     leave_last_words("job  status\nlift failed\ngo on with: that")
     report = str(ChildFailedError("eval_runner", {0: ProcessFailure(0, 42, 1, str(path))}))
-    *_, table, row, line, border = report.splitlines()
-    assert [table, row, line] == ["  job  status", "  lift failed", "  go on with: that"]
+    *_, table, first, line, border = report.splitlines()
+    assert [table, first, line] == ["  job  status", "  lift failed", "  go on with: that"]
     assert set(border) == {"="}
 
 

@@ -35,9 +35,9 @@ def test_objects_have_the_same_conditions_so_that_comparisons_are_paired():
     assert cube["robot.joint_position"] == can["robot.joint_position"]
 
 
-def test_rows_that_are_not_running_rest():
+def test_env_slots_that_are_not_running_rest():
     env = build("lift_object", num_envs=3)
-    start(env, rows=[1])
+    start(env, env_ids=[1])
     before = env.state()
     step = env.step(hold_still(env))
     for joints in ("joint_position", "joint_velocity"):
@@ -47,7 +47,7 @@ def test_rows_that_are_not_running_rest():
     assert not (step.terminated | step.truncated | solved(step) | step.diverged)[[0, 2]].any()
 
 
-def test_a_row_is_truncated_at_the_time_limit_and_then_keeps_its_last_observation():
+def test_an_env_slot_is_truncated_at_the_time_limit_and_then_keeps_its_last_observation():
     env = build("reach", num_envs=2)
     start(env)
     steps = [env.step(hold_still(env)) for _ in range(env.max_episode_length)]
@@ -59,7 +59,7 @@ def test_a_row_is_truncated_at_the_time_limit_and_then_keeps_its_last_observatio
     assert not after.truncated.any()
 
 
-def test_a_nan_action_is_an_error_of_its_row_alone():
+def test_a_nan_action_is_an_error_of_its_env_slot_alone():
     env, alone = build("lift_object", num_envs=3), build("lift_object", num_envs=3)
     start(env)
     start(alone)

@@ -64,7 +64,7 @@ def test_without_cameras_policies_see_no_pictures():
     assert set(env.observation_spec) == {"policy"}
 
 
-def test_a_row_looks_the_same_to_the_last_bit_in_any_batch():
+def test_an_env_slot_looks_the_same_to_the_last_bit_in_any_batch():
     alone, together = seeing(), seeing(num_envs=4)
     one, four = pictures_after(alone, 5), pictures_after(together, 5)
     for term in RGB:
@@ -72,7 +72,7 @@ def test_a_row_looks_the_same_to_the_last_bit_in_any_batch():
         assert not torch.equal(four[term][0], four[term][1])
 
 
-def test_a_row_looks_the_same_to_the_last_bit_on_any_number_of_threads():
+def test_an_env_slot_looks_the_same_to_the_last_bit_on_any_number_of_threads():
     one, many = (pictures_after(seeing(num_envs=5, num_threads=threads), 3) for threads in (1, 3))
     assert all(torch.equal(one[term], many[term]) for term in RGB)
 
@@ -82,7 +82,7 @@ def pictures_after(env: TableEnvironment, num_steps: int) -> dict[str, torch.Ten
     return steps_of(env, hold_still(env), num_steps)[-1].observation["camera_obs"]
 
 
-def test_rows_that_rest_are_not_rendered_again():
+def test_env_slots_that_rest_are_not_rendered_again():
     env = seeing(num_envs=2)
     before = start(env)["camera_obs"][RGB[0]]
     mujoco_backend(env).qpos[1, 0] += 0.5
@@ -114,16 +114,16 @@ def test_objects_of_different_colours_can_be_told_apart_at_64_pixels(thing, chan
     assert float(spread.max()) > 50
 
 
-def paint(backend: MujocoBackend, row: int) -> None:
-    backend.batch.expand("geom_rgba")[row, backend.model.body("object/body").geomadr[0]] = (0.1, 0.2, 0.9, 1)
+def paint(backend: MujocoBackend, env_id: int) -> None:
+    backend.batch.expand("geom_rgba")[env_id, backend.model.body("object/body").geomadr[0]] = (0.1, 0.2, 0.9, 1)
 
 
-def dim(backend: MujocoBackend, row: int) -> None:
-    backend.batch.expand("light_diffuse")[row] *= 0.2
+def dim(backend: MujocoBackend, env_id: int) -> None:
+    backend.batch.expand("light_diffuse")[env_id] *= 0.2
 
 
-def move_camera(backend: MujocoBackend, row: int) -> None:
-    backend.batch.expand("cam_pos")[row, backend.model.camera("robot_head_cam").id] += (0.05, 0.0, 0.0)
+def move_camera(backend: MujocoBackend, env_id: int) -> None:
+    backend.batch.expand("cam_pos")[env_id, backend.model.camera("robot_head_cam").id] += (0.05, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("vary", [paint, dim, move_camera])

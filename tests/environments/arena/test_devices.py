@@ -64,7 +64,7 @@ def told(step: Step) -> dict[str, torch.Tensor]:
 
 
 def story(env: ArenaEnvironment) -> list[dict[str, torch.Tensor]]:
-    """Return what a short life gives: steps, a new episode in one row, steps, and back to a snapshot."""
+    """Return what a short life gives: steps, a new episode in one env slot, steps, and back to a snapshot."""
     pages = [told(env.step(actions(env, index))) for index in range(NUM_STEPS)]
     pages.append(flat(start(env, [1])))
     snapshot = env.snapshot()
@@ -145,7 +145,7 @@ def assert_pictures_are_there(env: ArenaEnvironment) -> None:
 
 
 @pytest.mark.parametrize("name", [*ALL_ENVIRONMENTS, *FLOOR_ENVIRONMENTS])
-def test_a_control_step_makes_the_cpu_wait_only_to_learn_which_rows_run(gpu, name):
+def test_a_control_step_makes_the_cpu_wait_only_to_learn_which_env_slots_run(gpu, name):
     env = built(name, GPU, "warp")
     start(env)
     action = actions(env, 0)

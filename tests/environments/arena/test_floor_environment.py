@@ -14,14 +14,14 @@ ALL = pytest.mark.parametrize("name", FLOOR_ENVIRONMENTS)
 
 
 def some_actions(env: FloorEnvironment, num_steps: int) -> torch.Tensor:
-    """Return actions that are the same for equal rows of any batch. Shape: (num_steps, num_envs, action_dim)."""
+    """Return actions that are the same for equal env slots of any batch. Shape: (num_steps, num_envs, action_dim)."""
     size = env.action_spec.shape[0]
     waves = torch.sin(torch.arange(num_steps)[:, None, None] * 0.7 + torch.arange(size))
     return (waves * (1 + 0.1 * torch.arange(env.num_envs)[:, None])).float()
 
 
 @ALL
-def test_a_row_is_the_same_to_the_last_bit_in_any_batch_and_on_any_number_of_threads(name):
+def test_an_env_slot_is_the_same_to_the_last_bit_in_any_batch_and_on_any_number_of_threads(name):
     alone, many = build_on_the_floor(name), build_on_the_floor(name, num_envs=9, num_threads=2)
     start(many)
     alone.reset(torch.tensor([0]), [many.draw_conditions(episode(6).conditions_generator())])
@@ -55,7 +55,7 @@ def test_acting_at_random_solves_nothing_and_breaks_no_physics(name):
 
 
 @ALL
-def test_a_nan_action_is_an_error_of_its_row_alone(name):
+def test_a_nan_action_is_an_error_of_its_env_slot_alone(name):
     env = build_on_the_floor(name, num_envs=3)
     start(env)
     action = torch.zeros(env.action_space.shape)

@@ -26,7 +26,7 @@ def actions_of(env: ArenaEnvironment) -> torch.Tensor:
 
 
 def go_on(env: ArenaEnvironment, actions: torch.Tensor) -> list[dict[str, torch.Tensor]]:
-    """Make steps, the fourth of which starts a new episode in row 1."""
+    """Make steps, the fourth of which starts a new episode in env slot 1."""
     seen = []
     for index, action in enumerate(actions):
         seen.append(tensors_of(env.step(action)))
@@ -51,7 +51,7 @@ def test_training_goes_on_from_a_snapshot_as_if_nothing_had_happened(name):
     env, other = built(name), built(name)
     actions = actions_of(env)
     start(env)
-    # A row that ends within the steps after the snapshot, and one that rests.
+    # An env slot that ends within the steps after the snapshot, and one that rests.
     env._length[0] = env.max_episode_length - BEFORE - 5
     env._length[2] = env.max_episode_length - 2
     last = [env.step(action) for action in actions[:BEFORE]][-1]
@@ -78,7 +78,7 @@ def test_a_snapshot_stays_as_it_was():
     assert all(torch.equal(snapshot[key], value) for key, value in kept.items())
 
 
-def test_a_broken_row_is_still_broken_after_a_snapshot_and_starts_again():
+def test_a_broken_env_slot_is_still_broken_after_a_snapshot_and_starts_again():
     env, other = built("cartpole"), built("cartpole")
     start(env)
     env.step(torch.tensor([[0.0], [torch.nan], [0.0]]))

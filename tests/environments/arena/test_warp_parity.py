@@ -52,7 +52,7 @@ def actions(env: ArenaEnvironment, num_steps: int) -> list[torch.Tensor]:
 
 
 def driven(env: ArenaEnvironment, num_steps: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Return what policies see and which rows are solved after so many steps."""
+    """Return what policies see and which env slots are solved after so many steps."""
     start(env)
     *_, last = (env.step(action) for action in actions(env, num_steps))
     seen = last.observation["policy"]
@@ -77,7 +77,7 @@ def test_lifting_looks_the_same_on_both(num_steps):
 
 
 class Actions(Observer):
-    """Keeps what a policy did in every row."""
+    """Keeps what a policy did in every env slot."""
 
     def __init__(self) -> None:
         self.taken: list[torch.Tensor] = []

@@ -65,7 +65,7 @@ class MischiefEnvironment(gymnasium.Env):
     def _success(self):
         successes = {
             "numpy success": np.bool_(True),
-            "success in a row": np.array([True]),
+            "success in an array": np.array([True]),
             "two successes": np.array([True, True]),
             "half a success": 0.5,
             "success in words": "yes",

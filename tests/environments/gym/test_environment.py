@@ -26,7 +26,7 @@ def started(environment, *seeds: int):
 
 
 @pytest.mark.parametrize("name", [f"gym:{ID}", "gym:CartPole-v1", "gym:Reacher-v5", "gym:Ant-v5"])
-def test_an_episode_is_the_same_bits_whatever_number_of_rows_there_is(name):
+def test_an_episode_is_the_same_bits_whatever_number_of_env_slots_there_is(name):
     traces = {num_envs: Trace() for num_envs in (1, 4)}
     for num_envs, trace in traces.items():
         run(name, num_envs=num_envs, observer=trace)
@@ -44,7 +44,7 @@ def test_workers_give_the_same_bits_as_this_process():
     }
 
 
-def test_a_row_that_has_finished_rests_until_it_is_reset():
+def test_an_env_slot_that_has_finished_rests_until_it_is_reset():
     environment = build("gym:CartPole-v1", num_envs=2)
     started(environment, 1, 2)
     push = torch.tensor([[1.0], [0.0]])

@@ -35,7 +35,7 @@ def _where_it_was(monkeypatch):
 @pytest.mark.usefixtures("_where_it_was")
 @pytest.mark.parametrize(
     "mischief",
-    ["", "print", "move", "steal signals", "doubles", "numpy success", "success in a row", "discrete action"],
+    ["", "print", "move", "steal signals", "doubles", "numpy success", "success in an array", "discrete action"],
 )
 def test_what_does_no_harm_to_an_episode_leaves_its_outcome(mischief):
     assert outcomes(mischief) == [(Outcome.SUCCESS, 3)] * 4

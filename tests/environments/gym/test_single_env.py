@@ -37,7 +37,7 @@ def test_an_episode_ends_and_tells_whether_it_succeeded():
     assert terminated or truncated
 
 
-def test_more_rows_than_one_cannot_be_shown():
+def test_more_env_slots_than_one_cannot_be_shown():
     with pytest.raises(ValueError, match="one env slot is shown, and the environment has 2"):
         SingleEnv(CoinEnvironment(CoinConfig(), 2))
 

@@ -37,7 +37,7 @@ def test_one_seed_gives_the_episodes_of_a_job_in_turn():
     assert info["conditions"] == {1: expected[4]}
 
 
-def test_a_masked_reset_honours_the_rows_own_seed_and_leaves_the_others():
+def test_a_masked_reset_honours_the_env_slots_own_seed_and_leaves_the_others():
     env = coins()
     env.reset(seed=0)
     env.step(np.zeros((4, 2)))

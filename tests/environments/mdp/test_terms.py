@@ -19,7 +19,7 @@ def test_progress_is_clipped_at_both_ends():
     assert terms.progress(torch.tensor([-1.0, 0.05, 2.0]), start=0.0, goal=0.1).tolist() == [0.0, 0.5, 1.0]
 
 
-def test_a_count_grows_breaks_off_and_waits_while_its_row_rests():
+def test_a_count_grows_breaks_off_and_waits_while_its_env_slot_rests():
     condition = torch.tensor([True, False, True])
     running = torch.tensor([True, True, False])
     assert terms.count_while(condition, torch.tensor([3, 3, 3]), running).tolist() == [4, 0, 3]

@@ -67,9 +67,9 @@ def test_the_documented_job_file_completes(directory, monkeypatch):
     (directory / "jobs.json").write_text(job_file)
     monkeypatch.chdir(directory)
     assert main(["--eval_jobs_config", "jobs.json", "--output_dir", "out"]) == 0
-    rows = json.loads((directory / "out" / "results.json").read_text())["jobs"]
-    assert [(row["status"], row["success_rate"]) for row in rows] == [("completed", 1.0)] * 2
-    assert [row["embodiment"] for row in rows] == ["six_axis"] * 2, "results call the robot by its name"
+    jobs = json.loads((directory / "out" / "results.json").read_text())["jobs"]
+    assert [(job["status"], job["success_rate"]) for job in jobs] == [("completed", 1.0)] * 2
+    assert [job["embodiment"] for job in jobs] == ["six_axis"] * 2, "results call the robot by its name"
 
 
 def test_limits_come_from_the_mjcf_file(directory):

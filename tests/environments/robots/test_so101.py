@@ -135,7 +135,7 @@ def test_the_scripted_policy_solves_its_tasks(task, options, mode):
     assert [record.outcome for record in ends.records.values()] == [Outcome.SUCCESS] * 8
 
 
-def test_a_row_ends_in_the_same_bits_in_any_batch():
+def test_an_env_slot_ends_in_the_same_bits_in_any_batch():
     one = play(build("lift_object", num_envs=1, embodiment="so101"), ScriptedPolicy(), 3)
     four = play(build("lift_object", num_envs=3, embodiment="so101"), ScriptedPolicy(), 3)
     assert one.states == four.states

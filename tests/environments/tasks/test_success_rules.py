@@ -92,8 +92,8 @@ def test_an_object_is_lost_beyond_every_edge_of_the_table():
         assert judged(task, world).lost.tolist() == [lost] * 5
 
 
-def colours(*, red: Any, blue: Any, tcp: Any = FAR, rows: int = 1, **more: Any) -> StatedWorld:
-    return StatedWorld(rows, places={"red/body": red, "blue/body": blue, TCP: tcp}, **more)
+def colours(*, red: Any, blue: Any, tcp: Any = FAR, num_envs: int = 1, **more: Any) -> StatedWorld:
+    return StatedWorld(num_envs, places={"red/body": red, "blue/body": blue, TCP: tcp}, **more)
 
 
 @pytest.mark.parametrize("wanted", ["red", "blue"])
@@ -101,7 +101,7 @@ def test_the_cube_of_the_named_colour_counts_and_the_other_one_may_not_be_lifted
     other = {"red": "blue", "blue": "red"}[wanted]
     low = [(0.5, 0.1, 0.025), (0.5, 0.1, 0.075 - LITTLE), (0.5, 0.1, 0.075 + LITTLE), (0.5, 0.1, 0.025)]
     high = [(0.5, 0.0, 0.125 + LITTLE)] * 3 + [(0.5, 0.0, 0.125 - LITTLE)]
-    world = colours(**{wanted: high, other: low}, tcp=(0.5, 0.0, 0.1), rows=4, touching=fingers_on(wanted))
+    world = colours(**{wanted: high, other: low}, tcp=(0.5, 0.0, 0.1), num_envs=4, touching=fingers_on(wanted))
     task = PickByColour(PANDA)
     assert first_success(task, world, [{"goal.colour": wanted}] * 4) == [10, 10, None, None]
     assert judged(task, world).lost.tolist() == [False, False, True, False]
@@ -111,11 +111,11 @@ def tower(
     *, beside: Any = (0.0,), above: Any = (0.05,), tcp: Any = FAR, blue: Any = (0.5, 0.2, 0.025), **more: Any
 ) -> StatedWorld:
     """Return a world of a red cube over a blue one that touches it."""
-    rows = max(len(beside), len(above), len(tcp) if isinstance(tcp, list) else 1, more.pop("rows", 1))
-    beside, above = list(beside) * (rows // len(beside)), list(above) * (rows // len(above))
+    num_envs = max(len(beside), len(above), len(tcp) if isinstance(tcp, list) else 1, more.pop("num_envs", 1))
+    beside, above = list(beside) * (num_envs // len(beside)), list(above) * (num_envs // len(above))
     red = [(blue[0], blue[1] + side, blue[2] + up) for side, up in zip(beside, above, strict=True)]
     touching = {"red_touches_blue": True, **more.pop("touching", {})}
-    return colours(red=red, blue=blue, tcp=tcp, rows=rows, touching=touching, **more)
+    return colours(red=red, blue=blue, tcp=tcp, num_envs=num_envs, touching=touching, **more)
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,9 @@ def tower(
             [10, None, 10, None],
             id="6 mm too high or low",
         ),
-        pytest.param(tower(touching={"red_touches_blue": [1, 0]}, rows=2), [10, None], id="touching"),
+        pytest.param(tower(touching={"red_touches_blue": [1, 0]}, num_envs=2), [10, None], id="touching"),
         pytest.param(
-            tower(orientations={"blue/body": [LEANING_17_DEGREES, LEANING_19_DEGREES]}, rows=2),
+            tower(orientations={"blue/body": [LEANING_17_DEGREES, LEANING_19_DEGREES]}, num_envs=2),
             [10, None],
             id="leaning",
         ),
@@ -139,13 +139,15 @@ def tower(
         pytest.param(
             tower(
                 touching={**fingers_on("red", [0, 1, 0, 0], [0, 0, 0, 0]), **fingers_on("blue", 0, [0, 0, 1, 0])},
-                rows=4,
+                num_envs=4,
             ),
             [10, None, None, 10],
             id="let go",
         ),
         pytest.param(
-            tower(speeds={"red/free": [0.05 - LITTLE, 0.05 + LITTLE, 0, 0], "blue/free": [0, 0, 0.049, 0.051]}, rows=4),
+            tower(
+                speeds={"red/free": [0.05 - LITTLE, 0.05 + LITTLE, 0, 0], "blue/free": [0, 0, 0.049, 0.051]}, num_envs=4
+            ),
             [10, None, 10, None],
             id="at rest",
         ),
@@ -210,7 +212,7 @@ def test_an_object_is_placed_when_it_rests_in_the_upright_bin_and_is_let_go(worl
 
 def test_two_cubes_are_sorted_when_red_lies_in_the_left_bin_and_blue_in_the_right_one():
     left, right = (0.5, 0.28, 0.033), (0.5, -0.28, 0.033)
-    world = colours(red=[left, right, left, left], blue=[right, left, right, (0.5, 0, 0.025)], rows=4)
+    world = colours(red=[left, right, left, left], blue=[right, left, right, (0.5, 0, 0.025)], num_envs=4)
     world.places |= {"left_bin/body": (0.5, 0.28, 0.0), "right_bin/body": (0.5, -0.28, 0.0)}
     world.sensors |= {"right_finger_touches_blue": [0, 0, 1, 0]}
     task = SortTwo(PANDA)
@@ -299,7 +301,7 @@ def test_a_button_is_pressed_when_the_hand_holds_it_13_5_mm_down_for_four_steps(
 
 
 def opened(joint: str, handle: str, way: list[list[float]], **touching: Any) -> tuple[StatedWorld, torch.Tensor]:
-    """Return a world of one joint, and where it is from step to step. Shape: (num_steps, rows)."""
+    """Return a world of one joint, and where it is from step to step. Shape: (num_steps, num_envs)."""
     steps = torch.tensor(way, dtype=torch.float64).T
     world = StatedWorld(len(way), places={TCP: FAR, handle: (0.5, 0, 0.2)}, joints={joint: steps[0].tolist()})
     world.sensors = touching
@@ -307,7 +309,7 @@ def opened(joint: str, handle: str, way: list[list[float]], **touching: Any) -> 
 
 
 def successes(task: Any, world: StatedWorld, steps: torch.Tensor, joint: str) -> list[int]:
-    """Move the joint, and return in how many steps each row was solved."""
+    """Move the joint, and return in how many steps each env slot was solved."""
     begin(task, world)
     counts = torch.zeros(world.num_envs, dtype=torch.int64)
     for positions in steps[1:]:
@@ -327,7 +329,7 @@ def test_a_drawer_is_open_by_15_cm_for_three_steps_with_10_cm_of_it_pulled_by_a_
         [0.0, 0.05, 0.1, 0.16, 0.16, 0.16],
     ]
     world, steps = opened("cabinet/slide", "cabinet/handle", way, **{f"{finger}_finger_touches_handle": True})
-    # The third row was open by 6 cm from the start and the fourth is pulled by less than 10; steps over 5 cm are jumps.
+    # The third was open by 6 cm from the start and the fourth is pulled by less than 10; steps over 5 cm are jumps.
     assert successes(OpenDrawer(PANDA), world, steps, "cabinet/slide") == [1, 0, 2, 0, 0, 1]
     world.sensors = {}
     assert successes(OpenDrawer(PANDA), world, steps, "cabinet/slide") == [0] * 6
@@ -342,8 +344,8 @@ def test_a_drawer_is_shut_to_1_cm_for_five_steps_with_half_its_way_pushed_by_the
         [0.16, 0.109, 0.079, *[0.0] * 6],
     ]
     world, steps = opened("cabinet/slide", "cabinet/handle", way, hand_touches_drawer=True)
-    # The last 8 cm of the third and the fourth row are one jump: what was pushed is half of the way, or not quite. In
-    # the last row what would make it half is faster than 5 cm a step.
+    # The last 8 cm of the third and the fourth are one jump: what was pushed is half of the way, or not quite. In
+    # the last one what would make it half is faster than 5 cm a step.
     assert successes(CloseDrawer(PANDA), world, steps, "cabinet/slide") == [1, 0, 2, 0, 0]
 
 

@@ -25,11 +25,11 @@ def test_pictures_show_colour_light_and_camera_and_the_physics_does_not():
     pictures = seen[HEAD].numpy().astype(float)
     cube = simulation(env).model.body("object/body").id
     shows_cube = seen["robot_head_cam_segmentation"].numpy()[..., 0] == cube
-    colours = np.array([pictures[row][shows_cube[row]].mean(axis=0) for row in range(4)])
+    colours = np.array([pictures[env_id][shows_cube[env_id]].mean(axis=0) for env_id in range(4)])
     assert colours[0, 0] > 2 * colours[0, 2]
     assert colours[1, 2] > 2 * colours[1, 0]
     assert pictures[2].mean() < 0.85 * pictures[0].mean()
     assert np.array_equal(shows_cube[0], shows_cube[2])
     assert not np.array_equal(shows_cube[0], shows_cube[3])
-    states = [env.episode_state(row)["integration_state"] for row in range(4)]
+    states = [env.episode_state(env_id)["integration_state"] for env_id in range(4)]
     assert all(np.array_equal(state, states[0]) for state in states)

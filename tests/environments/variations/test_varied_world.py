@@ -24,7 +24,7 @@ OBJECT = "object/body"
 NUM_EPISODES = 5
 
 
-def row_of(env, field, name):
+def values_of(env, field, name):
     kind = field.partition("_")[0]
     index = {
         "body": simulation(env).model.body,
@@ -72,12 +72,12 @@ def test_conditions_survive_json_and_give_the_same_episode_again():
     assert np.array_equal(*states)
 
 
-def test_mass_scales_inertia_and_leaves_the_other_rows_alone():
+def test_mass_scales_inertia_and_leaves_the_other_env_slots_alone():
     env = build_varied("lift_object", fixed("cube.mass", 0.4, 0.1), num_envs=2)
     begin(env)
     nominal = simulation(env).model
-    assert row_of(env, "body_mass", OBJECT) == pytest.approx([0.4, 0.1])
-    ratio = row_of(env, "body_inertia", OBJECT) / nominal.body_inertia[nominal.body(OBJECT).id]
+    assert values_of(env, "body_mass", OBJECT) == pytest.approx([0.4, 0.1])
+    ratio = values_of(env, "body_inertia", OBJECT) / nominal.body_inertia[nominal.body(OBJECT).id]
     assert ratio == pytest.approx(np.repeat([[4.0], [1.0]], 3, axis=1))
 
 
@@ -97,8 +97,8 @@ def test_a_larger_object_stands_on_the_table_and_not_in_it():
     assert [point(each["cube.position"])[2] for each in conditions] == pytest.approx([0.025, 0.0375])
     steps_of(env, hold_still(env), 20)
     assert env.backend.body_position(OBJECT)[:, 2].numpy() == pytest.approx([0.025, 0.0375], abs=5e-4)
-    assert row_of(env, "geom_rbound", "object/shape")[1] == pytest.approx(
-        1.5 * row_of(env, "geom_rbound", "object/shape")[0]
+    assert values_of(env, "geom_rbound", "object/shape")[1] == pytest.approx(
+        1.5 * values_of(env, "geom_rbound", "object/shape")[0]
     )
 
 
@@ -120,16 +120,16 @@ def test_colour_light_and_cameras_vary_in_the_fields_that_renderers_read():
     env = build_varied("lift_object", overrides)
     begin(env)
     model = simulation(env).model
-    assert row_of(env, "geom_rgba", "object/shape")[0] == pytest.approx([0.1, 0.2, 0.9, 1.0])
+    assert values_of(env, "geom_rgba", "object/shape")[0] == pytest.approx([0.1, 0.2, 0.9, 1.0])
     assert env.backend.model_field("light_dir")[0, 0] == pytest.approx([0.0, 0.6, -0.8])
     assert env.backend.model_field("light_diffuse")[0, 1] == pytest.approx(0.5 * model.light_diffuse[1])
-    shift = row_of(env, "cam_pos", "robot_head_cam")[0] - model.camera("robot_head_cam").pos
+    shift = values_of(env, "cam_pos", "robot_head_cam")[0] - model.camera("robot_head_cam").pos
     assert shift == pytest.approx([0.0, 0.0, 0.1])
-    turned = row_of(env, "cam_quat", "robot/wrist_cam")[0]
+    turned = values_of(env, "cam_quat", "robot/wrist_cam")[0]
     assert 2 * np.arccos(abs(turned @ model.camera("robot/wrist_cam").quat)) == pytest.approx(0.5)
 
 
-def test_a_row_that_starts_again_forgets_what_varied_before():
+def test_an_env_slot_that_starts_again_forgets_what_varied_before():
     env = build_varied("lift_object", {**fixed("cube.mass", 0.4), **fixed("cube.color", [0.1, 0.2, 0.9])})
     begin(env)
     env.reset(torch.tensor([0]), [build("lift_object").draw_conditions(np.random.default_rng(0))])
@@ -181,7 +181,7 @@ def test_actions_get_noise_of_the_strength_asked_for():
     assert np.std(moves, axis=0)[:2] == pytest.approx(0.01 * spans[:2], rel=0.35)
 
 
-def test_a_delayed_row_sees_the_past_and_its_neighbour_does_not():
+def test_a_delayed_env_slot_sees_the_past_and_its_neighbour_does_not():
     env, prompt = build_varied("reach", fixed("observation.delay", 2, 0), num_envs=2), build("reach", num_envs=2)
     conditions = begin(env)
     first = prompt.reset(torch.arange(2), conditions)["policy"]["robot_joint_pos"]

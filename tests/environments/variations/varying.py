@@ -48,8 +48,8 @@ def conditions_of(env: TableEnvironment, index: int, seed: int = 0) -> Condition
 
 
 def begin(env: TableEnvironment) -> list[Conditions]:
-    """Start episode r in row r, and return the conditions."""
-    conditions = [conditions_of(env, row) for row in range(env.num_envs)]
+    """Start episode r in env slot r, and return the conditions."""
+    conditions = [conditions_of(env, env_id) for env_id in range(env.num_envs)]
     env.reset(torch.arange(env.num_envs, device=env.device), conditions)
     return conditions
 

@@ -24,9 +24,9 @@ def played(tmp_path: Path, asked: Job, num_groups: int = 2, **options) -> tuple[
     return report, [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def what_came_out(rows: list[dict]) -> list[tuple]:
+def what_came_out(lines: list[dict]) -> list[tuple]:
     names = ("episode_index", "outcome", "episode_length", "episode_return", "checksum")
-    return sorted(tuple(row[name] for name in names) for row in rows)
+    return sorted(tuple(line[name] for name in names) for line in lines)
 
 
 def test_episodes_and_their_recordings_are_those_of_env_slots_that_are_not_divided(tmp_path):
@@ -35,7 +35,7 @@ def test_episodes_and_their_recordings_are_those_of_env_slots_that_are_not_divid
     _, together = played(tmp_path / "together", asked, num_groups=1, recording=recording)
     assert report.status is ReportedStatus.COMPLETED
     assert what_came_out(divided) == what_came_out(together)
-    assert {row["env_id"] for row in divided} == set(range(5))
+    assert {line["env_id"] for line in divided} == set(range(5))
     assert [path.name for path in (tmp_path / "divided" / "coins").glob("*.hdf5")] == ["dataset_coins.hdf5"]
 
 
@@ -54,9 +54,9 @@ def test_a_single_env_slot_is_not_divided(tmp_path):
 
 def test_rebuilds_build_every_group_anew(tmp_path):
     builder = CoinBuilder()
-    _, rows = played(tmp_path, job(builder=builder, num_envs=4, num_rebuilds=3), recording=RecordingOptions())
+    _, lines = played(tmp_path, job(builder=builder, num_envs=4, num_rebuilds=3), recording=RecordingOptions())
     assert len(builder.built) == 6
-    assert sorted(row["episode_index"] for row in rows) == list(range(10))
+    assert sorted(line["episode_index"] for line in lines) == list(range(10))
 
 
 def test_groups_are_kept_for_the_next_job_that_asks_for_the_same(tmp_path):
@@ -126,8 +126,8 @@ def test_a_group_that_fails_is_the_jobs_failure(tmp_path):
 
 
 def test_control_steps_are_counted_once_for_each_running_env_slot(tmp_path):
-    report, rows = played(tmp_path, job(num_envs=5, num_episodes=30))
-    assert report.env_steps == sum(row["episode_length"] for row in rows)
+    report, lines = played(tmp_path, job(num_envs=5, num_episodes=30))
+    assert report.env_steps == sum(line["episode_length"] for line in lines)
 
 
 def test_time_adds_up(tmp_path):

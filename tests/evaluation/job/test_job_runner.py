@@ -88,7 +88,7 @@ def test_an_error_gives_way_to_the_same_episode_of_a_later_start(tmp_path):
     assert (log.retried_episodes, log.unequal_episodes) == ((0, 1, 2), ())
 
 
-def test_a_policy_is_asked_on_the_batch_of_the_rank_unless_its_rows_are_independent(tmp_path):
+def test_a_policy_is_asked_on_the_batch_of_the_rank_unless_its_env_slots_are_independent(tmp_path):
     sizes = []
 
     class Curious(ShrugPolicy):

@@ -25,7 +25,7 @@ from tests.fakes import CoinConfig, CoinEnvironment, ShrugPolicy
 
 
 class Listener(ShrugPolicy):
-    """Writes down in which rows episodes begin and end, and in how many it acts."""
+    """Writes down in which env slots episodes begin and end, and in how many it acts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,11 +43,11 @@ def episodes(number: int) -> list[Episode]:
 
 
 @pytest.mark.parametrize(("batch", "seen"), [(None, 2), (8, 8)])
-def test_a_policy_hears_of_the_end_of_every_episode_before_the_row_starts_another(batch, seen):
+def test_a_policy_hears_of_the_end_of_every_episode_before_the_env_slot_starts_another(batch, seen):
     listener = Listener()
     environment = CoinEnvironment(CoinConfig(success_rate=1.0), 2)
     rollout(environment, on_fixed_batch(listener, batch), episodes(3), [])
-    ends = [f"end {row} of {seen}" for row in (0, 1)]
+    ends = [f"end {env_id} of {seen}" for env_id in (0, 1)]
     assert listener.heard == ["start 0", "start 1", *ends, "start 0", ends[0]]
 
 

@@ -4,12 +4,12 @@ from isaaclab_arena.evaluation.nodes.file_parts import FilePart
 
 
 def test_a_part_comes_out_of_its_letter_as_it_went_in():
-    part = FilePart(job="lift", file="rows.jsonl", offset=7, content='{"said": "grün 🤖"}\n'.encode()[:-5])
+    part = FilePart(job="lift", file="lines.jsonl", offset=7, content='{"said": "grün 🤖"}\n'.encode()[:-5])
     assert FilePart.of_message(part.as_message()) == part
 
 
 @pytest.mark.parametrize(
-    "letter", ["", "{", "[]", '["lift", "rows", -1, ""]', '["lift", "rows", 0, "\\u20ac"]', "[1, 2, 3, 4]"]
+    "letter", ["", "{", "[]", '["lift", "lines", -1, ""]', '["lift", "lines", 0, "\\u20ac"]', "[1, 2, 3, 4]"]
 )
 def test_anything_else_is_no_part(letter):
     with pytest.raises(ValueError):  # noqa: PT011

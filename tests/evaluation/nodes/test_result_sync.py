@@ -12,7 +12,7 @@ from isaaclab_arena.evaluation.nodes.message_store import MessageStore
 from isaaclab_arena.evaluation.nodes.result_receiver import ResultReceiver
 from isaaclab_arena.evaluation.nodes.result_sender import ResultSender
 
-ROWS = "episode_results_rank1.jsonl"
+LINES = "episode_results_rank1.jsonl"
 RECEIVED = "episode_results_rank1_received.jsonl"
 
 
@@ -48,67 +48,67 @@ def nodes(tmp_path) -> Nodes:
     return Nodes(tmp_path)
 
 
-def test_rows_reports_and_tracebacks_arrive_and_recordings_stay(nodes):
+def test_lines_reports_and_tracebacks_arrive_and_recordings_stay(nodes):
     for name, content in (
-        (ROWS, b"row\n"), ("job_report_rank1.json", b"{}"), ("traceback_rank1.txt", b"why"),
+        (LINES, b"line\n"), ("job_report_rank1.json", b"{}"), ("traceback_rank1.txt", b"why"),
         ("dataset_lift_rank1.hdf5", b"much"), ("episode_results_rank2.jsonl", b"another rank's\n"),
     ):  # fmt: skip
         nodes.write(name, content)
     nodes.send()
     nodes.receiver().receive()
     assert nodes.received() == {
-        f"lift/{RECEIVED}": b"row\n",
+        f"lift/{RECEIVED}": b"line\n",
         "lift/job_report_rank1.json": b"{}",
         "lift/traceback_rank1.txt": b"why",
     }
 
 
 def test_a_file_that_grows_arrives_in_parts_of_any_size(nodes):
-    content = "ä row\n".encode() * (MAX_PART_BYTES // 3)
+    content = "ä line\n".encode() * (MAX_PART_BYTES // 3)
     receiver = nodes.receiver()
     with nodes.sender() as sender:
         sender.follow("lift")
         for start in range(0, len(content), 100_001):
-            nodes.write(ROWS, content[start : start + 100_001])
+            nodes.write(LINES, content[start : start + 100_001])
             receiver.receive()
     receiver.receive()
     assert nodes.received() == {f"lift/{RECEIVED}": content}
 
 
 def test_who_hears_that_a_rank_has_finished_finds_all_that_it_has_written(nodes):
-    nodes.write(ROWS, b"row\n")
+    nodes.write(LINES, b"line\n")
     (nodes.away / "logs" / "rank1.status.json").write_text("finished")
     nodes.send()
     assert nodes.store.status(1) == "finished"
     nodes.receiver().receive()
-    assert nodes.received() == {f"lift/{RECEIVED}": b"row\n"}
+    assert nodes.received() == {f"lift/{RECEIVED}": b"line\n"}
 
 
 def test_a_receiver_that_takes_over_ends_with_the_same_file(nodes):
-    nodes.write(ROWS, b"row\n" * MAX_PART_BYTES)
+    nodes.write(LINES, b"line\n" * MAX_PART_BYTES)
     nodes.send()
     messages = nodes.store.received(1)
     FilePart.of_message(next(messages))
     nodes.receiver().receive()
-    assert nodes.received() == {f"lift/{RECEIVED}": b"row\n" * MAX_PART_BYTES}
+    assert nodes.received() == {f"lift/{RECEIVED}": b"line\n" * MAX_PART_BYTES}
 
 
 def test_what_cannot_be_written_stays_in_the_store(nodes):
-    nodes.write(ROWS, b"row\n")
+    nodes.write(LINES, b"line\n")
     nodes.send()
     nodes.home.write_text("a file where the directory should be")
     with pytest.raises(StorageError, match="cannot write"):
         nodes.receiver().receive()
     nodes.home.unlink()
     nodes.receiver().receive()
-    assert nodes.received() == {f"lift/{RECEIVED}": b"row\n"}
+    assert nodes.received() == {f"lift/{RECEIVED}": b"line\n"}
 
 
 @pytest.mark.parametrize(
     ("job", "file"),
     [
-        ("../lift", ROWS),
-        ("other", ROWS),
+        ("../lift", LINES),
+        ("other", LINES),
         ("lift", "../../x"),
         ("lift", "episode_results_rank0.jsonl"),
         ("lift", "x.h5"),
@@ -130,7 +130,7 @@ def test_a_rank_whose_results_no_longer_arrive_says_once_where_they_are(nodes, c
             raise RuntimeError("Broken pipe")
 
     nodes.store = MessageStore(GoneStore())  # pyright: ignore[reportArgumentType]  a fake
-    nodes.write(ROWS, b"row\n")
+    nodes.write(LINES, b"line\n")
     with caplog.at_level(logging.WARNING):
         nodes.send()
     assert caplog.text.count("rank 0 cannot be reached any more (Broken pipe)") == 1

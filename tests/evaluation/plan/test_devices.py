@@ -39,7 +39,7 @@ def _physics_on_the_gpu(gpu: PretendGpu) -> Iterator[None]:
 
 
 def recorded(directory: Path, name: str, policy: PolicyBase, device: torch.device, **options: Any) -> Recording:
-    """Play short episodes, more than there are rows, and return what was recorded."""
+    """Play short episodes, more than there are env slots, and return what was recorded."""
     builds = build if name in ALL_ENVIRONMENTS else build_on_the_floor
     backend = {"backend": "mujoco" if device == CPU else "warp"}
     env = builds(there(name), num_envs=NUM_ENVS, device=device, **{**backend, **options})

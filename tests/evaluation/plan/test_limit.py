@@ -30,8 +30,8 @@ def test_every_job_is_cut_to_that_many_episodes_and_the_table_and_the_plan_say_s
     typed = ["--eval_jobs_config", str(path), "--output_dir", str(output)]
     assert main([*typed, "--limit", "3"]) == 0
     assert LINE in capsys.readouterr().out.splitlines()
-    rows = json.loads((output / "results.json").read_text())["jobs"]
-    assert [(row["name"], row["episodes"]) for row in rows] == [("many", 3), ("rebuilt", 3), ("few", 2), ("steps", 3)]
+    jobs = json.loads((output / "results.json").read_text())["jobs"]
+    assert [(job["name"], job["episodes"]) for job in jobs] == [("many", 3), ("rebuilt", 3), ("few", 2), ("steps", 3)]
     assert json.loads((output / "run.json").read_text())["settings"]["limit"] == 3
     assert command(["merge", str(output)]) == 0
     assert LINE in capsys.readouterr().out.splitlines(), "whoever merges later is told too"

@@ -150,7 +150,7 @@ def test_a_mistake_that_two_jobs_share_is_told_for_both(environments):
     assert [problem.job for problem in refused.value.problems] == ["a", "b"]
 
 
-def test_the_number_of_rows_and_the_command_line_reach_policies_that_have_such_options(environments):
+def test_the_number_of_env_slots_and_the_command_line_reach_policies_that_have_such_options(environments):
     network = job(policy_type=path_of(NetworkPolicy), policy_config_dict={"checkpoint": "a.pt"}, num_envs=4)
     overrides = {"policy_device": "cpu", "policy_device_id": None}
 
@@ -160,10 +160,15 @@ def test_the_number_of_rows_and_the_command_line_reach_policies_that_have_such_o
     assert resolved[1].policy_options == {}
 
 
-def test_two_jobs_that_differ_in_rows_do_not_share_policy_options(environments):
+def test_two_jobs_that_differ_in_env_slots_do_not_share_policy_options(environments):
     jobs = [
-        job(name=str(rows), policy_type=path_of(NetworkPolicy), policy_config_dict={"checkpoint": "a"}, num_envs=rows)
-        for rows in (1, 2)
+        job(
+            name=str(num_envs),
+            policy_type=path_of(NetworkPolicy),
+            policy_config_dict={"checkpoint": "a"},
+            num_envs=num_envs,
+        )
+        for num_envs in (1, 2)
     ]
     assert [found.policy_options["num_envs"] for found in resolve_jobs(jobs, environments=environments)] == [1, 2]
 
@@ -176,7 +181,7 @@ def test_a_policy_with_a_number_of_env_slots_gets_that_of_the_batch_it_is_always
     assert resolved.policy_options["num_envs"] == 64
 
 
-def test_more_rows_than_the_batch_are_refused_unless_the_policy_needs_no_batch(environments):
+def test_more_env_slots_than_the_batch_are_refused_unless_the_policy_needs_no_batch(environments):
     network = job(policy_type=path_of(NetworkPolicy), policy_config_dict={"checkpoint": "a.pt"}, num_envs=65)
     zero = job(name="zero", policy_type="zero_action", num_envs=65)
     with pytest.raises(ConfigError) as refused:

@@ -45,7 +45,7 @@ def test_one_signal_asks_the_loop_to_stop(sent, exit_code):
     assert signal.getsignal(sent) is before
 
 
-def test_the_same_signal_sent_twice_in_a_row_is_one_request():
+def test_the_same_signal_sent_twice_is_one_request():
     with start_loop(dawdle_s=0.3) as process:
         process.send_signal(signal.SIGTERM)
         assert process.stdout is not None

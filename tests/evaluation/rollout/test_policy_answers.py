@@ -8,11 +8,11 @@ from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.evaluation.rollout.policy_answers import checked_action
 from tests.fakes import CoinConfig, CoinEnvironment
 
-ROWS = torch.tensor([True, True, False])
+RUNNING = torch.tensor([True, True, False])
 
 
 def checked(action: object) -> torch.Tensor:
-    return checked_action(action, CoinEnvironment(CoinConfig(), 3), ROWS)
+    return checked_action(action, CoinEnvironment(CoinConfig(), 3), RUNNING)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_an_action_that_cannot_be_meant_is_the_policys_error(action, message):
         checked(action)
 
 
-def test_what_a_resting_row_would_do_matters_to_nobody():
+def test_what_a_resting_env_slot_would_do_matters_to_nobody():
     action = torch.zeros(3, 2)
     action[2] = torch.nan
     assert checked(action).shape == (3, 2)

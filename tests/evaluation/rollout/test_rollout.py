@@ -36,14 +36,14 @@ def test_every_planned_episode_runs_exactly_once(num_envs):
 
 
 def test_the_rate_is_that_of_the_planned_episodes_and_not_of_the_first_to_finish():
-    """Successes end at step 10 and failures at 100: stopping at the first 50 finishers of 64 rows would read 90 %."""
+    """Successes end at step 10 and failures at 100: the first 50 finishers of 64 env slots would read 90 %."""
     _, notebook, _ = run(64, 50)
     successes = sum(bool(record.success) for record in notebook.records)
     assert successes == sum(toss(index) for index in range(50))
     assert 15 <= successes <= 35
 
 
-def test_more_rows_than_episodes_leaves_the_rest_idle():
+def test_more_env_slots_than_episodes_leaves_the_rest_idle():
     result, _, _ = run(64, 3)
     assert result.finished_episodes == 3
 
@@ -58,7 +58,7 @@ def test_what_an_episode_is_does_not_depend_on_the_batch(num_envs):
     assert [record.length for record in by_index] == [10 if record.success else 100 for record in by_index]
 
 
-def test_a_row_that_finishes_takes_the_next_episode_at_once():
+def test_an_env_slot_that_finishes_takes_the_next_episode_at_once():
     _, notebook, _ = run(2, 6)
     ends = [line.split()[-1] for line in notebook.lines if line.startswith("end")]
     for position, line in enumerate(notebook.lines[2:-2], start=2):
@@ -112,7 +112,7 @@ def test_no_episode_is_started_on_the_last_step():
     assert notebook.lines == ["start 0 in 0", "end 0 in 0"]
 
 
-def test_rows_beyond_the_most_that_are_to_be_used_rest():
+def test_env_slots_beyond_the_most_that_are_to_be_used_rest():
     result, notebook, _ = run(8, 12, limits=RolloutLimits(max_envs=3))
     assert result.finished_episodes == 12
     assert {record.env_id for record in notebook.records} == {0, 1, 2}
@@ -129,7 +129,7 @@ class TenthsOfASecond(Stopwatch):
         return self.tenths / 10
 
 
-def test_an_episode_that_takes_too_long_is_an_error_and_its_row_takes_the_next_one():
+def test_an_episode_that_takes_too_long_is_an_error_and_its_env_slot_takes_the_next_one():
     limits = RolloutLimits(episode_timeout_s=2.5)
     result, notebook, _ = run(4, 20, limits=limits, stopwatch=TenthsOfASecond())
     assert result.finished_episodes == 20
@@ -148,7 +148,7 @@ def test_an_episode_that_ends_in_the_step_that_takes_too_long_has_ended():
     assert [record.outcome for record in notebook.records] == [Outcome.SUCCESS]
 
 
-def test_a_row_that_ran_out_of_time_and_takes_no_other_episode_is_ignored():
+def test_an_env_slot_that_ran_out_of_time_and_takes_no_other_episode_is_ignored():
     limits, config = RolloutLimits(episode_timeout_s=2.5), CoinConfig(success_rate=0.5)
     environment, notebook = CoinEnvironment(config, 2), Notebook()
     planned = [Episode(job="coins", episode_index=index, seed=0) for index in (0, 1, 2)]
@@ -167,7 +167,7 @@ def test_what_is_raised_between_two_steps_ends_the_rollout():
 
 
 class Lost(ShrugPolicy):
-    """Its server dies at the 15th question, when in two rows one episode is in its 15th step, the other in its 5th."""
+    """Its server dies at the 15th question, when one of two episodes is in its 15th step, the other in its 5th."""
 
     def get_action(self, env, observation):
         if self.num_calls == 14:
@@ -292,7 +292,7 @@ def test_what_a_policy_does_to_its_observation_stays_with_it():
     assert all("heads" in terms for terms in seen)
 
 
-def test_nan_in_a_row_that_does_not_run_is_ignored():
+def test_nan_in_an_env_slot_that_does_not_run_is_ignored():
     class NanBeyondTheFirst(ShrugPolicy):
         def get_action(self, env, observation):
             action = super().get_action(env, observation)

@@ -27,17 +27,17 @@ def saved(job: Job) -> Job:
 def run(directory: Path, job: Job) -> tuple[JobReport, list[dict]]:
     report = JobRunner(settings(directory)).run(job)
     lines = (directory / job.config.name / "episode_results_rank0.jsonl").read_text().splitlines()
-    return report, sorted(map(json.loads, lines), key=lambda row: row["episode_index"])
+    return report, sorted(map(json.loads, lines), key=lambda line: line["episode_index"])
 
 
 @pytest.mark.parametrize("num_envs", [1, 3, 8])
 def test_saved_conditions_are_what_the_environment_is_reset_to(tmp_path, num_envs):
     """Which of them succeed follows from them alone, and from no other toss."""
     builder = CoinBuilder()
-    report, rows = run(tmp_path, saved(coin_job(builder=builder, num_episodes=8, num_envs=num_envs, seed=3)))
+    report, lines = run(tmp_path, saved(coin_job(builder=builder, num_episodes=8, num_envs=num_envs, seed=3)))
     assert report.status is ReportedStatus.COMPLETED
-    assert [row["success"] for row in rows] == [bool(toss) for toss in TOSSES]
-    assert [row["variations"] for row in rows] == [dict(conditions) for conditions in SAVED]
+    assert [line["success"] for line in lines] == [bool(toss) for toss in TOSSES]
+    assert [line["variations"] for line in lines] == [dict(conditions) for conditions in SAVED]
     assert builder.built[0].num_draws == 0
 
 
@@ -45,8 +45,8 @@ def test_saved_conditions_belong_to_their_episode_also_where_some_have_finished(
     job = saved(coin_job(num_episodes=8, num_envs=2))
     JobRunner(settings(tmp_path)).run(job, supply=FixedShare(finished=((0, 3), (5, 6))))
     lines = (tmp_path / "coins" / "episode_results_rank0.jsonl").read_text().splitlines()
-    rows = {row["episode_index"]: row["success"] for row in map(json.loads, lines)}
-    assert rows == {index: bool(TOSSES[index]) for index in (3, 4, 6, 7)}
+    lines = {line["episode_index"]: line["success"] for line in map(json.loads, lines)}
+    assert lines == {index: bool(TOSSES[index]) for index in (3, 4, 6, 7)}
 
 
 def test_an_episode_of_a_job_has_its_seeds_and_its_own_saved_conditions():
@@ -70,14 +70,14 @@ def test_rebuilds_that_are_limited_by_steps_repeat_no_episode_and_leave_none_out
     """An episode that a limit cut is not begun again: its conditions were used, and nobody picks what is convenient."""
     Watching.started = []
     job = coin_job(policy_class=Watching, num_steps=num_steps, num_rebuilds=3, num_envs=num_envs)
-    report, rows = run(tmp_path, job)
+    report, lines = run(tmp_path, job)
     started = Watching.started
     assert started == list(range(len(started)))
-    assert report.cut_episodes == len(started) - len(rows)
-    finished = [row["episode_index"] for row in rows]
+    assert report.cut_episodes == len(started) - len(lines)
+    finished = [line["episode_index"] for line in lines]
     assert max(Counter(finished).values(), default=1) == 1
     heads = [toss(index) for index in finished]
-    assert [row["success"] for row in rows] == heads
+    assert [line["success"] for line in lines] == heads
 
 
 def toss(index: int) -> bool:
@@ -88,9 +88,9 @@ def toss(index: int) -> bool:
 def test_a_job_that_is_limited_by_steps_starts_no_more_episodes_than_have_saved_conditions(tmp_path):
     Watching.started = []
     job = saved(coin_job(policy_class=Watching, num_steps=600, num_rebuilds=2, num_envs=3))
-    _, rows = run(tmp_path, job)
+    _, lines = run(tmp_path, job)
     assert Watching.started == list(range(8))
-    assert [row["success"] for row in rows] == [bool(toss) for toss in TOSSES]
+    assert [line["success"] for line in lines] == [bool(toss) for toss in TOSSES]
 
 
 def test_a_rebuild_has_its_part_of_what_a_rank_is_to_run():

@@ -24,6 +24,6 @@ def test_fewer_episodes_than_jobs_come_from_jobs_drawn_at_random():
     assert draw_sample(jobs, 5, seed=1) == first
 
 
-def test_another_number_of_rows_fits_the_fixed_batch():
-    assert [another_num_envs(rows) for rows in (1, 2, 64)] == [3, 1, 1]
+def test_another_number_of_env_slots_fits_the_fixed_batch():
+    assert [another_num_envs(num_envs) for num_envs in (1, 2, 64)] == [3, 1, 1]
     assert another_num_envs(1, largest=2) == 2

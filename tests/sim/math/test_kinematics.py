@@ -37,13 +37,13 @@ def test_damping_keeps_steps_small_at_a_singular_pose():
     assert bool((step.abs() < 1.0).all())
 
 
-def test_a_row_has_the_same_bits_in_every_batch():
+def test_a_batch_entry_has_the_same_bits_in_every_batch():
     jacobian = random_jacobians(33)
     twist = torch.from_numpy(np.random.default_rng(3).normal(size=(33, 6)))
     together = damped_least_squares(jacobian, twist, damping=0.05)
-    for row in range(33):
-        alone = damped_least_squares(jacobian[row : row + 1], twist[row : row + 1], damping=0.05)
-        assert torch.equal(alone[0], together[row])
+    for entry in range(33):
+        alone = damped_least_squares(jacobian[entry : entry + 1], twist[entry : entry + 1], damping=0.05)
+        assert torch.equal(alone[0], together[entry])
 
 
 def test_sums_run_from_first_to_last():

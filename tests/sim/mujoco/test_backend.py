@@ -17,34 +17,34 @@ def model():
 
 def started(model, num_envs: int, num_threads: int = 1) -> MujocoBackend:
     backend = MujocoBackend(model, num_envs=num_envs, num_threads=num_threads)
-    backend.reset(torch.arange(num_envs), [start_of(row) for row in range(num_envs)])
+    backend.reset(torch.arange(num_envs), [start_of(env_id) for env_id in range(num_envs)])
     return backend
 
 
 def drive(backend: MujocoBackend, num_steps: int = 10) -> None:
-    rows = torch.arange(backend.num_envs)
+    env_ids = torch.arange(backend.num_envs)
     for step in range(num_steps):
-        backend.ctrl[:, 0] = 0.1 * np.sin(step) + 0.01 * rows.double()
-        backend.step(rows, 5)
+        backend.ctrl[:, 0] = 0.1 * np.sin(step) + 0.01 * env_ids.double()
+        backend.step(env_ids, 5)
 
 
 def test_it_gives_the_bits_of_a_loop_over_mjdata(model):
     backend = started(model, 3)
     drive(backend)
-    for row in range(3):
+    for env_id in range(3):
         data = mujoco.MjData(model)
-        start = start_of(row)
+        start = start_of(env_id)
         for joint, position in start.joint_positions.items():
             data.joint(joint).qpos = position
         for actuator, control in start.controls.items():
             data.actuator(actuator).ctrl = control
         for step in range(10):
-            data.ctrl[0] = 0.1 * np.sin(step) + 0.01 * row
+            data.ctrl[0] = 0.1 * np.sin(step) + 0.01 * env_id
             mujoco.mj_step(model, data, 5)
-        assert np.array_equal(backend.qpos[row].numpy(), data.qpos)
-        assert np.array_equal(backend.qvel[row].numpy(), data.qvel)
+        assert np.array_equal(backend.qpos[env_id].numpy(), data.qpos)
+        assert np.array_equal(backend.qvel[env_id].numpy(), data.qvel)
         mujoco.mj_step1(model, data)
-        assert np.array_equal(backend.site_xpos[row].numpy(), data.site_xpos)
+        assert np.array_equal(backend.site_xpos[env_id].numpy(), data.site_xpos)
 
 
 @pytest.mark.parametrize(("num_envs", "num_threads"), [(3, 2), (7, 1), (16, 2)])
@@ -56,7 +56,7 @@ def test_neither_threads_nor_neighbours_change_a_bit(model, num_envs, num_thread
     assert torch.equal(batched.xquat[:3], alone.xquat)
 
 
-def test_rows_that_are_not_stepped_stay_as_they_are(model):
+def test_env_slots_that_are_not_stepped_stay_as_they_are(model):
     backend = started(model, 3)
     before = [tensor.clone() for tensor in (backend.qpos, backend.xpos, backend.sensordata)]
     backend.step(torch.tensor([1]), 20)
@@ -65,7 +65,7 @@ def test_rows_that_are_not_stepped_stay_as_they_are(model):
         assert torch.equal(now[[0, 2]], then[[0, 2]])
 
 
-def test_a_reset_touches_only_its_rows_and_forgets_everything_of_them(model):
+def test_a_reset_touches_only_its_env_slots_and_forgets_everything_of_them(model):
     backend = started(model, 2)
     drive(backend)
     other = backend.integration_state(1)
@@ -81,7 +81,7 @@ def test_derived_quantities_are_current_after_a_reset(model):
 
 
 @pytest.mark.parametrize(("field", "value"), [("qpos", np.nan), ("qvel", 1e300), ("ctrl", np.nan)])
-def test_a_row_that_breaks_down_is_reported_and_disturbs_no_other(model, field, value):
+def test_an_env_slot_that_breaks_down_is_reported_and_disturbs_no_other(model, field, value):
     alone, backend = started(model, 3), started(model, 3)
     getattr(backend, field)[1, 0] = value
     for _ in range(5):
@@ -101,7 +101,7 @@ def test_a_breakdown_leaves_no_log_file_behind(model, tmp_path, monkeypatch, cap
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_reset_mends_a_row_that_broke_down(model):
+def test_a_reset_mends_an_env_slot_that_broke_down(model):
     backend = started(model, 2)
     backend.qpos[1, 0] = np.nan
     backend.step(torch.arange(2), 5)

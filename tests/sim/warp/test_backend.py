@@ -31,7 +31,7 @@ def model():
 
 
 def begin(backend: Backend) -> Backend:
-    backend.reset(torch.arange(backend.num_envs), [start_of(row) for row in range(backend.num_envs)])
+    backend.reset(torch.arange(backend.num_envs), [start_of(env_id) for env_id in range(backend.num_envs)])
     return backend
 
 
@@ -52,11 +52,11 @@ def backend(shared) -> WarpBackend:
     return shared
 
 
-def drive(backend: Backend, num_steps: int = 10, rows: torch.Tensor | None = None) -> None:
-    rows = torch.arange(backend.num_envs) if rows is None else rows
+def drive(backend: Backend, num_steps: int = 10, env_ids: torch.Tensor | None = None) -> None:
+    env_ids = torch.arange(backend.num_envs) if env_ids is None else env_ids
     for step in range(num_steps):
         backend.ctrl[:, 0] = (0.1 * np.sin(step) + 0.01 * torch.arange(backend.num_envs)).to(backend.ctrl.dtype)
-        backend.step(rows, SUBSTEPS)
+        backend.step(env_ids, SUBSTEPS)
 
 
 def assert_close(warp: Backend, reference: Backend) -> None:
@@ -91,17 +91,17 @@ def test_neighbours_do_not_change_a_bit(model, backend):
     assert torch.equal(backend.qvel[:2], few.qvel)
 
 
-def test_rows_that_are_not_stepped_stay_as_they_are(backend):
+def test_env_slots_that_are_not_stepped_stay_as_they_are(backend):
     drive(backend, 3)
     before = everything(backend)
-    drive(backend, 3, rows=torch.tensor([1]))
+    drive(backend, 3, env_ids=torch.tensor([1]))
     after = everything(backend)
     for name in before.keys() - {"ctrl"}:
         assert torch.equal(before[name][[0, 2]], after[name][[0, 2]]), name
     assert not torch.equal(before["qpos"][1], after["qpos"][1])
 
 
-def test_a_reset_touches_only_its_rows_and_forgets_everything_of_them(model, backend):
+def test_a_reset_touches_only_its_env_slots_and_forgets_everything_of_them(model, backend):
     drive(backend)
     before = everything(backend)
     backend.reset(torch.tensor([1]), [start_of(1)])
@@ -112,7 +112,7 @@ def test_a_reset_touches_only_its_rows_and_forgets_everything_of_them(model, bac
 
 
 @pytest.mark.parametrize("value", [float("nan"), 1e12])
-def test_a_row_that_breaks_down_is_reported_and_disturbs_no_other(model, backend, value):
+def test_an_env_slot_that_breaks_down_is_reported_and_disturbs_no_other(model, backend, value):
     undisturbed = on_warp(model, 3)
     backend.qvel[1, 0] = value
     for each in (backend, undisturbed):
@@ -139,8 +139,8 @@ def test_a_stored_state_goes_on_with_the_same_bits(backend):
 def test_a_stored_state_can_be_taken_up_by_mujoco(model, backend):
     drive(backend, 5)
     reference = begin(MujocoBackend(model, num_envs=3))
-    for row in range(3):
-        reference.set_integration_state(row, backend.integration_state(row))
+    for env_id in range(3):
+        reference.set_integration_state(env_id, backend.integration_state(env_id))
     for each in (backend, reference):
         drive(each, 5)
     assert_close(backend, reference)

@@ -43,7 +43,9 @@ def backend(model, cameras):
         ],
     ]
     backend.vary(torch.arange(2), changes)
-    starts = [StartState(joint_positions={"object/free": (0.4 + 0.1 * row, 0.0, 0.03, 1, 0, 0, 0)}) for row in range(2)]
+    starts = [
+        StartState(joint_positions={"object/free": (0.4 + 0.1 * env_id, 0.0, 0.03, 1, 0, 0, 0)}) for env_id in range(2)
+    ]
     backend.reset(torch.arange(2), starts)
     return backend
 
@@ -52,15 +54,15 @@ def test_all_worlds_at_once_look_as_they_do_one_by_one(backend, cameras):
     together = BatchCameras(backend, cameras).render()
     alone = RayTracers(backend.model, cameras).render([0, 1], backend.visible_world)
     for camera in cameras:
-        for row in range(2):
-            picture = alone[row][camera.name]
+        for env_id in range(2):
+            picture = alone[env_id][camera.name]
             assert picture.depth is not None
             assert picture.segmentation is not None
-            colours = together[camera.name][row].numpy().astype(int)
+            colours = together[camera.name][env_id].numpy().astype(int)
             assert (np.abs(colours - picture.rgb) <= CLOSE).all(axis=-1).mean() > SAME_PIXELS
-            depth = together[f"{camera.name}:depth"][row].numpy()
+            depth = together[f"{camera.name}:depth"][env_id].numpy()
             assert np.isclose(depth, picture.depth, atol=1e-3).mean() > SAME_PIXELS
-            seen = together[f"{camera.name}:segmentation"][row].numpy()
+            seen = together[f"{camera.name}:segmentation"][env_id].numpy()
             assert (seen == picture.segmentation).mean() > SAME_PIXELS
 
 
@@ -85,6 +87,6 @@ def test_a_few_worlds_at_a_time_look_as_they_do_together(model, cameras, env_ids
     for name, pictures in together.items():
         assert torch.equal(few[name], pictures), name
     if len(env_ids) == 3:
-        rows = few[cameras[0].name]
-        assert not torch.equal(rows[0], rows[1])
-        assert not torch.equal(rows[0], rows[2])
+        shown = few[cameras[0].name]
+        assert not torch.equal(shown[0], shown[1])
+        assert not torch.equal(shown[0], shown[2])

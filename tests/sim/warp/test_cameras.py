@@ -57,11 +57,11 @@ def test_a_picture_shows_what_stands_before_the_camera(tracer, model):
     assert colour_in_the_middle(picture) == "red"
 
 
-def test_the_first_row_is_the_upper_one(tracer, model):
+def test_the_first_line_of_pixels_is_the_upper_one(tracer, model):
     green = picture_of(tracer, model).rgb[..., 1] > 50
-    rows, columns = np.nonzero(green)
-    assert 0 < rows.max() < HEIGHT // 2
-    assert abs(columns.mean() - (WIDTH - 1) / 2) < 1
+    y, x = np.nonzero(green)
+    assert 0 < y.max() < HEIGHT // 2
+    assert abs(x.mean() - (WIDTH - 1) / 2) < 1
 
 
 def test_depth_is_the_distance_along_the_axis_in_metres(tracer, model):

@@ -19,11 +19,11 @@ def sent(parts, starts: list[StartState]) -> dict[str, torch.Tensor]:
         "mocap_pos": torch.full((1, model.nmocap, 3), 0.75),
         "mocap_quat": torch.ones(1, model.nmocap, 4),
     }
-    rows = dict(StartSender(model_names(model), at_rest).send(starts))
-    assert {name: values.shape[1:] for name, values in rows.items()} == {
+    arrays = dict(StartSender(model_names(model), at_rest).send(starts))
+    assert {name: values.shape[1:] for name, values in arrays.items()} == {
         name: values.shape[1:] for name, values in at_rest.items()
     }
-    return rows
+    return arrays
 
 
 def test_what_a_start_does_not_name_is_as_at_rest():
@@ -31,15 +31,15 @@ def test_what_a_start_does_not_name_is_as_at_rest():
         StartState(joint_positions={"robot/panda_joint1": (0.5,)}),
         StartState(mocap_positions={"target/body": (1.0, 2.0, 3.0)}),
     ]
-    rows = sent(PARTS, starts)
-    assert rows["qpos"][:, :2].tolist() == [[0.5, 0.25], [0.25, 0.25]]
-    assert rows["mocap_pos"].tolist() == [[[0.75] * 3], [[1.0, 2.0, 3.0]]]
-    assert rows["mocap_quat"].tolist() == [[[1.0] * 4]] * 2
-    assert rows["time"].tolist() == [0.0, 0.0]
+    arrays = sent(PARTS, starts)
+    assert arrays["qpos"][:, :2].tolist() == [[0.5, 0.25], [0.25, 0.25]]
+    assert arrays["mocap_pos"].tolist() == [[[0.75] * 3], [[1.0, 2.0, 3.0]]]
+    assert arrays["mocap_quat"].tolist() == [[[1.0] * 4]] * 2
+    assert arrays["time"].tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("num_starts", [0, 3])
 def test_models_without_controls_or_mocap_bodies_start_too(num_starts):
-    rows = sent(PARTS[1:2], [StartState()] * num_starts)
-    assert rows["qpos"].shape[0] == num_starts
-    assert rows["mocap_pos"].shape == (num_starts, 0, 3)
+    arrays = sent(PARTS[1:2], [StartState()] * num_starts)
+    assert arrays["qpos"].shape[0] == num_starts
+    assert arrays["mocap_pos"].shape == (num_starts, 0, 3)

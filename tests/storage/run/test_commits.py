@@ -98,7 +98,7 @@ def test_garbage_is_reported_with_its_line_and_the_rest_is_read(tmp_path):
     assert [problem.split(": ")[1].split(" is")[0] for problem in log.problems] == [f"line {n}" for n in range(2, 8)]
 
 
-def test_of_two_rows_of_an_episode_the_first_counts_and_unequal_ones_are_named(tmp_path):
+def test_of_two_lines_of_an_episode_the_first_counts_and_unequal_ones_are_named(tmp_path):
     write(tmp_path, line(0), line(1))
     write(tmp_path, line(0, wall_s=9.0, env_id=5, timestamp="later"), line(1, success=False, outcome=Outcome.FAILURE))
     log = read_commits(tmp_path, "lift")
@@ -160,7 +160,7 @@ def test_each_process_writes_a_file_of_its_own(tmp_path):
     second.close()
 
 
-def test_rows_of_another_job_are_reported(tmp_path):
+def test_lines_of_another_job_are_reported(tmp_path):
     write(tmp_path, line(0, job_name="other"))
     log = read_commits(tmp_path, "lift")
     assert log.lines == ()

@@ -1,4 +1,4 @@
-"""On how many rows a job's policy is asked is settled once, by whoever comes first."""
+"""On how many env slots a job's policy is asked is settled once, by whoever comes first."""
 
 import json
 import os

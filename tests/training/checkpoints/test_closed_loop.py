@@ -72,8 +72,8 @@ def test_a_checkpoint_that_is_written_again_with_other_numbers_is_evaluated_anew
     assert not {score for score, _ in first} & {score for score, _ in second}
     assert {attempt for _, attempt in second} == {2}
     directory = tmp_path / "training" / "evaluations" / f"step-{STEP}"
-    [row] = json.loads((directory / "results.json").read_text())["jobs"]
-    assert row["rerun"] == 1
+    [job] = json.loads((directory / "results.json").read_text())["jobs"]
+    assert job["rerun"] == 1
     aside = directory / "reach" / "set_aside" / "attempt_1" / "episode_results_rank0.jsonl"
     assert len(aside.read_text().splitlines()) == (1 if is_cut_off else 3)
 

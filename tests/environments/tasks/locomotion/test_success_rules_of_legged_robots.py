@@ -53,8 +53,8 @@ def test_a_humanoid_has_walked_when_it_has_come_seven_tenths_of_the_asked_way_in
 def test_a_humanoid_has_fallen_below_half_a_metre_or_beyond_sixty_degrees():
     env = walkers([0.8] * 4)
     env.backend.body_position(PELVIS)[:, 2] = torch.tensor([0.5 + LITTLE, 0.5 - LITTLE, 0.9, 0.9])
-    for row, degrees in ((2, 59.9), (3, 60.1)):
-        env.backend.body_orientation(PELVIS)[row] = turned_about_x(degrees)
+    for env_id, degrees in ((2, 59.9), (3, 60.1)):
+        env.backend.body_orientation(PELVIS)[env_id] = turned_about_x(degrees)
     assert judged(env).lost.tolist() == [False, True, False, True]
 
 
@@ -93,8 +93,8 @@ def test_only_what_a_robot_does_after_75_steps_counts(moment, solved):
 
 def test_a_robot_is_lost_when_it_tilts_by_sixty_degrees_or_its_trunk_touches_the_floor():
     env = robots([(0, 0, 0)] * 3)
-    for row, degrees in ((0, 59.9), (1, 60.1)):
-        env.backend.body_orientation("robot/trunk")[row] = turned_about_x(degrees)
+    for env_id, degrees in ((0, 59.9), (1, 60.1)):
+        env.backend.body_orientation("robot/trunk")[env_id] = turned_about_x(degrees)
     env.backend.sensor("trunk_touches_floor")[2, 0] = 1.0
     assert judged(env).lost.tolist() == [False, True, True]
 
@@ -139,7 +139,7 @@ def test_a_motion_is_lost_20_cm_above_or_below_it_or_turned_from_it_by_seven_ten
     heights = torch.tensor([0.2 - LITTLE, 0.2 + LITTLE, -0.2 - LITTLE, 0.0, 0.0], dtype=torch.float64)
     env.backend.body_position(PELVIS)[:, 2] += heights
     orientation = env.backend.body_orientation(PELVIS)
-    for row, length in ((3, 0.69), (4, 0.71)):
+    for env_id, length in ((3, 0.69), (4, 0.71)):
         # The error that is judged is twice the sine of half the angle.
-        orientation[row] = multiply(turned_about_x(math.degrees(2 * math.asin(length / 2))), orientation[row])
+        orientation[env_id] = multiply(turned_about_x(math.degrees(2 * math.asin(length / 2))), orientation[env_id])
     assert judged(env).lost.tolist() == [False, True, True, False, True]

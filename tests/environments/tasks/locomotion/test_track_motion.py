@@ -145,9 +145,9 @@ def test_an_unknown_start_and_a_missing_motion_are_refused():
     assert "nowhere.csv" in problem.message
 
 
-def test_rows_start_at_their_own_place_in_the_motion():
+def test_env_slots_start_at_their_own_place_in_the_motion():
     env = build_on_the_floor("track_motion", num_envs=3, start="anywhere")
     start(env)
-    begins = [drawn_start(env, row) for row in range(3)]
+    begins = [drawn_start(env, env_id) for env_id in range(3)]
     phases = env.step(torch.zeros(3, len(JOINTS))).observation["policy"]["motion_phase"][:, 0]
     assert phases.tolist() == pytest.approx([(begin + 0.02) / 6 for begin in begins], abs=1e-5)

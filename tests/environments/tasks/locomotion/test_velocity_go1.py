@@ -15,7 +15,7 @@ STILL = (0.0, 0.0, 0.0)
 
 
 def begin(*commands: tuple[float, ...], yaw: float = 0.0) -> tuple[FloorEnvironment, Observation]:
-    """Start one row per command in the default posture."""
+    """Start one env slot per command in the default posture."""
     env = build_on_the_floor("velocity_go1", num_envs=len(commands))
     posture = {"robot.joint_position": GO1.default_joint_position, "robot.yaw": yaw}
     return env, env.reset(torch.arange(len(commands)), [{**posture, COMMAND: command} for command in commands])

@@ -6,7 +6,7 @@ from tests.environments.building import build, hold_still, start, steps_of
 
 
 def put_object(env, position: tuple[float, float, float], velocity=(0.0, 0.0, 0.0)) -> None:
-    """Put the object of row 0 somewhere, upright."""
+    """Put the object of env slot 0 somewhere, upright."""
     names = env.backend.names
     env.backend.qpos[0, names.joint_qpos["object/free"]] = torch.tensor([*position, 1, 0, 0, 0]).double()
     env.backend.qvel[0, names.joint_dof["object/free"]] = torch.tensor([*velocity, 0, 0, 0]).double()

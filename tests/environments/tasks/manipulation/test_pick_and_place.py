@@ -9,7 +9,7 @@ from tests.environments.building import build, hold_still, start
 
 
 def put(env, joint: str, position, quaternion=(1.0, 0.0, 0.0, 0.0)) -> None:
-    """Put a loose thing of row 0 somewhere, at rest."""
+    """Put a loose thing of env slot 0 somewhere, at rest."""
     env.backend.qpos[0, env.backend.names.joint_qpos[joint]] = torch.tensor([*position, *quaternion]).double()
     env.backend.qvel[0, env.backend.names.joint_dof[joint]] = 0
 

@@ -1,7 +1,7 @@
 """A job that says ``bitwise`` is the same bits on one rank and on two, whatever make of processor it runs on.
 
-The answer of a matrix library for a row may depend on where the row stands, and ranks that share a job put its episodes
-into other rows. Nothing here says which level a job must have, only that what it says is true.
+The answer of a matrix library for a batch entry may depend on where the entry stands, and ranks that share a job put
+its episodes into other env slots. Nothing here says which level a job must have, only that what it says is true.
 """
 
 import os
@@ -102,10 +102,10 @@ def reach_job(file: Path, num_envs: int = 3) -> JobConfig:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("kind", [{}, {"class_name": "RNNModel", "rnn_type": "gru", "rnn_hidden_dim": 8}])
-@pytest.mark.parametrize("any_number_of_rows", [False, True])
-def test_networks_in_onnx_files_with_and_without_a_memory(tmp_path, kind, any_number_of_rows):
+@pytest.mark.parametrize("any_batch_size", [False, True])
+def test_networks_in_onnx_files_with_and_without_a_memory(tmp_path, kind, any_batch_size):
     training = trained(tmp_path / "logs", num_observations=26, num_actions=8, **kind)
-    file = exported_onnx(training, any_number_of_rows=any_number_of_rows)
+    file = exported_onnx(training, any_batch_size=any_batch_size)
     assert_what_is_said_is_true(tmp_path, reach_job(file))
 
 
@@ -134,31 +134,31 @@ class Placed(Picked):
         return super().forward(seen) + torch.cumsum(torch.ones_like(seen[:, :8]), dim=0)
 
 
-def torchscript(path: Path, network: torch.nn.Module, num_rows: int = 1) -> Path:
-    torch.jit.save(torch.jit.trace(network, torch.zeros(num_rows, 26)), str(path))
+def torchscript(path: Path, network: torch.nn.Module, batch_size: int = 1) -> Path:
+    torch.jit.save(torch.jit.trace(network, torch.zeros(batch_size, 26)), str(path))
     return path
 
 
-def onnx(path: Path, network: torch.nn.Module, num_rows: int = 1) -> Path:
+def onnx(path: Path, network: torch.nn.Module, batch_size: int = 1) -> Path:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
-    torch.onnx.export(network, (torch.zeros(num_rows, 26),), str(path), opset_version=18, dynamo=False)
+    torch.onnx.export(network, (torch.zeros(batch_size, 26),), str(path), opset_version=18, dynamo=False)
     return path
 
 
-def onnx_for_any_number_of_rows(path: Path, network: torch.nn.Module) -> Path:
+def onnx_for_any_batch_size(path: Path, network: torch.nn.Module) -> Path:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
-    seen = {"input_names": ["obs"], "dynamic_axes": {"obs": {0: "rows"}}}
+    seen = {"input_names": ["obs"], "dynamic_axes": {"obs": {0: "batch"}}}
     torch.onnx.export(network, (torch.zeros(1, 26),), str(path), opset_version=18, dynamo=False, **seen)
     return path
 
 
-KINDS = {"policy.pt": torchscript, "policy.onnx": onnx, "any.onnx": onnx_for_any_number_of_rows}
+KINDS = {"policy.pt": torchscript, "policy.onnx": onnx, "any.onnx": onnx_for_any_batch_size}
 
 
 def evaluated(directory: Path, file: Path) -> dict:
-    """Run a job of 3 rows with a network in a file, and return its row of the table."""
+    """Run a job of 3 env slots with a network in a file, and return what the table says of it."""
     job = {
         "name": "reach",
         "arena_env_args": {"environment": "reach", "num_envs": 3},
@@ -168,29 +168,31 @@ def evaluated(directory: Path, file: Path) -> dict:
     }
     (directory / "jobs.yaml").write_text(yaml.safe_dump({"jobs": [job]}))
     assert evaluate(["--eval_jobs_config", str(directory / "jobs.yaml"), "--output_dir", str(directory / "out")]) == 0
-    [row] = pd.read_csv(directory / "out" / "results.csv").to_dict("records")
-    return {str(name): value for name, value in row.items()}
+    [told] = pd.read_csv(directory / "out" / "results.csv").to_dict("records")
+    return {str(name): value for name, value in told.items()}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("name", KINDS)
-def test_an_exported_network_whose_rows_stand_alone_is_bitwise_on_a_batch_that_the_table_names(tmp_path, name):
-    row = evaluated(tmp_path, KINDS[name](tmp_path / name, Picked()))
-    assert (row["reproducible"], row["policy_batch"], row["episodes"]) == ("bitwise", 4, 4)
+def test_an_exported_network_whose_batch_entries_stand_alone_is_bitwise_on_a_batch_that_the_table_names(tmp_path, name):
+    told = evaluated(tmp_path, KINDS[name](tmp_path / name, Picked()))
+    assert (told["reproducible"], told["policy_batch"], told["episodes"]) == ("bitwise", 4, 4)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize(
     ("name", "promised"), [("policy.pt", "plan"), ("any.onnx", "plan"), ("policy.onnx", "bitwise")]
 )
-def test_an_exported_program_that_looks_at_places_is_found_out_unless_it_is_asked_row_by_row(tmp_path, name, promised):
-    row = evaluated(tmp_path, KINDS[name](tmp_path / name, Placed()))
-    assert (row["reproducible"], row["policy_batch"]) == (promised, 4)
+def test_an_exported_program_that_looks_at_places_is_found_out_unless_it_is_asked_entry_by_entry(
+    tmp_path, name, promised
+):
+    told = evaluated(tmp_path, KINDS[name](tmp_path / name, Placed()))
+    assert (told["reproducible"], told["policy_batch"]) == (promised, 4)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 def test_an_onnx_file_for_a_fixed_batch_is_refused_before_anything_starts(tmp_path):
-    file = onnx(tmp_path / "eight.onnx", Picked(), num_rows=8)
+    file = onnx(tmp_path / "eight.onnx", Picked(), batch_size=8)
     with pytest.raises(ConfigError) as refused:
         resolve_jobs([reach_job(file, num_envs=8)], file="jobs.yaml")
     [problem] = refused.value.problems
