@@ -49,7 +49,7 @@ class Run:
 
     settings: dict[str, Any]  # All that was asked for.
     terms: list[str]  # What the policy sees.
-    rows: list[tuple[int, str, float]]  # Its measures: iteration, name, value.
+    measures: list[tuple[int, str, float]]  # Iteration, name, value.
     best: int  # Iterations of the best checkpoint.
 
     def steps(self, iterations: int) -> float:
@@ -64,28 +64,28 @@ def read_run(directory: Path) -> Run:
     settings = yaml.safe_load((directory / "params" / "train.yaml").read_text(encoding="utf-8"))
     agent = yaml.safe_load((directory / "params" / "agent.yaml").read_text(encoding="utf-8"))
     with (directory / "progress.csv").open(encoding="utf-8") as file:
-        rows = [(int(row["step"]), row["measure"], float(row["value"])) for row in csv.DictReader(file)]
+        measures = [(int(line["step"]), line["measure"], float(line["value"])) for line in csv.DictReader(file)]
     checkpoint = torch.load(directory / "model_best.pt", map_location="cpu", weights_only=True)
     terms = [term for terms in agent["observation_terms"].values() for term in terms]
-    return Run(settings=settings, terms=terms, rows=rows, best=int(checkpoint["iter"]))
+    return Run(settings=settings, terms=terms, measures=measures, best=int(checkpoint["iter"]))
 
 
-def thinned(rows: Sequence[tuple[int, str, float]], points: int) -> list[tuple[int, str, float]]:
+def thinned(measures: Sequence[tuple[int, str, float]], points: int) -> list[tuple[int, str, float]]:
     """Return the measures worth keeping, of about so many iterations."""
-    every = max(1, max(step for step, _, _ in rows) // points)
-    return [row for row in rows if row[1].startswith("Eval/") or (row[1] in MEASURES and row[0] % every == 0)]
+    every = max(1, max(step for step, _, _ in measures) // points)
+    return [each for each in measures if each[1].startswith("Eval/") or (each[1] in MEASURES and each[0] % every == 0)]
 
 
 def draw(run: Run, path: Path) -> None:
     """Draw success and reward over control steps."""
 
     def points(name: str) -> tuple[list[float], list[float]]:
-        found = [(step, value) for step, each, value in run.rows if each == name]
+        found = [(step, value) for step, each, value in run.measures if each == name]
         return [run.steps(step) for step, _ in found], [value for _, value in found]
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.0), dpi=110)
     left.plot(*points("Train/success_rate"), linewidth=0.8, alpha=0.6, label="while it explores")
-    evaluated = next((name for _, name, _ in run.rows if name.endswith("/success_rate") and "Eval" in name), None)
+    evaluated = next((name for _, name, _ in run.measures if name.endswith("/success_rate") and "Eval" in name), None)
     if evaluated is not None:
         left.plot(*points(evaluated), "o-", linewidth=1.2, markersize=4, label="evaluated")
     left.set(ylim=(-0.02, 1.02), ylabel="success rate")
@@ -104,7 +104,7 @@ def card(run: Run, title: str, name: str) -> str:
     """Return the text of the card."""
     settings, agent, versions = run.settings, run.settings["agent"], run.settings["versions"]
     num_ranks = settings["world_size"]
-    minutes = sum(value for _, measure, value in run.rows if measure in SPENT_S) / 60
+    minutes = sum(value for _, measure, value in run.measures if measure in SPENT_S) / 60
     facts = {
         "environment": f"`{environment(settings, settings['env'])}`",
         "sees": ", ".join(f"`{term}`" for term in run.terms),
@@ -174,7 +174,7 @@ def publish(directory: Path, target: Path, options: Options) -> None:
     with (target / "progress.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["step", "measure", "value"])
-        writer.writerows((step, name, f"{value:.5g}") for step, name, value in thinned(run.rows, options.points))
+        writer.writerows((step, name, f"{value:.5g}") for step, name, value in thinned(run.measures, options.points))
     draw(run, target / "curves.png")
     title = options.title or f"A policy for {run.settings['environment']}"
     (target / "README.md").write_text(card(run, title, target.name), encoding="utf-8")

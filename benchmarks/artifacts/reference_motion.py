@@ -119,12 +119,12 @@ class Standing:
     def _system(self, height: float, mass_aside: float) -> tuple[np.ndarray, np.ndarray]:
         """Return what is missing, and how it follows the degrees of freedom. Shapes: (18,), (18, nv)."""
         model, data = self.model, self.data
-        errors, rows = [], []
+        errors, jacobians = [], []
         for foot, (place, turned) in zip(self.feet, self.soles, strict=True):
             translation, rotation = np.zeros((3, model.nv)), np.zeros((3, model.nv))
             mujoco.mj_jacSite(model, data, translation, rotation, foot)
             errors += [place - data.site_xpos[foot], _rotation(self._quaternion(foot), turned)]
-            rows += [translation, rotation]
+            jacobians += [translation, rotation]
         mass, pelvis_turn = np.zeros((3, model.nv)), np.zeros((3, model.nv))
         mujoco.mj_jacSubtreeCom(model, data, mass, self.pelvis)
         mujoco.mj_jacBody(model, data, None, pelvis_turn, self.pelvis)
@@ -133,7 +133,7 @@ class Standing:
         errors += [self.middle + np.array([0.0, mass_aside]) - data.subtree_com[self.pelvis, :2]]
         errors += [np.array([self.height + height - data.qpos[2]])]
         errors += [_rotation(data.xquat[self.pelvis], np.array([1.0, 0.0, 0.0, 0.0]))]
-        return np.concatenate(errors), np.concatenate((*rows, mass[:2], lifted, pelvis_turn))
+        return np.concatenate(errors), np.concatenate((*jacobians, mass[:2], lifted, pelvis_turn))
 
     def _quaternion(self, site: int) -> np.ndarray:
         quaternion = np.zeros(4)

@@ -120,7 +120,7 @@ def drawn(environment: TableEnvironment) -> list[str]:
 
 
 def measurements(text: str) -> dict[str, list[str]]:
-    """Return, by task, the rows of its table that hold its measured success."""
+    """Return, by task, the lines of its table that hold its measured success."""
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -164,13 +164,13 @@ def take_overview(names: Sequence[str], path: Path) -> None:
     """Put the pictures of all tasks, and the small robot, side by side."""
     width, height = OVERVIEW_TILE
     pictures = [PICTURES / f"{name}.jpg" for name in names] + [DOCS / "images" / "so101.png"]
-    rows = -(-len(pictures) // OVERVIEW_COLUMNS)
-    sheet = Image.new("RGB", (OVERVIEW_COLUMNS * (width + 6) - 6, rows * (height + 6) - 6), "white")
+    lines = -(-len(pictures) // OVERVIEW_COLUMNS)
+    sheet = Image.new("RGB", (OVERVIEW_COLUMNS * (width + 6) - 6, lines * (height + 6) - 6), "white")
     for index, picture in enumerate(pictures):
         with Image.open(picture) as opened:
             tile = opened.convert("RGB").resize(OVERVIEW_TILE, Image.Resampling.LANCZOS)
-        row, column = divmod(index, OVERVIEW_COLUMNS)
-        sheet.paste(tile, (column * (width + 6), row * (height + 6)))
+        line, column = divmod(index, OVERVIEW_COLUMNS)
+        sheet.paste(tile, (column * (width + 6), line * (height + 6)))
     sheet.save(path, quality=82)
 
 

@@ -17,7 +17,7 @@ from benchmarks.gpu.measuring import GpuOptions, measure_all, unknown_keys
 from benchmarks.gpu.page import episodes_lines
 from benchmarks.gpu.rows import EpisodesRow, Evaluation
 from benchmarks.gr00t.checkpoint import save_random_checkpoint, write_policy_yaml
-from benchmarks.harness.evaluations import evaluate, job_rows
+from benchmarks.harness.evaluations import evaluate, job_results
 from benchmarks.harness.pages import run
 from benchmarks.harness.timing import in_turn
 from isaaclab_arena.sim.threads import available_cores
@@ -113,7 +113,7 @@ def evaluated(job: Job, num_envs: int, options: Options, yaml: str | None, *, on
     with tempfile.TemporaryDirectory(prefix="gpu_episodes_") as name:
         devices = ("--device", device, "--policy_device", device, "--torch_threads", str(threads))
         evaluate(Path(name), {"jobs": [document]}, *devices)
-        return evaluation(job_rows(Path(name)))
+        return evaluation(job_results(Path(name)))
 
 
 def evaluation(rows: Sequence[Mapping[str, Any]]) -> Evaluation:

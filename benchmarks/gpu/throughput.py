@@ -65,7 +65,7 @@ def bare_loop(backend: WarpBackend, launches: int, num_substeps: int, back: Call
     Args:
         backend: Whose model, room and states they take over.
         launches: How often ``num_substeps`` steps are made.
-        num_substeps: Steps in a row, on a GPU in one CUDA graph.
+        num_substeps: Steps one after the other, on a GPU in one CUDA graph.
         back: Brings the backend to where all loops start.
     """
     device = warp.device_from_torch(backend.device)

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-from benchmarks.harness.evaluations import evaluate, job_rows
+from benchmarks.harness.evaluations import evaluate, job_results
 from benchmarks.harness.processes import Watched
 from benchmarks.harness.tables import markdown_table
 from benchmarks.harness.timing import in_turn, median
@@ -75,9 +75,9 @@ def run_job(
     }
     options = ("--device", device, "--policy_device", device, "--num_threads", str(size.num_threads), *more_options)
     process = evaluate(directory, {"jobs": [job]}, *options)
-    (row,) = job_rows(directory)
-    phases_s = {phase: row[f"{phase}_s"] for phase in PHASES}
-    return Run(build_s=row["build_s"], phases_s=phases_s, env_steps=row["env_steps"], process=process)
+    (found,) = job_results(directory)
+    phases_s = {phase: found[f"{phase}_s"] for phase in PHASES}
+    return Run(build_s=found["build_s"], phases_s=phases_s, env_steps=found["env_steps"], process=process)
 
 
 Runs = dict[tuple[str, int, str], list[Run]]
@@ -102,10 +102,10 @@ def run_jobs(directory: Path, yaml: str, sizes: Sequence[JobSize], *, devices: S
 
 def time_table(runs: Runs) -> list[str]:
     """Return the lines of the table of where the time goes."""
-    rows = []
+    table = []
     for (device, num_envs, policy_type), each in runs.items():
         shares = (statistics.median(run.phases_s[phase] / run.running_s for run in each) for phase in PHASES)
-        rows.append(
+        table.append(
             (
                 *(device, f"`{policy_type}`", str(num_envs)),
                 *(f"{median(each, figure):.1f}" for figure in ("build_s", "running_s")),
@@ -124,16 +124,16 @@ def time_table(runs: Runs) -> list[str]:
         "control steps per s",
         "CPU s, whole process",
     )
-    return markdown_table(heading, rows, words=2)
+    return markdown_table(heading, table, words=2)
 
 
 def memory_table(runs: Runs) -> list[str]:
     """Return the lines of the table of peaks."""
-    rows = []
+    table = []
     for device, num_envs in dict.fromkeys((device, num_envs) for device, num_envs, _ in runs):
         processes = [[run.process for run in runs[device, num_envs, policy]] for policy in (GR00T, ZERO)]
         ours, zero = (median(each, "peak_mb") for each in processes)
         gpu = (f"{median(each, 'gpu_mb'):.0f}" if device != "cpu" else "" for each in processes)
-        rows.append((device, str(num_envs), f"{ours:.0f}", f"{zero:.0f}", f"{ours - zero:.0f}", *gpu))
+        table.append((device, str(num_envs), f"{ours:.0f}", f"{zero:.0f}", f"{ours - zero:.0f}", *gpu))
     memory = (f"MB with `{GR00T}`", f"with `{ZERO}`", "more", "GPU MB", f"with `{ZERO}`")
-    return markdown_table(("device", "env slots", *memory), rows)
+    return markdown_table(("device", "env slots", *memory), table)

@@ -82,14 +82,14 @@ def latency_table(
                     ask = partial(policy.get_action, observation, {"noise_seeds": list(range(batch_size))})
                     calls[device, variant, batch_size] = partial(timed_query, ask)
     taken = in_turn(calls, repetitions, warm_up=WARM_UP)
-    rows = []
+    table = []
     for (device, variant, batch_size), queries in taken.items():
         per_slot = 1000 * median(queries, "wall_s") / batch_size
         against = statistics.median(ratios(queries, taken[device, "float32", batch_size], "wall_s"))
         ms = _milliseconds(queries, "wall_s", "cpu_s")
-        rows.append((device, variant, str(batch_size), *ms, f"{per_slot:.2f}", f"{against:.2f}"))
+        table.append((device, variant, str(batch_size), *ms, f"{per_slot:.2f}", f"{against:.2f}"))
     heading = ("device", "weights", "env slots", "ms", "CPU ms", "ms a slot", "times float32")
-    return markdown_table(heading, rows, words=2)
+    return markdown_table(heading, table, words=2)
 
 
 @contextmanager
@@ -133,7 +133,7 @@ def remote_table(
 ) -> list[str]:
     """Return the lines of the table of queries to a server beside queries to the same checkpoint in this process."""
     config = read_policy_config(yaml)
-    rows = []
+    table = []
     for device in devices:
         here = Gr00tClosedloopPolicy(Gr00tClosedloopPolicyArgs(policy_config_yaml_path=yaml, policy_device=device))
         with serving(config.model_path, config.embodiment_tag, device, directory) as (pid, port):
@@ -154,7 +154,7 @@ def remote_table(
         for size, observation in observations.items():
             ours, theirs = taken["here", size], taken["served", size]
             more_ms = 1000 * statistics.median(b.wall_s - a.wall_s for a, b in zip(ours, theirs, strict=True))
-            rows.append(
+            table.append(
                 (
                     *(device, str(size), f"{len(pack({'observation': observation})) / 1000:.0f}"),
                     *(*_milliseconds(ours, "wall_s"), *_milliseconds(theirs, "wall_s"), f"{more_ms:.1f}"),
@@ -163,4 +163,4 @@ def remote_table(
                 )
             )
     milliseconds = ("here ms", "served ms", "more ms", "times", "CPU ms here", "client", "server")
-    return markdown_table(("device", "env slots", "request kB", *milliseconds), rows)
+    return markdown_table(("device", "env slots", "request kB", *milliseconds), table)

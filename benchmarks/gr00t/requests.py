@@ -79,7 +79,7 @@ def requests_table(yaml: str, environment_name: str, *, num_envs: Sequence[int],
         num_envs: Env slots of each job.
         episodes_per_slot: Episodes for each slot.
     """
-    rows = []
+    table = []
     for slots in num_envs:
         count, found = count_requests(
             yaml,
@@ -91,5 +91,5 @@ def requests_table(yaml: str, environment_name: str, *, num_envs: Sequence[int],
         parts = (count.slots_needed, count.slots_asked)
         numbers = (f"{number:,}" for number in (*parts, count.slots_of_all))
         saved = (f"{100 * (1 - part / count.slots_of_all):.0f} %" for part in parts)
-        rows.append((str(slots), str(len(found.records)), found.lengths, *numbers, *saved))
-    return markdown_table((*HEADING, "on a CPU"), rows, words=0)
+        table.append((str(slots), str(len(found.records)), found.lengths, *numbers, *saved))
+    return markdown_table((*HEADING, "on a CPU"), table, words=0)

@@ -66,13 +66,13 @@ def start_elsewhere(yaml: str, device: str, num_threads: int) -> Start:
 def start_table(yaml: str, *, devices: Sequence[str], num_threads: int, repetitions: int) -> list[str]:
     """Return the lines of the table of starts."""
     calls = {device: lambda device=device: start_elsewhere(yaml, device, num_threads) for device in devices}
-    rows = []
+    table = []
     for device, starts in in_turn(calls, repetitions).items():
         for name, clock in (("wall", "wall_s"), ("CPU", "cpu_s")):
             seconds = [statistics.median(start[stage][clock] for start in starts) for stage in STAGES]
             whole = statistics.median(sum(start[stage][clock] for stage in STAGES[:-1]) for start in starts)
-            rows.append((device, name, *(f"{each:.2f}" for each in (*seconds, whole))))
-    return markdown_table(("device", "seconds", *STAGES, "to the first answer"), rows, words=2)
+            table.append((device, name, *(f"{each:.2f}" for each in (*seconds, whole))))
+    return markdown_table(("device", "seconds", *STAGES, "to the first answer"), table, words=2)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def evaluate(
     return watched(command, directory / "log.txt", variables)
 
 
-def job_rows(directory: Path) -> list[dict[str, Any]]:
+def job_results(directory: Path) -> list[dict[str, Any]]:
     """Return what the results of an evaluation in a directory say of each job."""
     return json.loads((directory / "out" / "results.json").read_text(encoding="utf-8"))["jobs"]
 

@@ -180,7 +180,7 @@ def draw_jobs(kind: str, generator: np.random.Generator) -> list[SimulatedJob]:
         episodes = np.ceil(50 * generator.lognormal(sigma=0.7, size=num_jobs)).astype(int)
         mean_s = generator.lognormal(sigma=0.7, size=num_jobs)
     return [
-        # Two jobs in a row share an environment, as two policies on one task do.
+        # Two jobs after one another share an environment, as two policies on one task do.
         SimulatedJob(
             environment=f"environment {index // 2}", episode_s=length_s * generator.lognormal(sigma=0.3, size=number)
         )
@@ -226,8 +226,8 @@ def main(options: Options) -> None:
     means = {kind: mean_of_draws(kind, options) for kind in KINDS}
     print(f"{options.ranks} simulated ranks, mean of {options.draws} lists of each kind.")
     for column, (title, digits) in enumerate(TABLES):
-        rows = [[kind, *(f"{means[kind][mode][column]:.{digits}f}" for mode in MODES)] for kind in KINDS]
-        print("\n".join(["", f"{title}:", "", *markdown_table(("jobs", *MODES), rows)]))
+        table = [[kind, *(f"{means[kind][mode][column]:.{digits}f}" for mode in MODES)] for kind in KINDS]
+        print("\n".join(["", f"{title}:", "", *markdown_table(("jobs", *MODES), table)]))
 
 
 if __name__ == "__main__":

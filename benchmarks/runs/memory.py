@@ -1,6 +1,6 @@
 """Measure what a job leaves behind in the process that ran it.
 
-Runs many jobs in one process, as a rank does. No two jobs in a row ask for the same environment or policy, so each is
+Runs many jobs in one process, as a rank does. No job asks for the environment or policy of the one before, so each is
 built and closed for its own job. After every job it notes resident memory, open files and threads.
 """
 

@@ -40,7 +40,7 @@ ROUNDS_PER_DETAIL = 3
 class Options(PageOptions):
     """What to measure."""
 
-    repeats: int = 9  # Pairs of runs of each row of the table.
+    repeats: int = 9  # Pairs of runs of each line of the table.
     episodes: int = 48  # Episodes of each run.
 
 
@@ -112,7 +112,7 @@ def percent(ratio: float) -> str:
 
 
 def measure(policy_type: str, num_envs: int, options: Options) -> tuple[str, ...]:
-    """Return the figures of one row of the table."""
+    """Return the figures of one line of the table."""
     environment, policy = build(ENVIRONMENT, num_envs), make_policy(policy_type)
 
     def calls(*, detailed: bool) -> dict[bool, partial[Run]]:

@@ -74,7 +74,7 @@ def installed_envpool(directory: Path) -> bool:
 
 
 def measure(num_envs: int, names: Sequence[str], options: Options, table: Table) -> None:
-    """Let systems take turns, and add their rows to the table."""
+    """Let systems take turns, and add their lines to the table."""
     systems = {name: System(name, num_envs, options) for name in names}
     taken = in_turn({name: system.turn for name, system in systems.items()}, options.rounds)
     num_steps = num_envs * max(1, options.control_steps // num_envs)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from benchmarks import ROOT
 from benchmarks.harness.environments import success_rate
-from benchmarks.harness.evaluations import job_rows
+from benchmarks.harness.evaluations import job_results
 from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import markdown_table
 from isaaclab_arena.evaluation import eval_runner
@@ -87,7 +87,7 @@ def evaluate(document: Mapping[str, Any]) -> list[dict[str, Any]]:
         arguments = ["--eval_jobs_config", str(file), "--output_dir", f"{name}/out", "--no_dataset"]
         if eval_runner.main([*arguments, "--device", "cpu"]) != 0:
             raise SystemExit("the evaluation did not complete")
-        return job_rows(Path(name))
+        return job_results(Path(name))
 
 
 def main(options: Options) -> None:

@@ -55,13 +55,13 @@ class Options(PageOptions):
 
     # Whether to measure everything that the SO-ARM101 can do, instead of every task with the Panda.
     so101: bool = False
-    episodes: int = 200  # Episodes per row of the table.
+    episodes: int = 200  # Episodes per line of the table.
     num_envs: int = 16  # Number of env slots; it changes the time, not the rates.
     seed: int = 0  # Seed of the initial conditions.
 
 
 def measure(task: str, arguments: Mapping[str, Any], policy_type: str, mode: str, options: Options) -> tuple[str, ...]:
-    """Run the episodes of one row of the table, and return its figures."""
+    """Run the episodes of one line of the table, and return its figures."""
     environment = build(task, options.num_envs, num_threads=default_num_threads(), action_mode=mode, **arguments)
     began = time.process_time()
     found = tally(environment, make_policy(policy_type), options.episodes, options.seed)

@@ -67,7 +67,7 @@ def train(task: str, *words: str) -> Run:
         one_thread = {"OMP_NUM_THREADS": "1"}
         took = watched(command, Path(name) / "log.txt", one_thread, note=note, interval_s=POLLING_INTERVAL_S)
         with progress.open(newline="", encoding="utf-8") as file:
-            measures = [(row["measure"], float(row["value"])) for row in csv.DictReader(file)]
+            measures = [(line["measure"], float(line["value"])) for line in csv.DictReader(file)]
     return Run(
         wall_s=took.ended - took.began,
         cpu_s=took.cpu_s,

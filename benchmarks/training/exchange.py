@@ -82,7 +82,7 @@ VARIANTS = {
 
 
 def figures(one: Exchanged) -> tuple[str, ...]:
-    """Return the figures of one row of the table."""
+    """Return the figures of one line of the table."""
     return (
         f"{one.gradient_bytes:,}",
         str(one.mini_batches),

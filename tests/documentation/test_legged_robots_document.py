@@ -22,7 +22,7 @@ def test_the_page_says_how_little_makes_a_walk_a_success():
 
 
 @pytest.mark.parametrize("task", ["walk_humanoid", "velocity_go1", "track_motion"])
-def test_metrics_that_the_page_names_are_in_every_episodes_row(task, tmp_path):
+def test_metrics_that_the_page_names_are_in_every_line_of_the_table(task, tmp_path):
     arguments = ["--policy_type", "zero_action", "--num_episodes", "2", "--no_dataset", "--output_dir", str(tmp_path)]
     assert main([*arguments, task, "--num_envs", "2"]) == 0
     for metrics in map(json.loads, episodes_table(tmp_path)["metrics"]):

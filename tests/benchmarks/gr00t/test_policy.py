@@ -30,9 +30,9 @@ def test_one_command_measures_everything_and_says_how(tmp_path, model_path, caps
     assert f"The model is the checkpoint `{model_path}`" in text
     assert text.count("\n## ") == 6
     tables = [[cells(line) for line in part.splitlines() if line.startswith("|")] for part in text.split("\n## ")[1:]]
-    assert all(len(row) == len(table[0]) for table in tables for row in table)
+    assert all(len(line) == len(table[0]) for table in tables for line in table)
     assert [len(table) - 2 for table in tables] == [2, 2, 1, 2, 1, 1]
-    shares = [sum(float(cell.strip("% ")) for cell in row if cell.endswith("%")) for row in tables[3][2:]]
+    shares = [sum(float(cell.strip("% ")) for cell in line if cell.endswith("%")) for line in tables[3][2:]]
     assert shares == pytest.approx([100, 100], abs=3)
     assert float(tables[4][2][2]) > float(tables[4][2][3]) > 100
     assert "Memory of a rank" in capsys.readouterr().out

@@ -20,10 +20,10 @@ def test_a_query_costs_what_it_takes_here_and_in_the_server():
 
 def test_every_size_and_precision_is_asked_and_compared_with_float32(yaml):
     table = latency_table(yaml, devices=["cpu"], batch_sizes=[1, 3], repetitions=1)
-    rows = [cells(line) for line in table[2:]]
-    assert [row[1:3] for row in rows] == [["float32", "1"], ["float32", "3"], ["bfloat16", "1"], ["bfloat16", "3"]]
-    assert [row[-1] for row in rows[:2]] == ["1.00", "1.00"]
-    assert all(float(row[3]) > 0 for row in rows)
+    lines = [cells(line) for line in table[2:]]
+    assert [line[1:3] for line in lines] == [["float32", "1"], ["float32", "3"], ["bfloat16", "1"], ["bfloat16", "3"]]
+    assert [line[-1] for line in lines[:2]] == ["1.00", "1.00"]
+    assert all(float(line[3]) > 0 for line in lines)
 
 
 def test_the_server_computes_what_would_be_computed_here(yaml, tmp_path):

@@ -14,8 +14,8 @@ def test_a_job_leaves_nothing_behind_in_the_process_that_ran_it(tmp_path):
     command = module("benchmarks.runs.memory", "--jobs", 120, "--camera_jobs", 120, "--output", table)
     measured = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patience_s(600), check=False)
     assert measured.returncode == 0, measured.stderr
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.read_text().splitlines()]
-    found = {row[0]: row for row in rows if row and row[0] in {"state", "cameras"}}
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.read_text().splitlines()]
+    found = {line[0]: line for line in lines if line and line[0] in {"state", "cameras"}}
     assert set(found) == {"state", "cameras"}
     for _, number, _, _, _, growth_kb, files, threads in found.values():
         assert number == "120"
