@@ -89,7 +89,7 @@ def execute_among(ranks: Ranks, request: RunRequest, *, is_whole_program: bool =
                 result_sync = ResultSync(
                     MessageStore(ranks.store("messages")),
                     rank=context.rank,
-                    directories=started.places,
+                    directories=started.directories,
                     output_directory=started.output_directory,
                     run_id=started.attempt.run_id,
                     jobs=[job.name for job in started.plan.jobs],

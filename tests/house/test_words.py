@@ -20,6 +20,12 @@ BANNED = {
     "surroundings": "provenance",
     "workbench": "build cache",
 }
+BANNED_PHRASES = {
+    "legged machine": "legged robot",
+    "number that is none": "NaN",
+    "numbers that are none": "NaN",
+    "walking machine": "legged robot",
+}
 # Names of others that hold one of these words, and the target of the Makefile.
 SPARED = re.compile(r"TensorBoard|tensorboard|make bench\b|\"bench\"")
 # The changelog tells of what was before, and this file has to name it.
@@ -45,6 +51,12 @@ def words(text: str) -> set[str]:
 def test_a_word_of_before_does_not_come_back(banned):
     found = [name for name, text in texts().items() if banned in words(f"{Path(name).stem} {text}")]
     assert not found, f"say '{BANNED[banned]}' instead of '{banned}'"
+
+
+@pytest.mark.parametrize("banned", BANNED_PHRASES)
+def test_a_phrase_of_before_does_not_come_back(banned):
+    found = [name for name, text in texts().items() if banned in " ".join(text.lower().split())]
+    assert not found, f"say '{BANNED_PHRASES[banned]}' instead of '{banned}'"
 
 
 def test_every_word_of_the_glossary_is_explained_once_and_in_sentences():

@@ -1,4 +1,4 @@
-"""Numbers that are none, thousands of ranks, directories that lead astray and characters that steer a terminal."""
+"""NaN and infinity, thousands of ranks, directories that lead astray and characters that steer a terminal."""
 
 import dataclasses
 import json

@@ -31,7 +31,7 @@ class RunDirectory:
     resumes: bool
 
 
-def places_of_ranks(ranks: Ranks, options: RunOptions, directory: RunDirectory) -> tuple[NodeDirectory, ...]:
+def directories_of_ranks(ranks: Ranks, options: RunOptions, directory: RunDirectory) -> tuple[NodeDirectory, ...]:
     """Find out where each rank writes, and refuse what several directories cannot serve.
 
     Args:
@@ -43,13 +43,13 @@ def places_of_ranks(ranks: Ranks, options: RunOptions, directory: RunDirectory) 
         ConfigError: If machines share no disk, and ranks were to claim work from each other or to resume a run.
         DistributedError: If a rank does not answer.
     """
-    places = find_node_directories(
+    directories = find_node_directories(
         ranks, [directory.path] if ranks.context.is_rank_zero else _where_it_may_be(options, directory.path)
     )
-    away = [f"rank {rank} on {place}" for rank, place in enumerate(places) if not place.with_rank_zero]
+    away = [f"rank {rank} on {each}" for rank, each in enumerate(directories) if not each.with_rank_zero]
     if not away:
-        return places
-    apart = f"what rank 0 writes to {places[0]} does not appear for {', '.join(away)}"
+        return directories
+    apart = f"what rank 0 writes to {directories[0]} does not appear for {', '.join(away)}"
     if options.mode is Assignment.DYNAMIC:
         message = (
             f"ranks claim work through files on a disk that all machines share, but {apart}; use round_robin or split"
@@ -64,10 +64,10 @@ def places_of_ranks(ranks: Ranks, options: RunOptions, directory: RunDirectory) 
         raise ConfigError(Problem(message, key="--resume"))
     if ranks.context.is_rank_zero:
         _LOG.info("%s; those keep their recordings, and send their results here", apart)
-    return places
+    return directories
 
 
-def make_own_directory(ranks: Ranks, places: Sequence[NodeDirectory]) -> RunLock | None:
+def make_own_directory(ranks: Ranks, directories: Sequence[NodeDirectory]) -> RunLock | None:
     """Make the directories of the machines that do not share rank 0's; all ranks come to the same verdict.
 
     Returns:
@@ -79,44 +79,44 @@ def make_own_directory(ranks: Ranks, places: Sequence[NodeDirectory]) -> RunLock
     """
     rank = ranks.context.rank
     lock, verdict = None, ""
-    if _makes_own_directory(places, rank):
+    if _makes_own_directory(directories, rank):
         try:
-            path = make_output_directory(output_dir=places[rank].directory, output_base_dir="")
+            path = make_output_directory(output_dir=directories[rank].directory, output_base_dir="")
             lock = RunLock(path).hold_alone()
             clear_unbegun(path)
         except ConfigError as error:
-            verdict = f"rank {rank} on {places[rank].host}: {error}"
+            verdict = f"rank {rank} on {directories[rank].host}: {error}"
     verdicts = [each for each in ranks.gather("verdict on the directory", verdict) if each]
     if verdicts:
         raise ConfigError([Problem(each) for each in verdicts])
     return lock
 
 
-def describe_run_in_own_directory(ranks: Ranks, places: Sequence[NodeDirectory], *, attempt: int) -> None:
+def describe_run_in_own_directory(ranks: Ranks, directories: Sequence[NodeDirectory], *, attempt: int) -> None:
     """Write rank 0's ``run.json`` and its attempt into the directories of the other machines too.
 
     Args:
         ranks: All ranks of the run.
-        places: Where each writes.
+        directories: Where each writes.
         attempt: Number of the attempt.
 
     Raises:
         DistributedError: If a rank does not answer.
         StorageError: If a file cannot be read or written.
     """
-    directory = Path(places[ranks.context.rank].directory)
+    directory = Path(directories[ranks.context.rank].directory)
     for path in (directory / RUN_PLAN_FILE, attempt_path(directory, attempt)):
         text = ""
         if ranks.context.is_rank_zero:
             with storage_errors("read", path):
                 text = path.read_text(encoding="utf-8")
         text = ranks.share_long_from_rank_zero(path.name, text)
-        if _makes_own_directory(places, ranks.context.rank):
+        if _makes_own_directory(directories, ranks.context.rank):
             write_text(path, text)
 
 
-def _makes_own_directory(places: Sequence[NodeDirectory], rank: int) -> bool:
-    return not places[rank].with_rank_zero and lowest_rank_in(places, rank) == rank
+def _makes_own_directory(directories: Sequence[NodeDirectory], rank: int) -> bool:
+    return not directories[rank].with_rank_zero and lowest_rank_in(directories, rank) == rank
 
 
 def _where_it_may_be(options: RunOptions, path: Path) -> list[Path]:

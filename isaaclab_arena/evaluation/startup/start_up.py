@@ -26,8 +26,8 @@ from isaaclab_arena.evaluation.startup.resuming import check_same_run, directory
 from isaaclab_arena.evaluation.startup.run_directories import (
     RunDirectory,
     describe_run_in_own_directory,
+    directories_of_ranks,
     make_own_directory,
-    places_of_ranks,
 )
 from isaaclab_arena.evaluation.startup.settled_backends import (
     Machinery,
@@ -57,14 +57,14 @@ class StartedRun:
         plan: What it is, as it was written when it began.
         attempt: What is left to do; None if everything is done and intact.
         lock: Held by this rank until it exits.
-        places: Where each rank writes, by rank.
+        directories: Where each rank writes, by rank.
     """
 
     output_directory: Path
     plan: RunPlan
     attempt: Attempt | None
     lock: RunLock
-    places: tuple[NodeDirectory, ...]
+    directories: tuple[NodeDirectory, ...]
 
 
 def start_run(request: RunRequest, context: DistributedContext, ranks: Ranks) -> StartedRun:
@@ -79,20 +79,20 @@ def start_run(request: RunRequest, context: DistributedContext, ranks: Ranks) ->
     begin = _agree_and_begin(request, context, ranks)
     said = ["", False] if begin is None else [str(begin.directory.path), begin.directory.resumes]
     path, resumes = json.loads(ranks.share_from_rank_zero("output_directory", json.dumps(said)))
-    places = places_of_ranks(ranks, request.options, RunDirectory(path=Path(path), resumes=resumes))
-    path = Path(places[context.rank].directory)
-    is_apart = not all(place.with_rank_zero for place in places)
-    lock = make_own_directory(ranks, places) if is_apart else None
+    directories = directories_of_ranks(ranks, request.options, RunDirectory(path=Path(path), resumes=resumes))
+    path = Path(directories[context.rank].directory)
+    is_apart = not all(each.with_rank_zero for each in directories)
+    lock = make_own_directory(ranks, directories) if is_apart else None
     number = ""
     with ranks.keep_waiting():
         if begin is not None:
             lock = begin.lock
-            attempt = begin.begin(places=_named(places) if is_apart else ())
+            attempt = begin.begin(places=_named(directories) if is_apart else ())
             number = _NOTHING_TO_DO if attempt is None else str(attempt.number)
             announce_run_directory(path)
     number = ranks.share_from_rank_zero("attempt", number)
     if is_apart:
-        describe_run_in_own_directory(ranks, places, attempt=int(number))
+        describe_run_in_own_directory(ranks, directories, attempt=int(number))
     lock = lock.share() if lock is not None else None
     # Those that share a directory find everything in it, and nobody holds its lock alone.
     ranks.gather("directory", "made")
@@ -100,7 +100,9 @@ def start_run(request: RunRequest, context: DistributedContext, ranks: Ranks) ->
     # Only when all of them hold it may one of them leave.
     ranks.gather("lock", "held")
     attempt = None if number == _NOTHING_TO_DO else read_attempt(path, int(number))
-    return StartedRun(output_directory=path, plan=read_run_plan(path), attempt=attempt, lock=lock, places=places)
+    return StartedRun(
+        output_directory=path, plan=read_run_plan(path), attempt=attempt, lock=lock, directories=directories
+    )
 
 
 def _agree_and_begin(request: RunRequest, context: DistributedContext, ranks: Ranks) -> "_Beginning | None":
@@ -254,9 +256,9 @@ class _Beginning:
         return watchdog.watch(job, silence_s=silence_s, missing="has not been tried on a GPU in")
 
 
-def _named(places: Sequence[NodeDirectory]) -> tuple[str, ...]:
+def _named(directories: Sequence[NodeDirectory]) -> tuple[str, ...]:
     # Ranks on several machines may share rank 0's directory, which then has one name.
-    return tuple(str(places[0] if place.with_rank_zero else place) for place in places)
+    return tuple(str(directories[0] if each.with_rank_zero else each) for each in directories)
 
 
 def _choose_directory(options: RunOptions, plan: RunPlan) -> RunDirectory:

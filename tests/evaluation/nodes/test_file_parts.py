@@ -9,8 +9,8 @@ def test_a_part_comes_out_of_its_letter_as_it_went_in():
 
 
 @pytest.mark.parametrize(
-    "letter", ["", "{", "[]", '["lift", "lines", -1, ""]', '["lift", "lines", 0, "\\u20ac"]', "[1, 2, 3, 4]"]
+    "message", ["", "{", "[]", '["lift", "lines", -1, ""]', '["lift", "lines", 0, "\\u20ac"]', "[1, 2, 3, 4]"]
 )
-def test_anything_else_is_no_part(letter):
+def test_anything_else_is_no_part(message):
     with pytest.raises(ValueError):  # noqa: PT011
-        FilePart.of_message(letter)
+        FilePart.of_message(message)

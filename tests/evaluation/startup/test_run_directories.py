@@ -12,8 +12,8 @@ from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.startup.run_directories import (
     RunDirectory,
     describe_run_in_own_directory,
+    directories_of_ranks,
     make_own_directory,
-    places_of_ranks,
 )
 from isaaclab_arena.storage.run.attempts import read_attempt, write_attempt
 from isaaclab_arena.storage.run.run_plan import read_run_plan
@@ -29,47 +29,51 @@ def on_each(num_ranks: int, ask: Callable[[Ranks], _Answer]) -> list[_Answer]:
         return list(threads.map(ask, ranks_in_threads(num_ranks)))
 
 
-def places(directory: Path, outputs: Sequence[str], *, resumes: bool = False, **options) -> tuple[NodeDirectory, ...]:
+def directories(
+    directory: Path, outputs: Sequence[str], *, resumes: bool = False, **options
+) -> tuple[NodeDirectory, ...]:
     (directory / outputs[0]).mkdir(exist_ok=True)
     run_directory = RunDirectory(path=directory / outputs[0], resumes=resumes)
 
     def ask(ranks: Ranks) -> tuple[NodeDirectory, ...]:
         own = RunOptions(output_dir=str(directory / outputs[ranks.context.rank]), **options)
-        return places_of_ranks(ranks, own, run_directory)
+        return directories_of_ranks(ranks, own, run_directory)
 
     return on_each(len(outputs), ask)[0]
 
 
 def test_ranks_that_are_given_other_directories_write_there(tmp_path):
-    found = places(tmp_path, ["first", "second", "first"])
-    assert [Path(place.directory).name for place in found] == ["first", "second", "first"]
+    found = directories(tmp_path, ["first", "second", "first"])
+    assert [Path(each.directory).name for each in found] == ["first", "second", "first"]
 
 
 def test_a_dated_directory_is_that_of_rank_0_or_one_of_the_same_name(tmp_path):
     dated = tmp_path / "outputs" / "2026-01-01_00-00-00"
     dated.mkdir(parents=True)
-    seen, _ = on_each(2, lambda ranks: places_of_ranks(ranks, RunOptions(), RunDirectory(path=dated, resumes=False)))
-    assert [place.directory for place in seen] == [str(dated)] * 2
+    seen, _ = on_each(
+        2, lambda ranks: directories_of_ranks(ranks, RunOptions(), RunDirectory(path=dated, resumes=False))
+    )
+    assert [each.directory for each in seen] == [str(dated)] * 2
 
 
 def test_work_cannot_be_claimed_from_machines_that_share_no_disk(tmp_path):
     with pytest.raises(
         ConfigError, match=r"--assignment: ranks claim work through files .* for rank 1 on .*second; use"
     ):
-        places(tmp_path, ["first", "second"], assignment="dynamic")
-    assert places(tmp_path, ["first", "first"], assignment="dynamic")
+        directories(tmp_path, ["first", "second"], assignment="dynamic")
+    assert directories(tmp_path, ["first", "first"], assignment="dynamic")
 
 
 def test_a_run_in_several_directories_is_resumed_once_they_are_one(tmp_path):
     with pytest.raises(
         ConfigError, match=r"--resume: needs all files .* put the directories of all nodes into that of"
     ):
-        places(tmp_path, ["first", "second"], resumes=True, resume="")
-    assert places(tmp_path, ["first", "first"], resumes=True, resume="")
+        directories(tmp_path, ["first", "second"], resumes=True, resume="")
+    assert directories(tmp_path, ["first", "first"], resumes=True, resume="")
 
 
 def test_one_rank_per_machine_makes_its_directory_and_describes_the_run_there(tmp_path):
-    found = places(tmp_path, ["first", "second", "second"])
+    found = directories(tmp_path, ["first", "second", "second"])
     write_plan(tmp_path / "first", planned("b"), world_size=3)
     write_attempt(tmp_path / "first", attempt())
 
@@ -84,7 +88,7 @@ def test_one_rank_per_machine_makes_its_directory_and_describes_the_run_there(tm
 
 
 def test_a_machine_whose_directory_holds_something_is_named_by_all_ranks(tmp_path):
-    found = places(tmp_path, ["first", "second"])
+    found = directories(tmp_path, ["first", "second"])
     (tmp_path / "second").mkdir()
     (tmp_path / "second" / "notes.txt").touch()
 
