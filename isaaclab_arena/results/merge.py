@@ -80,7 +80,7 @@ class MergedResults:
         problems: Files and lines that could not be read, and episodes that were committed with unequal results.
         complete: Whether every job that was to run completed with all of its episodes.
         sources: The files that were read, and how long each was [bytes].
-        elsewhere: Datasets that lie on other machines, by job and rank; none where all ranks share a disk.
+        elsewhere: Datasets that lie on other nodes, by job and rank; none where all ranks share a disk.
     """
 
     plan: RunPlan

@@ -1,4 +1,4 @@
-"""The directories that the ranks of a run write in: rank 0's, and one per machine that does not share its disk."""
+"""The directories that the ranks of a run write in: rank 0's, and one per node that does not share its disk."""
 
 import logging
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def directories_of_ranks(ranks: Ranks, options: RunOptions, directory: RunDirect
         directory: What rank 0 has chosen.
 
     Raises:
-        ConfigError: If machines share no disk, and ranks were to claim work from each other or to resume a run.
+        ConfigError: If nodes share no disk, and ranks were to claim work from each other or to resume a run.
         DistributedError: If a rank does not answer.
     """
     directories = find_node_directories(
@@ -52,13 +52,13 @@ def directories_of_ranks(ranks: Ranks, options: RunOptions, directory: RunDirect
     apart = f"what rank 0 writes to {directories[0]} does not appear for {', '.join(away)}"
     if options.mode is Assignment.DYNAMIC:
         message = (
-            f"ranks claim work through files on a disk that all machines share, but {apart}; use round_robin or split"
+            f"ranks claim work through files on a disk that all nodes share, but {apart}; use round_robin or split"
         )
         raise ConfigError(Problem(message, key="--assignment"))
     if directory.resumes:
         message = (
             f"needs all files of the run in one directory, but {apart}; put the directories of all nodes into that of "
-            "rank 0, then go on with it on one machine or on a disk that all share, or make its tables: "
+            "rank 0, then go on with it on one node or on a disk that all share, or make its tables: "
             "isaaclab-arena merge"
         )
         raise ConfigError(Problem(message, key="--resume"))
@@ -68,7 +68,7 @@ def directories_of_ranks(ranks: Ranks, options: RunOptions, directory: RunDirect
 
 
 def make_own_directory(ranks: Ranks, directories: Sequence[NodeDirectory]) -> RunLock | None:
-    """Make the directories of the machines that do not share rank 0's; all ranks come to the same verdict.
+    """Make the directories of the nodes that do not share rank 0's; all ranks come to the same verdict.
 
     Returns:
         The lock of the directory, held alone by the rank that has made it; None on all others.
@@ -93,7 +93,7 @@ def make_own_directory(ranks: Ranks, directories: Sequence[NodeDirectory]) -> Ru
 
 
 def describe_run_in_own_directory(ranks: Ranks, directories: Sequence[NodeDirectory], *, attempt: int) -> None:
-    """Write rank 0's ``run.json`` and its attempt into the directories of the other machines too.
+    """Write rank 0's ``run.json`` and its attempt into the directories of the other nodes too.
 
     Args:
         ranks: All ranks of the run.

@@ -53,7 +53,7 @@ class StartedRun:
     """A run that all ranks have begun.
 
     Attributes:
-        output_directory: Its directory, or this machine's own where the machines share no disk.
+        output_directory: Its directory, or this node's own where the nodes share no disk.
         plan: What it is, as it was written when it began.
         attempt: What is left to do; None if everything is done and intact.
         lock: Held by this rank until it exits.
@@ -120,7 +120,7 @@ def _agree_and_begin(request: RunRequest, context: DistributedContext, ranks: Ra
 
 
 def agree_on_versions(ranks: Ranks, versions: Mapping[str, str]) -> None:
-    """Refuse machines with different packages: where an episode runs must not decide what comes out of it.
+    """Refuse nodes with different packages: where an episode runs must not decide what comes out of it.
 
     Args:
         ranks: All ranks of the run.
@@ -139,11 +139,11 @@ def agree_on_versions(ranks: Ranks, versions: Mapping[str, str]) -> None:
 
 
 def agree_on_contents(ranks: Ranks, contents: Mapping[str, Contents]) -> None:
-    """Refuse machines whose checkpoints, classes or robots differ.
+    """Refuse nodes whose checkpoints, classes or robots differ.
 
     Args:
         ranks: All ranks of the run.
-        contents: What each job evaluates, as this rank's machine has it; nothing on a rank that did not look.
+        contents: What each job evaluates, as this rank's node has it; nothing on a rank that did not look.
 
     Raises:
         ConfigError: If they differ; the message names the rank and what differs there.
@@ -159,7 +159,7 @@ def agree_on_contents(ranks: Ranks, contents: Mapping[str, Contents]) -> None:
     verdicts = ranks.gather("verdict on the contents", "; ".join(told[:_MAX_TOLD]))
     raise ConfigError(
         [
-            Problem(f"rank {rank} is on a machine with other files than rank 0: {verdict}; copy the same everywhere")
+            Problem(f"rank {rank} is on a node with other files than rank 0: {verdict}; copy the same everywhere")
             for rank, verdict in enumerate(verdicts)
             if verdict
         ]
@@ -257,7 +257,7 @@ class _Beginning:
 
 
 def _named(directories: Sequence[NodeDirectory]) -> tuple[str, ...]:
-    # Ranks on several machines may share rank 0's directory, which then has one name.
+    # Ranks on several nodes may share rank 0's directory, which then has one name.
     return tuple(str(directories[0] if each.with_rank_zero else each) for each in directories)
 
 

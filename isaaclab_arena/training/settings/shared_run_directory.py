@@ -103,7 +103,7 @@ def await_announcement(experiment_directory: Path, launch: str, *, timeout_s: fl
             what = "there is none" if found is None else "it is that of another run"
             raise DistributedError(
                 f"waited {timeout_s:g} s for rank 0 to name the directory of this run in {path}, and {what}; "
-                "all ranks need the same --log_root, or --run_directory, on a disk that all machines share"
+                "all ranks need the same --log_root, or --run_directory, on a disk that all nodes share"
             )
         time.sleep(_POLL_INTERVAL_S)
 

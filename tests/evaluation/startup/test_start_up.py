@@ -43,7 +43,7 @@ def test_a_machine_with_another_checkpoint_is_named_with_what_differs():
     with pytest.raises(ConfigError) as refused:
         agree_on(held, {}, other)
     (problem,) = map(str, refused.value.problems)
-    assert problem.startswith("rank 2 is on a machine with other files than rank 0: job 'lift': checkpoint_path")
+    assert problem.startswith("rank 2 is on a node with other files than rank 0: job 'lift': checkpoint_path")
     assert "was 111111111111, is now 222222222222 here" in problem
 
 
