@@ -53,8 +53,10 @@ def _check_recordings(output: Path, twice: Collection[tuple[str, int]]) -> None:
     for job in output.glob("*/"):
         if not any(job.glob("episode_results_rank*.jsonl")):
             continue
-        found = table[table["job"] == job.name]
-        expected = {int(index): int(crc) for index, crc in zip(found["episode_index"], found["checksum"], strict=True)}
+        finished = table[table["job"] == job.name]
+        expected = {
+            int(index): int(crc) for index, crc in zip(finished["episode_index"], finished["checksum"], strict=True)
+        }
         found: Counter[int] = Counter()
         for path in job.glob("dataset_*.hdf5"):
             indices = list_episodes(path)

@@ -68,15 +68,15 @@ def test_a_job_does_not_go_on_with_another_model_and_says_why(interrupted, monke
     monkeypatch.setattr(Served, "states", OTHER)
     job = coin_job(policy_class=Served, num_envs=2)
     assert run(interrupted, job, resume="", no_dataset=False) == 1
-    job = the_job(interrupted)
-    assert job["status"] == "failed"
-    assert FIRST in job["error"]
-    assert OTHER in job["error"]
-    assert "--resume --rerun coins" in job["error"]
-    assert job["episodes"] == before
+    told = the_job(interrupted)
+    assert told["status"] == "failed"
+    assert FIRST in told["error"]
+    assert OTHER in told["error"]
+    assert "--resume --rerun coins" in told["error"]
+    assert told["episodes"] == before
     assert run(interrupted, job, resume="", rerun=("coins",), no_dataset=False) == 0
-    job = the_job(interrupted)
-    assert (job["status"], job["episodes"], job["rerun"]) == ("completed", 10, 1)
+    told = the_job(interrupted)
+    assert (told["status"], told["episodes"], told["rerun"]) == ("completed", 10, 1)
     assert merge_results(interrupted).episodes["attempt"].unique().tolist() == [3]
 
 
