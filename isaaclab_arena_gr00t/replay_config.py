@@ -52,8 +52,8 @@ class LerobotReplayConfig:
         action_joints_config_path: File with the position of every joint in the environment's action.
         action_horizon: Accepted and not used: every action is played.
         action_chunk_length: Accepted and not used: every action is played.
-        embodiment_tag: Accepted and not used: the dataset says what it holds.
-        modality_config_path: Accepted and not used: the dataset says what it holds.
+        embodiment_tag: Accepted and not used: the dataset has it.
+        modality_config_path: Accepted and not used: the dataset has it.
         task_mode_name: Accepted and not used: the joint files say where actions go.
         video_backend: Accepted and not used: no videos are read.
     """

@@ -1,4 +1,4 @@
-"""Run the closed loop of a policy with action chunks, for a model in any place."""
+"""Run the closed loop of a policy that asks a model for chunks of actions, wherever the model runs."""
 
 import logging
 from abc import abstractmethod
@@ -57,14 +57,14 @@ class QueryCount:
 
 
 class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
-    """Asks a vision-language-action model for chunks of actions, env slot by env slot as they are used up.
+    """Asks a vision-language-action model for chunks of actions, for each env slot when its chunk is used up.
 
     Only env slots that need a chunk are part of a query. Each env slot has its own instruction. The noise of the
     model's sampler comes from the episode's own stream, one seed per query, so that an episode's actions do not depend
     on which others share a query. A model that is shown earlier steps is shown those of the env slot's own episode,
     and before the first of them the first.
 
-    Subclasses say where the model is: they define `query` and `modality_config`.
+    Subclasses connect the model: they define `query` and `modality_config`.
 
     Args:
         config: Options of the job.
@@ -105,7 +105,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
 
     @abstractmethod
     def modality_config(self) -> Mapping[str, Modality]:
-        """Return what the model takes and gives: ``video``, ``state``, ``action`` and ``language``."""
+        """Return the model's inputs and outputs: ``video``, ``state``, ``action`` and ``language``."""
 
     def dimensions(self) -> Dimensions | None:
         """Return the size of each state and action key, None where the model does not say; then it is tried out."""
@@ -149,7 +149,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
 
     @classmethod
     def check_options(cls, config: Any) -> None:
-        """Refuse a YAML file that is wrong, before anything is simulated.
+        """Refuse a wrong YAML file, before anything is simulated.
 
         Raises:
             ConfigError: With every problem.
@@ -162,11 +162,11 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
 
     @classmethod
     def check_settings(cls, settings: Gr00tClosedloopPolicyConfig, args: Any) -> None:
-        """Refuse what the YAML file says, as far as that can be judged without the model and the environment.
+        """Refuse wrong settings of the YAML file, as far as they can be checked without model and environment.
 
         Args:
             settings: What the file says.
-            args: Options of the job, which come before it.
+            args: Options of the job, which take precedence.
 
         Raises:
             ConfigError: With every problem.
@@ -175,7 +175,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         joint_files(settings)
 
     def check_environment(self, env: Environment) -> None:
-        """Refuse an environment that lacks what the model needs, before its first step.
+        """Refuse an environment that lacks inputs of the model, before its first step.
 
         Raises:
             ConfigError: With everything that does not fit.
@@ -185,7 +185,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
             self._try_out(env, wiring)
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
-        """Take up instructions and noise streams of the episodes that begin, and forget what was left before."""
+        """Store instructions and noise streams of the episodes that begin, and drop earlier chunks."""
         source = self._source_for(env, all_active=False)
         for start in starts:
             self._instructions[start.env_id] = start.language_instruction
@@ -193,12 +193,12 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         self._restart(source, _indices([start.env_id for start in starts], env))
 
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
-        """Ask no more for env slots that rest."""
+        """Stop asking for env slots that rest."""
         if self._source is not None:
             self._source = self._source.rested(_indices(env_ids, env))
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
-        """Forget what is left of the chunks of the named env slots; with None also instructions and noise streams."""
+        """Forget the remaining chunks of the named env slots; with None also instructions and noise streams."""
         if env_ids is None:
             self._instructions, self._generators = {}, {}
             self._source, self._history, self._wired = None, None, None
@@ -230,7 +230,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         return action
 
     def close(self) -> None:
-        """Say how much asking env slot by env slot has saved, and let go of the environment."""
+        """Log how many queries were saved by asking for single env slots, and release the environment."""
         count, self.count = self.count, QueryCount()
         if count.queries:
             logger.info(
@@ -245,7 +245,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         self.reset()
 
     def _restart(self, source: ActionSource, env_ids: torch.Tensor) -> None:
-        """Have nothing left of what these env slots did and showed before."""
+        """Drop the chunks and the history of these env slots."""
         self._source = source.restarted(env_ids)
         if self._history is not None:
             self._history.restart(env_ids)
@@ -261,7 +261,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         for first in range(0, len(env_ids), size):
             slots, part_seeds = env_ids[first : first + size], seeds[first : first + size]
             num_missing = size - len(slots)
-            # What fills up is thrown away; repeating an env slot makes sure that it is something the model accepts.
+            # Padding is dropped; it repeats an env slot, so that the model accepts it.
             slots_asked = slots + slots[:1] * num_missing
             shown = history.shown(observation, slots_asked)
             chunks = self._ask(shown, wiring, slots_asked, part_seeds + [0] * num_missing)
@@ -306,7 +306,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
             source: ActionSource = ActionChunks.empty(env.num_envs, **shape)
         else:
             source = EnsembledChunks.empty(env.num_envs, coeff=coeff, **shape)
-        # A loop that starts no episodes by name plays in all env slots.
+        # A loop that does not announce its episodes plays in all env slots.
         return source.restarted(_indices(range(env.num_envs), env)) if all_active else source
 
     def _history_for(self, env: Environment) -> ShownHistory:
@@ -323,7 +323,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         return self._wired[1]
 
     def _try_out(self, env: Environment, wiring: Wiring) -> None:
-        """Ask once for an env slot of zeros: the only way to learn the sizes of a model that does not tell them."""
+        """Ask once for an env slot of zeros, to learn the sizes of a model that does not state them."""
         size = self.slots_per_query(env.num_envs) or 1
         observation = _zeros(env, wiring)
         history = ShownHistory(wiring, num_envs=1)
@@ -335,7 +335,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         except torch.OutOfMemoryError:
             raise
         except (PolicyError, ValueError, AssertionError, RuntimeError) as error:
-            # This is how models say that a size is wrong: NVIDIA's strict mode asserts, a matrix product raises.
+            # Models report a wrong size in this way: NVIDIA's strict mode asserts, a matrix product raises.
             message = f"the model does not take what this environment gives: {type(error).__name__}: {error}"
             raise ConfigError(Problem(message, file=self.args.policy_config_yaml_path)) from error
 
@@ -353,7 +353,7 @@ def named_by_option(error: ConfigError, file: str) -> ConfigError:
 
 
 def joint_files(settings: Gr00tClosedloopPolicyConfig) -> JointFiles:
-    """Return what the joint files say that a YAML file names.
+    """Return the content of the joint files that a YAML file names.
 
     Raises:
         ConfigError: With every problem.
@@ -370,7 +370,7 @@ def _indices(env_ids: Sequence[int], env: Environment) -> torch.Tensor:
 
 
 def _zeros(env: Environment, wiring: Wiring) -> Observation:
-    """Return an observation of one env slot that is zero throughout."""
+    """Return an observation of zeros for one env slot."""
     groups: dict[str, Any] = {}
     wanted = {"camera_obs": set(wiring.cameras.values()), "policy": set(wiring.state_terms)}
     for group, names in wanted.items():

@@ -294,7 +294,7 @@ def policy_device(config: Gr00tClosedloopPolicyArgs, yaml_policy_device: str | N
         yaml_policy_device: ``policy_device`` of the YAML file.
 
     Raises:
-        ConfigError: If there is no such GPU; the message names those that there are.
+        ConfigError: If there is no such GPU; the message names the existing ones.
     """
     return resolve_policy_device(
         policy_device_id=config.policy_device_id,

@@ -57,7 +57,7 @@ class OpenpiRemotePolicyCfg(PolicyCfg):
 
 
 class OpenpiRemotePolicy(PolicyBase[OpenpiRemotePolicyCfg]):
-    """Asks an openpi policy server for chunks of actions, env slot by env slot as they are used up.
+    """Asks an openpi policy server for chunks of actions, for each env slot when its chunk is used up.
 
     The protocol has no batches and no seeds: each env slot is a request of its own, and the server draws the noise.
 
@@ -139,18 +139,18 @@ class OpenpiRemotePolicy(PolicyBase[OpenpiRemotePolicyCfg]):
             raise ConfigError(problems)
 
     def start_episodes(self, env: Environment, starts: Sequence[EpisodeStart]) -> None:
-        """Take up the instructions of the episodes that begin, and forget what their env slots had left."""
+        """Store the instructions of the episodes that begin, and drop earlier chunks of their env slots."""
         self._instructions.update({start.env_id: start.language_instruction for start in starts})
         chunks = self._chunks_for(env, all_active=False)
         self._chunks = chunks.restarted(_indices([start.env_id for start in starts], env))
 
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
-        """Ask no more for env slots that rest."""
+        """Stop asking for env slots that rest."""
         if self._chunks is not None:
             self._chunks = self._chunks.rested(_indices(env_ids, env))
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
-        """Forget what is left of the chunks of the named env slots; with None also the instructions."""
+        """Forget the remaining chunks of the named env slots; with None also the instructions."""
         if env_ids is None:
             self._instructions, self._chunks = {}, None
         elif self._chunks is not None:
@@ -218,7 +218,7 @@ class OpenpiRemotePolicy(PolicyBase[OpenpiRemotePolicyCfg]):
             return self._chunks
         length, (action_dim,) = self._options.action_chunk_length, env.action_spec.shape
         chunks = ActionChunks.empty(env.num_envs, chunk_length=length, action_dim=action_dim, device=env.device)
-        # A loop that starts no episodes by name plays in all env slots.
+        # A loop that does not announce its episodes plays in all env slots.
         return chunks.restarted(_indices(range(env.num_envs), env)) if all_active else chunks
 
 

@@ -1,4 +1,4 @@
-"""Temporal ensembling: a chunk in every step, and the average of all that was predicted for it.
+"""Temporal ensembling: ask for a chunk in every step, and average all predictions for that step.
 
 Zhao et al., Learning Fine-Grained Bimanual Manipulation with Low-Cost Hardware (ACT), 2023, section IV-A: of the
 predictions for one step, the i-th oldest weighs ``exp(-coeff * i)``, the oldest being number 0.
@@ -12,10 +12,10 @@ import torch
 
 @dataclass(frozen=True, kw_only=True)
 class EnsembledChunks:
-    """The last chunks of every env slot, and how many there are; see `ActionSource`.
+    """The latest chunks of every env slot, and their number; see `ActionSource`.
 
     Attributes:
-        coeff: How much less later predictions weigh; 0 is the plain mean.
+        coeff: Decay of the weight of later predictions; 0 gives the plain mean.
         chunks: Newest first. Shape: (num_envs, chunk_length, chunk_length, action_dim): env slot, age, step, action.
         count: How many of them there are. Shape: (num_envs,), int64.
         active: Which env slots play. Shape: (num_envs,), bool.

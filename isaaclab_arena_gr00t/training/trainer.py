@@ -62,7 +62,7 @@ class Trainer:
         model: The model; it is moved to the rank's device and changed.
         processor: Its processor, whose images are augmented from now on.
         embodiment_tag: The robot.
-        data: What is learned.
+        data: Control steps to learn from.
         settings: Settings of the training.
         context: Who this process is; the process group exists where there are several ranks.
     """

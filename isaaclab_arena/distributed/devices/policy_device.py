@@ -38,7 +38,7 @@ def resolve_policy_device(
         visible_gpus: GPUs that this process can use; counted where None.
 
     Raises:
-        ConfigError: If the device does not exist; the message names those that do.
+        ConfigError: If the device does not exist; the message names the existing ones.
     """
     gpus = visible_gpu_count() if visible_gpus is None else visible_gpus
     if "LOCAL_RANK" in environ:
@@ -76,7 +76,7 @@ def check_policy_device(
         The named device, ``policy_device_id 1``, if a launcher gives some rank another one; otherwise None.
 
     Raises:
-        ConfigError: If the device does not exist; the message names those that do.
+        ConfigError: If the device does not exist; the message names the existing ones.
     """
     gpus = visible_gpu_count() if visible_gpus is None else visible_gpus
     if policy_device_id is not None:

@@ -39,7 +39,7 @@ def choose_rank_device(
     Args:
         requested: ``cpu``, ``cuda``, ``cuda:<index>``, or None for a GPU where there is one.
         local_rank: The rank's number on its machine.
-        local_world_size: Ranks on its machine, None if nobody says how many.
+        local_world_size: Number of ranks on its machine, None if unknown.
         visible_gpus: GPUs that this process can use.
         environ: Environment variables, for messages.
 
@@ -69,7 +69,7 @@ def gpu_of_rank(local_rank: int, *, local_world_size: int | None, visible_gpus: 
 
     Args:
         local_rank: The rank's number on its machine.
-        local_world_size: Ranks on its machine, None if nobody says how many.
+        local_world_size: Number of ranks on its machine, None if unknown.
         visible_gpus: GPUs that this process can use, at least one.
 
     Raises:

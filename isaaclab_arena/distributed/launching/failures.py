@@ -24,7 +24,7 @@ class Failure:
 
     Attributes:
         rank: Which rank.
-        exit_code: What it ended with, minus the number of the signal that killed it; None while it has not ended.
+        exit_code: Its exit code, or minus the number of the signal that killed it; None while it runs.
         record: The reason that it recorded, None if it recorded none.
     """
 

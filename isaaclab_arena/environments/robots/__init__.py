@@ -1,1 +1,1 @@
-"""Robots: the built-in ones, those that a file describes, and those of MuJoCo Menagerie."""
+"""Robots: the built-in ones, robots that a file describes, and robots of MuJoCo Menagerie."""

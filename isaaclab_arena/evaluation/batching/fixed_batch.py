@@ -54,7 +54,7 @@ def on_fixed_batch(policy: PolicyBase, policy_batch: int | None) -> PolicyBase:
     """Return a policy that is asked on batches of one size; it is the policy itself if that is not needed.
 
     Args:
-        policy: What is asked.
+        policy: The policy.
         policy_batch: Size of the batch, None for the number of env slots.
     """
     if policy_batch is None or policy.traits.batch_invariant:
@@ -69,7 +69,7 @@ class FixedBatchPolicy(PolicyBase[None]):
     observations there are zero.
 
     Args:
-        policy: What is asked.
+        policy: The policy.
         policy_batch: Size of each batch; at least the environment's number of env slots.
     """
 

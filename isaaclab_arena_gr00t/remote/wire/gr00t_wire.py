@@ -44,7 +44,7 @@ class Received(NamedTuple):
 
     Attributes:
         message: The message, with arrays and `RemoteModality` in it.
-        arrays: How its sender writes arrays, None where the message does not tell.
+        arrays: Array format of the sender, None if the message does not show it.
     """
 
     message: Any
@@ -86,7 +86,7 @@ def _encoded(value: Any, arrays: ArrayFormat) -> Any:
 
 
 def _npy(array: np.ndarray) -> bytes:
-    """Return what ``np.save`` writes of an array in C order, at a quarter of its cost for large images."""
+    """Return the bytes that ``np.save`` writes for an array in C order, at a quarter of its cost for large images."""
     array = np.asarray(array, order="C")
     if array.dtype.kind not in ARRAY_KINDS:
         raise TypeError(f"an array of {array.dtype} may not travel")
@@ -96,17 +96,17 @@ def _npy(array: np.ndarray) -> bytes:
 
 
 class _Reader:
-    """Makes of maps what they stand for.
+    """Decodes maps.
 
     Attributes:
-        arrays: How the sender writes arrays, as far as its maps have told.
+        arrays: Array format of the sender, as far as its maps have shown it.
     """
 
     def __init__(self) -> None:
         self.arrays: ArrayFormat | None = None
 
     def decoded(self, value: dict[Any, Any]) -> Any:
-        """Return what a map stands for; the map itself where it is one."""
+        """Return the object that a map stands for, or the map itself if it is a plain one."""
         if _MODALITY in value or _NEWER_MODALITY in value:
             self._note(ArrayFormat.NPY if _MODALITY in value else ArrayFormat.NUMPY_MAP)
             return _modality(value.get("as_json"))
@@ -119,7 +119,7 @@ class _Reader:
         return value
 
     def _note(self, arrays: ArrayFormat) -> None:
-        """Keep the older form where both are seen: whoever writes that may know no other."""
+        """Keep the older format if both were seen, because its sender may know no other."""
         if self.arrays is not ArrayFormat.NPY:
             self.arrays = arrays
 
@@ -132,7 +132,7 @@ def _numpy_value(value: Mapping[Any, Any]) -> np.ndarray | np.generic:
 
 
 def _saved_array(data: object) -> np.ndarray:
-    """Return the array that ``np.save`` wrote, without ``np.load``, which makes room for what a header promises."""
+    """Return the array that ``np.save`` wrote, without ``np.load``, which allocates the size in the header."""
     if not isinstance(data, bytes):
         raise MessageError(f"an array travels as bytes, this one is a {type(data).__name__}")
     try:

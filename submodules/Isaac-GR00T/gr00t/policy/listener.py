@@ -105,7 +105,7 @@ class Listener:
     Args:
         address: Host and port for `socket.bind`; port 0 means a free port.
         family: ``AF_INET`` or ``AF_INET6``.
-        limits: What is kept.
+        limits: Limits on clients and memory.
 
     Raises:
         OSError: If it cannot listen there.

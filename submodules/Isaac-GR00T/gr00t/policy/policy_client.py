@@ -72,9 +72,9 @@ class PolicyClient(BasePolicy):
         """Return a server's answer.
 
         Args:
-            endpoint: What is asked.
-            data: What goes with it.
-            requires_input: Whether anything goes with it.
+            endpoint: Name of the endpoint.
+            data: Data of the request.
+            requires_input: Whether the request has data.
 
         Raises:
             ServerTimeoutError: If there is no answer within ``timeout_ms``.
