@@ -56,6 +56,15 @@ def with_leaves(tree: Any, change: Callable[[Any], Any], *, into_lists: bool = F
     return change(tree)
 
 
+def without_none(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tree in new dicts, without the leaves that are None."""
+    return {
+        key: without_none(value) if isinstance(value, Mapping) else value
+        for key, value in tree.items()
+        if value is not None
+    }
+
+
 def overlaid(
     below: Mapping[str, Any],
     above: Mapping[str, Any],

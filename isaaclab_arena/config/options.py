@@ -6,29 +6,42 @@ import math
 import typing
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
-from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic import Field, PydanticUserError, TypeAdapter, ValidationError
 
 from isaaclab_arena.config.messages import error_message
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.nested import not_finite
 
+Count: TypeAlias = Annotated[int, Field(ge=1)]
+NotNegative: TypeAlias = Annotated[int, Field(ge=0)]
+Positive: TypeAlias = Annotated[float, Field(gt=0)]
+Amount: TypeAlias = Annotated[float, Field(ge=0)]
+Share: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
 
-def refuse_no_numbers(options: Any) -> None:
-    """Refuse ``nan``, ``inf`` and what is too large to be told from it, which a command line takes for numbers.
+
+def wrong_numbers(options: Any) -> list[Problem]:
+    """Return which options of a command line are not finite, or beyond the limits that their annotations declare.
 
     Args:
         options: A dataclass that a command line was read into.
-
-    Raises:
-        ConfigError: With every option that is no finite number.
     """
-    problems = [
-        Problem(f"{value} is no finite number", key=f"--{field.name}")
-        for field in dataclasses.fields(options)
-        if isinstance(value := getattr(options, field.name), float) and not math.isfinite(value)
-    ]
+    problems = []
+    for name, value in vars(options).items():
+        if isinstance(value, float) and not math.isfinite(value):
+            problems.append(Problem(f"{value} is no finite number", key=f"--{name}"))
+        elif isinstance(value, int | float):
+            try:
+                _adapters(type(options))[name].validate_python(value)
+            except ValidationError as invalid:
+                problems.extend(_problems_of(invalid, f"--{name}"))
+    return problems
+
+
+def refuse_wrong_numbers(options: Any) -> None:
+    """Raise `ConfigError` with every problem of `wrong_numbers`, if there is any."""
+    problems = wrong_numbers(options)
     if problems:
         raise ConfigError(problems)
 

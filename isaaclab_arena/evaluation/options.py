@@ -5,14 +5,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import tyro
+from pydantic import Field
 
 from isaaclab_arena.config.arena.experiments import is_override
 from isaaclab_arena.config.arena.flags import REFUSED, FlagsWithoutEffect, own_name
 from isaaclab_arena.config.job_fields import MAX_ENVS
-from isaaclab_arena.config.options import refuse_no_numbers
+from isaaclab_arena.config.options import Amount, Count, NotNegative, wrong_numbers
 from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.distributed.context import claimed_rank
 from isaaclab_arena.distributed.devices.gpu_ids import joined_gpu_ids
@@ -27,6 +28,9 @@ _Options = TypeVar("_Options")
 
 MAX_THREADS = 4_096
 MAX_FPS = 1_000
+
+Threads: TypeAlias = Annotated[int, Field(ge=1, le=MAX_THREADS)]
+EnvSlots: TypeAlias = Annotated[int, Field(ge=1, le=MAX_ENVS)]
 
 
 class Assignment(StrEnum):
@@ -47,17 +51,17 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
     """Device of policies that have an option of that name."""
     policy_device_id: int | None = None
     """GPU index of policies that have an option of that name."""
-    num_envs: int | None = None
+    num_envs: Count | None = None
     """Env slots of jobs that do not say."""
-    num_steps: int | None = None
+    num_steps: Count | None = None
     """Control steps of jobs that give neither steps nor episodes."""
-    num_episodes: int | None = None
+    num_episodes: Count | None = None
     """Episodes of jobs that give neither steps nor episodes."""
-    seed: int | None = None
+    seed: NotNegative | None = None
     """Seed of jobs that do not say."""
-    placement_seed: int | None = None
+    placement_seed: NotNegative | None = None
     """Seed of the initial conditions of jobs that do not say, where it differs from the seed."""
-    limit: int | None = None
+    limit: Count | None = None
     """Run at most this many episodes of each job, to try a job file out; the table says so."""
     output_base_dir: str = "outputs"
     """Directory that gets a dated directory for this run."""
@@ -84,7 +88,7 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
     render if they have make_kwargs: {render_mode: rgb_array}."""
     video_episodes: str = "all"
     """Which episodes of a job are filmed: all, failures, or a number N for the first N."""
-    video_fps: float = 10.0
+    video_fps: Annotated[float, Field(gt=0, le=MAX_FPS)] = 10.0
     """Frames of a second of the robot's time, and of a video, which plays in real time; at most one per step."""
     list_variations: bool = False
     """Show what may vary in each job's environment, and exit."""
@@ -99,23 +103,23 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
     episodes is known; or dynamic, where ranks claim parts of jobs as they go."""
     split_jobs: bool = False
     """The same as --assignment split; dynamic shares jobs anyway."""
-    lease_s: float = 30.0
+    lease_s: Annotated[float, Field(ge=1)] = 30.0
     """With dynamic assignment, seconds of silence after which another rank takes over what a rank has begun."""
     deterministic: bool = False
     """Ask policies on batches of one fixed size, so that results are the same bits for any num_envs."""
-    policy_batch: int = 64
+    policy_batch: EnvSlots = 64
     """That size, with --deterministic; at least every job's num_envs."""
-    pipeline: int = 1
+    pipeline: EnvSlots = 1
     """Groups that a job's env slots are divided into: with 2, one is simulated while the policy acts for the other."""
-    step_timeout_s: float = 1800.0
+    step_timeout_s: Amount = 1800.0
     """Seconds without one finished control step after which a rank that hangs is ended; 0 never ends it."""
-    build_timeout_s: float = 3600.0
+    build_timeout_s: Amount = 3600.0
     """Seconds that a job's environment, with its cameras' first pictures, and policy may take to build; 0: any time."""
     no_import: bool = False
     """Refuse jobs that would import code which is not registered: dotted class paths, interpreters, module:id."""
-    num_threads: int | None = None
+    num_threads: Threads | None = None
     """Physics threads of this rank. By default its share of the cores."""
-    torch_threads: int = 1
+    torch_threads: Threads = 1
     """Torch threads of this rank."""
     process_group: Literal["auto", "nccl", "gloo"] = "auto"
     """What ranks talk over: auto is NCCL if each has a GPU of its own and it works, else gloo; or nccl, or gloo."""
@@ -187,6 +191,7 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
             ConfigError: With every problem.
         """
         problems = [Problem(message, key=f"--{name}") for name, wrong, message in self._mistakes() if wrong]
+        problems += wrong_numbers(self)
         if problems:
             raise ConfigError(problems)
         self.video_options()
@@ -196,7 +201,6 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
         """Yield, for every check, the option, whether it is wrong, and what is."""
         yield "num_steps", None not in (self.num_steps, self.num_episodes), "give either this or --num_episodes"
         yield "fail_fast", self.fail_fast and self.continue_on_error, "contradicts --continue_on_error"
-        yield from self._numbers_out_of_range()
         for name in ("output_dir", "output_base_dir", "save_conditions", "launcher_log_dir"):
             value = getattr(self, name)
             wrong = value is not None and plain_text(value) != value
@@ -222,38 +226,6 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
             yield "save_conditions", path.exists() and self.resume is None, f"{path} exists already"
             yield "save_conditions", not path.absolute().parent.is_dir(), "the directory of this file does not exist"
 
-    def _numbers_out_of_range(self) -> Iterator[tuple[str, bool, str]]:
-        """Yield the checks of numbers; see `_mistakes`."""
-        for name in (
-            "num_envs",
-            "num_steps",
-            "num_episodes",
-            "limit",
-            "num_threads",
-            "torch_threads",
-            "pipeline",
-            "policy_batch",
-        ):
-            value = getattr(self, name)
-            yield name, value is not None and value < 1, f"must be at least 1, got {value}"
-        for name, most in (
-            ("num_threads", MAX_THREADS),
-            ("torch_threads", MAX_THREADS),
-            ("pipeline", MAX_ENVS),
-            ("policy_batch", MAX_ENVS),
-        ):
-            value = getattr(self, name)
-            yield name, value is not None and value > most, f"must be at most {most}, got {value}"
-        for name in ("seed", "placement_seed", "step_timeout_s", "build_timeout_s"):
-            value = getattr(self, name)
-            yield name, value is not None and value < 0, f"must not be negative, got {value}"
-        yield (
-            "video_fps",
-            not 0 < self.video_fps <= MAX_FPS,
-            f"must be more than 0, at most {MAX_FPS}, got {self.video_fps:g}",
-        )
-        yield "lease_s", self.lease_s < 1, f"must be at least 1, got {self.lease_s:g}"
-
 
 def read_command_line(
     options_class: type[_Options], arguments: Sequence[str], *, program: str
@@ -269,8 +241,7 @@ def read_command_line(
         The options, and the arguments that belong to none of them, in order.
 
     Raises:
-        ConfigError: If ``--gpu_ids`` was given without any, ``nan`` or ``inf`` for a number, or one option twice under
-            different names.
+        ConfigError: If ``--gpu_ids`` was given without any, or one option twice under different names.
         SystemExit: With 2 for a malformed option, with 0 after ``--help``.
     """
     options, unknown = tyro.cli(
@@ -282,7 +253,6 @@ def read_command_line(
         use_underscores=True,
         console_outputs=claimed_rank() == 0,
     )
-    refuse_no_numbers(options)
     return options, unknown
 
 

@@ -1,28 +1,18 @@
 """Define the options of a GR00T training run."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from isaaclab_arena.config.options import refuse_no_numbers
+from isaaclab_arena.config.options import Count, Share, wrong_numbers
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.training.training_loop import Schedule
 from isaaclab_arena_gr00t.training.trainer import TrainingSettings
 
 PANDA_CONFIG = Path(__file__).parents[1] / "policy" / "config" / "panda_closedloop.yaml"
-
-_COUNTS = ("max_steps", "batch_size", "noise_draws", "save_every", "log_every", "kept_checkpoints", "torch_threads")
-_BOUNDS: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
-    ((*_COUNTS, "eval_every"), lambda value: value >= 1, "at least 1"),
-    (("warmup_steps", "random_shift_px", "weight_decay", "seed"), lambda value: value >= 0, "at least 0"),
-    (("learning_rate", "max_grad_norm"), lambda value: value > 0, "positive"),
-    (("validation_share", "ema_decay"), lambda value: 0 <= value < 1, "at least 0 and less than 1"),
-)
-"""For each group of options: the check, and its description."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,17 +27,17 @@ class FinetuneOptions(TrainingSettings):
     """Checkpoint to begin with, instead of random weights; a robot that it does not know is added to it."""
     policy_config_yaml_path: Path = PANDA_CONFIG
     """YAML file of the policy to train, for its cameras, joints and horizon. By default that of the Panda."""
-    validation_share: float = 0.05
+    validation_share: Share = 0.05
     """Share of each job's episodes that is held out."""
-    save_every: int = 1000
+    save_every: Count = 1000
     """Steps between checkpoints; each also evaluates the loss on the held-out episodes."""
-    kept_checkpoints: int = 3
+    kept_checkpoints: Count = 3
     """How many checkpoints stay."""
     eval_jobs_config: Path | None = None
     """Job file to evaluate checkpoints with, on all ranks; its GR00T policies get the checkpoint as model_path."""
-    eval_every: int | None = None
+    eval_every: Count | None = None
     """Steps between evaluations, a multiple of --save_every; by default as many. There is one at the end too."""
-    log_every: int = 50
+    log_every: Count = 50
     """Steps between lines of the log."""
     include_failures: bool = False
     """Also learn from episodes that did not succeed."""
@@ -55,7 +45,7 @@ class FinetuneOptions(TrainingSettings):
     """Resume from the newest checkpoint of --output_dir."""
     device: str | None = None
     """Device for training: cpu, cuda or cuda:<index>. By default a GPU of each rank's own if there is one."""
-    torch_threads: int = 1
+    torch_threads: Count = 1
     """Torch threads of this rank."""
     process_group: Literal["auto", "nccl", "gloo"] = "auto"
     """Backend between ranks: auto is NCCL if each has a GPU of its own and it works, else gloo; or nccl, or gloo."""
@@ -93,18 +83,11 @@ class FinetuneOptions(TrainingSettings):
         Raises:
             ConfigError: With every problem.
         """
-        refuse_no_numbers(self)
-        problems = [Problem(message, key=f"--{name}") for name, message in self._mistakes()]
+        problems = wrong_numbers(self)
+        if self.eval_every is not None and self.eval_jobs_config is None:
+            problems.append(Problem("needs --eval_jobs_config: the jobs to evaluate with", key="--eval_every"))
+        if self.eval_every is not None and self.save_every > 0 and self.eval_every % self.save_every:
+            message = f"must be a multiple of --save_every {self.save_every}, got {self.eval_every}"
+            problems.append(Problem(message, key="--eval_every"))
         if problems:
             raise ConfigError(problems)
-
-    def _mistakes(self) -> Iterator[tuple[str, str]]:
-        for names, is_right, words in _BOUNDS:
-            for name in names:
-                value = getattr(self, name)
-                if value is not None and not is_right(value):
-                    yield name, f"must be {words}, got {value:g}"
-        if self.eval_every is not None and self.eval_jobs_config is None:
-            yield "eval_every", "needs --eval_jobs_config: the jobs to evaluate with"
-        if self.eval_every is not None and self.save_every > 0 and self.eval_every % self.save_every:
-            yield "eval_every", f"must be a multiple of --save_every {self.save_every}, got {self.eval_every}"

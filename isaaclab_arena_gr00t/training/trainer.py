@@ -14,6 +14,7 @@ from gr00t.model.modeling import Gr00tSmall
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from isaaclab_arena.config.options import Amount, Count, NotNegative, Positive, Share
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena_gr00t.training.demonstrations import DemonstrationBatch, DemonstrationSteps
@@ -37,16 +38,16 @@ class TrainingSettings:
         seed: Seed of weights, order and noise.
     """
 
-    max_steps: int = 10_000
-    batch_size: int = 64
-    noise_draws: int = 4
-    learning_rate: float = 1e-3
-    warmup_steps: int = 200
-    weight_decay: float = 1e-4
-    max_grad_norm: float = 1.0
-    ema_decay: float = 0.999
-    random_shift_px: int = 1
-    seed: int = 0
+    max_steps: Count = 10_000
+    batch_size: Count = 64
+    noise_draws: Count = 4
+    learning_rate: Positive = 1e-3
+    warmup_steps: NotNegative = 200
+    weight_decay: Amount = 1e-4
+    max_grad_norm: Positive = 1.0
+    ema_decay: Share = 0.999
+    random_shift_px: NotNegative = 1
+    seed: NotNegative = 0
 
 
 class DivergedError(ArenaError):

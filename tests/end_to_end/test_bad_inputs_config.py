@@ -50,18 +50,30 @@ FILES: dict[str, tuple[bytes, str]] = {
 
 JOBS: dict[str, tuple[dict, str]] = {
     "a key with a typing error": (mistaken(num_episode=3), "job 'good': num_episode: unknown key; did you mean 'num_e"),
-    "no episode": (mistaken(num_episodes=0), "job 'good': num_episodes: 0 is too small"),
-    "fewer than no episodes": (mistaken(num_episodes=-1), "job 'good': num_episodes: -1 is too small"),
+    "no episode": (mistaken(num_episodes=0), "job 'good': num_episodes: must be at least 1, got 0"),
+    "fewer than no episodes": (mistaken(num_episodes=-1), "job 'good': num_episodes: must be at least 1, got -1"),
     "half an episode": (mistaken(num_episodes=1.5), "job 'good': num_episodes: 1.5 is not a whole number"),
     "episodes in quotes": (mistaken(num_episodes="10"), "job 'good': num_episodes: \"10\" is not a whole number"),
     "true episodes": (mistaken(num_episodes=True), "job 'good': num_episodes: true is not a whole number"),
     "null episodes": (mistaken(num_episodes=None), "job 'good': num_episodes: is missing"),
-    "a billion episodes": (mistaken(num_episodes=10**12), "job 'good': num_episodes: 1000000000000 is too large"),
-    "no env slots": (in_environment(num_envs=0), "job 'good': arena_env_args.num_envs: 0 is too small"),
-    "too many env slots": (in_environment(num_envs=10**9), "job 'good': arena_env_args.num_envs: 1000000000 is too l"),
-    "a negative seed": (mistaken(seed=-1), "job 'good': seed: -1 is too small"),
-    "a seed of 64 bits": (mistaken(seed=2**63), "job 'good': seed: 9223372036854775808 is too large"),
-    "a seed of 65 bits": (mistaken(seed=2**64), "job 'good': seed: 18446744073709551616 is too large"),
+    "a billion episodes": (
+        mistaken(num_episodes=10**12),
+        "job 'good': num_episodes: must be at most 10000000",
+    ),
+    "no env slots": (in_environment(num_envs=0), "job 'good': arena_env_args.num_envs: must be at least 1, got 0"),
+    "too many env slots": (
+        in_environment(num_envs=10**9),
+        "job 'good': arena_env_args.num_envs: must be at most 1000000, got",
+    ),
+    "a negative seed": (mistaken(seed=-1), "job 'good': seed: must be at least 0, got -1"),
+    "a seed of 64 bits": (
+        mistaken(seed=2**63),
+        "job 'good': seed: must be at most 9223372036854775807",
+    ),
+    "a seed of 65 bits": (
+        mistaken(seed=2**64),
+        "job 'good': seed: must be at most 9223372036854775807",
+    ),
     "a broken seed": (mistaken(seed=1.5), "job 'good': seed: 1.5 is not a whole number"),
     "a true seed": (mistaken(seed=True), "job 'good': seed: true is not a whole number"),
     "a seed in words": (mistaken(seed="abc"), "job 'good': seed: \"abc\" is not a whole number"),

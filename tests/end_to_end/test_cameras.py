@@ -113,7 +113,7 @@ def test_view_writes_a_file_where_no_window_is_wanted(tmp_path, capsys, kind):
         (["reech"], "did you mean 'reach'?"),
         (["reach", "--policy", "scripte"], "did you mean 'scripted'?"),
         (["reach", "--output", "film.gif"], "'film.gif' must end in .mp4 or .png"),
-        (["reach", "--episode", "-1"], "--episode: must not be negative, got -1"),
+        (["reach", "--episode", "-1"], "--episode: must be at least 0, got -1"),
         (["gym:CartPole-v1"], "is made elsewhere"),
     ],
 )

@@ -49,9 +49,9 @@ def test_one_directory_may_be_named_in_two_ways(tmp_path, monkeypatch):
     ("arguments", "message"),
     [
         (("--retry_errors",), "--retry_errors: needs --resume"),
-        (("--lease_s", "0"), "--lease_s: must be at least 1, got 0"),
+        (("--lease_s", "0"), "--lease_s: must be at least 1.0, got 0.0"),
         (("--policy_batch", "0"), "--policy_batch: must be at least 1, got 0"),
-        (("--step_timeout_s=-1",), "--step_timeout_s: must not be negative"),
+        (("--step_timeout_s=-1",), "--step_timeout_s: must be at least 0.0, got -1.0"),
         (("--assignment", "dinamic"), "--assignment: there is no 'dinamic'; did you mean 'dynamic'?"),
         (("--assignment", "contiguous"), "no 'contiguous'; known are: dynamic, round_robin, split"),
         (("--resume=a", "--output_dir", "b"), "--resume: names 'a', but --output_dir 'b'"),

@@ -214,7 +214,7 @@ def test_counts_of_a_job_go_from_one_to_ten_million(key, most):
     other = {"num_steps": "num_episodes", "num_episodes": "num_steps"}[key]
     for value, is_right in ((0, False), (1, True), (most, True), (most + 1, False)):
         assert (key not in problems(mistaken(**{other: ..., key: value}))) == is_right
-    assert problems(mistaken(**{other: ..., key: most + 1}))[key] == "10000001 is too large; the most is 10000000"
+    assert problems(mistaken(**{other: ..., key: most + 1}))[key] == "must be at most 10000000, got 10000001"
 
 
 @pytest.mark.parametrize(

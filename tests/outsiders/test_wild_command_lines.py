@@ -8,7 +8,7 @@ import typing
 import pytest
 
 from isaaclab_arena.config.loading import read_jobs
-from isaaclab_arena.config.options import read_options, refuse_no_numbers
+from isaaclab_arena.config.options import read_options, refuse_wrong_numbers
 from isaaclab_arena.distributed.launching.launch import launch_if_asked, most_processes
 from isaaclab_arena.distributed.launching.launch_options import LaunchOptions
 from isaaclab_arena.errors import ConfigError
@@ -50,7 +50,7 @@ def options(name: str, value: object) -> EvalOptions:
 )
 def test_every_number_of_the_runners_is_finite(options_class, needed, option, text):
     with pytest.raises(ConfigError) as caught:
-        read_command_line(options_class, [*needed, f"--{option}={text}"], program="x")
+        read_command_line(options_class, [*needed, f"--{option}={text}"], program="x")[0].check()
     assert str(caught.value) == f"--{option}: {float(text)} is no finite number"
 
 
@@ -72,7 +72,7 @@ def test_a_training_would_refuse_such_numbers_too():
         rate: float = 1.0
 
     with pytest.raises(ConfigError, match="--rate: nan is no finite number"):
-        refuse_no_numbers(Later(rate=float("nan")))
+        refuse_wrong_numbers(Later(rate=float("nan")))
     assert read_train_options(["reach"], program="x")[1] == "reach"
 
 

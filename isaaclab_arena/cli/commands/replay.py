@@ -7,6 +7,7 @@ from pathlib import Path
 
 import tyro
 
+from isaaclab_arena.config.options import Count, refuse_wrong_numbers
 from isaaclab_arena.distributed.devices.device_names import check_device_exists
 from isaaclab_arena.distributed.devices.visible_gpus import visible_gpu_count
 from isaaclab_arena.errors import ConfigError, Problem
@@ -33,7 +34,7 @@ class ReplayOptions:
     episodes: str | None = None
     """Which episodes, for example 0,5,7-9. By default all."""
 
-    num_envs: int = 16
+    num_envs: Count = 16
     """Env slots that are simulated at once."""
 
     device: str = "cpu"
@@ -50,8 +51,7 @@ def main(argv: Sequence[str]) -> int:
         ConfigError: If there is no such recording or episode, or it does not say what its environment was.
     """
     options = tyro.cli(ReplayOptions, args=list(argv), prog="isaaclab-arena replay", use_underscores=True)
-    if options.num_envs < 1:
-        raise ConfigError(Problem(f"must be at least 1, got {options.num_envs}", key="--num_envs"))
+    refuse_wrong_numbers(options)
     device = check_device_exists(options.device, visible_gpus=visible_gpu_count(), option="--device")
     files = _chosen(_recorded_episodes(options.dataset), options.episodes)
     settings = ReplaySettings(

@@ -8,6 +8,7 @@ import tyro
 
 from isaaclab_arena.config.arena.experiments import is_override
 from isaaclab_arena.config.loading import limit_in_words, limited, load_jobs_file
+from isaaclab_arena.config.options import Count, refuse_wrong_numbers
 from isaaclab_arena.config.schema import JobDefaults, JobsFile
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
@@ -33,7 +34,7 @@ class ValidateOptions:
     seed: int | None = None
     """Seed of jobs that do not say."""
 
-    limit: int | None = None
+    limit: Count | None = None
     """Check and count what that option leaves of each job."""
 
     deterministic: bool = False
@@ -56,8 +57,7 @@ def main(argv: Sequence[str]) -> int:
     defaults = JobDefaults(
         num_steps=options.num_steps, num_episodes=options.num_episodes, num_envs=options.num_envs, seed=options.seed
     )
-    if options.limit is not None and options.limit < 1:
-        raise ConfigError(Problem(f"must be at least 1, got {options.limit}", key="--limit"))
+    refuse_wrong_numbers(options)
     overrides = [str(path) for path in options.files if is_override(str(path))]
     files = [path for path in options.files if not is_override(str(path))]
     if not files:

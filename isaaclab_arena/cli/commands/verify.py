@@ -10,8 +10,8 @@ from typing import NoReturn
 
 import tyro
 
+from isaaclab_arena.config.options import Count, NotNegative, refuse_wrong_numbers
 from isaaclab_arena.distributed.devices.visible_gpus import visible_gpu_count
-from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.verify.directory_check import check_directory
 from isaaclab_arena.evaluation.verify.sample import draw_sample
 from isaaclab_arena.evaluation.verify.verification import (
@@ -39,16 +39,16 @@ class VerifyOptions:
     output_dir: tyro.conf.Positional[Path]
     """The directory of one run, which holds run.json. Nothing is written there."""
 
-    sample: int = 8
+    sample: NotNegative = 8
     """How many episodes to run again, from all jobs alike; 0 only checks the files."""
 
-    seed: int = 0
+    seed: NotNegative = 0
     """Which ones."""
 
-    num_envs: int | None = None
+    num_envs: Count | None = None
     """Env slots of every job. By default 1 where the job had several, else 3."""
 
-    nproc: int | None = None
+    nproc: Count | None = None
     """Number of ranks. By default 2 where the run had 1, else 1."""
 
     no_import: bool = False
@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
         ArenaError: If the sample could not be run.
     """
     options = tyro.cli(VerifyOptions, args=list(argv), prog="isaaclab-arena verify", use_underscores=True)
-    _check(options)
+    refuse_wrong_numbers(options)
     merged = merge_results(options.output_dir)
     is_whole = _tell_problems(check_directory(options.output_dir, merged), merged.plan, len(merged.episodes))
     sample = draw_sample(episodes_to_draw_from(options.output_dir, merged.plan), options.sample, seed=options.seed)
@@ -148,18 +148,6 @@ def _ended_by_signals() -> Iterator[None]:
 
 def _end(number: int, _frame: object) -> NoReturn:
     raise SystemExit(128 + number)
-
-
-def _check(options: VerifyOptions) -> None:
-    limits = {"sample": (options.sample, 0), "seed": (options.seed, 0)}
-    limits |= {name: (value, 1) for name in ("num_envs", "nproc") if (value := getattr(options, name)) is not None}
-    problems = [
-        Problem(f"must be at least {least}, got {value}", key=f"--{name}")
-        for name, (value, least) in limits.items()
-        if value < least
-    ]
-    if problems:
-        raise ConfigError(problems)
 
 
 def _tell_problems(problems: Iterable[str], plan: RunPlan, num_episodes: int) -> bool:

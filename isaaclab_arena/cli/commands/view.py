@@ -10,6 +10,7 @@ import torch
 import tyro
 
 from isaaclab_arena.config.loading import read_jobs
+from isaaclab_arena.config.options import NotNegative, refuse_wrong_numbers
 from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.config.tokens import parse_tokens
 from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
@@ -44,10 +45,10 @@ class ViewOptions:
     output: Path | None = None
     """Write this file and open no window: .mp4 for an episode, .png for how it starts."""
 
-    seed: int = 0
+    seed: NotNegative = 0
     """Seed of the initial conditions."""
 
-    episode: int = 0
+    episode: NotNegative = 0
     """Which episode, from 0."""
 
 
@@ -63,9 +64,7 @@ def main(argv: Sequence[str]) -> int:
     output = options.output
     if output is not None and output.suffix not in {".mp4", ".png"}:
         raise ConfigError(Problem(f"'{output}' must end in .mp4 or .png", key="--output"))
-    for name in ("seed", "episode"):
-        if getattr(options, name) < 0:
-            raise ConfigError(Problem(f"must not be negative, got {getattr(options, name)}", key=f"--{name}"))
+    refuse_wrong_numbers(options)
     environment, policy = _build(options, rest)
     try:
         if output is None and has_display():

@@ -6,6 +6,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from isaaclab_arena.config.options import Count
+
 ALIASES = {
     "experiment_config": "eval_jobs_config",
     "experiment_output_directory": "output_dir",
@@ -69,7 +71,7 @@ class FlagsWithoutEffect:
     """Accepted for Isaac Lab Arena's command lines; states and actions are recorded anyway."""
     presets: str | None = None
     """Accepted for Isaac Lab Arena's command lines where it is newton, whose solver MuJoCo-Warp is."""
-    chunk_size: int | None = None
+    chunk_size: Count | None = None
     """Accepted for Isaac Lab Arena's command lines; memory is let go of after every job, in one process."""
     env_spacing: float | None = None
     """Accepted for Isaac Lab Arena's command lines; environments here are not laid out in one world."""
@@ -87,5 +89,3 @@ class FlagsWithoutEffect:
         yield "record_trajectories", self.record_trajectories and not records_datasets, "contradicts --no_dataset"
         wrong = self.presets is not None and is_other_physics(self.presets)
         yield "presets", wrong, f"there is no '{self.presets}' here; MuJoCo or MuJoCo-Warp simulates every environment"
-        wrong = self.chunk_size is not None and self.chunk_size < 1
-        yield "chunk_size", wrong, f"must be at least 1, got {self.chunk_size}"

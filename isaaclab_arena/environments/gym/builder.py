@@ -1,6 +1,5 @@
 """Environments made elsewhere: ``gym:<id>`` of Gymnasium's registry and ``metaworld:<task>``, by their ids."""
 
-import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from isaaclab_arena.config.options import Count, Positive
 from isaaclab_arena.distributed.devices.egl_devices import draw_on
 from isaaclab_arena.environments.gym.env_slots import (
     FAMILIES,
@@ -57,16 +57,16 @@ class GymConfig:
     success_key: str | None = None
     success_reward_threshold: float | None = None
     end_on_success: bool = True
-    max_episode_length: int | None = None
+    max_episode_length: Count | None = None
     metric_keys: tuple[str, ...] = ()
     task_description: str | None = None
-    control_dt: float | None = None
+    control_dt: Positive | None = None
     seed_bits: Literal[32, 63] = 32
     seeded: bool = True
     python: str | None = None
     environment_variables: dict[str, str] = field(default_factory=dict)
-    start_timeout_s: float = 300.0
-    step_timeout_s: float = 60.0
+    start_timeout_s: Positive = 300.0
+    step_timeout_s: Positive = 60.0
     enable_cameras: bool = False
 
 
@@ -260,12 +260,6 @@ def meta_world_environment(name: str) -> GymBuilder:
 def _contradictions(config: GymConfig) -> Iterator[Problem]:
     if config.success_key is not None and config.success_reward_threshold is not None:
         yield Problem("give either this or success_key", key="success_reward_threshold")
-    if config.max_episode_length is not None and config.max_episode_length < 1:
-        yield Problem(f"must be at least 1, got {config.max_episode_length}", key="max_episode_length")
-    for name in ("control_dt", "start_timeout_s", "step_timeout_s"):
-        value = getattr(config, name)
-        if value is not None and not (math.isfinite(value) and value > 0):
-            yield Problem(f"must be positive, got {value}", key=name)
     if config.python is not None and shutil.which(_interpreter(config.python)) is None:
         yield Problem(f"'{config.python}' is no program that can be run; name an interpreter", key="python")
     if config.environment_variables and config.python is None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from isaaclab_arena.config.options import Count, NotNegative, Positive
 from isaaclab_arena.models.action_scaling import ActionScaling
 
 
@@ -44,13 +45,13 @@ class AgentConfig:
 
     experiment_name: str | None = None
     run_name: str = ""
-    seed: int = 42
-    max_iterations: int = 300
-    num_steps_per_env: int = 24
-    save_interval: int = 50
+    seed: NotNegative = 42
+    max_iterations: NotNegative = 300
+    num_steps_per_env: Count = 24
+    save_interval: Count = 50
     init_at_random_ep_len: bool = True
     action_scaling: ActionScaling = ActionScaling.AS_IS
-    clip_actions: float | None = None
+    clip_actions: Positive | None = None
     check_for_nan: bool = True
     torch_compile_mode: str | None = None
     logger: str | dict[str, Any] = "tensorboard"
@@ -70,9 +71,9 @@ class DistributedConfig:
         timeout_s: How long a rank waits for another rank [s].
     """
 
-    grad_sync_period: int = 1
-    check_sync_every: int = 50
-    timeout_s: float = 600.0
+    grad_sync_period: Count = 1
+    check_sync_every: NotNegative = 50
+    timeout_s: Positive = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,11 +91,11 @@ class EvaluationConfig:
             the settings of episodes above have no effect.
     """
 
-    interval: int = 100
-    num_episodes: int = 100
-    num_envs: int = 50
-    seed: int = 10_000
-    video_episodes: int = 0
+    interval: NotNegative = 100
+    num_episodes: Count = 100
+    num_envs: Count = 50
+    seed: NotNegative = 10_000
+    video_episodes: NotNegative = 0
     env: dict[str, Any] = field(default_factory=dict)
     eval_jobs_config: str | None = None
 
@@ -108,7 +109,7 @@ class CheckpointConfig:
         export: Whether to write the policy as TorchScript and ONNX files at the end of a run.
     """
 
-    keep_last: int = 3
+    keep_last: Count = 3
     export: bool = True
 
 
@@ -131,8 +132,8 @@ class TrainingConfig:
 
     task: str
     environment: str
-    num_envs: int = 256
-    num_envs_total: int | None = None
+    num_envs: Count = 256
+    num_envs_total: Count | None = None
     env: Mapping[str, Any] = field(default_factory=dict)
     variations: Mapping[str, Any] = field(default_factory=dict)
     agent: AgentConfig = field(default_factory=AgentConfig)

@@ -1,6 +1,7 @@
 """Merge a task's file, a user's file and the command line into one checked configuration."""
 
 import dataclasses
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -131,64 +132,29 @@ def read_training(document: Mapping[str, Any], *, task: str, source: str) -> Tra
         ConfigError: With every problem, each with its key.
     """
     problems: list[Problem] = []
-    values: dict[str, Any] = {"task": task}
-    for key, value in document.items():
-        if key in _SECTIONS:
-            if not isinstance(value, Mapping):
-                problems.append(Problem(f"must be a mapping, got {value!r}", key=key))
-                continue
-            try:
-                values[key] = read_options(_SECTIONS[key], value, owner=f"'{key}'")
-            except ConfigError as error:
-                problems += [dataclasses.replace(each, key=f"{key}.{each.key}") for each in error.problems]
-        elif key != "task":
-            values[key] = value
-    plain = {key: value for key, value in values.items() if key not in _SECTIONS}
+    sections: dict[str, Any] = {}
+    for key, section in _SECTIONS.items():
+        try:
+            sections[key] = read_options(section, document.get(key, {}), owner=f"'{key}'")
+        except ConfigError as error:
+            problems += [dataclasses.replace(each, key=f"{key}.{each.key}") for each in error.problems]
+    for role in _OPTIONS_OF_CLASSES if "agent" in sections else ():
+        if not isinstance(getattr(sections["agent"], role).get(_CLASS_NAME), str):
+            problems.append(Problem("names no class", key=f"agent.{role}.{_CLASS_NAME}"))
+    plain = {key: value for key, value in document.items() if key not in _SECTIONS}
+    config: TrainingConfig | None = None
     try:
-        checked = read_options(TrainingConfig, plain, owner="a training run")
-        config = dataclasses.replace(checked, **{key: values[key] for key in _SECTIONS if key in values})
-        problems += _mistakes(config)
+        config = read_options(TrainingConfig, {**plain, "task": task}, owner="a training run")
     except ConfigError as error:
-        raise ConfigError([dataclasses.replace(each, file=source) for each in (*error.problems, *problems)]) from error
-    if problems:
+        problems = [*error.problems, *problems]
+    if problems or config is None:
         raise ConfigError([dataclasses.replace(each, file=source) for each in problems])
-    return config
+    return dataclasses.replace(config, **sections)
 
 
 def document_of(config: TrainingConfig) -> dict[str, Any]:
     """Return a configuration as plain values, for files."""
-    return _plain(dataclasses.asdict(config))
-
-
-def _mistakes(config: TrainingConfig) -> Iterator[Problem]:
-    counts = {
-        "num_envs": config.num_envs,
-        "num_envs_total": 1 if config.num_envs_total is None else config.num_envs_total,
-        **{f"agent.{name}": getattr(config.agent, name) for name in ("num_steps_per_env", "save_interval")},
-        "distributed.grad_sync_period": config.distributed.grad_sync_period,
-        **{f"evaluation.{name}": getattr(config.evaluation, name) for name in ("num_episodes", "num_envs")},
-        "checkpoints.keep_last": config.checkpoints.keep_last,
-    }
-    for key, value in counts.items():
-        if value < 1:
-            yield Problem(f"must be at least 1, got {value}", key=key)
-    for key, value in {
-        "agent.seed": config.agent.seed,
-        "agent.max_iterations": config.agent.max_iterations,
-        "distributed.check_sync_every": config.distributed.check_sync_every,
-        "evaluation.interval": config.evaluation.interval,
-        "evaluation.seed": config.evaluation.seed,
-        "evaluation.video_episodes": config.evaluation.video_episodes,
-    }.items():
-        if value < 0:
-            yield Problem(f"must not be negative, got {value}", key=key)
-    if config.distributed.timeout_s <= 0:
-        yield Problem(f"must be positive, got {config.distributed.timeout_s:g}", key="distributed.timeout_s")
-    if config.agent.clip_actions is not None and config.agent.clip_actions <= 0:
-        yield Problem(f"must be positive, got {config.agent.clip_actions:g}", key="agent.clip_actions")
-    for role in _OPTIONS_OF_CLASSES:
-        if not isinstance(getattr(config.agent, role).get(_CLASS_NAME), str):
-            yield Problem("names no class", key=f"agent.{role}.{_CLASS_NAME}")
+    return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
 def paths_of(document: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -223,11 +189,3 @@ def _nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
 
 def _is_another_class(below: Mapping[str, Any], above: Mapping[str, Any]) -> bool:
     return _CLASS_NAME in above and above[_CLASS_NAME] != below.get(_CLASS_NAME)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, str) else value

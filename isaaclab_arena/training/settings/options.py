@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 import tyro
 
-from isaaclab_arena.config.options import refuse_no_numbers
+from isaaclab_arena.config.options import Count, wrong_numbers
 from isaaclab_arena.distributed.context import claimed_rank
 from isaaclab_arena.distributed.devices.gpu_ids import joined_gpu_ids
 from isaaclab_arena.distributed.launching.launch_options import LaunchOptions
 from isaaclab_arena.errors import ConfigError, Problem, nearest_option
+from isaaclab_arena.nested import without_none
 from isaaclab_arena.training.settings.documents import default_document, paths_of
 from isaaclab_arena.training.settings.other_trainers import option_names, own_command_line
 
@@ -23,9 +24,9 @@ class TrainOptions(LaunchOptions):
 
     config: Path | None = None
     """YAML or JSON file with settings that override the task's own."""
-    num_envs: int | None = None
+    num_envs: Count | None = None
     """Env slots of each rank."""
-    num_envs_total: int | None = None
+    num_envs_total: Count | None = None
     """Env slots of all ranks together, instead of --num_envs."""
     max_iterations: int | None = None
     """Number of iterations; each collects samples and learns from them."""
@@ -48,9 +49,9 @@ class TrainOptions(LaunchOptions):
     """Job file to evaluate with, instead of the task itself; its rsl_rl policies get the checkpoint."""
     device: str | None = None
     """Where to simulate and learn: cpu, cuda or cuda:<index>. By default a GPU of each rank's own if there is one."""
-    num_threads: int | None = None
+    num_threads: Count | None = None
     """Physics threads of this rank. By default its share of the cores."""
-    torch_threads: int = 1
+    torch_threads: Count = 1
     """Torch threads of this rank. More than one helps with large networks, on otherwise idle cores."""
     process_group: Literal["auto", "nccl", "gloo"] = "auto"
     """Backend between ranks: auto is NCCL if each has a GPU of its own and it works, else gloo; or nccl, or gloo."""
@@ -59,23 +60,16 @@ class TrainOptions(LaunchOptions):
 
     def overrides(self) -> dict[str, Any]:
         """Return the options as a document of a training run."""
-        num_envs = {"num_envs": self.num_envs, "num_envs_total": self.num_envs_total}
-        agent = {
-            name: value
-            for name, value in (
-                ("max_iterations", self.max_iterations),
-                ("seed", self.seed),
-                ("run_name", self.run_name),
-            )
-            if value is not None
-        }
-        jobs = self.eval_jobs_config
-        return {
-            **{name: value for name, value in num_envs.items() if value is not None},
-            **({"agent": agent} if agent else {}),
-            # The path is absolute, because the run may be resumed from another working directory.
-            **({} if jobs is None else {"evaluation": {"eval_jobs_config": str(jobs.absolute())}}),
-        }
+        # The path is absolute, because the run may be resumed from another working directory.
+        jobs = None if self.eval_jobs_config is None else str(self.eval_jobs_config.absolute())
+        return without_none(
+            {
+                "num_envs": self.num_envs,
+                "num_envs_total": self.num_envs_total,
+                "agent": {"max_iterations": self.max_iterations, "seed": self.seed, "run_name": self.run_name},
+                "evaluation": {"eval_jobs_config": jobs},
+            }
+        )
 
     def check(self) -> None:
         """Refuse options that contradict each other.
@@ -86,10 +80,7 @@ class TrainOptions(LaunchOptions):
         problems = []
         if self.num_envs is not None and self.num_envs_total is not None:
             problems.append(Problem("give either this or --num_envs", key="--num_envs_total"))
-        for name in ("num_envs", "num_envs_total", "num_threads", "torch_threads"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                problems.append(Problem(f"must be at least 1, got {value}", key=f"--{name}"))
+        problems += wrong_numbers(self)
         if (
             self.resume
             and self.run_directory is not None
@@ -133,7 +124,6 @@ def read_train_options(arguments: Sequence[str], *, program: str) -> tuple[Train
         use_underscores=True,
         console_outputs=claimed_rank() == 0,
     )
-    refuse_no_numbers(options)
     unknown = [_unknown_option(word.partition("=")[0]) for word in rest if word.startswith("-")]
     if unknown:
         # The following words may be values of unknown options, so they are not reported.

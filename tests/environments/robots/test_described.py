@@ -136,7 +136,7 @@ def test_every_wrong_name_is_told_at_once_with_its_key(directory):
         ({"gripper__open": [0.04]}, "gripper.open", "has 1 entries for 2 joints"),
         ({"gripper__open_control": 0.0}, "gripper.open_control", "is the same as closed_control"),
         ({"workspace__low": [0.6, -0.2, 0.1]}, "workspace", "x of low is 0.6, which is not below that of high, 0.52"),
-        ({"gripper__width": -1.0}, "gripper.width", "-1.0 is too small; it must be greater than 0.0"),
+        ({"gripper__width": -1.0}, "gripper.width", "must be greater than 0.0, got -1.0"),
         ({"arm__home": None}, "arm.home", "is missing"),
         ({"arm__joint": ["yaw"]}, "arm.joint", "unknown key"),
         ({"name": 3}, "name", "3 is not a text; put it in quotes"),

@@ -64,8 +64,8 @@ def test_training_leaves_checkpoints_and_its_losses_and_goes_on_to_the_same_bits
     ("arguments", "message"),
     [
         (("--batch_size", "0"), "--batch_size: must be at least 1, got 0"),
-        (("--validation_share", "1"), "--validation_share: must be at least 0 and less than 1"),
-        (("--learning_rate", "0"), "--learning_rate: must be positive, got 0"),
+        (("--validation_share", "1"), "--validation_share: must be less than 1"),
+        (("--learning_rate", "0"), "--learning_rate: must be greater than 0.0, got 0.0"),
         (("--dataset", "nowhere"), "nowhere"),
         (("--eval_every", "4"), "--eval_every: needs --eval_jobs_config"),
         (("--eval_jobs_config", "nowhere.json"), "nowhere.json"),
