@@ -1,7 +1,7 @@
 """Nested mappings such as observations, states and documents: walk their leaves, change them, merge two of them."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 _ALWAYS_LEAVES = frozenset({str, int, float, bool, type(None)})
@@ -31,6 +31,24 @@ def _items(tree: Any, *, into_lists: bool) -> Iterable[tuple[Any, Any]] | None:
     if isinstance(tree, Mapping):
         return tree.items()
     return enumerate(tree) if into_lists and isinstance(tree, list | tuple) else None
+
+
+def value_at(tree: Any, path: Iterable[Any], *, otherwise: Any = None) -> Any:
+    """Return what stands at a path in mappings, ``otherwise`` where it leads nowhere."""
+    for key in path:
+        if not isinstance(tree, Mapping) or key not in tree:
+            return otherwise
+        tree = tree[key]
+    return tree
+
+
+def set_at(tree: Any, path: Sequence[Any], value: Any) -> None:
+    """Set what stands at a path in dicts and lists; dicts on the way that are missing or None are made."""
+    for part in path[:-1]:
+        if isinstance(tree, dict) and tree.get(part) is None:
+            tree[part] = {}
+        tree = tree[part]
+    tree[path[-1]] = value
 
 
 def not_finite(tree: Any) -> list[float]:

@@ -4,6 +4,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +13,7 @@ from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
 from isaaclab_arena.config.messages import shown
 from isaaclab_arena.errors import ConfigError, Problem, first_line
-from isaaclab_arena.nested import leaves, not_finite, with_leaves
+from isaaclab_arena.nested import leaves, not_finite, set_at, with_leaves
 
 MAX_LOOK_UPS = 1_000
 LOOK_UPS_PER_JOB = 100
@@ -36,6 +37,9 @@ class OmegaConfInterpolation:
         defaults: What its ``defaults`` hold.
         jobs: Its ``jobs`` as they are written there.
         shared: What the runs of an experiment share.
+
+    Attributes:
+        problems: What is wrong in ``variables``, ``defaults`` and ``shared``.
     """
 
     def __init__(
@@ -46,19 +50,19 @@ class OmegaConfInterpolation:
         jobs: list[Any],
         shared: dict[str, Any] | None = None,
     ) -> None:
-        self.problems: list[tuple[str, str]] = []
+        self.problems: list[Problem] = []
         self._budget = _Budget()
         self._seen: set[str] = set()
         blocks = {}
         for key, block in (("variables", variables), ("defaults", defaults), ("shared", shared or {})):
             blocks[key], found = self._well_formed(block)
-            self.problems += [(f"{key}.{inner}", message) for inner, message in found]
+            self.problems += [replace(problem, key=f"{key}.{problem.key}") for problem in found]
         self._root = OmegaConf.create(blocks)
         self._jobs = jobs
         self._independent: dict[str, Any] = {}
 
-    def resolve(self, tree: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-        """Return the tree with its interpolations resolved, and what cannot be, as pairs of key and message.
+    def resolve(self, tree: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+        """Return the tree with its interpolations resolved, and what cannot be.
 
         Raises:
             ConfigError: Where the budget of the whole file is spent; ``key`` is set. Nothing can be resolved any more.
@@ -74,11 +78,13 @@ class OmegaConfInterpolation:
                 try:
                     value = self._value(source, path, text)
                     if not_finite(value):
-                        problems.append((_dotted(path), f"{shown(text)} becomes a number that is not finite"))
-                    _set(resolved, path, value)
+                        message = f"{shown(text)} becomes a number that is not finite"
+                        problems.append(Problem(message, key=_dotted(path)))
+                    set_at(resolved, path, value)
                 except (OmegaConfBaseException, ValueError, KeyError, RecursionError) as error:
                     self._refuse_spent(_dotted(path), text)
-                    problems.append((_dotted(path), f"{shown(text)} cannot be resolved: {first_line(error)}"))
+                    message = f"{shown(text)} cannot be resolved: {first_line(error)}"
+                    problems.append(Problem(message, key=_dotted(path)))
         return resolved, problems
 
     def _value(self, tree: dict[str, Any], path: tuple[str | int, ...], text: str) -> Any:
@@ -104,7 +110,7 @@ class OmegaConfInterpolation:
         self._budget.take_extent(value)
         return _copied(value)
 
-    def _well_formed(self, tree: Any) -> tuple[Any, list[tuple[str, str]]]:
+    def _well_formed(self, tree: Any) -> tuple[Any, list[Problem]]:
         """Return a copy without the strings that break OmegaConf's grammar, and where they were."""
         copied = _copied(tree)
         problems = []
@@ -116,8 +122,8 @@ class OmegaConfInterpolation:
                 except _SpentError:
                     self._refuse_spent(_dotted(path), text)
             if not _is_well_formed(text):
-                problems.append((_dotted(path), f"{shown(text)} is no well-formed interpolation"))
-                _set(copied, path, None)
+                problems.append(Problem(f"{shown(text)} is no well-formed interpolation", key=_dotted(path)))
+                set_at(copied, path, None)
         return copied, problems
 
     def _refuse_spent(self, key: str, text: str) -> None:
@@ -235,12 +241,6 @@ def _interpolated(value: Any) -> Iterator[tuple[tuple[str | int, ...], str]]:
 
 def _copied(value: Any) -> Any:
     return with_leaves(value, lambda leaf: leaf, into_lists=True)
-
-
-def _set(tree: Any, path: tuple[str | int, ...], value: Any) -> None:
-    for part in path[:-1]:
-        tree = tree[part]
-    tree[path[-1]] = value
 
 
 def _dotted(path: tuple[str | int, ...]) -> str:

@@ -1,30 +1,28 @@
 """Blocks of job keys as they stand in the file: the old spellings made new, and one block laid over another."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from isaaclab_arena.config.arena.job_keys import in_own_keys
 from isaaclab_arena.config.messages import shown
 from isaaclab_arena.config.tokens import parse_tokens
-from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.nested import overlaid
 
 
-def modernised(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+def modernised(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
     """Return the block with ``policy_args``, token lists and Arena's later keys in today's spelling, and what is wrong.
 
     Args:
         block: Keys of a job, or of ``defaults``.
-
-    Returns:
-        The block, and pairs of key and message.
     """
     modern = dict(block)
-    problems: list[tuple[str, str]] = []
+    problems: list[Problem] = []
     if "policy_args" in modern:
         old = modern.pop("policy_args")
         if modern.get("policy_config_dict") is not None and old is not None:
-            problems.append(("policy_args", "is the old name of policy_config_dict; give one of them"))
+            problems.append(Problem("is the old name of policy_config_dict; give one of them", key="policy_args"))
         elif old is not None:
             modern["policy_config_dict"] = old
     readers = {"arena_env_args": _environment_args, "policy_config_dict": _policy_options}
@@ -34,8 +32,7 @@ def modernised(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str
         try:
             modern[key] = read(modern[key])
         except ConfigError as error:
-            named = ((f"{key}.{problem.key}" if problem.key else key, problem.message) for problem in error.problems)
-            problems.extend(named)
+            problems += [replace(each, key=f"{key}.{each.key}" if each.key else key) for each in error.problems]
             del modern[key]
     modern, wrong = in_own_keys(modern)
     return modern, problems + wrong

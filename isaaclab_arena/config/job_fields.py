@@ -105,9 +105,9 @@ def read_job(
     except ValidationError as invalid:
         errors = invalid.errors(include_url=False)
         return None, [Problem(error_message(error, JOB_KEYS), job=label, key=key_path(error)) for error in errors]
-    conflicts = _conflicts(checked)
+    conflicts = _conflicts(checked, label)
     if conflicts:
-        return None, [Problem(message, job=label, key=key) for key, message in conflicts]
+        return None, conflicts
     job = _job_config(checked, index, defaults)
     if job.num_episodes is not None and job.num_episodes < job.num_rebuilds:
         message = f"{job.num_rebuilds} rebuilds cannot share {job.num_episodes} episodes; each needs at least one"
@@ -143,16 +143,17 @@ def _job_config(checked: _JobFields, index: int, defaults: JobDefaults) -> JobCo
     )
 
 
-def _conflicts(checked: _JobFields) -> list[tuple[str, str]]:
+def _conflicts(checked: _JobFields, label: str) -> list[Problem]:
     conflicts = []
     unsafe = name_problem(checked.name)
     if unsafe is not None:
-        conflicts.append(("name", unsafe))
+        conflicts.append(Problem(unsafe, job=label, key="name"))
     if checked.num_steps is not None and checked.num_episodes is not None:
-        conflicts.append(("num_steps", "excludes num_episodes; give one of them"))
+        conflicts.append(Problem("excludes num_episodes; give one of them", job=label, key="num_steps"))
     known = [status.value for status in JobStatus]
     if checked.status is not None and checked.status not in known:
-        conflicts.append(("status", f"no status '{checked.status}'{did_you_mean(checked.status, known)}"))
+        message = f"no status '{checked.status}'{did_you_mean(checked.status, known)}"
+        conflicts.append(Problem(message, job=label, key="status"))
     return conflicts
 
 

@@ -1,9 +1,10 @@
 """From the blocks of a job file to its jobs: defaults, sweeps and checks, with every problem at once."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
+from isaaclab_arena.config.interpolation import OmegaConfInterpolation
 from isaaclab_arena.config.job_blocks import job_over_defaults, modernised
 from isaaclab_arena.config.job_fields import JOB_KEYS, read_job
 from isaaclab_arena.config.messages import shown
@@ -11,10 +12,11 @@ from isaaclab_arena.config.names import clashes, folded, name_problem
 from isaaclab_arena.config.schema import JobConfig, JobDefaults
 from isaaclab_arena.config.sweeps import MAX_JOBS, expand, num_combinations, sweep_problems
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
-from isaaclab_arena.nested import overlaid
+from isaaclab_arena.nested import overlaid, value_at
 
 _TOP_KEYS = frozenset({"jobs", "defaults", "sweep", "variables"})
 _DEFAULT_KEYS = JOB_KEYS - {"name", "sweep"}
+_NOTHING = object()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,32 +63,14 @@ def checked_top_level(document: Any) -> TopLevel:
     return TopLevel(jobs=jobs, **blocks)
 
 
-class Interpolation(Protocol):
-    """Resolves ``${...}``; `isaaclab_arena.config.interpolation` has the one that does.
-
-    Attributes:
-        problems: What is wrong in ``variables`` and ``defaults``, as pairs of key and message.
-    """
-
-    problems: list[tuple[str, str]]
-
-    def resolve(self, tree: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-        """Return the tree with its interpolations resolved, and what cannot be, as pairs of key and message.
-
-        Raises:
-            ConfigError: If too much was asked for in all, with the key; nothing can be resolved any more.
-        """
-        ...
-
-
 class Reading:
     """One reading of a job file: collects jobs, and problems instead of stopping at the first."""
 
-    def __init__(self, top: TopLevel, command_line: JobDefaults, interpolation: Interpolation) -> None:
+    def __init__(self, top: TopLevel, command_line: JobDefaults, interpolation: OmegaConfInterpolation) -> None:
         self._top = top
         self._command_line = command_line
         self._interpolation = interpolation
-        self._problems = {Problem(message, key=key): None for key, message in interpolation.problems}
+        self._problems = dict.fromkeys(interpolation.problems)
         self._defaults = self._read_defaults()
 
     def jobs(self) -> tuple[JobConfig, ...]:
@@ -99,25 +83,26 @@ class Reading:
         names: list[Any] = []
         for position, block in enumerate(self._top.jobs):
             if not isinstance(block, dict):
-                self._add(Problem(f"{shown(block)} is not a mapping", job=f"jobs[{position}]"))
+                self._add([Problem(f"{shown(block)} is not a mapping")], job=f"jobs[{position}]")
                 continue
             label = _label(block.get("name"), f"jobs[{position}]")
             for expanded, swept in self._expanded(block, label, room=MAX_JOBS - len(names)):
                 names.append(expanded.get("name"))
                 own_label = _label(expanded.get("name"), label)
                 job, found = read_job(expanded, index=len(jobs), label=own_label, defaults=self._command_line)
-                for problem in found:
-                    self._add(self._blame(problem, block))
+                self._add(self._blamed(found, block))
                 if job is not None:
                     jobs.append(replace(job, swept=swept) if swept else job)
         for name, earlier in clashes(name for name in names if _label(name, "")):
-            self._add(Problem(_taken(name, earlier), job=name, key="name"))
+            self._add([Problem(_taken(name, earlier), key="name")], job=name)
         if self._problems:
             raise ConfigError(tuple(self._problems))
         return tuple(jobs)
 
-    def _add(self, problem: Problem) -> None:
-        self._problems[problem] = None
+    def _add(self, problems: Iterable[Problem], *, job: str | None = None, below: str = "") -> None:
+        for problem in problems:
+            key = f"{below}{problem.key}" if below else problem.key
+            self._problems[replace(problem, job=job or problem.job, key=key)] = None
 
     def _read_defaults(self) -> dict[str, Any]:
         unknown = [key for key in self._top.defaults if key not in _DEFAULT_KEYS]
@@ -125,11 +110,10 @@ class Reading:
             reason = f"unknown key{did_you_mean(key, _DEFAULT_KEYS)}"
             if key == "sweep":
                 reason = "belongs to the top level of the file or to a job"
-            self._add(Problem(reason, key=f"defaults.{key}"))
+            self._add([Problem(reason, key=f"defaults.{key}")])
         known = {key: value for key, value in self._top.defaults.items() if key not in unknown}
         block, problems = modernised(known)
-        for key, message in problems:
-            self._add(Problem(message, key=f"defaults.{key}"))
+        self._add(problems, below="defaults.")
         return block
 
     def _expanded(
@@ -141,67 +125,52 @@ class Reading:
         sweep = self._sweep(block, label)
         problems += sweep_problems(template, sweep, JOB_KEYS)
         if not problems and num_combinations(sweep) > room:
-            problems.append(("sweep", f"makes {num_combinations(sweep)} jobs; a file may have {MAX_JOBS} in all"))
-        for key, message in problems:
-            self._add(Problem(message, job=label, key=key))
+            message = f"makes {num_combinations(sweep)} jobs; a file may have {MAX_JOBS} in all"
+            problems.append(Problem(message, key="sweep"))
+        self._add(problems, job=label)
         if problems:
             return
         for expanded in expand(template, sweep):
             resolved = self._resolved(expanded, label, block)
             if resolved is not None:
                 modern, problems = modernised(resolved)
-                for key, message in problems:
-                    self._add(Problem(message, job=label, key=key))
+                self._add(problems, job=label)
                 if not problems:
-                    yield modern, {key: _at(resolved, key.split(".")) for key in sweep}
+                    yield modern, {key: value_at(resolved, key.split(".")) for key in sweep}
 
     def _sweep(self, block: dict[str, Any], label: str) -> dict[str, Any]:
         own = block.get("sweep", {})
         if own is None:
             return {}
         if not isinstance(own, dict):
-            self._add(Problem(f"{shown(own)} is not a mapping", job=label, key="sweep"))
+            self._add([Problem(f"{shown(own)} is not a mapping", key="sweep")], job=label)
             return {}
         resolved, problems = self._interpolated(overlaid(self._top.sweep, own, none_removes=True), label)
-        for key, message in problems:
-            self._add(Problem(message, job=label, key=f"sweep.{key}"))
+        self._add(problems, job=label, below="sweep.")
         return {} if problems else resolved
 
     def _resolved(self, tree: dict[str, Any], label: str, block: dict[str, Any]) -> dict[str, Any] | None:
         resolved, problems = self._interpolated(tree, label)
-        for key, message in problems:
-            self._add(self._blame(Problem(message, job=label, key=key), block))
+        self._add(self._blamed((replace(problem, job=label) for problem in problems), block))
         return None if problems else resolved
 
-    def _interpolated(self, tree: dict[str, Any], label: str) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    def _interpolated(self, tree: dict[str, Any], label: str) -> tuple[dict[str, Any], list[Problem]]:
         try:
             return self._interpolation.resolve(tree)
         except ConfigError as error:
             # The jobs after this one cannot be resolved either.
-            for problem in error.problems:
-                self._add(replace(problem, job=label))
+            self._add(error.problems, job=label)
             raise ConfigError(tuple(self._problems)) from error
 
-    def _blame(self, problem: Problem, block: dict[str, Any]) -> Problem:
-        # What is wrong in the defaults is said once, not for each of a thousand jobs.
-        path = (problem.key or "").split(".")
-        inherited = _has(self._defaults, path) and not _has(modernised(block)[0], path)
-        return replace(problem, job=None, key=f"defaults.{problem.key}") if inherited else problem
-
-
-def _at(block: Any, path: list[str]) -> Any:
-    """Return what stands at a path, None for nothing: another swept key may have replaced the mapping."""
-    for part in path:
-        block = block.get(part) if isinstance(block, Mapping) else None
-    return block
-
-
-def _has(block: Any, path: list[str]) -> bool:
-    for part in path:
-        if not isinstance(block, Mapping) or part not in block:
-            return False
-        block = block[part]
-    return True
+    def _blamed(self, problems: Iterable[Problem], block: dict[str, Any]) -> Iterator[Problem]:
+        """Yield problems of a job; those of the defaults without its name, to be told once and not a thousand times."""
+        for problem in problems:
+            path = (problem.key or "").split(".")
+            is_own = value_at(modernised(block)[0], path, otherwise=_NOTHING) is not _NOTHING
+            if is_own or value_at(self._defaults, path, otherwise=_NOTHING) is _NOTHING:
+                yield problem
+            else:
+                yield replace(problem, job=None, key=f"defaults.{problem.key}")
 
 
 def _taken(name: str, earlier: str) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
-from isaaclab_arena.errors import did_you_mean
+from isaaclab_arena.errors import Problem, did_you_mean
+from isaaclab_arena.nested import set_at
 
 MAX_JOBS = 100_000
 
@@ -15,8 +16,8 @@ _PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][\w.]*)\}")
 _UNSAFE = re.compile(r"[^\w.+-]+")
 
 
-def sweep_problems(job: Mapping[str, Any], sweep: Mapping[str, Any], job_keys: frozenset[str]) -> list[tuple[str, str]]:
-    """Return what is wrong with a sweep, as pairs of key and message.
+def sweep_problems(job: Mapping[str, Any], sweep: Mapping[str, Any], job_keys: frozenset[str]) -> list[Problem]:
+    """Return what is wrong with a sweep.
 
     Args:
         job: The job, without its ``sweep``. Placeholders in its name must be swept keys.
@@ -29,15 +30,17 @@ def sweep_problems(job: Mapping[str, Any], sweep: Mapping[str, Any], job_keys: f
     for key, values in sweep.items():
         head = key.partition(".")[0]
         if head not in sweepable:
-            problems.append((f"sweep.{key}", f"'{head}' is no key that can be swept{did_you_mean(head, sweepable)}"))
+            message = f"'{head}' is no key that can be swept{did_you_mean(head, sweepable)}"
+            problems.append(Problem(message, key=f"sweep.{key}"))
         elif not isinstance(values, list) or not values:
-            problems.append((f"sweep.{key}", "needs a list with at least one value"))
+            problems.append(Problem("needs a list with at least one value", key=f"sweep.{key}"))
         elif not _reachable(job, key.split(".")):
-            problems.append((f"sweep.{key}", f"cannot be swept: what the job gives for '{head}' is no mapping"))
+            message = f"cannot be swept: what the job gives for '{head}' is no mapping"
+            problems.append(Problem(message, key=f"sweep.{key}"))
     if sweep and isinstance(name, str):
         known = _placeholder_keys(sweep)
         problems.extend(
-            ("name", f"'{{{placeholder}}}' is no swept key{did_you_mean(placeholder, known)}")
+            Problem(f"'{{{placeholder}}}' is no swept key{did_you_mean(placeholder, known)}", key="name")
             for placeholder in _PLACEHOLDER.findall(name)
             if placeholder not in known
         )
@@ -64,7 +67,7 @@ def expand(job: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]]) -> Iterat
         expanded = deepcopy(dict(job))
         chosen = dict(zip(sweep, choice, strict=True))
         for key, position in chosen.items():
-            _set(expanded, key.split("."), deepcopy(sweep[key][position]))
+            set_at(expanded, key.split("."), deepcopy(sweep[key][position]))
         if isinstance(job.get("name"), str):
             expanded["name"] = _name(job["name"], {key: labels[key][position] for key, position in chosen.items()})
         yield expanded
@@ -120,12 +123,3 @@ def _reachable(job: Mapping[str, Any], path: Sequence[str]) -> bool:
         if not isinstance(inner, dict):
             return False
     return True
-
-
-def _set(job: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    mapping = job
-    for part in path[:-1]:
-        if mapping.get(part) is None:
-            mapping[part] = {}
-        mapping = mapping[part]
-    mapping[path[-1]] = value

@@ -65,6 +65,6 @@ def test_a_placeholder_takes_the_value_and_the_rest_is_appended():
     ],
 )
 def test_a_sweep_that_cannot_be_expanded_is_refused(job, sweep, message):
-    [(_, found)] = sweep_problems(job, sweep, KEYS)
+    [found] = sweep_problems(job, sweep, KEYS)
 
-    assert message in found
+    assert message in found.message

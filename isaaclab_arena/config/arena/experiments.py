@@ -10,7 +10,7 @@ from isaaclab_arena.config.arena.flags import DATAGEN
 from isaaclab_arena.config.documents import read_value
 from isaaclab_arena.config.messages import shown
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
-from isaaclab_arena.nested import leaves
+from isaaclab_arena.nested import leaves, value_at
 
 _TOP_KEYS = frozenset({"runs", "shared", "variables"})
 _OVERRIDE = re.compile(r"\+{0,2}((?:runs|shared)\.[^=\s]+)=(.*)", re.DOTALL)
@@ -78,7 +78,7 @@ def as_jobs(document: Any, job_keys: frozenset[str], overrides: Sequence[str] = 
     if problems:
         raise ConfigError(problems)
     jobs = {
-        "jobs": [{"name": name, **_with_whole_blocks(block, shared)} for name, block in runs.items()],
+        "jobs": [_job(name, block, shared) for name, block in runs.items()],
         "defaults": {key: value for key, value in shared.items() if key in job_keys},
     }
     if "variables" in document:
@@ -173,17 +173,15 @@ def _mentions(value: Any, text: str) -> bool:
     return any(isinstance(leaf, str) and text in leaf for _, leaf in leaves(value, into_lists=True))
 
 
-def _with_whole_blocks(block: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run in which ``policy: ${shared.policy}`` and the like have become the mappings that they name."""
-    return {key: _whole_block(value, shared) for key, value in block.items()}
+def _job(name: str, block: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": name, **{key: _whole_block(value, shared) for key, value in block.items()}}
 
 
 def _whole_block(value: Any, shared: Mapping[str, Any]) -> Any:
+    """Return the mapping that ``${shared.policy}`` and the like name, other values as they are."""
     match = _WHOLE_BLOCK.fullmatch(value) if isinstance(value, str) else None
-    found: Any = shared
-    for part in match[1].split(".") if match else ():
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return deepcopy(found) if match and isinstance(found, Mapping) else value
+    found = value_at(shared, match[1].split(".")) if match else None
+    return deepcopy(found) if isinstance(found, Mapping) else value
 
 
 def _begun_anew(text: str | None, words: Mapping[str, str]) -> str | None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from isaaclab_arena.config.arena.flags import is_other_physics
 from isaaclab_arena.config.messages import shown
-from isaaclab_arena.errors import did_you_mean
+from isaaclab_arena.errors import Problem, did_you_mean
 
 ARENA_JOB_KEYS = frozenset({"environment", "policy", "num_envs", "rollout_limit", "environment_builder"})
 """Keys of a job that `in_own_keys` takes away."""
@@ -20,25 +20,16 @@ _BUILDER = {
 }
 
 
-def _is_on(value: Any) -> bool:
-    return value is True
-
-
-def _anything(value: Any) -> bool:
-    del value
-    return False
-
-
 _WITHOUT_EFFECT: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "device": (_anything, ""),
-    "disable_fabric": (_anything, ""),
-    "record_trajectories": (_anything, ""),
+    "device": (lambda _: False, ""),
+    "disable_fabric": (lambda _: False, ""),
+    "record_trajectories": (lambda _: False, ""),
     "solve_relations": (lambda value: value is not True, "tasks here always place their objects; leave it out"),
     "resolve_on_reset": (
         lambda value: value is not True,
         "every episode has a start of its own; to repeat starts, save them and give the file as 'conditions'",
     ),
-    "mimic": (_is_on, "no demonstrations are generated from others here; leave it out"),
+    "mimic": (lambda value: value is True, "no demonstrations are generated from others here; leave it out"),
     "presets": (is_other_physics, "MuJoCo or MuJoCo-Warp simulates every environment; leave it out"),
     "recorded_variation_samples_path": (
         lambda value: value is not None,
@@ -51,16 +42,13 @@ BUILDER_KEYS = frozenset({*_BUILDER, *_WITHOUT_EFFECT})
 """Every key that ``environment_builder`` may have."""
 
 
-def in_own_keys(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+def in_own_keys(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
     """Return a block of job keys with `ARENA_JOB_KEYS` said in this project's keys, and what is wrong with them.
 
     Text that holds an interpolation stays where it is until that is resolved.
 
     Args:
         block: Keys of a job or of defaults, with ``arena_env_args`` and ``policy_config_dict`` as mappings.
-
-    Returns:
-        The block, and pairs of key and message.
     """
     if ARENA_JOB_KEYS.isdisjoint(block) or any(
         _is_interpolation(block.get(key)) for key in ("arena_env_args", "policy_config_dict")
@@ -84,12 +72,12 @@ class _Moving:
 
     Attributes:
         block: The block as far as it is done.
-        problems: Pairs of key and message.
+        problems: What cannot be moved.
     """
 
     def __init__(self, block: Mapping[str, Any]) -> None:
         self.block = dict(block)
-        self.problems: list[tuple[str, str]] = []
+        self.problems: list[Problem] = []
 
     def take(self, key: str, move: Callable[[str, Any], None]) -> None:
         """Move one key away, if it is there and no interpolation stands for it."""
@@ -110,7 +98,7 @@ class _Moving:
                 return  # it is said that this is no mapping
             target = self.block[outer] = dict(found or {})
         if target.get(inner) is not None and target[inner] != value:
-            self.problems.append((key, f"is also given as {path}; give one of them"))
+            self.problems.append(Problem(f"is also given as {path}; give one of them", key=key))
         else:
             target[inner] = value
 
@@ -124,16 +112,17 @@ class _Moving:
         """Move what a mapping holds, each of its keys to one of ours."""
         idle = without_effect or {}
         if not isinstance(value, Mapping):
-            self.problems.append((key, f"{shown(value)} is not a mapping"))
+            self.problems.append(Problem(f"{shown(value)} is not a mapping", key=key))
             return
         for name, item in value.items():
             if name in targets:
                 if item is not None:
                     self.put(targets[name], item, f"{key}.{name}")
             elif name not in idle:
-                self.problems.append((f"{key}.{name}", f"unknown key{did_you_mean(name, {*targets, *idle})}"))
+                message = f"unknown key{did_you_mean(name, {*targets, *idle})}"
+                self.problems.append(Problem(message, key=f"{key}.{name}"))
             elif item is not None and idle[name][0](item):
-                self.problems.append((f"{key}.{name}", idle[name][1]))
+                self.problems.append(Problem(idle[name][1], key=f"{key}.{name}"))
 
     def move_typed(self, key: str, value: Any, type_path: str, options_key: str | None = None) -> None:
         """Move a mapping with the key ``type``, which names what is wanted; the others are its options.
@@ -145,12 +134,13 @@ class _Moving:
             options_key: Where the options go, by default beside the name.
         """
         if not isinstance(value, Mapping):
-            self.problems.append((key, f"{shown(value)} is not a mapping; its key 'type' names the {key}"))
+            message = f"{shown(value)} is not a mapping; its key 'type' names the {key}"
+            self.problems.append(Problem(message, key=key))
             return
         options_key = options_key or type_path.partition(".")[0]
         for name, item in value.items():
             path = type_path if name == "type" else f"{options_key}.{name}"
             if path == type_path and name != "type":
-                self.problems.append((f"{key}.{name}", f"is called {key}.type"))
+                self.problems.append(Problem(f"is called {key}.type", key=f"{key}.{name}"))
             else:
                 self.put(path, item, f"{key}.{name}")

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from isaaclab_arena.evaluation.provenance.provenance import versions
+from isaaclab_arena.nested import value_at
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.training.settings.config import TrainingConfig
 from isaaclab_arena.training.settings.documents import document_of
@@ -82,16 +83,13 @@ def checkpoint_infos(config: TrainingConfig, *, iterations: int, env_steps: int,
 
 def env_steps_of(learned: Mapping[str, Any]) -> int | None:
     """Return the control steps that a checkpoint was trained for, None if it does not record them."""
-    infos = learned.get("infos")
-    own = infos.get(_OWN) if isinstance(infos, Mapping) else None
-    return int(own["env_steps"]) if isinstance(own, Mapping) and "env_steps" in own else None
+    env_steps = value_at(learned, ("infos", _OWN, "env_steps"))
+    return None if env_steps is None else int(env_steps)
 
 
 def learning_rate_before(learned: Mapping[str, Any]) -> float | None:
     """Return the configured learning rate of a checkpoint's training, None if it does not record it."""
-    found: Any = learned.get("infos")
-    for key in (_OWN, "config", "agent", "algorithm", "learning_rate"):
-        found = found.get(key) if isinstance(found, Mapping) else None
+    found = value_at(learned, ("infos", _OWN, "config", "agent", "algorithm", "learning_rate"))
     return found if isinstance(found, float) else None
 
 
