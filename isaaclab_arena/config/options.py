@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import typing
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, TypeAlias
 
@@ -79,20 +79,14 @@ def read_options(
         ConfigError: With every problem; ``key`` names the option.
     """
     declared = {field.name: field for field in dataclasses.fields(config_class) if field.init}
-    problems = [
-        Problem(f"{owner} has no such option{did_you_mean(name, {*declared, *other_names})}", key=name)
-        for name in options
-        if name not in declared
-    ]
+    required = [name for name, field in declared.items() if _is_required(field)]
+    problems = misnamed_options(options, declared, required, owner=owner, other_names=other_names)
     adapters = _adapters(config_class)
     values: dict[str, Any] = {}
     for name, field in declared.items():
-        if name not in options:
-            if _is_required(field):
-                problems.append(Problem(f"is missing; {owner} needs it", key=name))
-        elif options[name] is None and field.default is None:
+        if name in options and options[name] is None and field.default is None:
             values[name] = None
-        else:
+        elif name in options:
             try:
                 values[name] = _read(adapters.get(name), options[name])
                 problems.extend(Problem(f"{wrong} is no finite number", key=name) for wrong in not_finite(values[name]))
@@ -101,6 +95,23 @@ def read_options(
     if problems:
         raise ConfigError(problems)
     return _instance(config_class, values, owner)
+
+
+def misnamed_options(
+    given: Iterable[str],
+    known: Collection[str],
+    required: Iterable[str],
+    *,
+    owner: str,
+    other_names: Iterable[str] = (),
+) -> list[Problem]:
+    """Return which options are unknown, and which are required and not given; see `read_options`."""
+    given = list(given)
+    choices = {*known, *other_names}
+    return [
+        *(Problem(f"{owner} has no such option{did_you_mean(x, choices)}", key=x) for x in given if x not in known),
+        *(Problem(f"is missing; {owner} needs it", key=name) for name in required if name not in given),
+    ]
 
 
 def _problems_of(invalid: ValidationError, name: str) -> Iterator[Problem]:

@@ -11,13 +11,14 @@ import types
 import typing
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from pathlib import PurePath
 from typing import Any, NoReturn
 
-from isaaclab_arena.config.options import option_names, option_types
+from isaaclab_arena.config.options import misnamed_options, option_names, option_types
 from isaaclab_arena.distributed.devices.policy_device import resolve_policy_device
-from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
-from isaaclab_arena.interfaces.policy_options.declared import ConfigOptions, DeclaredOptions
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.interfaces.policy_options.declared import DeclaredOptions
 
 SHARED_OPTIONS = ("num_envs", "device")
 """What Arena's own parser gives to every policy beside its own arguments, as far as there is such a thing here."""
@@ -27,8 +28,8 @@ class ParsedArguments(argparse.Namespace):
     """What ``from_args`` is given."""
 
 
-class ParserOptions(DeclaredOptions):
-    """Options of a policy class that reads them from an ``argparse.Namespace``.
+class PolicyParser:
+    """The parser of a policy class that reads its options from an ``argparse.Namespace``.
 
     Args:
         policy_class: A class with ``add_args_to_parser`` and ``from_args`` of its own.
@@ -48,19 +49,18 @@ class ParserOptions(DeclaredOptions):
 
     @property
     def own_names(self) -> frozenset[str]:
-        """Those that ``add_args_to_parser`` defines."""
+        """Those that ``add_args_to_parser`` defines; beside them ``from_args`` finds `SHARED_OPTIONS`."""
         return frozenset(self._actions)
 
-    @property
-    def names(self) -> frozenset[str]:
-        """The names under which ``from_args`` finds the options."""
-        return frozenset({*self._actions, *SHARED_OPTIONS})
-
-    @property
-    def defaults(self) -> Mapping[str, Any]:
-        """What options are that nobody gives."""
-        own = {name: actions[0].default for name, actions in self._actions.items()}
-        return {"device": "cuda", **own}
+    def declared(self) -> DeclaredOptions:
+        """Return the options of a class that has no others."""
+        return DeclaredOptions(
+            names=frozenset({*self._actions, *SHARED_OPTIONS}),
+            read=self.read,
+            build=self.build,
+            defaults={"device": "cuda", **{name: actions[0].default for name, actions in self._actions.items()}},
+            taken_from=self.taken_from,
+        )
 
     def read(self, options: Mapping[str, Any], *, owner: str) -> ParsedArguments:
         """Return the namespace that ``from_args`` is given.
@@ -72,12 +72,9 @@ class ParserOptions(DeclaredOptions):
         Raises:
             ConfigError: With ``key`` set to the option at fault.
         """
-        problems = _unknown(options, self.names, owner)
-        problems += [
-            Problem(f"is missing; {owner} needs it", key=name)
-            for name, actions in self._actions.items()
-            if options.get(name) is None and any(action.required for action in actions)
-        ]
+        given = [name for name, value in options.items() if value is not None or name not in self._actions]
+        required = [name for name, actions in self._actions.items() if any(action.required for action in actions)]
+        problems = misnamed_options(given, {*self._actions, *SHARED_OPTIONS}, required, owner=owner)
         if problems:
             raise ConfigError(problems)
         words = [
@@ -161,52 +158,35 @@ class ParserOptions(DeclaredOptions):
         return found
 
 
-class EitherOptions(DeclaredOptions):
-    """Of a class with a config class and a parser, whose options may have other names and defaults on a command line.
+def either_options(typed: DeclaredOptions, parser: PolicyParser) -> DeclaredOptions:
+    """Return the options of a class with a config class and a parser, which may differ in names and defaults.
 
     The config class decides, unless an option is given that only the parser knows.
 
     Args:
         typed: What the config class declares.
-        parsed: What the parser declares.
+        parser: The class's parser.
     """
+    if typed.names is None:
+        return dataclasses.replace(typed, taken_from=parser.taken_from)
+    own_names, names = frozenset(typed.names), {*typed.names, *parser.own_names, "num_envs"}
 
-    def __init__(self, typed: ConfigOptions, parsed: ParserOptions) -> None:
-        self._typed = typed
-        self._parsed = parsed
-
-    @property
-    def names(self) -> Collection[str] | None:
-        """See `DeclaredOptions.names`."""
-        typed = self._typed.names
-        return None if typed is None else {*typed, *self._parsed.own_names, "num_envs"}
-
-    @property
-    def defaults(self) -> Mapping[str, Any]:
-        """See `DeclaredOptions.defaults`."""
-        return self._typed.defaults
-
-    def read(self, options: Mapping[str, Any], *, owner: str) -> Any:
-        """See `DeclaredOptions.read`."""
-        typed, names = self._typed.names, self.names
-        if typed is None or names is None:
-            return self._typed.read(options, owner=owner)
-        unknown = _unknown(options, names, owner)
+    def read(options: Mapping[str, Any], *, owner: str) -> Any:
+        unknown = misnamed_options(options, names, (), owner=owner)
         if unknown:
             raise ConfigError(unknown)
-        if all(name in typed or name == "num_envs" for name in options):
-            # Env slots are told to whoever asks for them, and a config class need not.
-            asked = {name: value for name, value in options.items() if name in typed or name != "num_envs"}
-            return self._typed.read(asked, owner=owner)
-        return self._parsed.read(options, owner=owner)
+        if any(name not in own_names and name != "num_envs" for name in options):
+            return parser.read(options, owner=owner)
+        # Env slots are told to whoever asks for them, and a config class need not.
+        return typed.read({name: value for name, value in options.items() if name in own_names}, owner=owner)
 
-    def build(self, config: Any) -> Any:
-        """See `DeclaredOptions.build`."""
-        return (self._parsed if isinstance(config, ParsedArguments) else self._typed).build(config)
-
-    def taken_from(self, words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-        """See `DeclaredOptions.taken_from`."""
-        return self._parsed.taken_from(words, leaving=self._typed.names or ())
+    return dataclasses.replace(
+        typed,
+        names=names,
+        read=read,
+        build=lambda config: (parser if isinstance(config, ParsedArguments) else typed).build(config),
+        taken_from=partial(parser.taken_from, leaving=own_names),
+    )
 
 
 def add_config_arguments(parser: argparse.ArgumentParser, config_class: type | None) -> argparse.ArgumentParser:
@@ -247,14 +227,6 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         # By itself argparse would end the program.
         raise ConfigError(message)
-
-
-def _unknown(options: Mapping[str, Any], names: Collection[str], owner: str) -> list[Problem]:
-    return [
-        Problem(f"{owner} has no such option{did_you_mean(name, names)}", key=name)
-        for name in options
-        if name not in names
-    ]
 
 
 def _parser_of(policy_class: Any) -> argparse.ArgumentParser:

@@ -13,14 +13,14 @@ from typing import Any
 from isaaclab_arena.config.options import option_names
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.policy_options.declared import (
-    ConfigOptions,
     DeclaredOptions,
-    DictOptions,
-    KeywordOptions,
-    NoOptions,
+    config_options,
+    dict_options,
+    keyword_options,
+    no_options,
     required_parameters,
 )
-from isaaclab_arena.interfaces.policy_options.parsed import EitherOptions, ParserOptions
+from isaaclab_arena.interfaces.policy_options.parsed import PolicyParser, either_options
 
 _CONFIG_NAMES = ("config", "cfg")
 _POSITIONAL = (
@@ -44,19 +44,20 @@ def declared_options(policy_class: type, *, config_class: type | None, has_own_p
     parameters = _parameters(policy_class)
     if config_class is not None and parameters:
         typed = _typed(policy_class, config_class, parameters)
-        return _with_parser(typed, policy_class) if has_own_parser and isinstance(typed, ConfigOptions) else typed
+        takes_dict = issubclass(config_class, Mapping)
+        return _with_parser(typed, policy_class) if has_own_parser and not takes_dict else typed
     if has_own_parser:
-        return ParserOptions(policy_class)
+        return PolicyParser(policy_class).declared()
     if not parameters:
-        return NoOptions(policy_class)
+        return no_options(policy_class)
     annotated = _annotation(policy_class, parameters[0].name)
     if annotated is not None:
         return _typed(policy_class, annotated, parameters)
     required = required_parameters(parameters)
     if not required:
-        return NoOptions(policy_class)
+        return no_options(policy_class)
     if [parameter.name for parameter in required] == [parameters[0].name] and required[0].name in _CONFIG_NAMES:
-        return DictOptions(policy_class)
+        return dict_options(policy_class)
     raise ConfigError(_undeclared(policy_class, required))
 
 
@@ -65,14 +66,14 @@ def _typed(policy_class: type, config_class: Any, parameters: Sequence[inspect.P
     if others:
         raise ConfigError(_undeclared(policy_class, others))
     if issubclass(config_class, Mapping):
-        return DictOptions(policy_class)
-    options = KeywordOptions if option_names(config_class) is None else ConfigOptions
+        return dict_options(policy_class)
+    options = keyword_options if option_names(config_class) is None else config_options
     return options(policy_class, config_class)
 
 
-def _with_parser(typed: ConfigOptions, policy_class: type) -> DeclaredOptions:
+def _with_parser(typed: DeclaredOptions, policy_class: type) -> DeclaredOptions:
     try:
-        return EitherOptions(typed, ParserOptions(policy_class))
+        return either_options(typed, PolicyParser(policy_class))
     except ConfigError:
         # What the config class declares needs no parser.
         return typed
