@@ -51,7 +51,7 @@ class Registry:
 
     def maker(self, pattern: str) -> Callable[[str], Any]:
         """Return what makes the entries of a scheme, given one of `patterns`, importing it."""
-        return _imported(self._schemes[pattern.partition(":")[0]])
+        return imported(self._schemes[pattern.partition(":")[0]])
 
     def is_listed(self, name: str) -> bool:
         """Whether a name is one of `names`: built in, registered, or of an installed package."""
@@ -67,13 +67,13 @@ class Registry:
             return self._registered[name]
         if name in self._builtin:
             try:
-                return _imported(self._builtin[name])
+                return imported(self._builtin[name])
             except Exception as error:  # such as MuJoCo's own, about a variable of the environment that it reads
                 raise ConfigError(f"{self.kind} '{name}' cannot be loaded: {type(error).__name__}: {error}") from error
         plugins = self._plugins()
         scheme = self._scheme(name)
         if name not in plugins and scheme is not None:
-            return _imported(self._schemes[scheme])(name.removeprefix(f"{scheme}:"))
+            return imported(self._schemes[scheme])(name.removeprefix(f"{scheme}:"))
         if name not in plugins:
             raise ConfigError(f"no {self.kind} called '{name}'{did_you_mean(name, [*self.names(), *self.patterns()])}")
         try:
@@ -115,7 +115,8 @@ class Registry:
         return self._entry_points
 
 
-def _imported(target: str) -> Any:
+def imported(target: str) -> Any:
+    """Return what ``"module:attribute"`` names."""
     module, _, attribute = target.partition(":")
     return getattr(importlib.import_module(module), attribute)
 

@@ -4,61 +4,29 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from isaaclab_arena.errors import ArenaError, ConfigError, did_you_mean
 from isaaclab_arena.logs import plain_text
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Command:
-    entry: str
-    summary: str
-
-
-# Entries are text, so that a command pays only for what it needs: `list` must not wait for MuJoCo and pandas.
+# Modules are named, so that a command pays only for what it needs: `list` must not wait for MuJoCo and pandas.
 _COMMANDS = {
-    "evaluate": _Command(
-        entry="isaaclab_arena.evaluation.eval_runner:main", summary="run the jobs of a job file, show the merged table"
-    ),
-    "train": _Command(
-        entry="isaaclab_arena.training.train:main", summary="train a policy, and evaluate it while it learns"
-    ),
-    "collect": _Command(entry="isaaclab_arena.cli.commands.collect:main", summary="record demonstrations of an expert"),
-    "merge": _Command(
-        entry="isaaclab_arena.cli.commands.merge:main", summary="build the table of a run again from its files"
-    ),
-    "export": _Command(
-        entry="isaaclab_arena.cli.commands.export:main",
-        summary="write a run in the format of another system, for its tools",
-    ),
-    "replay": _Command(
-        entry="isaaclab_arena.cli.commands.replay:main",
-        summary="simulate recorded episodes again, and compare every step",
-    ),
-    "verify": _Command(
-        entry="isaaclab_arena.cli.commands.verify:main",
-        summary="check a run's files, run a sample of it again, and compare",
-    ),
-    "recover": _Command(
-        entry="isaaclab_arena.cli.commands.recover:main",
-        summary="bring back a run's plan, run.json, that was lost or damaged",
-    ),
-    "list": _Command(
-        entry="isaaclab_arena.cli.commands.listing:main",
-        summary="environments, policies, embodiments or objects, or one of them",
-    ),
-    "view": _Command(
-        entry="isaaclab_arena.cli.commands.view:main", summary="watch a policy in a window, or write a video of it"
-    ),
-    "validate": _Command(
-        entry="isaaclab_arena.cli.commands.validate:main", summary="check job files without running anything"
-    ),
-    "doctor": _Command(entry="isaaclab_arena.cli.commands.doctor:main", summary="show what this machine has to offer"),
+    "evaluate": ("isaaclab_arena.evaluation.eval_runner", "run the jobs of a job file, show the merged table"),
+    "train": ("isaaclab_arena.training.train", "train a policy, and evaluate it while it learns"),
+    "collect": ("isaaclab_arena.cli.commands.collect", "record demonstrations of an expert"),
+    "merge": ("isaaclab_arena.cli.commands.merge", "build the table of a run again from its files"),
+    "export": ("isaaclab_arena.cli.commands.export", "write a run in the format of another system, for its tools"),
+    "replay": ("isaaclab_arena.cli.commands.replay", "simulate recorded episodes again, and compare every step"),
+    "verify": ("isaaclab_arena.cli.commands.verify", "check a run's files, run a sample of it again, and compare"),
+    "recover": ("isaaclab_arena.cli.commands.recover", "bring back a run's plan, run.json, that was lost or damaged"),
+    "list": ("isaaclab_arena.cli.commands.listing", "environments, policies, embodiments or objects, or one of them"),
+    "view": ("isaaclab_arena.cli.commands.view", "watch a policy in a window, or write a video of it"),
+    "validate": ("isaaclab_arena.cli.commands.validate", "check job files without running anything"),
+    "doctor": ("isaaclab_arena.cli.commands.doctor", "show what this machine has to offer"),
 }
+"""By name, the module whose ``main`` is the command, and what it does."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -81,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"no command called '{plain_text(name)}'{did_you_mean(name, _COMMANDS)}", file=sys.stderr)
         return 2
     try:
-        return _run(_COMMANDS[name], arguments[1:])
+        return _run(_COMMANDS[name][0], arguments[1:])
     except KeyboardInterrupt:
         return 130
     except ConfigError as error:
@@ -105,9 +73,9 @@ def _import_from_here() -> None:
             sys.path.insert(0, here)
 
 
-def _run(command: _Command, arguments: Sequence[str]) -> int:
+def _run(module: str, arguments: Sequence[str]) -> int:
     try:
-        code = _load(command.entry)(arguments)
+        code = importlib.import_module(module).main(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read has seen enough, as `head` has. Python flushes stdout once more at its end.
@@ -116,13 +84,8 @@ def _run(command: _Command, arguments: Sequence[str]) -> int:
     return code
 
 
-def _load(entry: str) -> Callable[[Sequence[str]], int]:
-    module, _, attribute = entry.partition(":")
-    return getattr(importlib.import_module(module), attribute)
-
-
 def _help() -> str:
     width = max(map(len, _COMMANDS))
-    lines = [f"  {name:<{width}}  {command.summary}" for name, command in _COMMANDS.items()]
+    lines = [f"  {name:<{width}}  {summary}" for name, (_, summary) in _COMMANDS.items()]
     head = ["usage: isaaclab-arena COMMAND [OPTIONS]", "", "commands:"]
     return "\n".join([*head, *lines, "", "isaaclab-arena COMMAND --help shows a command's options"])

@@ -1,7 +1,6 @@
 """``isaaclab-arena export``: write a run in the format of another system, for its tools."""
 
-import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import tyro
 
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.registry import imported
 
 # Entries are text, so that a format pays only for what it needs.
 _FORMATS = {
@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
     output = options.output or run.with_name(f"{run.resolve().name}_{chosen[0]}")
     refuse_unless_empty(output)
     more: dict[str, Any] = {"jobs": options.job, "may_import": options.allow_import} if options.robomimic else {}
-    for line in _writer(_FORMATS[chosen[0]])(run, output, **more):
+    for line in imported(_FORMATS[chosen[0]])(run, output, **more):
         print(plain_text(line), flush=True)
     return 0
 
@@ -78,8 +78,3 @@ def refuse_unless_empty(output: Path) -> None:
         raise ConfigError(Problem(f"'{output}' is no directory", key="--output"))
     if output.is_dir() and any(output.iterdir()):
         raise ConfigError(Problem(f"'{output}' is not empty; name one that is, or that does not exist", key="--output"))
-
-
-def _writer(entry: str) -> Callable[..., Iterable[str]]:
-    module, _, attribute = entry.partition(":")
-    return getattr(importlib.import_module(module), attribute)

@@ -10,8 +10,6 @@ from isaaclab_arena.distributed.devices.visible_gpus import visible_devices
 from isaaclab_arena.errors import ConfigError, Problem
 
 _CPU = "cpu"
-_LAST_INDEX = 127
-"""torch keeps an index in eight bits: to it ``cuda:256`` is ``cuda:0``."""
 _DEVICE_PATTERN = re.compile(r"cpu|cuda(?::(0|[1-9][0-9]{0,3}))?", re.ASCII)
 
 
@@ -35,17 +33,6 @@ def check_device_exists(
     if index >= visible_gpus:
         raise ConfigError(Problem(f"'{name}' does not exist; {_what_exists(visible_gpus, environ)}", key=option))
     return torch.device("cuda", index)
-
-
-def parse_device(name: str, *, option: str) -> torch.device:
-    """Return the device of that name, without checking that it exists.
-
-    Raises:
-        ConfigError: If it is neither ``cpu`` nor ``cuda`` nor ``cuda:<index>``, or the index is too large for torch.
-    """
-    if _index_of(name, option=option) > _LAST_INDEX:
-        raise ConfigError(Problem(f"'{name}' does not exist; torch counts to cuda:{_LAST_INDEX}", key=option))
-    return torch.device(name)
 
 
 def parse_count(variable: str, text: str) -> int:

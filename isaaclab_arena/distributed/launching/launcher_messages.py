@@ -86,9 +86,7 @@ def record_failure(error: Exception, path: Path | None) -> None:
         return
     kind = "" if isinstance(error, ArenaError) else f"{type(error).__name__}: "
     message = f"{kind}{error}"
-    text = message if isinstance(error, ArenaError) else "".join(traceback.format_exception(error))
-    extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
-    _leave(path, json.dumps({"message": {"message": message, "extraInfo": extra}}))
+    _leave_reason(path, message, message if kind == "" else "".join(traceback.format_exception(error)))
 
 
 def leave_last_words(text: str) -> None:
@@ -99,8 +97,7 @@ def leave_last_words(text: str) -> None:
     """
     path = failure_file()
     if path is not None and run_directory_file() is None:
-        extra = {"py_callstack": f"\n{text}", "timestamp": str(int(time.time()))}
-        _leave(path, json.dumps({"message": {"message": text, "extraInfo": extra}}))
+        _leave_reason(path, text, f"\n{text}")
 
 
 def read_failure(path: Path, *, rank: int) -> FailureRecord | None:
@@ -117,6 +114,11 @@ def read_failure(path: Path, *, rank: int) -> FailureRecord | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return FailureRecord(rank=rank, message=message, text=text, recorded_ns=recorded_ns)
+
+
+def _leave_reason(path: Path, message: str, text: str) -> None:
+    extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
+    _leave(path, json.dumps({"message": {"message": message, "extraInfo": extra}}))
 
 
 def _leave(path: Path, words: str) -> None:

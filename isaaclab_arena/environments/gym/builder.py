@@ -31,8 +31,8 @@ _UNKNOWN_CONTROL_DT_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class GymConfig:
-    """Options of every environment made elsewhere.
+class GymConfig(WorkerOptions):
+    """Options of every environment made elsewhere, beside those of its workers.
 
     Attributes:
         make_kwargs: Keyword arguments for the environment's maker.
@@ -46,10 +46,6 @@ class GymConfig:
         control_dt: Time between two control steps [s], where the environment does not say.
         seed_bits: Seeds are below two to this power; many environments take no more than 32 bits.
         seeded: Whether an environment that starts differently from the same seed is refused.
-        python: Interpreter in which the environment runs, a worker process per env slot; this process by default.
-        environment_variables: What the workers have beside this process's variables.
-        start_timeout_s: How long a worker may take to make or reset its environment [s].
-        step_timeout_s: How long a worker may take for a step [s].
         enable_cameras: Accepted for job files; pictures that an environment observes are always there.
     """
 
@@ -63,10 +59,6 @@ class GymConfig:
     control_dt: Positive | None = None
     seed_bits: Literal[32, 63] = 32
     seeded: bool = True
-    python: str | None = None
-    environment_variables: dict[str, str] = field(default_factory=dict)
-    start_timeout_s: Positive = 300.0
-    step_timeout_s: Positive = 60.0
     enable_cameras: bool = False
 
 
@@ -179,7 +171,7 @@ class GymBuilder:
         if config.python is None:
             return SOURCES[self.kind].find(self.name)
         try:
-            return find_in_worker(self._source(config), _worker_options(config))
+            return find_in_worker(self._source(config), config)
         except RequestError as error:
             raise FAMILIES.get(error.kind, WorkerError)(str(error)) from error
 
@@ -191,7 +183,7 @@ class GymBuilder:
     def _slots(self, config: GymConfig, num_envs: int) -> EnvSlots:
         source = self._source(config)
         if config.python is not None:
-            return WorkerSlots(source, num_envs, _worker_options(config))
+            return WorkerSlots(source, num_envs, config)
         try:
             return LocalSlots(source, num_envs)
         except Exception as error:
@@ -260,22 +252,7 @@ def meta_world_environment(name: str) -> GymBuilder:
 def _contradictions(config: GymConfig) -> Iterator[Problem]:
     if config.success_key is not None and config.success_reward_threshold is not None:
         yield Problem("give either this or success_key", key="success_reward_threshold")
-    if config.python is not None and shutil.which(_interpreter(config.python)) is None:
+    if config.python is not None and shutil.which(config.interpreter) is None:
         yield Problem(f"'{config.python}' is no program that can be run; name an interpreter", key="python")
     if config.environment_variables and config.python is None:
         yield Problem("needs python: they are given to workers, never set in this process", key="environment_variables")
-
-
-def _interpreter(python: str) -> str:
-    return str(Path(python).expanduser())
-
-
-def _worker_options(config: GymConfig) -> WorkerOptions:
-    if config.python is None:
-        raise RuntimeError("no interpreter is given")
-    return WorkerOptions(
-        python=_interpreter(config.python),
-        variables=config.environment_variables,
-        start_timeout_s=config.start_timeout_s,
-        step_timeout_s=config.step_timeout_s,
-    )

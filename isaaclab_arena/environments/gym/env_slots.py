@@ -1,14 +1,17 @@
 """The single environments behind a batch: in this process, or one worker process each."""
 
 import logging
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from isaaclab_arena.config.options import Positive
 from isaaclab_arena.environments.gym.worker import meta_world, registered
 from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot, SlotStep
 from isaaclab_arena.environments.gym.worker_process import RequestError, WorkerError, WorkerProcess
@@ -161,16 +164,21 @@ class WorkerOptions:
     """How workers are run.
 
     Attributes:
-        python: Their interpreter.
-        variables: Environment variables that they have beside those of this process.
-        start_timeout_s: How long making or resetting an environment may take [s].
-        step_timeout_s: How long a step may take [s].
+        python: Interpreter in which the environment runs, a worker process per env slot; this process by default.
+        environment_variables: What the workers have beside this process's variables.
+        start_timeout_s: How long a worker may take to make or reset its environment [s].
+        step_timeout_s: How long a worker may take for a step [s].
     """
 
-    python: str
-    variables: Mapping[str, str] = field(default_factory=dict)
-    start_timeout_s: float = 300.0
-    step_timeout_s: float = 60.0
+    python: str | None = None
+    environment_variables: dict[str, str] = field(default_factory=dict)
+    start_timeout_s: Positive = 300.0
+    step_timeout_s: Positive = 60.0
+
+    @property
+    def interpreter(self) -> str:
+        """Their interpreter, that of this process by default."""
+        return str(Path(self.python or sys.executable).expanduser())
 
 
 class WorkerSlots(EnvSlots):
@@ -285,7 +293,7 @@ class WorkerSlots(EnvSlots):
         description: dict[str, Any] = {}
         try:
             for index in indices:
-                self._workers[index] = WorkerProcess(options.python, options.variables)
+                self._workers[index] = WorkerProcess(options.interpreter, options.environment_variables)
                 self._workers[index].send(request)
             for index in indices:
                 description, _ = self._workers[index].receive(options.start_timeout_s)
@@ -303,7 +311,7 @@ def find_in_worker(source: SlotSource, options: WorkerOptions) -> dict[str, Any]
         RequestError: If it raises there.
         WorkerError: If the interpreter cannot be used.
     """
-    worker = WorkerProcess(options.python, options.variables)
+    worker = WorkerProcess(options.interpreter, options.environment_variables)
     try:
         return worker.ask(
             {"request": "find", "source": source.kind, "name": source.name}, timeout_s=options.start_timeout_s

@@ -5,7 +5,7 @@ import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -180,15 +180,8 @@ class ClosedLoopEvaluation:
         if not self._ranks.context.is_rank_zero or not (directory / RESULTS_FILE).is_file():
             return {}
         jobs = json.loads((directory / RESULTS_FILE).read_text(encoding="utf-8"))["jobs"]
-        return {
-            job["name"]: EvaluatedJob(
-                episodes=job["episodes"],
-                success_rate=job["success_rate"],
-                mean_return=job["mean_return"],
-                mean_length=job["mean_length"],
-            )
-            for job in jobs
-        }
+        names = [each.name for each in fields(EvaluatedJob)]
+        return {job["name"]: EvaluatedJob(**{name: job[name] for name in names}) for job in jobs}
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from isaaclab_arena.config.options import read_options
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, EnvironmentBuildError
 from tests.environments.gym.gym_fakes import ID
@@ -18,7 +19,7 @@ MODULE = ID.partition(":")[0]
 def problems(name: str, **options) -> str:
     builder = ENVIRONMENTS.get(name)
     with pytest.raises(ConfigError) as caught:
-        builder.check(builder.config_class(**options))
+        builder.check(read_options(builder.config_class, options, owner="environment"))
     return str(caught.value)
 
 
