@@ -23,7 +23,8 @@ PHYSICS = """\
 Physics steps of all worlds per second, the median of turns that alternate and start from the same states: MuJoCo-Warp
 alone, as CUDA graphs of a control step each; through this package's backend; through environments, with observations,
 rewards and episodes that begin anew; and MuJoCo on the CPU. `mjwarp-testspeed` is that program's own figure for the
-same model with the same room for contacts, from the model's default state. Memory is that of the device after the first
+same model with the same room for contacts, from the model's default state; it waits for the GPU after every step, and
+gives no figure where something does not fit. Memory is that of the device after the first
 steps, in kB of 1,000 bytes. Building is that with compiled kernels."""
 
 CROSSOVER = """\

@@ -15,6 +15,7 @@ from benchmarks.harness.environments import CPU, build
 from benchmarks.harness.timing import in_turn
 from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
 from isaaclab_arena.sim.threads import default_num_threads
+from isaaclab_arena.sim.warp.kernels import trim_graph_memory
 
 
 def build_worlds(task: str, num_envs: int, device: torch.device, **options: Any) -> ArenaEnvironment:
@@ -52,6 +53,7 @@ def emptied(device: torch.device) -> int | None:
     if device.type == "cuda":
         finished(device)
         torch.cuda.empty_cache()
+        trim_graph_memory(warp.device_from_torch(device))
     return free_memory(device)
 
 

@@ -145,6 +145,9 @@ class Backend(NamedState, ABC):
     def visible_world(self, env_id: int) -> tuple[mujoco.MjModel, mujoco.MjData]:
         """Return a world's model and its state with current poses of everything visible; good until the next call."""
 
+    def close(self) -> None:
+        """Release what would outlast the worlds on their device."""
+
     @abstractmethod
     def model_digest(self) -> str:
         """Return a hash of the compiled model: equal for equal physics."""

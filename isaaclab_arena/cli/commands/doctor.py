@@ -175,6 +175,18 @@ def _gpus() -> Iterator[Finding]:
         memory_gib = properties.total_memory / 2**30
         text = f"{properties.name}, {memory_gib:.0f} GiB, GPU-{properties.uuid}"
         yield Finding(subject=f"gpu cuda:{index}", text=text)
+        yield warp_finding(torch.device("cuda", index))
+
+
+def warp_finding(device: torch.device) -> Finding:
+    """Return whether Warp simulates and renders on a device."""
+
+    def found() -> str:
+        from isaaclab_arena.sim.warp.kernels import warp_device  # noqa: PLC0415  Warp loads for seconds, for GPUs only
+
+        return f"Warp calls it {warp_device(device).name}"
+
+    return _tried(f"warp {device}", found, required=False)
 
 
 def _process_groups() -> Iterator[Finding]:

@@ -186,6 +186,10 @@ class ArenaEnvironment(Environment):
         """Keep what cameras see of some env slots now, to be drawn later; see `FilmableLater`."""
         return self._cameras.film_later(env_ids, cameras)
 
+    def close(self) -> None:
+        """Release what the simulation holds on its device."""
+        self.backend.close()
+
     @property
     def render_s(self) -> float:
         """Time spent on rendering so far [s]."""

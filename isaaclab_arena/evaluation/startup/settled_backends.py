@@ -85,7 +85,7 @@ def settle_backends(
 def refuse_slow_backends(jobs: Sequence[Job], work: Sequence[AttemptEntry], machinery: Machinery) -> None:
     """Refuse to go on without GPUs with jobs that were settled on MuJoCo-Warp because there were GPUs.
 
-    On a CPU it is some fifty times slower than MuJoCo, and nobody has asked for it there.
+    On a CPU it is several times slower than MuJoCo, and nobody has asked for it there.
 
     Args:
         jobs: Every job of the run.

@@ -201,6 +201,10 @@ class WarpBackend(Backend):
         mujoco.mj_camlight(model, data)
         return model, data
 
+    def close(self) -> None:
+        """Give back the memory of graphs; see `Backend.close`."""
+        self.launcher.forget_graphs()
+
     @property
     def warp_worlds(self) -> tuple[mujoco_warp.Model, mujoco_warp.Data]:
         """The worlds as MuJoCo-Warp has them, good until the next call of `step` or `vary`."""

@@ -30,14 +30,47 @@ def warp_device(device: torch.device) -> warp.Device:
     """Return Warp's name for a device of torch, Warp started quietly.
 
     Raises:
-        EnvironmentBuildError: If that is another GPU than torch's.
+        EnvironmentBuildError: If Warp cannot use the GPU's driver, or if that is another GPU than torch's.
     """
     _start_warp()
+    if device.type == "cuda":
+        check_driver(warp.get_cuda_toolkit_version(), warp.get_cuda_driver_version())
     found = warp.device_from_torch(device)
     if device.type == "cuda":
         check_same_gpu(device, gpu_address(device), str(found.pci_bus_id))
         _LOG.info("worlds live on %s, which Warp calls %s, at PCI %s", device, found.alias, found.pci_bus_id)
     return found
+
+
+def check_driver(toolkit: tuple[int, int] | None, driver: tuple[int, int] | None) -> None:
+    """Refuse a driver with which Warp finds no GPU, although torch may.
+
+    Args:
+        toolkit: Version of CUDA that Warp was built with, None if without.
+        driver: Version of CUDA that the driver supports, None if Warp finds no driver.
+
+    Raises:
+        EnvironmentBuildError: If Warp cannot use the driver.
+    """
+    way_out = "or use the backend 'mujoco'"
+    if toolkit is None:
+        raise EnvironmentBuildError(f"this Warp is built without CUDA; install another wheel of warp-lang, {way_out}")
+    needed = f"Warp {warp.__version__} needs a driver for CUDA {toolkit[0]}.0 or newer"
+    if driver is None:
+        raise EnvironmentBuildError(f"{needed}, and finds none; install one, {way_out}")
+    if driver < (toolkit[0], 0):
+        raise EnvironmentBuildError(f"{needed}, and this one is for CUDA {driver[0]}.{driver[1]}; update it, {way_out}")
+
+
+def trim_graph_memory(device: warp.Device) -> None:
+    """Give the memory of graphs that are gone back to the GPU, where torch cannot use it otherwise.
+
+    Args:
+        device: Warp's name for the GPU; on the CPU nothing is done.
+    """
+    if device.is_cuda:
+        # Warp binds this function of CUDA and gives it no public name.
+        device.runtime.core.wp_cuda_device_graph_mem_trim(device.ordinal)
 
 
 def check_same_gpu(device: torch.device, torch_address: str, warp_address: str) -> None:

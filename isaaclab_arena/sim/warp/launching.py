@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 import torch
 import warp
 
-from isaaclab_arena.sim.warp.kernels import one_compiler_at_a_time, warp_device, warp_turn
+from isaaclab_arena.sim.warp.kernels import one_compiler_at_a_time, trim_graph_memory, warp_device, warp_turn
 
 
 class Stream(Protocol):
@@ -123,11 +123,12 @@ class Launcher:
             warp.capture_launch(graph)
 
     def forget_graphs(self) -> None:
-        """Forget all graphs, before arrays that they know are made anew."""
+        """Forget all graphs, before arrays that they know are made anew, and give back their memory."""
         with warp_turn(self.warp_device):
             # What a graph still does with those arrays has to end before they are gone.
             warp.synchronize_device(self.warp_device)
-        self._graphs.clear()
+            self._graphs.clear()
+            trim_graph_memory(self.warp_device)
 
     def _captured(self, launch: Callable[[], None]) -> Any:
         with warp.ScopedCapture(device=self.warp_device) as capture:

@@ -1,8 +1,9 @@
 """Tests of what the doctor finds."""
 
 import pytest
+import torch
 
-from isaaclab_arena.cli.commands.doctor import examine, package_finding
+from isaaclab_arena.cli.commands.doctor import examine, package_finding, warp_finding
 from isaaclab_arena.cli.main import main
 from tests.end_to_end.launching import command, run
 
@@ -43,6 +44,17 @@ def test_a_missing_extra_is_marked_but_not_as_broken():
     finding = package_finding("no-such-package", "", required=False)
 
     assert str(finding).startswith("[--] no-such-package")
+
+
+def test_warp_is_asked_about_a_device():
+    assert str(warp_finding(torch.device("cpu"))).startswith("[ok] warp cpu             Warp calls it ")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a driver")
+def test_warp_says_what_it_lacks_for_a_gpu_and_evaluations_go_on_without():
+    finding = warp_finding(torch.device("cuda:0"))
+    assert (finding.present, finding.required) == (False, False)
+    assert "needs a driver for CUDA" in finding.text
 
 
 def test_every_rank_is_a_line_of_one_table():

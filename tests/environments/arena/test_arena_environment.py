@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -168,3 +170,21 @@ def test_provenance_tells_worlds_apart():
     assert digests.pop("push_cube") == digests["push_to_goal"]
     assert len(set(digests.values())) == len(digests)
     assert build("reach", num_envs=3).provenance() == build("reach").provenance()
+
+
+class Closes:
+    """Worlds that only say whether they were closed."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_an_environment_that_is_closed_closes_its_worlds():
+    env = build("reach")
+    worlds: Any = Closes()
+    env.backend = worlds
+    env.close()
+    assert worlds.closed

@@ -184,6 +184,16 @@ def test_replayed_graphs_have_the_bits_of_launches(model):
         assert torch.equal(value, everything(launching)[name]), name
 
 
+def test_worlds_that_are_closed_give_back_their_graphs_and_can_go_on(model, backend):
+    other = on_warp(model, 3)
+    for each in (backend, other):
+        drive(each, 3)
+    other.close()
+    for each in (backend, other):
+        drive(each, 3)
+    assert torch.equal(other.qpos, backend.qpos)
+
+
 def test_mujoco_warp_still_does_not_sort_contacts_and_constraints():
     # Its functions do nothing, whatever they are given. Once one of these fails, a GPU may be called reproducible with
     # `deterministic`: see `WarpBackend.reproducible`, docs/backends.md and the expected failure in test_backend_gpu.py.

@@ -9,7 +9,13 @@ import torch
 
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.sim.warp.kernel_times import KernelTimes
-from isaaclab_arena.sim.warp.kernels import check_same_gpu, one_compiler_at_a_time, stderr_without, warp_device
+from isaaclab_arena.sim.warp.kernels import (
+    check_driver,
+    check_same_gpu,
+    one_compiler_at_a_time,
+    stderr_without,
+    warp_device,
+)
 
 GPU = torch.device("cuda:1")
 
@@ -24,6 +30,29 @@ def test_torch_and_warp_have_to_mean_the_same_gpu():
         EnvironmentBuildError, match="torch's cuda:1 is the GPU at PCI 00000000:3B:00, and Warp's the one"
     ):
         check_same_gpu(GPU, "00000000:3B:00", "00000000:18:00")
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "driver", "words"),
+    [
+        ((13, 1), (12, 8), "needs a driver for CUDA 13.0 or newer, and this one is for CUDA 12.8; update it, or use"),
+        ((12, 9), None, "needs a driver for CUDA 12.0 or newer, and finds none; install one, or use the backend"),
+        (None, (12, 8), "built without CUDA; install another wheel of warp-lang, or use the backend 'mujoco'"),
+    ],
+)
+def test_a_driver_that_warp_cannot_use_is_an_error_with_the_version_that_it_needs(toolkit, driver, words):
+    with pytest.raises(EnvironmentBuildError, match=words):
+        check_driver(toolkit, driver)
+
+
+def test_a_driver_of_the_same_major_version_is_new_enough():
+    check_driver((12, 9), (12, 0))
+    check_driver((12, 9), (13, 0))
+
+
+def test_warp_still_has_what_gives_back_the_memory_of_graphs():
+    device = warp_device(torch.device("cpu"))
+    assert callable(device.runtime.core.wp_cuda_device_graph_mem_trim)
 
 
 def test_who_compiles_may_ask_to_compile_once_more():
