@@ -8,6 +8,7 @@ from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.environments.arena.cameras import CameraOptions
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.results.rows import JOB_TIMING_COLUMNS
 from tests.documentation.reading import blocks
 from tests.end_to_end.launching import ROOT
 
@@ -23,9 +24,9 @@ def test_the_job_file_can_be_run(tmp_path):
     assert job.environment_config.resolution == (64, 64)
 
 
-def test_every_option_that_is_named_exists():
+def test_every_option_and_column_that_is_named_exists():
     words = set(re.findall(r"`-*((?:camera|viewport|record|video|enable)_\w+)[ `:]", TEXT)) - set(OBSERVATION_GROUPS)
-    fields = {*RunOptions.__dataclass_fields__, *CameraOptions.__dataclass_fields__}
+    fields = {*RunOptions.__dataclass_fields__, *CameraOptions.__dataclass_fields__, *JOB_TIMING_COLUMNS}
     assert {"record_camera_video", "camera_size", "viewport_width"} <= words
     assert words <= fields
 
