@@ -19,6 +19,10 @@ class PolicyError(ArenaError):
     """A policy broke its contract: wrong action shape, NaN, or nothing to say. Its author can mend it."""
 
 
+class UnannouncedPictureError(ArenaError):
+    """A policy or an observer looked at a picture of which it had not said before that it would."""
+
+
 class PolicyLostError(ArenaError):
     """A policy that worked answers no more, because what it runs on is gone: a server, a machine.
 

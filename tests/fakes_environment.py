@@ -41,7 +41,8 @@ class ScriptedEnvironment(Environment):
         self.num_envs = num_envs
         self.device = torch.device("cpu")
         self.action_spec = ArraySpec(shape=(action_dim,), low=(-1.0,) * action_dim, high=(2.0,) * action_dim)
-        self.observation_spec = {"policy": {"position": ArraySpec(shape=(action_dim,))}}
+        pictures = {"camera_obs": {"front": ArraySpec(shape=(8, 8, 3), dtype=torch.uint8)}} if cameras else {}
+        self.observation_spec = {"policy": {"position": ArraySpec(shape=(action_dim,))}, **pictures}
         self.task_description = "push the point"
         self.max_episode_length = 8
         self.control_dt = 0.05

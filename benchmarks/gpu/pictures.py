@@ -64,7 +64,12 @@ def rendering(environment: ArenaEnvironment, pictures: CameraOptions) -> Callabl
     """Return what renders the pictures of a control step, without the step."""
     threads = default_num_threads()
     cameras = EnvironmentCameras(environment.backend, pictures, environment.device, num_threads=threads)
-    return partial(cameras.observe, range(environment.num_envs))
+
+    def render() -> None:
+        cameras.outdate(None)
+        cameras.observe()
+
+    return render
 
 
 def main(options: Options) -> int:

@@ -52,6 +52,8 @@ class Tally(Observer):
         steps: Steps of all env slots.
     """
 
+    sees_pictures = False
+
     def __init__(self) -> None:
         self.records: list[EpisodeRecord] = []
         self.busy = self.steps = 0

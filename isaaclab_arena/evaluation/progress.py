@@ -35,6 +35,8 @@ class ProgressObserver(Observer):
         publisher: Publishes this rank's status.
     """
 
+    sees_pictures = False
+
     def __init__(self, publisher: StatusPublisher) -> None:
         self._publisher = publisher
 

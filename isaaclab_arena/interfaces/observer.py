@@ -53,7 +53,12 @@ class Observer:
 
     A job may have several environments. The hooks are called for one of them after the other, always in the same
     thread, and env slots are those of the environment that is named.
+
+    Attributes:
+        sees_pictures: Whether it looks at the group ``camera_obs`` of what it is shown, which is then always drawn.
     """
+
+    sees_pictures: bool = True
 
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation

@@ -17,7 +17,7 @@ from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy_options import styles
 from isaaclab_arena.interfaces.policy_options.declared import DeclaredOptions
 from isaaclab_arena.interfaces.policy_options.parsed import add_config_arguments, config_from_arguments
-from isaaclab_arena.interfaces.policy_traits import PolicyTraits, StatesModel
+from isaaclab_arena.interfaces.policy_traits import AnnouncesPictures, PolicyTraits, StatesModel
 
 _TRAITS = frozenset(field.name for field in dataclasses.fields(PolicyTraits))
 
@@ -248,6 +248,19 @@ def stated_model(policy: PolicyBase) -> str | None:
 def overrides(policy_class: type[PolicyBase], name: str) -> bool:
     """Whether a policy class defines a method of `PolicyBase` anew, as whatever kind of method."""
     return inspect.getattr_static(policy_class, name) is not inspect.getattr_static(PolicyBase, name)
+
+
+def announced_pictures(policy: PolicyBase, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
+    """Return the env slots at whose pictures a policy says it looks next, None for all; see `AnnouncesPictures`."""
+    announces = isinstance(policy, AnnouncesPictures)
+    classes = type(policy).__mro__
+    speaker, looker = (
+        next(number for number, each in enumerate(classes) if name in each.__dict__)
+        for name in ("pictures_to_see" if announces else "traits", "get_action")
+    )
+    if speaker > looker:
+        return None
+    return policy.pictures_to_see(env, starting) if announces else None if policy.traits.sees_pictures else ()
 
 
 def _parameter_of_base(policy_class: type) -> Any:

@@ -1,7 +1,10 @@
 """What a policy promises of itself, and what it may offer beside the methods of `PolicyBase`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self, runtime_checkable
+
+from isaaclab_arena.interfaces.environment import Environment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +25,8 @@ class PolicyTraits:
             whatever its option of that name says. Consecutive jobs that differ only there then share it.
         uses_own_device: Whether the options ``policy_device`` and ``policy_device_id`` name a device of this machine,
             which is then checked before anything runs. A policy that asks a server may take them and ignore them.
+        sees_pictures: Whether it ever looks at the group ``camera_obs``. For a policy that never does nothing is drawn.
+            One that looks now and then is `AnnouncesPictures`.
     """
 
     reproducible: bool = False
@@ -29,6 +34,7 @@ class PolicyTraits:
     batch_invariant: bool = False
     serves_any_num_envs: bool = False
     uses_own_device: bool = True
+    sees_pictures: bool = True
 
 
 @runtime_checkable
@@ -67,4 +73,27 @@ class StatesModel(Protocol):
 
     def stated_model(self) -> str | None:
         """Return what the server says of its model, ``unknown`` if it says nothing, None if no server is asked."""
+        ...
+
+
+@runtime_checkable
+class AnnouncesPictures(Protocol):
+    """A policy that does not look at the pictures of every env slot in every step.
+
+    What counts is what the class says that defines ``get_action``: one that overrides it, and says nothing of its own,
+    is shown every picture.
+    """
+
+    def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
+        """Return the env slots at whose pictures the next ``get_action`` looks; others' need not be drawn.
+
+        Asked before each ``reset`` and each ``step`` of the environment.
+
+        Args:
+            env: The environment.
+            starting: Env slots in which an episode is about to begin; none before a step.
+
+        Returns:
+            The env slots, with those of ``starting`` that are looked at; None for all.
+        """
         ...

@@ -4,7 +4,7 @@
 `ActionChunkScheduler` keeps them for a policy that has no env slots at rest, under Isaac Lab Arena's names.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
@@ -26,6 +26,17 @@ class ActionSource(Protocol):
 
     def needs_chunk(self) -> torch.Tensor:
         """Return which env slots cannot go on without a chunk. Shape: (num_envs,), bool."""
+        ...
+
+    def looked_at_next(self, steps: Sequence[int]) -> torch.Tensor:
+        """Return whose next observation is part of a query, of the next one or of a later one.
+
+        Args:
+            steps: Which observations a query shows: 0 is the one at that step, -15 the one 15 steps before it.
+
+        Returns:
+            Shape: (num_envs,), bool.
+        """
         ...
 
     def refilled(self, env_ids: torch.Tensor, chunks: torch.Tensor) -> Self:
@@ -89,6 +100,13 @@ class ActionChunks:
     def needs_chunk(self) -> torch.Tensor:
         """Return which active env slots have used theirs up. Shape: (num_envs,), bool."""
         return self.active & (self.next_step >= self.actions.shape[1])
+
+    def looked_at_next(self, steps: Sequence[int]) -> torch.Tensor:
+        """Return which active env slots' next observation a query shows at one of some steps; see `ActionSource`."""
+        length = self.actions.shape[1]
+        # Queries follow each other by the length of a chunk, the next one when the rest of this chunk is played.
+        shown = [(self.next_step - step) % length == 0 for step in steps]
+        return self.active & torch.stack(shown).any(dim=0)
 
     def refilled(self, env_ids: torch.Tensor, chunks: torch.Tensor) -> Self:
         """Return the chunks with new ones in some env slots. Shape of ``chunks``: (n, chunk_length, action_dim)."""

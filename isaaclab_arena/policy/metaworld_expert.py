@@ -29,7 +29,7 @@ class MetaWorldExpertPolicy(PolicyBase[MetaWorldExpertCfg]):
     """
 
     name: ClassVar[str] = "metaworld_expert"
-    traits = PolicyTraits(reproducible=True, batch_invariant=True)
+    traits = PolicyTraits(reproducible=True, batch_invariant=True, sees_pictures=False)
     config_class: ClassVar[type | None] = MetaWorldExpertCfg
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:

@@ -29,7 +29,7 @@ class RandomActionPolicy(PolicyBase[RandomActionPolicyCfg]):
     """
 
     name: ClassVar[str] = "random_action"
-    traits = PolicyTraits(reproducible=True, batch_invariant=True)
+    traits = PolicyTraits(reproducible=True, batch_invariant=True, sees_pictures=False)
     config_class: ClassVar[type | None] = RandomActionPolicyCfg
 
     def __init__(self, config: RandomActionPolicyCfg | None = None) -> None:

@@ -51,7 +51,7 @@ class ReplayPolicy(PolicyBase[ReplayPolicyCfg]):
     """
 
     name: ClassVar[str] = "replay"
-    traits = PolicyTraits(reproducible=True, batch_invariant=True)
+    traits = PolicyTraits(reproducible=True, batch_invariant=True, sees_pictures=False)
     config_class: ClassVar[type | None] = ReplayPolicyCfg
 
     def __init__(self, config: ReplayPolicyCfg) -> None:

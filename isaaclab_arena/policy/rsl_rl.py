@@ -14,6 +14,7 @@ from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
+from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.models.action_scaling import ActionScaler
@@ -180,6 +181,11 @@ class RslRlPolicy(PolicyBase[RslRlPolicyCfg]):
         if answer.std is not None and self._options.stochastic:
             output = output + answer.std.to(env.device) * self._noise(output)
         return meeting.scaler(output)
+
+    def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
+        """Return None for a network that is shown pictures, and no env slots for any other."""
+        del starting
+        return None if any(group.name == CAMERAS for group in self._meeting_with(env).inputs.groups) else ()
 
     def close(self) -> None:
         """Let go of the environment and of what was remembered."""

@@ -22,7 +22,7 @@ class ZeroActionPolicy(PolicyBase[ZeroActionPolicyCfg]):
     """
 
     name: ClassVar[str] = "zero_action"
-    traits = PolicyTraits(reproducible=True, batch_invariant=True)
+    traits = PolicyTraits(reproducible=True, batch_invariant=True, sees_pictures=False)
     config_class: ClassVar[type | None] = ZeroActionPolicyCfg
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:

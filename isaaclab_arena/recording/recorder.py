@@ -104,6 +104,7 @@ class EpisodeRecorder(Observer):
         self._episodes_directory = job_directory / layout.EPISODES_DIRECTORY
         self._job = job
         self._options = options
+        self.sees_pictures = options.write_dataset and options.observations is RecordedObservations.ALL
         self._may_commit = may_commit
         self._contents = None if job.contents is None else json_line(job.contents)
         self._dataset_name = layout.dataset_file_name(job.name, job.rank, job.world_size)

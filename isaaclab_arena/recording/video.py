@@ -9,8 +9,8 @@ import numpy as np
 
 from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation
 from isaaclab_arena.interfaces.episode import EpisodeRecord
-from isaaclab_arena.interfaces.filmable import Filmable, FilmableLater
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
+from isaaclab_arena.interfaces.pictures import Filmable, FilmableLater
 from isaaclab_arena.recording.contact_sheet import MAX_EPISODES, SheetStrip, write_contact_sheet
 from isaaclab_arena.recording.film_threads import FilmThreads
 from isaaclab_arena.recording.slot_numbers import SlotNumbers
@@ -35,6 +35,8 @@ class VideoRecorder(Observer):
         names_rebuilds: Whether file names say which rebuild an episode belongs to.
         num_threads: Threads that draw and encode beside the loop.
     """
+
+    sees_pictures = False
 
     def __init__(
         self,

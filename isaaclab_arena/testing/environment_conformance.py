@@ -13,7 +13,7 @@ import torch
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import conditions_from_json
-from isaaclab_arena.interfaces.filmable import Filmable, FilmableLater
+from isaaclab_arena.interfaces.pictures import Filmable, FilmableLater
 from isaaclab_arena.interfaces.recordable import PartwiseRecordable, Recordable, Restorable
 from isaaclab_arena.interfaces.snapshottable import Snapshottable
 from isaaclab_arena.interfaces.specs import ArraySpec

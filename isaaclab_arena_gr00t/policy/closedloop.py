@@ -229,6 +229,13 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         action, self._source = source.popped()
         return action
 
+    def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
+        """Return the env slots that start, and those whose next observation a query of the model shows."""
+        if self._source is None or self._source.num_envs != env.num_envs:
+            return starting
+        looked_at = self._source.looked_at_next(self._wiring_of(env).video_steps)
+        return [*starting, *torch.nonzero(looked_at).flatten().tolist()]
+
     def close(self) -> None:
         """Log how many queries were saved by asking for single env slots, and release the environment."""
         count, self.count = self.count, QueryCount()

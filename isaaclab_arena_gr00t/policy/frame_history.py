@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from isaaclab_arena.interfaces.environment import Observation
+from isaaclab_arena.interfaces.pictures import SomePictures
 from isaaclab_arena_gr00t.modality import PRESENT
 from isaaclab_arena_gr00t.observations import Shown, pictures, shown_now, state_values
-from isaaclab_arena_gr00t.wiring import Wiring
+from isaaclab_arena_gr00t.wiring import CAMERA_GROUP, Wiring
 
 _ALL = slice(None)
 _STATE = "state"
@@ -16,8 +17,8 @@ _STATE = "state"
 class FrameHistory:
     """The last frames of every env slot, as many as the earliest of some steps needs.
 
-    Frames are pushed for all env slots at once, one per control step. An env slot that begins anew has looked as it
-    does now for ever. Pictures are large, so they are kept in place and not as a value.
+    Frames are pushed once per control step, for the env slots that are looked at then. An env slot that begins anew has
+    looked as it does now for ever. Pictures are large, so they are kept in place and not as a value.
 
     Args:
         steps: Which frames are asked for: 0 is the one that was pushed last, -15 the one 15 before it.
@@ -29,32 +30,46 @@ class FrameHistory:
         self._length = 1 - min(steps)
         self._newest = 0
         self._begins = torch.ones(num_envs, dtype=torch.bool)
+        self._known = torch.zeros((num_envs, self._length), dtype=torch.bool)
         self._kept: dict[str, torch.Tensor] = {}
 
     def restart(self, env_ids: torch.Tensor) -> None:
         """Forget what these env slots looked like before the next frame."""
         self._begins[env_ids.to(self._begins.device)] = True
 
-    def push(self, frames: Mapping[str, torch.Tensor]) -> None:
-        """Take the next frame of every env slot. Shape of each: (num_envs, ...), always the same."""
+    def push(self, frames: Mapping[str, torch.Tensor], env_ids: Sequence[int]) -> None:
+        """Take the next frame of some env slots; that of the others is never asked for.
+
+        Args:
+            frames: Shape of each: (len(env_ids), ...), always the same but for the number of env slots.
+            env_ids: The env slots.
+        """
         self._newest = (self._newest + 1) % self._length
-        begins = self._begins.nonzero().flatten()
+        pushed = torch.tensor(list(env_ids), dtype=torch.int64)
+        begins = self._begins[pushed]
+        self._known[:, self._newest] = False
+        self._known[pushed, self._newest] = True
+        self._known[pushed[begins]] = True
         for key, frame in frames.items():
             if key not in self._kept:
-                self._kept[key] = frame.new_zeros((len(frame), self._length, *frame.shape[1:]))
+                self._kept[key] = frame.new_zeros((len(self._begins), self._length, *frame.shape[1:]))
             kept = self._kept[key]
-            kept[:, self._newest] = frame
-            slots = begins.to(frame.device)
-            kept[slots] = frame[slots, None].expand(-1, self._length, *frame.shape[1:])
-        self._begins[:] = False
+            kept[pushed.to(frame.device), self._newest] = frame
+            anew = pushed[begins].to(frame.device)
+            kept[anew] = frame[begins.to(frame.device), None].expand(-1, self._length, *frame.shape[1:])
+        self._begins[pushed] = False
 
     def frames(self, env_ids: Sequence[int]) -> dict[str, torch.Tensor]:
-        """Return the frames of some env slots. Shape of each: (len(env_ids), number of steps, ...)."""
-        slots = torch.tensor(list(env_ids), dtype=torch.int64)
-        places = torch.tensor([(self._newest + step) % self._length for step in self._steps])
-        return {
-            key: kept[slots[:, None].to(kept.device), places[None].to(kept.device)] for key, kept in self._kept.items()
-        }
+        """Return the frames of some env slots. Shape of each: (len(env_ids), number of steps, ...).
+
+        Raises:
+            ValueError: If one of them was never pushed.
+        """
+        slots = torch.tensor(list(env_ids), dtype=torch.int64)[:, None]
+        places = torch.tensor([(self._newest + step) % self._length for step in self._steps])[None]
+        if not bool(self._known[slots, places].all()):
+            raise ValueError(f"the frames of steps {self._steps} of env slots {list(env_ids)} were not all pushed")
+        return {key: kept[slots.to(kept.device), places.to(kept.device)] for key, kept in self._kept.items()}
 
 
 class ShownHistory:
@@ -80,12 +95,13 @@ class ShownHistory:
                 history.restart(env_ids)
 
     def push(self, observation: Observation) -> None:
-        """Take up what all env slots show; once in every control step, whoever is asked for in it."""
+        """Take up what env slots show; once in every control step, whoever is asked for in it."""
         if self._video is not None:
-            self._video.push(pictures(observation, self.wiring, _ALL))
+            env_ids = _drawn(observation[CAMERA_GROUP], self.wiring, self.num_envs)
+            self._video.push(pictures(observation, self.wiring, env_ids) if env_ids else {}, env_ids)
         state = None if self._state is None else state_values(observation, self.wiring, _ALL)
         if self._state is not None and state is not None:
-            self._state.push({_STATE: state})
+            self._state.push({_STATE: state}, range(self.num_envs))
 
     def shown(self, observation: Observation, env_ids: Sequence[int]) -> Shown:
         """Return what a model is shown of some env slots, of which ``observation`` is what was pushed last.
@@ -105,3 +121,10 @@ class ShownHistory:
             state = state_values(observation, self.wiring, slots)
             return Shown(video=video, state=None if state is None else state[:, None])
         return Shown(video=video, state=self._state.frames(slots).get(_STATE))
+
+
+def _drawn(cameras: Mapping[str, torch.Tensor | SomePictures], wiring: Wiring, num_envs: int) -> list[int]:
+    """Return the env slots whose pictures are there."""
+    shown = [cameras[name] for name in wiring.cameras.values()]
+    some = next((each for each in shown if isinstance(each, SomePictures)), None)
+    return list(range(num_envs)) if some is None else some.env_ids

@@ -174,6 +174,12 @@ class OpenpiRemotePolicy(PolicyBase[OpenpiRemotePolicyCfg]):
         action, self._chunks = chunks.popped()
         return action
 
+    def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
+        """Return the env slots that start, and those whose chunk is used up by the next step."""
+        if self._chunks is None or self._chunks.num_envs != env.num_envs:
+            return starting
+        return [*starting, *torch.nonzero(self._chunks.looked_at_next((0,))).flatten().tolist()]
+
     def close(self) -> None:
         """Close the connection. The server goes on: others may be using it."""
         self._connection.close()

@@ -55,7 +55,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
     """
 
     name: ClassVar[str] = "replay_lerobot"
-    traits = PolicyTraits(reproducible=True, batch_invariant=True)
+    traits = PolicyTraits(reproducible=True, batch_invariant=True, sees_pictures=False)
     config_class: ClassVar[type | None] = ReplayLerobotPolicyArgs
 
     def __init__(self, config: ReplayLerobotPolicyArgs) -> None:

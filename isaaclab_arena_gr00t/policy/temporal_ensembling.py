@@ -4,6 +4,7 @@ Zhao et al., Learning Fine-Grained Bimanual Manipulation with Low-Cost Hardware 
 predictions for one step, the i-th oldest weighs ``exp(-coeff * i)``, the oldest being number 0.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -43,6 +44,11 @@ class EnsembledChunks:
 
     def needs_chunk(self) -> torch.Tensor:
         """Return the active env slots, all of which need a chunk in every step. Shape: (num_envs,), bool."""
+        return self.active
+
+    def looked_at_next(self, steps: Sequence[int]) -> torch.Tensor:
+        """Return the active env slots: a query in every step shows all that they look like."""
+        del steps
         return self.active
 
     def refilled(self, env_ids: torch.Tensor, chunks: torch.Tensor) -> Self:

@@ -19,8 +19,8 @@ from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
-from isaaclab_arena.interfaces.filmable import Filmable
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
+from isaaclab_arena.interfaces.pictures import Filmable
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.recording.captions import write_png
@@ -139,6 +139,8 @@ def _episode(options: ViewOptions, index: int) -> Episode:
 class _Showing(Observer):
     """Keeps a window up to date."""
 
+    sees_pictures = False
+
     def __init__(self, window: Window) -> None:
         self._window = window
 
@@ -159,6 +161,8 @@ class _Showing(Observer):
 
 class _Filming(Observer):
     """Films the one episode."""
+
+    sees_pictures = False
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -12,6 +12,7 @@ from isaaclab_arena.environments.mdp.observations import ObservationTerm, read_t
 from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.interfaces.environment import Environment, Observation, StateTree, Step
 from isaaclab_arena.interfaces.episode import Conditions
+from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.nested import with_leaves
 from isaaclab_arena.sim.backend import Backend, StartState
@@ -34,6 +35,11 @@ class ArenaEnvironment(Environment):
         cameras: What is rendered.
         control_dt: Time between two control steps [s].
         device: Where observations live and actions are expected, whatever device the physics runs on.
+
+    Attributes:
+        task_name: Registered name of the task.
+        landmarks: Role to the name of the body or site that plays it.
+        sizes: Lengths of the task's things [m].
     """
 
     returns_own_tensors = True
@@ -57,6 +63,8 @@ class ArenaEnvironment(Environment):
         self.device = device
         self.control_dt = control_dt
         self.task_description = task.spec.instruction
+        self.task_name = task.spec.name
+        self.landmarks, self.sizes = task.spec.landmarks, task.spec.sizes
         self.max_episode_length = round(task.spec.time_limit_s / control_dt)
         self.action_spec = action_spec
         self._terms = dict(terms)
@@ -64,21 +72,19 @@ class ArenaEnvironment(Environment):
         self.filmable = cameras.filmable
         self.observation_spec = {"policy": {name: term.spec for name, term in self._terms.items()}}
         if cameras.enabled:
-            self.observation_spec["camera_obs"] = cameras.spec()
+            self.observation_spec[CAMERAS] = cameras.spec()
         self._num_substeps = round(control_dt / backend.physics_dt)
         self._running = torch.zeros(self.num_envs, dtype=torch.bool, device=backend.device)
         self._length = torch.zeros(self.num_envs, dtype=torch.int64, device=backend.device)
         self._state = state
         self.task.attach(backend)
         self.backend.reset(torch.arange(self.num_envs, device=backend.device), [StartState()] * self.num_envs)
-        if cameras.enabled:
-            cameras.observe(range(self.num_envs))
 
     def announce_pictures(self, options: CameraOptions) -> None:
         """Say of pictures that options ask for what they look like, and never show any; see `SampleBuilder`."""
         if options.enable_cameras:
             pictures = EnvironmentCameras(self.backend, options, self.device).spec()
-            self.observation_spec = {**self.observation_spec, "camera_obs": pictures}
+            self.observation_spec = {**self.observation_spec, CAMERAS: pictures}
 
     def draw_conditions(self, generator: np.random.Generator) -> Conditions:
         """Draw where the task's things start."""
@@ -108,6 +114,7 @@ class ArenaEnvironment(Environment):
         self.task.begin(self.backend, env_ids)
         self._running[env_ids] = True
         self._length[env_ids] = 0
+        self._cameras.outdate(env_ids.tolist())
         return self._observation(env_ids)
 
     @torch.inference_mode(mode=False)
@@ -127,6 +134,8 @@ class ArenaEnvironment(Environment):
         terminated = success | (sound & judgement.lost)
         truncated = sound & ~terminated & (self._length >= self.max_episode_length)
         self._running = sound & ~terminated & ~truncated
+        # To read from a GPU which of them moved would be to wait for it.
+        self._cameras.outdate(moved.tolist() if moved.is_cpu else None)
         return Step(
             observation=self._observation(moved),
             reward=torch.where(sound, judgement.reward, 0.0).to(self.device, torch.float32),
@@ -174,7 +183,17 @@ class ArenaEnvironment(Environment):
         )
         for name, tensor in self._memory().items():
             tensor.copy_(snapshot[name])
+        self._cameras.outdate(None)
         return self._observation(torch.arange(self.num_envs, device=self.backend.device))
+
+    def draw_pictures_of(self, env_ids: Sequence[int] | None) -> None:
+        """Say which env slots are looked at next; see `PicturesOnDemand`."""
+        self._cameras.announce(env_ids)
+
+    @property
+    def pictures_drawn(self) -> int:
+        """Pictures for policies that were drawn so far."""
+        return self._cameras.num_drawn
 
     def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> Mapping[str, np.ndarray]:
         """Return what cameras see of some env slots now; see `Filmable`."""
@@ -199,21 +218,6 @@ class ArenaEnvironment(Environment):
         """Return the model's hash and the engine."""
         return {"model_sha256": self.backend.model_digest(), "engine": self.backend.engine()}
 
-    @property
-    def task_name(self) -> str:
-        """Registered name of the task."""
-        return self.task.spec.name
-
-    @property
-    def landmarks(self) -> Mapping[str, str]:
-        """Role to the name of the body or site that plays it."""
-        return self.task.spec.landmarks
-
-    @property
-    def sizes(self) -> Mapping[str, float]:
-        """Lengths of the task's things [m]."""
-        return self.task.spec.sizes
-
     @abstractmethod
     def _controls(self, action: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
         """Return what actions ask of the actuators.
@@ -235,9 +239,10 @@ class ArenaEnvironment(Environment):
 
     def _observation(self, moved: torch.Tensor) -> Observation:
         """Return what policies observe; ``moved`` are the env slots that began or made a step. Shape: (n,), int64."""
+        del moved
         observation: Observation = {"policy": read_terms(self._terms, self.backend, self.device, self._origin())}
         if self._cameras.enabled:
-            observation["camera_obs"] = self._cameras.observe(moved.tolist())
+            observation[CAMERAS] = self._cameras.observe()
         return observation
 
     def _origin(self) -> torch.Tensor | None:

@@ -1,32 +1,26 @@
 """The cameras of an environment: what they are called, how large their pictures are, and who gets to see them."""
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import mujoco
 import numpy as np
 import torch
 
 from isaaclab_arena.environments.arena.film_studio import FilmStudio
 from isaaclab_arena.environments.arena.simulation import SimulationOptions
+from isaaclab_arena.environments.arena.studios import ROBOT_PREFIX, BatchStudio, Studio, ThreadStudio, rgb_term, term
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.environment import VIEWPORT
+from isaaclab_arena.interfaces.pictures import SomePictures
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.backend import Backend
-
-if TYPE_CHECKING:
-    from isaaclab_arena.sim.warp.cameras import Picture
 
 HEAD_CAMERA = "robot_head_cam"
 """The camera of the scene that policies see; they see every camera on the robot too."""
 
-_ROBOT_PREFIX = "robot/"
-_FILMED_AT_ONCE = 16
-"""Worlds of a `WarpBackend` that are rendered at once where nobody but a film wants to see them."""
 _MIN_SIZE, _MAX_SIZE = 16, 2048
 
 
@@ -99,6 +93,9 @@ class EnvironmentCameras:
         options: What is asked for.
         device: Where observations live.
         num_threads: Threads that render.
+
+    Attributes:
+        num_drawn: Pictures for policies that were drawn, one for each env slot and each term of ``camera_obs``.
     """
 
     def __init__(self, backend: Backend, options: CameraOptions, device: torch.device, *, num_threads: int = 1) -> None:
@@ -107,11 +104,15 @@ class EnvironmentCameras:
         self._options = options
         self._device = device
         names = [backend.model.camera(index).name for index in range(backend.model.ncam)]
-        self._observed = tuple(name for name in names if name == HEAD_CAMERA or name.startswith(_ROBOT_PREFIX))
+        self._observed = tuple(name for name in names if name == HEAD_CAMERA or name.startswith(ROBOT_PREFIX))
         self._viewport = tuple(name for name in names if name == VIEWPORT)
-        self._studios: dict[str, _Studio] = {}
+        self._studios: dict[str, Studio] = {}
         self._film_studios: dict[str, FilmStudio] = {}
         self._film_s = 0.0
+        self._announced: Sequence[int] | None = None
+        # Which env slots have moved since policies could see them last.
+        self._outdated = np.ones(backend.num_envs, bool)
+        self.num_drawn = 0
 
     @property
     def enabled(self) -> bool:
@@ -121,7 +122,7 @@ class EnvironmentCameras:
     @property
     def filmable(self) -> tuple[str, ...]:
         """Names that `film` takes: one per picture that policies would see, and the viewport."""
-        return (*(_rgb_term(name) for name in self._observed), *self._viewport)
+        return (*(rgb_term(name) for name in self._observed), *self._viewport)
 
     @property
     def render_s(self) -> float:
@@ -133,21 +134,40 @@ class EnvironmentCameras:
         width, height = self._options.resolution
         spec = {}
         for name in self._observed:
-            spec[_rgb_term(name)] = ArraySpec(shape=(height, width, 3), dtype=torch.uint8)
+            spec[rgb_term(name)] = ArraySpec(shape=(height, width, 3), dtype=torch.uint8)
             if self._options.camera_depth:
-                spec[_term(name, "depth")] = ArraySpec(shape=(height, width, 1), dtype=torch.float32, unit="m")
+                spec[term(name, "depth")] = ArraySpec(shape=(height, width, 1), dtype=torch.float32, unit="m")
             if self._options.camera_segmentation:
-                spec[_term(name, "segmentation")] = ArraySpec(shape=(height, width, 1), dtype=torch.int32)
+                spec[term(name, "segmentation")] = ArraySpec(shape=(height, width, 1), dtype=torch.int32)
         return spec
 
-    def observe(self, env_ids: Sequence[int]) -> dict[str, torch.Tensor]:
-        """Render the named env slots; return the pictures of all env slots, those of the others being their last ones.
+    def outdate(self, env_ids: Sequence[int] | None) -> None:
+        """Say which env slots may look otherwise from now on, None for all."""
+        self._outdated[slice(None) if env_ids is None else list(env_ids)] = True
 
-        Shape of each: (num_envs, height, width, channels).
+    def announce(self, env_ids: Sequence[int] | None) -> None:
+        """Say which env slots are looked at when `observe` is called next, None for all."""
+        self._announced = env_ids
+
+    def observe(self) -> dict[str, torch.Tensor | SomePictures]:
+        """Render the env slots that were announced, unless their pictures are of the present; return what is shown now.
+
+        Returns:
+            The pictures of all env slots, shape (num_envs, height, width, channels), or those that are of the present.
         """
-        studio = self._studio(HEAD_CAMERA)
-        studio.render(env_ids)
-        return {name: studio.pictures[name].to(self._device, copy=True) for name in self.spec()}
+        announced, self._announced = self._announced, None
+        self._bring_up_to_date(range(self._backend.num_envs) if announced is None else announced)
+        if not self._outdated.any():
+            kept = self._studio(HEAD_CAMERA).pictures
+            return {name: kept[name].to(self._device, copy=True) for name in self.spec()}
+        env_ids = np.flatnonzero(~self._outdated)
+        places = np.where(self._outdated, -1, np.cumsum(~self._outdated) - 1)
+        if not len(env_ids):
+            nothing = {name: torch.empty((0, *spec.shape), dtype=spec.dtype) for name, spec in self.spec().items()}
+            return {name: SomePictures(name, none.to(self._device), places) for name, none in nothing.items()}
+        kept = self._studio(HEAD_CAMERA).pictures
+        drawn = {name: kept[name][torch.from_numpy(env_ids)].to(self._device) for name in self.spec()}
+        return {name: SomePictures(name, pictures, places) for name, pictures in drawn.items()}
 
     def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> dict[str, np.ndarray]:
         """Return what cameras see of the named env slots as they are now, whether or not policies see it.
@@ -179,12 +199,16 @@ class EnvironmentCameras:
     def _film_later(self, place: str, env_ids: Sequence[int]) -> list[Callable[[], Mapping[str, np.ndarray]]]:
         """Return what draws, for each env slot, what the cameras of a studio see of it now."""
         is_seen = place == HEAD_CAMERA and self.enabled
-        if not is_seen and not self._backend.renders:
+        # What policies see was rendered for them, and need not be drawn again.
+        drawn = [env_id for env_id in env_ids if is_seen and not self._outdated[env_id]]
+        if not self._backend.renders and len(drawn) < len(env_ids):
             film_studio = self._film_studio(place)
-            return [film_studio.film_later(env_id) for env_id in env_ids]
+            seen = dict(zip(drawn, self._film_later(place, drawn), strict=True)) if drawn else {}
+            return [seen[env_id] if env_id in seen else film_studio.film_later(env_id) for env_id in env_ids]
         studio = self._studio(place)
-        # What policies see has just been rendered for them.
-        if not is_seen:
+        if is_seen:
+            self._bring_up_to_date(env_ids)
+        else:
             studio.render(env_ids)
         names = [name for name in studio.pictures if name in self.filmable]
         pictures = {name: studio.pictures[name][list(env_ids)].cpu().numpy() for name in names}
@@ -195,18 +219,26 @@ class EnvironmentCameras:
             names = self._viewport if place == VIEWPORT else self._observed
             self._film_studios[place] = FilmStudio(
                 self._backend,
-                {_rgb_term(name): name for name in names},
+                {rgb_term(name): name for name in names},
                 size=self._viewport_size if place == VIEWPORT else self._options.resolution,
                 shadows=place == VIEWPORT,
             )
         return self._film_studios[place]
 
-    def _studio(self, place: str) -> "_Studio":
+    def _bring_up_to_date(self, env_ids: Sequence[int]) -> None:
+        """Render, of these env slots, those whose pictures for policies are not of the present."""
+        outdated = [env_id for env_id in env_ids if self._outdated[env_id]]
+        if outdated:
+            self._studio(HEAD_CAMERA).render(outdated)
+            self._outdated[outdated] = False
+            self.num_drawn += len(outdated) * len(self.spec())
+
+    def _studio(self, place: str) -> Studio:
         if place not in self._studios:
             self._studios[place] = self._viewport_studio() if place == VIEWPORT else self._policy_studio()
         return self._studios[place]
 
-    def _policy_studio(self) -> "_Studio":
+    def _policy_studio(self) -> Studio:
         options = self._options
         width, height = options.resolution
         return self._made_studio(
@@ -219,7 +251,7 @@ class EnvironmentCameras:
             segmentation=options.enable_cameras and options.camera_segmentation,
         )
 
-    def _viewport_studio(self) -> "_Studio":
+    def _viewport_studio(self) -> Studio:
         width, height = self._viewport_size
         return self._made_studio(self._viewport, only_films=True, shadows=True, width=width, height=height)
 
@@ -227,119 +259,10 @@ class EnvironmentCameras:
     def _viewport_size(self) -> tuple[int, int]:
         return self._options.viewport_width, self._options.viewport_height
 
-    def _made_studio(self, names: Sequence[str], *, only_films: bool, **wanted: Any) -> "_Studio":
+    def _made_studio(self, names: Sequence[str], *, only_films: bool, **wanted: Any) -> Studio:
         if self._backend.renders:
-            return _BatchStudio(self._backend, names, only_films=only_films, **wanted)
-        return _ThreadStudio(self._backend, names, num_threads=self._num_threads, **wanted)
-
-
-class _Studio(ABC):
-    """One renderer, and the last picture of every env slot.
-
-    Attributes:
-        pictures: Observation to the last pictures. Shape of each: (num_envs, height, width, channels).
-        render_s: Time spent on rendering so far [s].
-    """
-
-    def __init__(
-        self,
-        backend: Backend,
-        names: Sequence[str],
-        *,
-        width: int,
-        height: int,
-        device: torch.device,
-        depth: bool = False,
-        segmentation: bool = False,
-    ) -> None:
-        from isaaclab_arena.sim.warp.cameras import Camera  # noqa: PLC0415  Warp loads for seconds, for cameras only
-
-        self._backend = backend
-        self._cameras = [
-            Camera(name=name, width=width, height=height, depth=depth, segmentation=segmentation) for name in names
-        ]
-        shape = (backend.num_envs, height, width)
-        self.pictures: dict[str, torch.Tensor] = {}
-        for name in names:
-            # NumPy's zeros take no memory until they are written, and of many env slots a few may be filmed.
-            colours = torch.from_numpy(np.zeros((*shape, 3), np.uint8))
-            self.pictures[_rgb_term(name)] = colours.to(device)
-            if depth:
-                self.pictures[_term(name, "depth")] = torch.zeros((*shape, 1), device=device)
-            if segmentation:
-                seen = torch.full((*shape, 1), -1, dtype=torch.int32, device=device)
-                self.pictures[_term(name, "segmentation")] = seen
-        self.render_s = 0.0
-
-    def render(self, env_ids: Sequence[int]) -> None:
-        """Take new pictures of the named env slots; an env slot whose physics broke down keeps its last ones."""
-        begin = time.perf_counter()
-        self._render(env_ids)
-        self.render_s += time.perf_counter() - begin
-
-    @abstractmethod
-    def _render(self, env_ids: Sequence[int]) -> None:
-        """Take new pictures of env slots."""
-
-
-class _ThreadStudio(_Studio):
-    """Renders worlds one by one, on threads."""
-
-    def __init__(
-        self, backend: Backend, names: Sequence[str], *, num_threads: int, shadows: bool, **wanted: Any
-    ) -> None:
-        from isaaclab_arena.sim.warp.cameras import RayTracers  # noqa: PLC0415  see `_Studio`
-
-        begin = time.perf_counter()
-        super().__init__(backend, names, device=backend.device, **wanted)
-        num_threads = min(num_threads, backend.num_envs)
-        self._tracers = RayTracers(backend.model, self._cameras, shadows=shadows, num_threads=num_threads)
-        self.render_s = time.perf_counter() - begin
-
-    def _render(self, env_ids: Sequence[int]) -> None:
-        for env_id, pictures in self._tracers.render(env_ids, self._load).items():
-            for name, picture in pictures.items():
-                self._keep(env_id, name, picture)
-
-    def _load(self, env_id: int) -> tuple[mujoco.MjModel, mujoco.MjData] | None:
-        model, data = self._backend.visible_world(env_id)
-        return (model, data) if np.isfinite(data.qpos).all() else None
-
-    def _keep(self, env_id: int, camera: str, picture: "Picture") -> None:
-        self.pictures[_rgb_term(camera)][env_id] = torch.from_numpy(picture.rgb)
-        if picture.depth is not None:
-            self.pictures[_term(camera, "depth")][env_id] = torch.from_numpy(picture.depth)
-        if picture.segmentation is not None:
-            self.pictures[_term(camera, "segmentation")][env_id] = torch.from_numpy(picture.segmentation)
-
-
-class _BatchStudio(_Studio):
-    """Renders many worlds at once, where they live; for films a few at once, whose pictures are kept on the CPU."""
-
-    def __init__(
-        self, backend: Backend, names: Sequence[str], *, only_films: bool, shadows: bool, **wanted: Any
-    ) -> None:
-        from isaaclab_arena.sim.warp.backend import WarpBackend  # noqa: PLC0415  see `_Studio`
-        from isaaclab_arena.sim.warp.batch_cameras import BatchCameras  # noqa: PLC0415  see `_Studio`
-
-        begin = time.perf_counter()
-        device = torch.device("cpu") if only_films else backend.device
-        super().__init__(backend, names, device=device, **wanted)
-        if not isinstance(backend, WarpBackend):
-            raise TypeError(f"'{backend.engine()}' does not render its worlds itself")
-        at_once = _FILMED_AT_ONCE if only_films else None
-        self._batch = BatchCameras(backend, self._cameras, shadows=shadows, at_once=at_once)
-        self.render_s = time.perf_counter() - begin
-
-    def _render(self, env_ids: Sequence[int]) -> None:
-        slots = torch.tensor(list(env_ids), device=self._backend.device)
-        slots = slots[~self._backend.diverged[slots]]
-        if not len(slots):
-            return
-        for camera, pictures in self._batch.render(slots).items():
-            name, _, kind = camera.partition(":")
-            kept = self.pictures[_term(name, kind) if kind else _rgb_term(name)]
-            kept[slots.to(kept.device)] = pictures.to(kept.device)
+            return BatchStudio(self._backend, names, only_films=only_films, **wanted)
+        return ThreadStudio(self._backend, names, num_threads=self._num_threads, **wanted)
 
 
 def _together(
@@ -353,13 +276,3 @@ def _together(
 def _shown(pictures: Mapping[str, np.ndarray], number: int) -> Mapping[str, np.ndarray]:
     """Return what was drawn of one of several env slots."""
     return {name: each[number] for name, each in pictures.items()}
-
-
-def _term(camera: str, kind: str) -> str:
-    """Return ``wrist_cam_depth`` for camera ``robot/wrist_cam``."""
-    return f"{camera.removeprefix(_ROBOT_PREFIX)}_{kind}"
-
-
-def _rgb_term(camera: str) -> str:
-    """Return the observation of a camera's colours; the viewport is no observation and keeps its name."""
-    return camera if camera == VIEWPORT else _term(camera, "rgb")

@@ -101,6 +101,9 @@ class TableEnvironment(ArenaEnvironment):
         return self.action_mode.controls(self.backend, action)
 
     def _observation(self, moved: torch.Tensor) -> Observation:
+        if self._varied is not None and self._varied.delays_observations:
+            # What is looked at later is drawn now, and nobody has announced that yet.
+            self.draw_pictures_of(None)
         observation = super()._observation(moved)
         return observation if self._varied is None else self._varied.seen(observation, moved)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from isaaclab_arena.environments.gym.vector_env import EnvironmentVectorEnv
 from isaaclab_arena.interfaces.environment import VIEWPORT, Environment
-from isaaclab_arena.interfaces.filmable import Filmable
+from isaaclab_arena.interfaces.pictures import Filmable
 from isaaclab_arena.nested import with_leaves
 
 

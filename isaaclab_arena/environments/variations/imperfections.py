@@ -86,6 +86,11 @@ class ObservationDelay:
         self._depth = 1
         self._past: dict[tuple[str, str], torch.Tensor] = {}
 
+    @property
+    def is_none(self) -> bool:
+        """Whether policies see every env slot as it is now."""
+        return self._depth == 1
+
     def begin(self, env_ids: torch.Tensor, delays: Sequence[int]) -> None:
         """Start env slots with delays [control steps]; their next observation is their first.
 
@@ -108,7 +113,7 @@ class ObservationDelay:
             moved: Env slots that began or made a step; the others are given what they were given last.
                 Shape: (n,), int64.
         """
-        if self._depth == 1:
+        if self.is_none:
             return observation
         moved = moved.to(self._delay.device)
         self._latest[moved] += 1

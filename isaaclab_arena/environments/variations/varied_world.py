@@ -117,6 +117,11 @@ class VariedWorld:
         """Return what becomes of actions on their way to the robot. Shape: (num_envs, action_dim)."""
         return self._noise.added(action, running)
 
+    @property
+    def delays_observations(self) -> bool:
+        """Whether policies see an env slot as it was some control steps ago."""
+        return not self._delay.is_none
+
     def seen(self, observation: Observation, moved: torch.Tensor) -> Observation:
         """Return what policies see of an observation.
 

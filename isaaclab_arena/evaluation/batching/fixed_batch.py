@@ -17,7 +17,8 @@ from isaaclab_arena.evaluation.rollout.policy_answers import checked_action, che
 from isaaclab_arena.interfaces.environment import Environment, Observation, StateTree, Step
 from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.interfaces.policy import PolicyBase, stated_model
+from isaaclab_arena.interfaces.pictures import SomePictures
+from isaaclab_arena.interfaces.policy import PolicyBase, announced_pictures, stated_model
 from isaaclab_arena.interfaces.recordable import Recordable
 from isaaclab_arena.nested import with_leaves
 
@@ -89,10 +90,16 @@ class FixedBatchPolicy(PolicyBase[None]):
         if view.num_envs == view.num_real:
             # Nothing is padded, and the loop checks the answer itself.
             return self._policy.get_action(view, _of_one_layout(observation))
-        action = self._policy.get_action(view, padded(observation, view.num_envs))
+        wide = padded(observation, view.num_envs, reader=type(self._policy).__name__)
+        action = self._policy.get_action(view, wide)
         # The loop checks the values, because it knows which env slots run; only the shape of the batch is checked here.
         nowhere = torch.zeros(view.num_envs, dtype=torch.bool, device=env.device)
         return checked_action(action, view, nowhere)[: env.num_envs]
+
+    def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
+        """Return the real env slots at whose pictures the other policy looks, None for all."""
+        wanted = announced_pictures(self._policy, self._view_of(env), starting)
+        return None if wanted is None else [env_id for env_id in wanted if env_id < env.num_envs]
 
     def finished(self) -> torch.Tensor | None:
         """Return which real env slots have finished. Shape: (num_envs,), bool.
@@ -245,7 +252,7 @@ def _of_one_layout(tree: Mapping[str, Any]) -> dict[str, Any]:
     return with_leaves(tree, lambda part: part.contiguous() if isinstance(part, torch.Tensor) else part)
 
 
-def padded(tree: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
+def padded(tree: Mapping[str, Any], num_envs: int, *, reader: str = "") -> dict[str, Any]:
     """Return a nested dict of tensors padded with zeros, in new contiguous memory.
 
     The memory layout matters, because an operation may compute in another order on another layout.
@@ -253,9 +260,12 @@ def padded(tree: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
     Args:
         tree: Nested dict of tensors, batched by env slot; other values are passed on unchanged.
         num_envs: Number of env slots of the result.
+        reader: Who is shown pictures of some env slots, where these are not all.
     """
 
     def wide(part: Any) -> Any:
+        if isinstance(part, SomePictures):
+            return part.padded(num_envs, reader=reader)
         if not isinstance(part, torch.Tensor):
             return part
         widened = torch.zeros((num_envs, *part.shape[1:]), dtype=part.dtype, device=part.device)

@@ -222,12 +222,14 @@ class JobRun:
             started = sum(result.finished_episodes + result.cut_episodes for result in self._results)
             indices = indices_that_start(job, policy, started=started)
         silence_s = allowed_silence_s(self._settings.step_timeout_s, job.config.episode_timeout_s)
+        # An observer without hooks has every picture drawn.
+        eager = [Observer()] if self._settings.eager_pictures else []
         single = groups[0] if len(groups) == 1 else None
         play = partial(rollout, single.environment, single.policy) if single else partial(pipelined_rollout, groups)
         with self._watchdog.watch(job.config.name, silence_s=silence_s):
             result = play(
                 (episode_of(job, index) for index in indices),
-                [self._start_up, *writers, self._env_steps, *self._observers],
+                [self._start_up, *writers, self._env_steps, *self._observers, *eager],
                 language_instruction=job.config.language_instruction,
                 limits=self._limits(config),
                 stop_requested=self._must_stop,
@@ -281,6 +283,8 @@ class _Writers:
 
 class _EnvStepCounter(Observer):
     """Counts control steps over running env slots, also those of a rollout that raises."""
+
+    sees_pictures = False
 
     def __init__(self) -> None:
         self.total = 0

@@ -31,6 +31,7 @@ class RankSettings:
         recording: What is recorded.
         video: What is filmed.
         num_groups: Groups that a job's env slots are divided into; while one is simulated the policy acts for another.
+        eager_pictures: Whether every picture is drawn, whether or not anybody looks at it.
         policy_batch: Env slots that policies are always asked for together, None for as many as a job has.
         step_timeout_s: How long a job may go without a finished control step before the process is ended [s]; 0 for
             however long.
@@ -52,6 +53,7 @@ class RankSettings:
     recording: RecordingOptions
     video: VideoOptions = field(default_factory=VideoOptions)
     num_groups: int = 1
+    eager_pictures: bool = False
     policy_batch: int | None = None
     step_timeout_s: float = 0.0
     build_timeout_s: float = 0.0
@@ -90,6 +92,7 @@ def rank_settings(
         video=options.video_options(),
         attempt=attempt.number,
         num_groups=options.pipeline,
+        eager_pictures=options.eager_pictures,
         policy_batch=options.fixed_policy_batch(),
         step_timeout_s=options.step_timeout_s,
         build_timeout_s=options.build_timeout_s,

@@ -46,6 +46,8 @@ class StartUpClock(Observer):
         kernels: Tells what the process has spent on kernels so far.
     """
 
+    sees_pictures = False
+
     def __init__(
         self,
         job: str,

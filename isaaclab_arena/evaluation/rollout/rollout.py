@@ -12,7 +12,8 @@ import torch
 from isaaclab_arena.errors import PolicyLostError
 from isaaclab_arena.evaluation.rollout.endings import Ending, policy_lost
 from isaaclab_arena.evaluation.rollout.limits import NO_LIMITS, RolloutLimits
-from isaaclab_arena.evaluation.rollout.policy_answers import PolicyAnswer, agreed_instruction, ask
+from isaaclab_arena.evaluation.rollout.picture_readers import PictureReaders
+from isaaclab_arena.evaluation.rollout.policy_answers import PolicyAnswer, agreed_instruction
 from isaaclab_arena.evaluation.rollout.running_episodes import RolloutResult, RunningEpisodes
 from isaaclab_arena.evaluation.rollout.starts import next_starts, reset_to
 from isaaclab_arena.evaluation.rollout.stopwatch import Phase, Stopwatch
@@ -83,6 +84,7 @@ class EpisodeLoop:
         self._measure = partial(stopwatch.measure, environment=environment)
         self._instruction = agreed_instruction(policy, environment, language_instruction)
         self._observation: Observation = {}
+        self.pictures = PictureReaders(environment, policy, observers)
         self.episodes = RunningEpisodes(environment.num_envs, environment.device)
 
     @property
@@ -96,19 +98,20 @@ class EpisodeLoop:
         starts = next_starts(environment, env_ids, self._pending, self._instruction) if has_steps else []
         if not starts:
             return
+        self.pictures.before_reset([start.env_id for start in starts])
         with self._measure(Phase.SIMULATE):
             self._observation = reset_to(environment, starts)
         self.episodes.begin(starts, now_s=self._stopwatch.elapsed_s())
         with self._measure(Phase.POLICY):
             self._policy.start_episodes(environment, starts)
         with self._measure(Phase.RECORD):
-            for observer in self._observers:
-                observer.on_episode_start(environment, starts, self._observation)
+            for observer, seen in self.pictures.observations(self._observation):
+                observer.on_episode_start(environment, starts, seen)
 
     def act(self) -> PolicyAnswer:
-        """Ask the policy what to do next."""
+        """Ask the policy what to do next, and at whose pictures it will look."""
         with self._measure(Phase.POLICY):
-            return ask(self._policy, self._environment, self._observation, self.episodes.running)
+            return self.pictures.ask(self._observation, self.episodes.running, self.episodes.num_running)
 
     def step(self, answer: PolicyAnswer) -> Step:
         """Make the control step that the policy answered."""
@@ -120,8 +123,8 @@ class EpisodeLoop:
         transition = self.episodes.transition(self._observation, answer.action, step)
         self._observation = step.observation
         with self._measure(Phase.RECORD):
-            for observer in self._observers:
-                observer.on_step(self._environment, transition)
+            for observer, seen in self.pictures.transitions(transition):
+                observer.on_step(self._environment, seen)
 
     def end(self, answer: PolicyAnswer, step: Step) -> Sequence[int]:
         """Count the step, end the episodes that are over, and return their env slots."""

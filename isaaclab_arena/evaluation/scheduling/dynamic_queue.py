@@ -135,6 +135,8 @@ class ClaimedEpisodes(Observer):
         clock: Monotonic time [s].
     """
 
+    sees_pictures = False
+
     def __init__(
         self,
         first: Claim,

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import torch
@@ -53,12 +54,16 @@ def replay_in(environment: Environment, recordings: Iterable[RecordedEpisode], t
         ArenaError: If the actions or the conditions of a recording do not fit the environment.
     """
     started: dict[int, RecordedEpisode] = {}
+    recordings = iter(recordings)
+    first = next(recordings, None)
+    if first is None:
+        return
     # Nobody reads the instruction, and recorded conditions may not tell it.
     rollout(
         environment,
         RecordedActions(started),
-        _episodes(environment, recordings, started),
-        [_ReplayObserver(started, tell)],
+        _episodes(environment, chain((first,), recordings), started),
+        [_ReplayObserver(started, tell, environment, recorded_observations(first))],
         language_instruction=environment.task_description,
     )
 
@@ -78,7 +83,7 @@ class RecordedActions(PolicyBase[None]):
         recordings: The recordings of the episodes that start, by index.
     """
 
-    traits = PolicyTraits(batch_invariant=True)
+    traits = PolicyTraits(batch_invariant=True, sees_pictures=False)
 
     def __init__(self, recordings: Mapping[int, RecordedEpisode]) -> None:
         super().__init__()
@@ -116,39 +121,38 @@ class RecordedActions(PolicyBase[None]):
 class _ReplayObserver(Observer):
     """Keeps the arrays of each episode, and tells of it when it ends."""
 
-    def __init__(self, recordings: dict[int, RecordedEpisode], tell: Callable[[Replay], None]) -> None:
+    def __init__(
+        self,
+        recordings: dict[int, RecordedEpisode],
+        tell: Callable[[Replay], None],
+        environment: Environment,
+        observations: RecordedObservations,
+    ) -> None:
         self._recordings = recordings
         self._tell = tell
-        self._arrays: EpisodeArrays | None = None
+        self._arrays = EpisodeArrays(environment, observations)
+        self.sees_pictures = observations is RecordedObservations.ALL
 
     def on_episode_start(
         self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
     ) -> None:
-        del observation
-        if self._arrays is None:
-            first = self._recordings[starts[0].episode.episode_index]
-            self._arrays = EpisodeArrays(environment, recorded_observations(first))
+        del environment, observation
         self._arrays.start([start.env_id for start in starts])
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
         del environment
-        self._kept().append(transition)
+        self._arrays.append(transition)
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         del environment
         recorded = self._recordings.pop(record.episode.episode_index)
         found = RecordedEpisode(
             episode_index=recorded.episode_index,
-            arrays=self._kept().take(record.env_id),
+            arrays=self._arrays.take(record.env_id),
             attributes=_result(recorded, record),
             env_args=recorded.env_args,
         )
         self._tell(Replay(recorded=recorded, found=found, from_exact_state=bool(record.episode.start_state)))
-
-    def _kept(self) -> EpisodeArrays:
-        if self._arrays is None:
-            raise RuntimeError("no episode has started yet")
-        return self._arrays
 
 
 def _episodes(

@@ -55,7 +55,7 @@ class ScriptedPolicy(PolicyBase[ScriptedPolicyCfg]):
     """
 
     name = "scripted"
-    traits = PolicyTraits(reproducible=True, batch_invariant=True)
+    traits = PolicyTraits(reproducible=True, batch_invariant=True, sees_pictures=False)
     config_class = ScriptedPolicyCfg
 
     def __init__(self, config: ScriptedPolicyCfg | None = None) -> None:

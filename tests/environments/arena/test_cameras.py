@@ -6,11 +6,13 @@ import torch
 
 from isaaclab_arena.environments.arena.table_environment import TableEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
-from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.errors import ConfigError, UnannouncedPictureError
 from isaaclab_arena.interfaces.environment import VIEWPORT
+from isaaclab_arena.interfaces.pictures import SomePictures
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.sim.mujoco.backend import MujocoBackend
 from tests.environments.building import ALL_ENVIRONMENTS, build, hold_still, start, steps_of
+from tests.environments.variations.varying import begin, build_varied, fixed
 
 RGB = ("robot_head_cam_rgb", "wrist_cam_rgb")
 
@@ -46,6 +48,7 @@ def test_a_sample_says_what_policies_would_see_and_never_looks(name):
     assert sample.render_s == 0.0
     looking = seeing(name, camera_depth=True)
     assert sample.observation_spec == looking.observation_spec
+    start(looking)
     assert looking.render_s > 0.0
 
 
@@ -179,3 +182,61 @@ def test_a_camera_that_is_not_there_is_refused():
     env = build("reach")
     with pytest.raises(ConfigError, match="no camera called 'nose_cam'; there are robot_head_cam_rgb"):
         env.film([0], ["nose_cam"])
+
+
+def step(env: TableEnvironment, *, draws: list[int] | None = None) -> dict[str, torch.Tensor | SomePictures]:
+    """Make a step, and return what is shown then; ``draws`` are the env slots that are looked at, None for all."""
+    env.draw_pictures_of(draws)
+    return env.step(hold_still(env)).observation["camera_obs"]
+
+
+@pytest.mark.parametrize("backend", ["mujoco", "warp"])
+def test_pictures_on_demand_are_those_that_are_always_drawn(backend):
+    every, some = (seeing(num_envs=3, camera_depth=True, camera_segmentation=True, backend=backend) for _ in range(2))
+    start(every)
+    some.draw_pictures_of([])
+    start(some)
+    assert some.pictures_drawn == 0
+    for draws in ([], [2], [0, 2], [], [0, 1, 2], [1]):
+        expected, found = step(every), step(some, draws=draws)
+        for term, pictures in expected.items():
+            assert all(torch.equal(found[term][env_id], pictures[env_id]) for env_id in draws)
+            assert (found[term].shape, isinstance(found[term], torch.Tensor)) == (pictures.shape, len(draws) == 3)
+        for env_id in {0, 1, 2} - {*draws}:
+            with pytest.raises(UnannouncedPictureError):
+                found[RGB[0]][env_id]
+    assert some.pictures_drawn == 7 * 6
+
+
+def test_an_announcement_holds_once_and_without_one_everything_is_drawn():
+    env = seeing(num_envs=2)
+    start(env)
+    step(env, draws=[1])
+    shown = env.step(hold_still(env)).observation["camera_obs"]
+    assert isinstance(shown[RGB[0]], torch.Tensor)
+
+
+def test_a_picture_lasts_until_its_env_slot_moves():
+    env = seeing(num_envs=2)
+    start(env)
+    before = step(env, draws=[1])[RGB[0]][1]
+    env.draw_pictures_of([0])
+    shown = env.reset(torch.tensor([0]), [env.draw_conditions(np.random.default_rng(5))])["camera_obs"]
+    assert torch.equal(shown[RGB[0]][1], before)
+    assert env.pictures_drawn == (2 + 1 + 1) * len(RGB)
+
+
+def test_a_film_shows_also_what_policies_do_not_look_at():
+    every, some = seeing(num_envs=2), seeing(num_envs=2)
+    for env in (every, some):
+        start(env)
+    expected, _ = step(every), step(some, draws=[1])
+    filmed = some.film([0, 1], RGB)
+    assert all((filmed[term] == expected[term].numpy()).all() for term in RGB)
+
+
+def test_pictures_that_are_shown_late_are_all_drawn():
+    env = build_varied("lift_object", fixed("observation.delay", 2), num_envs=2, enable_cameras=True, camera_size=32)
+    env.draw_pictures_of([])
+    begin(env)
+    assert isinstance(step(env, draws=[])[RGB[0]], torch.Tensor)

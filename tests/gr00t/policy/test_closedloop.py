@@ -15,6 +15,7 @@ from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.testing.drawn_on_demand import DrawnOnDemand
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
 from isaaclab_arena_gr00t.modality import Modality
 from tests.fakes import Notebook
@@ -420,3 +421,45 @@ def test_a_model_that_tells_no_sizes_is_tried_out_before_the_first_step(tmp_path
         ConfigError, match="does not take what this environment gives: AssertionError: hand has the wro"
     ):
         policy.check_environment(LimbEnvironment(2))
+
+
+class LooksFarBack(RememberingPolicy):
+    """Is shown pictures of steps of which most are no multiple of its chunks' length, and never the present one."""
+
+    modalities: Mapping[str, Modality] = {
+        **RememberingPolicy.modalities,
+        "video": FakeModality(delta_indices=[-9, -2, -1], modality_keys=["ego", "aside"]),
+    }
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("batch", [None, 4])
+@pytest.mark.parametrize(
+    ("policy_class", "args", "share"),
+    [
+        (LimbPolicy, {}, 0.35),
+        (LimbPolicy, {"temporal_ensemble_coeff": 0.1}, 1.0),
+        # Of four steps it is shown one and the one after it.
+        (RememberingPolicy, {}, 0.65),
+        (LooksFarBack, {}, 0.85),
+    ],
+)
+def test_the_pictures_that_it_announces_are_enough(tmp_path, policy_class, args, share, num_envs, batch):
+    told = []
+    environments = LimbEnvironment(num_envs), DrawnOnDemand(LimbEnvironment(num_envs))
+    for environment in environments:
+        log, policy = Actions(), made(tmp_path, policy_class, rows_per_query=4, **args)
+        rollout(environment, on_fixed_batch(policy, batch), episodes(12), [log])
+        told.append((log.actions, policy.queries))
+    (expected, queries), (found, others) = told
+    assert all(torch.equal(found[index], expected[index]) for index in expected)
+    for query, other in zip(queries, others, strict=True):
+        for name, video in query.observation["video"].items():
+            np.testing.assert_array_equal(video, other.observation["video"][name])
+    # One picture at the start of each episode and one after each step, by two cameras.
+    always = sum(len(actions) + 1 for actions in expected.values()) * 2
+    assert environments[1].pictures_drawn <= share * always + 12 * 2
+
+
+class Actions(ActionLog):
+    sees_pictures = False

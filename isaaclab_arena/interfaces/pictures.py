@@ -1,0 +1,187 @@
+"""The protocols of environments that show pictures, and what a reader is shown where not every env slot was drawn."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, Protocol, Self, runtime_checkable
+
+import numpy as np
+import torch
+
+from isaaclab_arena.errors import UnannouncedPictureError
+
+CAMERAS = "camera_obs"
+"""The group of an observation that holds what cameras see."""
+
+
+@runtime_checkable
+class Filmable(Protocol):
+    """An environment that shows what cameras see; there are no videos of others.
+
+    It may also have an attribute ``filming_hint``: what a user can do for more cameras, to be put behind a message.
+
+    Attributes:
+        filmable: Names of the cameras that `film` knows: those of ``camera_obs`` that show colours, and ``viewport``.
+    """
+
+    filmable: tuple[str, ...]
+
+    def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> Mapping[str, np.ndarray]:
+        """Return what cameras see of some env slots now; nothing else changes by it.
+
+        Args:
+            env_ids: The env slots.
+            cameras: Names out of ``filmable``.
+
+        Returns:
+            By name. Shape of each: (len(env_ids), height, width, 3), uint8, from top to bottom.
+
+        Raises:
+            KeyError: If there is no such camera.
+        """
+        ...
+
+
+@runtime_checkable
+class FilmableLater(Filmable, Protocol):
+    """A filmable environment whose pictures can be drawn after it has moved on, so that no step waits for them."""
+
+    def film_later(
+        self, env_ids: Sequence[int], cameras: Sequence[str]
+    ) -> Sequence[Callable[[], Mapping[str, np.ndarray]]]:
+        """Keep what cameras see of some env slots now; nothing else changes by it.
+
+        Args:
+            env_ids: The env slots.
+            cameras: Names out of ``filmable``.
+
+        Returns:
+            For each env slot what draws its pictures, bit for bit those of `film` at this moment. May be called on any
+            thread, also when the environment is closed. It returns, by camera, shape (height, width, 3), uint8.
+
+        Raises:
+            KeyError: If there is no such camera.
+        """
+        ...
+
+
+@runtime_checkable
+class PicturesOnDemand(Protocol):
+    """An environment that leaves out the pictures of ``camera_obs`` that nobody looks at."""
+
+    @property
+    def pictures_drawn(self) -> int:
+        """Pictures drawn so far: one for each env slot and each term of ``camera_obs``."""
+        ...
+
+    def draw_pictures_of(self, env_ids: Sequence[int] | None) -> None:
+        """Say which env slots are looked at after the next `reset`, `restore` or `step`, and only then.
+
+        That call draws the named env slots, unless their pictures were drawn and they have not moved since. Where other
+        env slots are left without a picture of the present, the terms of ``camera_obs`` are `SomePictures` instead of
+        tensors. Without a word everything is drawn.
+
+        Args:
+            env_ids: The env slots, None for all.
+        """
+        ...
+
+
+class SomePictures:
+    """The pictures of some env slots, which are read as those of all are: ``pictures[env_ids]``.
+
+    It holds no picture of any other env slot, so nobody can be shown one that is out of date.
+
+    Args:
+        name: Term of ``camera_obs``.
+        drawn: The pictures. Shape: (n, height, width, channels).
+        places: Where in ``drawn`` each env slot's picture is, -1 for none. Shape: (num_envs,), int64.
+        reader: Who is shown them.
+    """
+
+    def __init__(self, name: str, drawn: torch.Tensor, places: np.ndarray, *, reader: str = "a reader") -> None:
+        self._name, self._drawn, self._places, self._reader = name, drawn, places, reader
+
+    @property
+    def env_ids(self) -> list[int]:
+        """Env slots whose pictures are here, ascending."""
+        return np.flatnonzero(self._places >= 0).tolist()
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of the pictures of all env slots: (num_envs, height, width, channels)."""
+        return torch.Size((len(self._places), *self._drawn.shape[1:]))
+
+    def seen_by(self, reader: str, announced: np.ndarray) -> Self:
+        """Return what a reader may see of them.
+
+        Args:
+            reader: Who it is.
+            announced: Env slots whose pictures it has announced. Shape: (num_envs,), bool.
+        """
+        return type(self)(self._name, self._drawn, np.where(announced, self._places, -1), reader=reader)
+
+    def padded(self, num_envs: int, *, reader: str) -> Self:
+        """Return them with black pictures of further env slots behind those that there are.
+
+        Args:
+            num_envs: Env slots that there are to be.
+            reader: Who is shown them.
+        """
+        drawn = torch.cat((self._drawn, self._drawn.new_zeros(1, *self.shape[1:])))
+        black = np.full(num_envs - len(self), len(self._drawn))
+        return type(self)(self._name, drawn, np.concatenate((self._places, black)), reader=reader)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, env_ids: Any) -> torch.Tensor:
+        """Return the pictures of some env slots, copied.
+
+        Args:
+            env_ids: One of them, a slice, several, or a mask of all.
+
+        Raises:
+            UnannouncedPictureError: If one of them was not announced.
+        """
+        wanted = env_ids.cpu().numpy() if isinstance(env_ids, torch.Tensor) else env_ids
+        places = self._places[wanted]
+        if (places < 0).any():
+            self._refuse(np.arange(len(self))[wanted][places < 0])
+        if np.ndim(places) == 0:
+            return self._drawn[int(places)].clone()
+        return self._drawn[torch.from_numpy(places)]
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(torch.Tensor, name):
+            self._refuse(np.flatnonzero(self._places < 0))
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        self._refuse(np.flatnonzero(self._places < 0))
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
+        """Refuse whatever torch is asked to do with the pictures of all env slots."""
+        del function, types
+        given = (*args, *(kwargs or {}).values())
+        several = [each for arg in given for each in (arg if isinstance(arg, list | tuple) else [arg])]
+        all_of = next(each for each in several if isinstance(each, cls))
+        all_of._refuse(np.flatnonzero(all_of._places < 0))
+
+    def _refuse(self, env_ids: np.ndarray) -> NoReturn:
+        numbers = ", ".join(map(str, np.atleast_1d(env_ids).tolist()))
+        raise UnannouncedPictureError(
+            f"{self._reader} looks at '{self._name}' of env slots {numbers} without having announced it, so these "
+            "pictures were not drawn; docs/cameras.md says how pictures are announced"
+        )
+
+
+def some_pictures(name: str, pictures: torch.Tensor | SomePictures) -> SomePictures:
+    """Return what an environment shows of a camera as `SomePictures`, also where that is every env slot.
+
+    Args:
+        name: Term of ``camera_obs``.
+        pictures: What stands there.
+    """
+    if isinstance(pictures, SomePictures):
+        return pictures
+    return SomePictures(name, pictures, np.arange(len(pictures)))

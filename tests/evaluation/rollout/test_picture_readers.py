@@ -1,0 +1,215 @@
+"""Who looks at pictures says so before, and nobody sees another one."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from isaaclab_arena.errors import PolicyError, UnannouncedPictureError
+from isaaclab_arena.evaluation.batching.fixed_batch import on_fixed_batch
+from isaaclab_arena.evaluation.rollout.picture_readers import PictureReaders
+from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, pipelined_rollout
+from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.observer import Observer
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.policy_traits import PolicyTraits
+from isaaclab_arena.testing.drawn_on_demand import DrawnOnDemand
+from tests.fakes_environment import ActionLog, PushPolicy, ScriptedEnvironment, episodes
+
+
+class Log(Observer):
+    """Keeps the actions of every finished episode, by its index; env slots are those of the environment."""
+
+    sees_pictures = False
+
+    def __init__(self) -> None:
+        self.actions: dict[int, torch.Tensor] = {}
+        self._underway: dict[tuple[Environment, int], list[torch.Tensor]] = {}
+
+    def on_episode_start(self, environment, starts, observation) -> None:
+        self._underway.update({(environment, start.env_id): [] for start in starts})
+
+    def on_step(self, environment, transition) -> None:
+        for env_id in torch.nonzero(transition.running).flatten().tolist():
+            self._underway[environment, env_id].append(transition.action[env_id].clone())
+
+    def on_episode_end(self, environment, record) -> None:
+        self.actions[record.episode.episode_index] = torch.stack(self._underway.pop((environment, record.env_id)))
+
+
+class Looks(PolicyBase[None]):
+    """Looks at every picture and says nothing."""
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        brightness = observation["camera_obs"]["front"].float().mean(dim=(1, 2, 3))
+        return torch.sin(brightness)[:, None].expand(-1, 3)
+
+
+class LooksEverySecondStep(PolicyBase[None]):
+    """Looks at an env slot in every second step of its episode, and announces that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._steps: dict[int, int] = {}
+        self._seen: dict[int, float] = {}
+
+    def start_episodes(self, env, starts) -> None:
+        self._steps.update({start.env_id: 0 for start in starts})
+
+    def end_episodes(self, env, env_ids) -> None:
+        for env_id in env_ids:
+            del self._steps[env_id]
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        action = torch.zeros(env.num_envs, 3)
+        for env_id, steps in self._steps.items():
+            if steps % 2 == 0:
+                self._seen[env_id] = float(observation["camera_obs"]["front"][env_id].float().mean())
+            action[env_id] = self._seen[env_id] - 0.1 * steps
+            self._steps[env_id] += 1
+        return action
+
+    def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
+        return [*starting, *(env_id for env_id, steps in self._steps.items() if steps % 2 == 0)]
+
+
+class LooksAnyway(LooksEverySecondStep):
+    def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
+        return starting
+
+
+class LooksWhereItsBaseDoesNot(PushPolicy):
+    traits = PolicyTraits()
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        return Looks().get_action(env, observation)
+
+
+class NeverLooks(PushPolicy):
+    traits = PolicyTraits(sees_pictures=False)
+
+
+def played(policy: PolicyBase, *, num_envs: int = 3, lazily: bool = True, watches: Sequence[Observer] = ()):
+    """Return the actions of nine episodes, and how many pictures were drawn on demand."""
+    real, log = ScriptedEnvironment(num_envs, cameras=True), Log()
+    environment = DrawnOnDemand(real) if lazily else real
+    rollout(environment, policy, episodes(9), [log, *watches])
+    return log.actions, environment.pictures_drawn if isinstance(environment, DrawnOnDemand) else 0
+
+
+def test_actions_are_those_that_every_picture_gives_and_half_of_them_are_drawn():
+    expected, _ = played(LooksEverySecondStep(), lazily=False)
+    found, drawn = played(LooksEverySecondStep())
+    assert all(torch.equal(found[index], expected[index]) for index in range(9))
+    lengths = [len(actions) for actions in expected.values()]
+    # The last step of an episode of even length leads to a picture that nobody looks at, and nobody knows before.
+    assert drawn == sum(length // 2 + 1 for length in lengths)
+
+
+def test_a_policy_that_says_nothing_sees_everything():
+    expected, _ = played(Looks(), lazily=False)
+    found, _ = played(Looks())
+    assert all(torch.equal(found[index], expected[index]) for index in range(9))
+
+
+def test_a_policy_that_never_looks_has_nothing_drawn():
+    _, drawn = played(NeverLooks())
+    assert drawn == 0
+
+
+def test_a_policy_that_looks_without_a_word_is_named():
+    with pytest.raises(UnannouncedPictureError, match="LooksAnyway looks at 'front' of env slots"):
+        played(LooksAnyway())
+
+
+@pytest.mark.parametrize("watches", [[Observer()], [ActionLog()]])
+def test_who_else_watches_changes_nothing_of_what_a_policy_sees(watches):
+    with pytest.raises(UnannouncedPictureError, match="LooksAnyway looks at 'front' of env slots"):
+        played(LooksAnyway(), watches=watches)
+
+
+def test_a_policy_is_named_also_where_its_batch_is_filled_up():
+    with pytest.raises(UnannouncedPictureError, match="LooksAnyway looks at 'front' of env slots"):
+        played(on_fixed_batch(LooksAnyway(), 8))
+
+
+@pytest.mark.parametrize("batch", [3, 8])
+def test_a_batch_that_is_filled_up_sees_the_same(batch):
+    expected, _ = played(LooksEverySecondStep(), lazily=False)
+    found, drawn = played(on_fixed_batch(LooksEverySecondStep(), batch))
+    assert all(torch.equal(found[index], expected[index]) for index in range(9))
+    assert drawn < sum(map(len, expected.values()))
+
+
+def test_a_class_that_looks_anew_is_not_held_to_what_its_base_announced():
+    class LooksAnew(LooksAnyway):
+        def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+            return Looks().get_action(env, observation)
+
+    class LooksThough(NeverLooks):
+        def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+            return Looks().get_action(env, observation)
+
+    expected, _ = played(Looks(), lazily=False)
+    for policy in (LooksAnew(), LooksThough()):
+        found, _ = played(policy)
+        assert all(torch.equal(found[index], expected[index]) for index in range(9))
+
+
+def test_groups_that_take_turns_announce_for_themselves():
+    expected, _ = played(LooksEverySecondStep(), lazily=False)
+    log = Log()
+    groups = [
+        EnvGroup(environment=DrawnOnDemand(ScriptedEnvironment(size, cameras=True)), policy=LooksEverySecondStep())
+        for size in (2, 1)
+    ]
+    pipelined_rollout(groups, episodes(9), [log])
+    assert all(torch.equal(log.actions[index], expected[index]) for index in range(9))
+
+
+class Watches(Observer):
+    """Keeps how bright the pictures were that it was shown before and after each step."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[float]] = []
+
+    def on_step(self, environment, transition) -> None:
+        for observation in (transition.observation, transition.step.observation):
+            self.seen.append(observation["camera_obs"]["front"].float().mean(dim=(1, 2, 3)).tolist())
+
+
+def test_an_observer_sees_every_picture_unless_it_says_that_it_does_not():
+    lazily, eagerly = Watches(), Watches()
+    played(LooksEverySecondStep(), watches=[lazily])
+    played(LooksEverySecondStep(), lazily=False, watches=[eagerly])
+    assert lazily.seen == eagerly.seen
+
+
+def test_an_observer_that_looks_without_a_word_is_named():
+    class Peeks(Watches):
+        sees_pictures = False
+
+    with pytest.raises(UnannouncedPictureError, match="Peeks looks at 'front' of env slots 0, 1, 2"):
+        played(NeverLooks(), watches=[Peeks()])
+
+
+@pytest.mark.parametrize("wrong", [[3], "front", [[0, 1], [2]]])
+def test_an_announcement_that_names_no_env_slots_is_refused(wrong):
+    class Wrong(Looks):
+        def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+            return super().get_action(env, observation)
+
+        def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
+            return wrong
+
+    with pytest.raises(PolicyError, match=r"Wrong\.pictures_to_see must return env slots below 3, or None"):
+        played(Wrong())
+
+
+def test_what_somebody_wanted_is_counted_whatever_is_drawn():
+    for policy, eager, looked_at in ((NeverLooks(), True, 0), (Looks(), False, 3), (LooksEverySecondStep(), True, 2)):
+        environment = DrawnOnDemand(ScriptedEnvironment(3, cameras=True))
+        readers = PictureReaders(environment, policy, [Log(), *([Observer()] if eager else [])])
+        readers.before_reset([0, 2] if looked_at == 2 else [0, 1, 2])
+        assert readers.num_looked_at == looked_at

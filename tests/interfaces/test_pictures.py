@@ -1,0 +1,73 @@
+"""Pictures of some env slots, read as those of all are."""
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.errors import UnannouncedPictureError
+from isaaclab_arena.interfaces.pictures import SomePictures, some_pictures
+
+ALL = torch.arange(4 * 2 * 2 * 3, dtype=torch.uint8).reshape(4, 2, 2, 3)
+
+
+def of_slots_1_and_3() -> SomePictures:
+    return SomePictures("eye", ALL[[1, 3]], np.array([-1, 0, -1, 1]), reader="Looker")
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        1,
+        np.int64(3),
+        [3, 1, 3],
+        slice(3, None),
+        torch.tensor([1, 3]),
+        torch.tensor([False, True, False, True]),
+        np.array([3]),
+        [],
+    ],
+)
+def test_they_are_read_as_those_of_all_env_slots_are(index):
+    assert torch.equal(of_slots_1_and_3()[index], ALL[index])
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda pictures: pictures[0],
+        lambda pictures: pictures[[1, 0, 2]],
+        lambda pictures: pictures[:],
+        lambda pictures: pictures.float(),
+        lambda pictures: pictures.permute(0, 3, 1, 2),
+        lambda pictures: torch.stack([pictures, pictures]),
+        torch.sum,
+        list,
+        np.asarray,
+    ],
+)
+def test_a_look_that_was_not_announced_is_refused_by_name(look):
+    with pytest.raises(UnannouncedPictureError, match=r"Looker looks at 'eye' of env slots 0\b.*docs/cameras.md"):
+        look(of_slots_1_and_3())
+
+
+def test_what_is_read_belongs_to_the_reader():
+    pictures = of_slots_1_and_3()
+    pictures[1].zero_()
+    pictures[[3]].zero_()
+    assert torch.equal(pictures[[1, 3]], ALL[[1, 3]])
+
+
+def test_a_reader_sees_what_it_announced_of_what_was_drawn():
+    announced = np.array([True, True, False, False])
+    seen = of_slots_1_and_3().seen_by("Other", announced)
+    assert (seen.env_ids, seen.shape, len(seen)) == ([1], (4, 2, 2, 3), 4)
+    with pytest.raises(UnannouncedPictureError, match="Other looks at 'eye' of env slots 3 "):
+        seen[3]
+    assert some_pictures("eye", ALL).seen_by("Other", announced).env_ids == [0, 1]
+
+
+def test_env_slots_behind_those_that_there_are_are_black():
+    wide = of_slots_1_and_3().padded(6, reader="Other")
+    assert wide.env_ids == [1, 3, 4, 5]
+    assert torch.equal(wide[[1, 3]], ALL[[1, 3]])
+    assert not wide[[4, 5]].any()
