@@ -1,4 +1,4 @@
-"""Where classes written for Isaac Lab Arena find the decorator that registers a policy."""
+"""Provide the decorator that registers a policy, at the place where Isaac Lab Arena has it."""
 
 from isaaclab_arena.policy.catalog import register_policy
 

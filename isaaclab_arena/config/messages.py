@@ -1,4 +1,4 @@
-"""What pydantic found wrong, in this project's words."""
+"""Turn pydantic's errors into this project's messages."""
 
 import json
 from collections.abc import Collection, Mapping

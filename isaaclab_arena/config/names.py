@@ -1,4 +1,4 @@
-"""Which job names are safe: a job's name becomes a directory, a file name and a cell of a table."""
+"""Check job names, because a name becomes a directory, a file name and a cell of a table."""
 
 import unicodedata
 from collections.abc import Iterable

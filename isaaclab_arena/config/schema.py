@@ -1,4 +1,4 @@
-"""What a job file says, as frozen dataclasses. Nothing here knows which environments or policies exist."""
+"""Define the content of a job file as frozen dataclasses, without knowing which environments or policies exist."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

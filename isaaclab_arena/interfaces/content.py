@@ -1,4 +1,4 @@
-"""What decides what a policy or an environment does, beside this package: files, classes, packages, servers."""
+"""Name what determines a policy or an environment besides this package: files, classes, packages, servers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What is known of an episode: before it runs, while it runs, and when it has ended."""
+"""Define the data of an episode: before it runs, while it runs, and when it has ended."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

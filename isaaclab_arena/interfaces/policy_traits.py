@@ -1,4 +1,4 @@
-"""What a policy promises of itself, and what it may offer beside the methods of `PolicyBase`."""
+"""Define what a policy may promise, and what it may offer besides the methods of `PolicyBase`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

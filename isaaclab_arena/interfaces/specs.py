@@ -1,4 +1,4 @@
-"""What arrays look like: shapes, bounds and names, checked before anything runs."""
+"""Describe arrays by shapes, bounds and names, which are checked before anything runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

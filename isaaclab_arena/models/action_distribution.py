@@ -1,4 +1,4 @@
-"""How the last layer of an rsl_rl network becomes actions: the distributions that it was trained with.
+"""Turn the output of an rsl_rl network into actions, by the distribution that it was trained with.
 
 The operations are those of rsl_rl, in its order, so that the numbers are the same to the last bit.
 """

@@ -1,4 +1,4 @@
-"""What the numbers of a learned policy mean to an environment: its own actions, or shares of their bounds."""
+"""Scale the output of a learned policy to actions: unchanged, or as shares of their bounds."""
 
 from enum import StrEnum
 

@@ -1,4 +1,4 @@
-"""What the configuration of an rsl_rl training says that its checkpoints do not: ``params/agent.yaml``.
+"""Read ``params/agent.yaml``, the settings of an rsl_rl training that its checkpoints lack.
 
 It is read as rsl_rl of any version from 2 on, Isaac Lab, mjlab and this package write it; of all its keys only those
 that decide what a policy does.

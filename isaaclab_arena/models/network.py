@@ -1,4 +1,4 @@
-"""What every network of a policy has in common: vectors in, vectors out, and a memory per entry of the batch."""
+"""Define the interface of a policy's network: vectors in, vectors out, and a memory per entry of the batch."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which observations a network is shown, in which order."""
+"""Choose a network's observations and their order."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

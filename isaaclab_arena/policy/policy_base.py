@@ -1,4 +1,4 @@
-"""Where classes written for Isaac Lab Arena find the base class of policies; it is defined in `interfaces.policy`."""
+"""Provide the base class of policies at Isaac Lab Arena's place; it is defined in `interfaces.policy`."""
 
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
 

@@ -1,4 +1,4 @@
-"""What a job says of a trained policy, and the network that its files hold."""
+"""Read a job's options for a trained policy, and load the network in its files."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence

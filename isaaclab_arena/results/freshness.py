@@ -1,4 +1,4 @@
-"""Whether the tables of a run hold everything that its ranks have written."""
+"""Check whether the tables of a run are up to date with its ranks' files."""
 
 import json
 import os

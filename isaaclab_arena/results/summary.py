@@ -1,4 +1,4 @@
-"""What a person reads at the end of a run: the table, what failed, what is missing, and where everything lies."""
+"""Print the end of a run: the table, what failed, what is missing, and where the files are."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the sweeps of a job file varied, as columns of the table of jobs: a job's name alone need not tell."""
+"""Show the swept keys of a job file as columns of the table of jobs, because a job's name may not tell."""
 
 import json
 from collections.abc import Sequence

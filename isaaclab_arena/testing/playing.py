@@ -1,4 +1,4 @@
-"""What the conformance tests share: requirements, episodes, and actions that follow from an episode and a step."""
+"""Define what the conformance tests share: requirements, episodes, and deterministic actions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias

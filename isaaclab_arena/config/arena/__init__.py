@@ -1,1 +1,1 @@
-"""What users of Isaac Lab Arena write, in files and on command lines, told in this project's own keys and options."""
+"""Translate Isaac Lab Arena's keys and options, in files and on command lines, into this project's own."""

@@ -1,4 +1,4 @@
-"""How a registered environment is built: options checked, scene composed, simulation made."""
+"""Build a registered environment: check options, compose the scene, make the simulation."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""How a registered environment of a robot on a floor is built."""
+"""Build a registered environment of a robot on a floor."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What simulates an environment, as its options say."""
+"""Make the simulation that an environment's options ask for."""
 
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""What an environment is about, in a few words: for lists and documents, without simulating anything."""
+"""Describe an environment in a few words, for lists and documents, without simulating anything."""
 
 import inspect
 from dataclasses import dataclass

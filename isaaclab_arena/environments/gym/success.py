@@ -1,4 +1,4 @@
-"""What counts as success in an environment that only has rewards and an ``info``."""
+"""Judge success in an environment that has only rewards and an ``info``."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What the actions of a robot mean to its actuators."""
+"""Turn the actions of a robot on a floor into controls of its actuators."""
 
 import torch
 

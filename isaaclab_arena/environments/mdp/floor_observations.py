@@ -1,4 +1,4 @@
-"""What a robot feels of itself, in its own frame, as in Isaac Lab and mjlab."""
+"""Compute a robot's observations of itself, in its own frame, as in Isaac Lab and mjlab."""
 
 from collections.abc import Callable
 

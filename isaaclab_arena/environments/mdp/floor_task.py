@@ -1,4 +1,4 @@
-"""What tasks of robots on a floor have in common."""
+"""Define the common parts of tasks of robots on a floor."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""What a task is: a specification of the scene and the limits as data, and a judge of the state."""
+"""Define a task: a specification of the scene and the limits as data, and a judge of the state."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What lies between a policy and its robot: noise on the way out, delay on the way in."""
+"""Add noise to a policy's actions, and delay to its observations."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What environments are called in registries of ids. Pure functions."""
+"""Map environments to their ids in registries. Pure functions."""
 
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 

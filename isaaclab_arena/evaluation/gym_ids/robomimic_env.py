@@ -1,4 +1,4 @@
-"""What robomimic's ``EnvGym`` drives: Gym's interface of before 2022, flat observations, actions from -1 to 1."""
+"""Adapt environments to robomimic's ``EnvGym``: Gym before 2022, flat observations, actions from -1 to 1."""
 
 from typing import Any, ClassVar
 

@@ -1,4 +1,4 @@
-"""What a policy server said of its model when a job first asked it, kept beside the job's episodes and compared."""
+"""Keep a policy server's description of its model beside a job's episodes, and compare it later."""
 
 import logging
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""How long a job takes until its first control step is made, and with what."""
+"""Measure the parts of a job's start-up until its first control step."""
 
 import logging
 import time

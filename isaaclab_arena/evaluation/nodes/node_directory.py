@@ -1,4 +1,4 @@
-"""Which directory each rank writes in: that of rank 0, or, where nodes share no disk, one of its own."""
+"""Choose the directory of each rank: rank 0's, or its own if the nodes share no disk."""
 
 import json
 import os

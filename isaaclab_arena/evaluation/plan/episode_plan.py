@@ -1,4 +1,4 @@
-"""Which episodes a job runs, and for how long: from the job, else from its policy."""
+"""Plan a job's episodes and their length, from the job or else from its policy."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Which episodes of a job a rank is to run, handed out one at a time as env slots become free."""
+"""Hand out a rank's episodes of a job, one at a time as env slots become free."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

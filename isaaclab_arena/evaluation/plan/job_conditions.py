@@ -1,4 +1,4 @@
-"""What a job's episodes start from: drawn, with the variations that it turns on, or taken from a file."""
+"""Give a job's episodes their conditions: drawn, with the job's variations, or read from a file."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a run sets out to do, as it is asked for and as it is written down."""
+"""Make the plan of a run and of its attempts, and compare plans."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What a recording says of its environment, and building that environment again from it."""
+"""Rebuild the environment of a recording from the recording's attributes."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What ``--list_variations`` shows: everything that may vary in each job's environment."""
+"""Show the variations of each job's environment, for ``--list_variations``."""
 
 from collections.abc import Sequence
 

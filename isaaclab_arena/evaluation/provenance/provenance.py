@@ -1,4 +1,4 @@
-"""What results of this process come from: versions, revision, node, device."""
+"""Record what this process's results come from: versions, revision, node, device."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Which source files decide what a class does: its module's, its bases', and what those import from beside them.
+"""Find the source files that determine a class: its module, those of its bases, and their local imports.
 
 Imports are read out of the text, also those inside functions; nothing is imported to find out, so the answer is the
 same whatever else a process has loaded.

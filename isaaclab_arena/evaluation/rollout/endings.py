@@ -1,4 +1,4 @@
-"""How an episode ended."""
+"""Decide how an episode ended."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""How much a rollout may do at most."""
+"""Define the limits of a rollout."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""How episodes start: from what, with which instruction, in which env slot."""
+"""Start episodes: their conditions, instruction and env slot."""
 
 from collections.abc import Iterable, Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""Where the time of a job goes."""
+"""Measure how a job's time is divided among its phases."""
 
 import time
 from collections.abc import Iterator

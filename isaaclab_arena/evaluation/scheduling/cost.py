@@ -1,4 +1,4 @@
-"""Which job a free rank works on next: pure rules, used by the ranks themselves and by a simulation of them.
+"""Choose the next job of a free rank. Pure functions, which ranks and their simulation use.
 
 The job with the longest expected time comes first, divided by the ranks that would share it. So ranks begin with
 different jobs, build few environments, and share the last jobs.

@@ -1,4 +1,4 @@
-"""What simulates each job of a run: settled once, by one rank for all, before the plan is written.
+"""Choose the backend of each job of a run, once, on one rank for all, before the plan is written.
 
 Ranks that each timed the backends for themselves could end on different physics, and so could the groups of a job's
 env slots.

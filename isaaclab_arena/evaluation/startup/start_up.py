@@ -1,4 +1,4 @@
-"""How the ranks of a run begin: one of them makes or repairs the directory, and all agree on what is left to do."""
+"""Start the ranks of a run: one makes or repairs the directory, and all agree on what is left to do."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Whether the files of a run are whole: every episode once, its arrays as they were written, the tables up to date."""
+"""Check the files of a run: every episode once, its arrays as written, the tables up to date."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

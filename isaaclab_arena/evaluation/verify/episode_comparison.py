@@ -1,4 +1,4 @@
-"""Where two recordings of one episode part: the first control step and the field that differ, to the last bit."""
+"""Find the first control step and field in which two recordings of one episode differ, to the last bit."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Which episodes of a run are run again to verify it. Pure functions."""
+"""Choose the episodes that a verification runs again. Pure functions."""
 
 from collections.abc import Mapping, Sequence
 

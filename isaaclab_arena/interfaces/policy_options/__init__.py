@@ -1,1 +1,1 @@
-"""What a policy class says its options are: by a config class, to a parser, with a dict, or not at all."""
+"""Read the options that a policy class declares: by a config class, a parser, a dict, or not at all."""

@@ -1,4 +1,4 @@
-"""What a policy class says its options are, in any of the ways that Isaac Lab Arena's releases know.
+"""Read the options that a policy class declares, in any way of Isaac Lab Arena's releases.
 
 In this order: a config class; ``add_args_to_parser`` and ``from_args``; the annotation of the constructor's first
 parameter; a constructor that takes a config of which nothing is said, which is then a dict; nothing.

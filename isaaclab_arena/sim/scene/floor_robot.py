@@ -1,4 +1,4 @@
-"""What a robot that is not an arm on a table is called, and what actions ask of it."""
+"""Define a robot on a floor: the names of its parts, and the effect of its actions."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Which files an MJCF file makes MuJoCo open: everything that a robot's files name has to lie below one directory."""
+"""Find the files that an MJCF file makes MuJoCo open, which must all lie below one directory."""
 
 import errno
 import html

@@ -1,4 +1,4 @@
-"""What a robot arm is called and what it can do, for environments that build it and policies that drive it."""
+"""Define a robot arm: the names of its parts and its limits, for environments and policies."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""How much room MuJoCo-Warp needs for contacts and constraints: measured beforehand, and grown where it was too little.
+"""Size MuJoCo-Warp's buffers for contacts and constraints: measure first, and grow them when they are too small.
 
 MuJoCo-Warp has arrays of fixed sizes, and leaves out what does not fit. So a backend starts with what a few worlds on
 the CPU needed, looks after every control step whether something did not fit, and makes the step again with more room.

@@ -1,4 +1,4 @@
-"""How long this process has spent on Warp's kernels. It knows nothing of Warp, so whoever asks need not load that."""
+"""Measure the time that this process has spent on Warp's kernels, without importing Warp."""
 
 import re
 import threading

@@ -1,4 +1,4 @@
-"""How much a recording may make its reader do: what it declares is held against what its file has room for.
+"""Limit the work of reading a recording, by comparing its declared sizes with the size of its file.
 
 A few bytes of HDF5 can declare an array of any size, and any number of episodes that are one and the same group. So
 before anything is read, declared sizes are compared with stored ones, and everything that is read from one opening of a

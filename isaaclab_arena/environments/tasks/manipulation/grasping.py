@@ -1,4 +1,4 @@
-"""What tasks share in which objects are grasped."""
+"""Define the common parts of tasks in which objects are grasped."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""What tasks share in which a red cube and a blue one stand side by side."""
+"""Define the common parts of tasks with a red cube beside a blue one."""
 
 from collections.abc import Mapping
 from typing import Any
