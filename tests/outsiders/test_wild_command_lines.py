@@ -55,7 +55,7 @@ def test_every_number_of_the_runners_is_finite(options_class, needed, option, te
 
 
 def test_the_runners_have_numbers_for_these_tests():
-    assert number_options(RunOptions) == ["env_spacing", "lease_s", "step_timeout_s", "build_timeout_s"]
+    assert number_options(RunOptions) == ["env_spacing", "video_fps", "lease_s", "step_timeout_s", "build_timeout_s"]
 
 
 @pytest.mark.parametrize("text", NO_NUMBERS)
