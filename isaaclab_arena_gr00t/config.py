@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from isaaclab_arena.config.documents import read_document
-from isaaclab_arena.config.options import read_options
+from isaaclab_arena.config.options import Count, NotNegative, read_options
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.plain_files import not_a_plain_file
@@ -92,9 +92,9 @@ class Gr00tClosedloopPolicyConfig:
 
     model_path: str = ""
     language_instruction: str = ""
-    action_horizon: int = 16
+    action_horizon: Count = 16
     embodiment_tag: str = "NEW_EMBODIMENT"
-    action_chunk_length: int = 16
+    action_chunk_length: Count = 16
     original_image_size: tuple[int, int, int] | None = None
     target_image_size: tuple[int, int, int] = (480, 640, 3)
     pov_cam_name_sim: str | tuple[str, ...] | dict[str, str] = ("robot_head_cam_rgb",)
@@ -103,7 +103,7 @@ class Gr00tClosedloopPolicyConfig:
     state_joints_config_path: str | None = None
     action_joints_config_path: str | None = None
     policy_device: str | None = None
-    seed: int = 10
+    seed: NotNegative = 10
     task_mode_name: str | None = None
     denoising_steps: int | None = None
     modality_config_path: str | None = None
@@ -163,19 +163,13 @@ def _with_paths(config: Gr00tClosedloopPolicyConfig, directory: Path) -> Gr00tCl
 
 
 def _mistakes(config: Gr00tClosedloopPolicyConfig) -> list[Problem]:
-    problems = [
-        Problem(f"must be at least 1, got {getattr(config, key)}", key=key)
-        for key in ("action_horizon", "action_chunk_length")
-        if getattr(config, key) < 1
-    ]
+    problems = []
     if config.action_chunk_length > config.action_horizon:
         message = (
             f"{config.action_chunk_length} steps of a chunk cannot be played from answers of action_horizon "
             f"{config.action_horizon} steps; make it {config.action_horizon} or less"
         )
         problems.append(Problem(message, key="action_chunk_length"))
-    if config.seed < 0:
-        problems.append(Problem(f"must not be negative, got {config.seed}", key="seed"))
     for key in ("original_image_size", "target_image_size"):
         size = getattr(config, key)
         if size is not None and (size[2] != 3 or min(size) < 1):

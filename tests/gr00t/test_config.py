@@ -97,7 +97,7 @@ def test_everything_that_is_wrong_is_told_at_once_with_file_and_key(tmp_path):
         ({"action_horizon": 8}, "action_chunk_length", "16 steps of a chunk cannot be played from answers of"),
         ({"action_horizon": 0}, "action_horizon", "must be at least 1, got 0"),
         ({"action_chunk_length": 0}, "action_chunk_length", "must be at least 1, got 0"),
-        ({"seed": -1}, "seed", "must not be negative"),
+        ({"seed": -1}, "seed", "must be at least 0"),
         ({"target_image_size": [64, 64, 1]}, "target_image_size", "must be height, width and 3 channels"),
         ({"original_image_size": [0, 64, 3]}, "original_image_size", "must be height, width and 3 channels"),
         ({"target_image_size": [64, 64]}, "target_image_size.2", "is missing"),
