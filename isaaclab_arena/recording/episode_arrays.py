@@ -71,9 +71,9 @@ class EpisodeArrays:
     def start(self, env_ids: Sequence[int]) -> None:
         """Begin an episode in the named env slots, which were just reset."""
         self._copy_held()
-        states = self._initial_states()
-        for env_id in env_ids:
-            initial = {name: values[env_id : env_id + 1].copy() for name, values in states.items()}
+        states = self._initial_states(env_ids)
+        for number, env_id in enumerate(env_ids):
+            initial = {name: values[number : number + 1].copy() for name, values in states.items()}
             for name, array in episode_state_of(self._environment, env_id).items():
                 initial[f"{layout.INITIAL_STATE}/{layout.SIMULATOR}/{name}"] = np.asarray(array)
             self._initial[env_id] = initial
@@ -115,11 +115,13 @@ class EpisodeArrays:
             self._ring.append([[tensors[number] for number in numbers] for numbers in self._packs])
         self._held.clear()
 
-    def _initial_states(self) -> dict[str, np.ndarray]:
-        """Return the state of all env slots, or what it can be made of later."""
+    def _initial_states(self, env_ids: Sequence[int]) -> dict[str, np.ndarray]:
+        """Return the state of env slots, or what it can be made of later, in one copy where its parts allow."""
         if self._state_parts:
-            return {_PARTS: torch.cat(tuple(self._state_parts), dim=1).cpu().numpy()}
-        return {path: tensor.cpu().numpy() for path, tensor in self._state(layout.INITIAL_STATE).items()}
+            started = torch.tensor(env_ids, device=self._state_parts[0].device)
+            return {_PARTS: torch.cat([part[started] for part in self._state_parts], dim=1).cpu().numpy()}
+        states = self._state(layout.INITIAL_STATE)
+        return {path: tensor[list(env_ids)].cpu().numpy() for path, tensor in states.items()}
 
     def _state(self, prefix: str) -> dict[str, torch.Tensor]:
         return {} if self._recordable is None else dict(flatten(self._recordable.state(), prefix))

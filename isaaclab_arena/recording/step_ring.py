@@ -78,8 +78,7 @@ class _Pack:
         width = sum(tensor[0].numel() for tensor in tensors)
         self._is_flat = all(tensor.ndim == 2 for tensor in tensors)
         self._is_on_cpu = all(tensor.is_cpu for tensor in tensors)
-        # The system gives memory to pages that are touched, so a long limit costs nothing for short episodes.
-        self._hold(torch.empty((capacity, num_envs, width), dtype=tensors[0].dtype))
+        self._hold(_untouched((capacity, num_envs, width), tensors[0].dtype))
 
     def write(self, position: int, tensors: Sequence[torch.Tensor]) -> None:
         if not self._is_flat:
@@ -96,10 +95,21 @@ class _Pack:
         return np.concatenate((before_the_end, self._array[: length - len(before_the_end), env_id]))
 
     def double(self, turn: int) -> None:
-        kept = torch.cat((self._values[turn:], self._values[:turn]))
-        self._hold(torch.cat((kept, torch.empty_like(kept))))
+        before = self._values
+        self._hold(_untouched((2 * len(before), *before.shape[1:]), before.dtype))
+        self._values[: len(before) - turn] = before[turn:]
+        self._values[len(before) - turn : len(before)] = before[:turn]
 
     def _hold(self, values: torch.Tensor) -> None:
         self._values = values
         self._array = values.numpy()
         self._steps = values.unbind(0)
+
+
+def _untouched(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Return memory that nothing was written to, on the CPU.
+
+    The system gives memory to pages that are touched, so a long limit costs nothing for short episodes. PyTorch fills
+    new tensors with NaN where it calculates deterministically, and so touches all of it; NumPy does not.
+    """
+    return torch.from_numpy(np.empty(shape, torch.empty(0, dtype=dtype).numpy().dtype))

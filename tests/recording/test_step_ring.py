@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -67,3 +69,36 @@ def test_an_episode_that_starts_again_has_forgotten_its_steps():
     ring.start([1])
     ring.append(packs(2))
     assert ring.take(1)[0][:, 0].tolist() == [102]
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+@pytest.fixture
+def deterministic():
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def test_memory_that_no_step_needed_yet_is_not_touched_in_deterministic_runs_either(deterministic):
+    num_envs, width, before = 64, 250, resident_bytes()
+    ring = StepRing(num_envs, 2000)
+    ring.start([0])
+    for _ in range(10):
+        ring.append([[torch.ones(num_envs, width)]])
+    assert ring.capacity * num_envs * width * 4 > 100e6
+    assert resident_bytes() - before < 30e6
+    assert ring.take(0)[0].tolist() == [[1.0] * width] * 10
+
+
+def test_memory_that_grows_is_touched_no_further_than_the_steps_that_it_holds(deterministic):
+    num_envs, width, capacity = 64, 250, 1000
+    ring, before = StepRing(num_envs, capacity), resident_bytes()
+    ring.start([0])
+    for _ in range(capacity + 1):
+        ring.append([[torch.ones(num_envs, width)]])
+    held = capacity * num_envs * width * 4
+    assert ring.capacity == 2 * capacity
+    assert resident_bytes() - before < 1.5 * held
