@@ -6,6 +6,7 @@ in the dataset: copying each control step, the episode files, their verification
 flushed to disk. Without one there still are the commit lines, which are the results of a job.
 """
 
+import os
 import statistics
 import tempfile
 import time
@@ -91,7 +92,7 @@ def run_once(environment: Environment, policy: PolicyBase, number: int, *, recor
         detailed: Whether to time the parts of recording, which costs something itself.
     """
     found = Run()
-    with tempfile.TemporaryDirectory(prefix="recording_overhead_") as name:
+    with tempfile.TemporaryDirectory(prefix="recording_overhead_", dir=memory_directory()) as name:
         job = RecordedJob(name="overhead", rank=0, world_size=1, attempt=1, env_args={"env_name": ENVIRONMENT})
         recorder = EpisodeRecorder(Path(name), job, RecordingOptions(write_dataset=records))
         observer = TimedRecorder(recorder, found) if detailed else recorder
@@ -104,6 +105,12 @@ def run_once(environment: Environment, policy: PolicyBase, number: int, *, recor
         took = timed(record)
     found.cpu_s, found.wall_s = took.cpu_s, took.wall_s
     return found
+
+
+def memory_directory() -> Path | None:
+    """Return a directory in memory, so that the disk is not measured; None where there is none."""
+    shared_memory = Path("/dev/shm")
+    return shared_memory if os.access(shared_memory, os.W_OK) else None
 
 
 def percent(ratio: float) -> str:
