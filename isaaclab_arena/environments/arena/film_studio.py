@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +11,7 @@ from isaaclab_arena.sim.backend import Backend
 from isaaclab_arena.sim.visible_world import VisibleWorld
 
 if TYPE_CHECKING:
+    from isaaclab_arena.sim.warp.backdrops import Backdrops
     from isaaclab_arena.sim.warp.cameras import RayTracer
 
 
@@ -30,6 +32,8 @@ class FilmStudio:
         self._shadows = shadows
         self._sound: dict[int, VisibleWorld] = {}
         self._idle: list[RayTracer] = []
+        self._backdrops: Backdrops | None = None
+        self._making = Lock()
 
     def film_later(self, env_id: int) -> Callable[[], Mapping[str, np.ndarray]]:
         """Copy what is to be seen of an env slot; of one whose physics broke down, what was copied last.
@@ -49,13 +53,23 @@ class FilmStudio:
         # Taken from a list and put back in one step each, which threads may do at once.
         tracer = self._idle.pop() if self._idle else self._new_tracer()
         try:
+            if self._backdrops is not None:
+                return dict.fromkeys(self._cameras, self._backdrops.draw(tracer, world))
             pictures = tracer.render(world)
             return {name: pictures[camera].rgb for name, camera in self._cameras.items()}
         finally:
             self._idle.append(tracer)
 
     def _new_tracer(self) -> "RayTracer":
+        from isaaclab_arena.sim.warp.backdrops import Backdrops  # noqa: PLC0415  Warp loads for seconds
         from isaaclab_arena.sim.warp.cameras import Camera, RayTracer  # noqa: PLC0415  Warp loads for seconds
 
-        cameras = [Camera(name=name, width=self._width, height=self._height) for name in self._cameras.values()]
-        return RayTracer(self._backend.model, cameras, shadows=self._shadows)
+        model, is_alone = self._backend.model, len(self._cameras) == 1
+        cameras = [
+            Camera(name=name, width=self._width, height=self._height, depth=is_alone) for name in self._cameras.values()
+        ]
+        tracer = RayTracer(model, cameras, shadows=self._shadows)
+        with self._making:
+            if is_alone and self._backdrops is None:
+                self._backdrops = Backdrops(model, cameras[0])
+        return tracer

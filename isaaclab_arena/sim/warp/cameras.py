@@ -13,6 +13,7 @@ from typing import TypeAlias
 import mujoco
 import mujoco_warp
 import numpy as np
+import warp
 
 from isaaclab_arena.sim.visible_world import VISIBLE_FIELDS, VISIBLE_POSES, VisibleWorld
 from isaaclab_arena.sim.warp.kernels import cpu_turn, one_compiler_at_a_time, warp_turn
@@ -94,6 +95,9 @@ class RayTracer:
         model: The compiled model.
         cameras: Which cameras are rendered, and how.
         shadows: Whether lights cast shadows, which takes about half as long again.
+
+    Attributes:
+        rays: Direction of each pixel's ray in its camera's frame, of length 1. Shape: (number of pixels, 3), float32.
     """
 
     def __init__(self, model: mujoco.MjModel, cameras: Sequence[Camera], *, shadows: bool = False) -> None:
@@ -106,6 +110,7 @@ class RayTracer:
             # Arrays on the CPU are shared with NumPy: what is written here is what the tracer reads.
             self._poses = {name: getattr(self._data, name).numpy()[0] for name in VISIBLE_POSES}
             self._fields = {name: getattr(self._model, name).numpy() for name in VISIBLE_FIELDS}
+            self.rays = self._context.ray.numpy()
             start = mujoco.MjData(model)
             mujoco.mj_forward(model, start)
             self.render(VisibleWorld.of(model, start))
@@ -121,13 +126,40 @@ class RayTracer:
 
     def shoot(self, world: VisibleWorld) -> Mapping[str, Picture]:
         """Render a world as `render` does. Warp's current device must be the CPU."""
+        self._trace(world)
+        return dict(self._pictures())
+
+    def shoot_pixels(self, world: VisibleWorld, pixels: np.ndarray) -> np.ndarray:
+        """Return the colours of some pixels, bit for bit those of `render`, where there is one camera.
+
+        Args:
+            world: See `render`.
+            pixels: Their positions, counted line by line from the upper left one. Shape: (n,), int64.
+
+        Returns:
+            Shape: (n, 3), uint8.
+        """
+        context, number = self._context, len(pixels)
+        if number == 0:
+            return np.zeros((0, 3), np.uint8)
+        all_rays, num_rays = context.ray, context.total_rays
+        # What a ray meets depends on the ray alone, so fewer of them make a smaller picture of one line.
+        context.ray = warp.array(self.rays[pixels], dtype=warp.vec3, device="cpu")
+        context.total_rays = number
+        try:
+            with cpu_turn():
+                self._trace(world)
+        finally:
+            context.ray, context.total_rays = all_rays, num_rays
+        return context.rgb_data.numpy()[0, :number].view(np.uint8).reshape(number, 4)[:, 2::-1].copy()
+
+    def _trace(self, world: VisibleWorld) -> None:
         for name, poses in self._poses.items():
             poses[:] = world.poses[name].reshape(poses.shape)
         for name, values in self._fields.items():
             values[0] = world.fields[name].reshape(values[0].shape)
         mujoco_warp.refit_bvh(self._model, self._data, self._context)
         mujoco_warp.render(self._model, self._data, self._context)
-        return dict(self._pictures())
 
     def _pictures(self) -> Iterator[tuple[str, Picture]]:
         context = self._context

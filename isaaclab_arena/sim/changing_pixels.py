@@ -1,0 +1,176 @@
+"""Finds the pixels of a fixed camera that things that move can change, by being seen there or by their shadows."""
+
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+
+from isaaclab_arena.sim.visible_world import VisibleWorld
+
+_MARGIN_M = 2e-3
+"""How much larger things are taken to be than they are, more than what is lost in rounding."""
+
+_CELLS = 256
+_REACH_M = 2.0
+"""Half the width of the map of shadows, around what moves; whatever is farther away shares the cells at its edge."""
+
+_ROUND = (mujoco.mjtGeom.mjGEOM_CAPSULE, mujoco.mjtGeom.mjGEOM_CYLINDER)
+_BOUNDED = {
+    int(kind)
+    for kind in (
+        mujoco.mjtGeom.mjGEOM_SPHERE,
+        mujoco.mjtGeom.mjGEOM_ELLIPSOID,
+        mujoco.mjtGeom.mjGEOM_BOX,
+        mujoco.mjtGeom.mjGEOM_MESH,
+        *_ROUND,
+    )
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Balls:
+    """Balls that hold a shape.
+
+    Attributes:
+        centres: In the world [m]. Shape: (n, 3).
+        radii: [m]. Shape: (n,).
+    """
+
+    centres: np.ndarray
+    radii: np.ndarray
+
+
+class MovingGeoms:
+    """The geoms of a model that move.
+
+    Args:
+        model: The model.
+
+    Attributes:
+        ids: Which geoms move.
+        are_bounded: Whether balls can hold all of them.
+    """
+
+    def __init__(self, model: mujoco.MjModel) -> None:
+        is_fixed = (model.body_weldid == 0)[model.geom_bodyid] & (model.body_mocapid < 0)[model.geom_bodyid]
+        self.ids = np.flatnonzero(~is_fixed)
+        self._types = model.geom_type[self.ids].astype(int)
+        self.are_bounded = set(self._types.tolist()) <= _BOUNDED
+        self._is_mesh = self._types == int(mujoco.mjtGeom.mjGEOM_MESH)
+        self._is_round = np.isin(self._types, [int(kind) for kind in _ROUND])
+        self._mesh_radius = model.geom_rbound[self.ids]
+
+    def balls(self, world: VisibleWorld) -> Balls:
+        """Return balls that hold all moving geoms of a world."""
+        places = world.poses["geom_xpos"].reshape(-1, 3)[self.ids]
+        axes = world.poses["geom_xmat"].reshape(-1, 3, 3)[self.ids][:, :, 2]
+        sizes = world.fields["geom_size"].reshape(-1, 3)[self.ids]
+        radii = np.linalg.norm(sizes, axis=1)
+        radii[self._is_mesh] = self._mesh_radius[self._is_mesh]
+        # A long geom is held by three balls along its axis rather than by one that is as wide as it is long.
+        round_, third = self._is_round, sizes[self._is_round, 1] / 3
+        radii[round_] = sizes[round_, 0] + third
+        steps = 2 * third[:, None] * axes[round_]
+        ends = (places[round_] - steps, places[round_] + steps)
+        return Balls(
+            centres=np.concatenate([places, *ends]),
+            radii=np.concatenate([radii, radii[round_], radii[round_]]) + _MARGIN_M,
+        )
+
+
+class ChangingPixels:
+    """Which pixels of a camera moving things can change, while camera, lights and all else stay as they are.
+
+    Args:
+        world: A world with that camera and these lights.
+        camera: Index of the camera.
+        rays: Direction of each pixel's ray in the camera's frame, of length 1. Shape: (height, width, 3).
+        depth: Distance of what does not move along the camera's axis [m], 0 where there is nothing.
+            Shape: (height, width).
+        light_directions: Where each light that casts shadows shines, of length 1. Shape: (n, 3).
+        around: What moves, about which the map of shadows is laid.
+    """
+
+    def __init__(
+        self,
+        world: VisibleWorld,
+        camera: int,
+        rays: np.ndarray,
+        depth: np.ndarray,
+        light_directions: np.ndarray,
+        around: Balls,
+    ) -> None:
+        self._place = world.poses["cam_xpos"].reshape(-1, 3)[camera]
+        self._rotation = world.poses["cam_xmat"].reshape(-1, 3, 3)[camera]
+        self._rays = rays.astype(np.float64)
+        flat = self._rays / -self._rays[:, :, 2:]
+        self._columns, self._lines = flat[0, :, 0], -flat[:, 0, 1]
+        self._hit = np.flatnonzero(depth > 0)
+        points = self._place + (flat.reshape(-1, 3) * depth.reshape(-1, 1))[self._hit] @ self._rotation.T
+        self._maps = [_ShadowMap(direction, points, around) for direction in light_directions]
+
+    def of(self, balls: Balls) -> np.ndarray | None:
+        """Return a mask of the pixels that things within balls may change, None where it may be any of them.
+
+        Shape: (height, width), bool.
+        """
+        centres = (balls.centres - self._place) @ self._rotation
+        distances = np.linalg.norm(centres, axis=1)
+        if (distances <= 1.1 * balls.radii).any():
+            return None
+        mask = np.zeros(self._rays.shape[:2], bool)
+        for shadows in self._maps:
+            mask.ravel()[self._hit[shadows.shadowed(balls)]] = True
+        cosines = np.sqrt(1 - (balls.radii / distances) ** 2)
+        for centre, radius, distance, cosine in zip(centres, balls.radii, distances, cosines, strict=True):
+            lines = self._span(self._lines, -centre[1], -centre[2], radius)
+            columns = self._span(self._columns, centre[0], -centre[2], radius)
+            mask[lines, columns] |= self._rays[lines, columns] @ (centre / distance) >= cosine - 1e-6
+        return mask
+
+    @staticmethod
+    def _span(tangents: np.ndarray, across: float, ahead: float, radius: float) -> slice:
+        """Return which of the ascending tangents rays to a ball can have, with one to spare on either side."""
+        distance = np.hypot(across, ahead)
+        if distance <= radius:
+            return slice(None)
+        middle, half = np.arctan2(across, ahead), np.arcsin(radius / distance)
+        low, high = middle - half, middle + half
+        limit = np.pi / 2 - 1e-3
+        if low >= limit or high <= -limit:
+            return slice(0, 0) if abs(middle) + half < np.pi else slice(None)
+        first = 0 if low <= -limit else int(np.searchsorted(tangents, np.tan(low))) - 1
+        last = len(tangents) if high >= limit else int(np.searchsorted(tangents, np.tan(high))) + 1
+        return slice(max(0, first), max(0, last))
+
+
+class _ShadowMap:
+    """Where a light throws shadows: a map across its direction, and the cell of every point that is seen."""
+
+    def __init__(self, direction: np.ndarray, points: np.ndarray, around: Balls) -> None:
+        first = np.cross(direction, np.eye(3)[np.abs(direction).argmin()])
+        first /= np.linalg.norm(first)
+        self._axes = np.stack([first, np.cross(direction, first)], axis=1)
+        self._corner = around.centres.mean(axis=0) @ self._axes - _REACH_M
+        cells = self._cell(points @ self._axes)
+        self._cells = cells[:, 0] * _CELLS + cells[:, 1]
+        self._middles = (np.arange(_CELLS) + 0.5) * (2 * _REACH_M / _CELLS)
+
+    def shadowed(self, balls: Balls) -> np.ndarray:
+        """Return which points things within balls may take the light from. Shape: (number of points,), bool."""
+        marks = np.zeros((_CELLS, _CELLS), bool)
+        centres = balls.centres @ self._axes
+        radii = balls.radii + 2 * _REACH_M / _CELLS
+        low, high = self._cell(centres - radii[:, None]), self._cell(centres + radii[:, None])
+        for centre, radius, (left, lower), (right, upper) in zip(centres - self._corner, radii, low, high, strict=True):
+            across = (self._middles[left : right + 1] - centre[0]) ** 2
+            along = (self._middles[lower : upper + 1] - centre[1]) ** 2
+            marks[left : right + 1, lower : upper + 1] |= across[:, None] + along <= radius**2
+            # The cells at the edge stand for all that is beyond.
+            for edge in (0, _CELLS - 1):
+                marks[edge, lower : upper + 1] |= left <= edge <= right
+                marks[left : right + 1, edge] |= lower <= edge <= upper
+        return marks.ravel()[self._cells]
+
+    def _cell(self, places: np.ndarray) -> np.ndarray:
+        return np.clip((places - self._corner) * (_CELLS / (2 * _REACH_M)), 0, _CELLS - 1).astype(np.int64)

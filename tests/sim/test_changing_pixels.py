@@ -1,0 +1,61 @@
+import mujoco
+import numpy as np
+import pytest
+
+from isaaclab_arena.sim.changing_pixels import MovingGeoms
+from isaaclab_arena.sim.visible_world import VisibleWorld
+
+
+def world_of(model: mujoco.MjModel) -> VisibleWorld:
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    return VisibleWorld.of(model, data)
+
+
+def body(geom: str, *, joint: str = "<freejoint/>", attributes: str = "") -> str:
+    return f'<body pos="0.1 0.2 0.3" quat="1 0.4 -0.2 0.3" {attributes}>{joint}<geom {geom}/></body>'
+
+
+def model_of(*bodies: str) -> mujoco.MjModel:
+    mesh = '<asset><mesh name="wedge" vertex="0 0 0  0.3 0 0  0 0.2 0  0 0 0.25"/></asset>'
+    return mujoco.MjModel.from_xml_string(f"<mujoco>{mesh}<worldbody>{''.join(bodies)}</worldbody></mujoco>")
+
+
+SURFACES = {
+    'type="sphere" size="0.1"': lambda points: 0.1 * points / np.linalg.norm(points, axis=1, keepdims=True),
+    'type="box" size="0.05 0.1 0.15"': lambda points: np.sign(points) * (0.05, 0.1, 0.15),
+    'type="capsule" size="0.04 0.25"': lambda points: (
+        0.04 * points / np.linalg.norm(points, axis=1, keepdims=True) + (0, 0, 0.25) * np.sign(points[:, 2:])
+    ),
+    'type="cylinder" size="0.1 0.2"': lambda points: np.column_stack(
+        [0.1 * points[:, :2] / np.linalg.norm(points[:, :2], axis=1, keepdims=True), 0.2 * np.sign(points[:, 2])]
+    ),
+    'type="mesh" mesh="wedge"': None,
+}
+
+
+@pytest.mark.parametrize("geom", list(SURFACES))
+def test_balls_hold_the_outermost_points_of_every_shape(geom):
+    model = model_of(body(geom))
+    world, surface = world_of(model), SURFACES[geom]
+    directions = np.random.default_rng(0).normal(size=(500, 3))
+    local = np.asarray(model.mesh_vert, np.float64) if surface is None else surface(directions)
+    points = world.poses["geom_xpos"][0] + local @ world.poses["geom_xmat"][0].reshape(3, 3).T
+    balls = MovingGeoms(model).balls(world)
+    distances = np.linalg.norm(points[:, None] - balls.centres, axis=2)
+    assert (distances <= balls.radii).any(axis=1).all()
+    assert balls.radii.max() < 0.5
+
+
+def test_what_hangs_on_the_world_does_not_move_and_what_a_program_places_does():
+    fixed, free, placed = (
+        body('size="0.1"', joint=""),
+        body('size="0.1"'),
+        body('size="0.1"', joint="", attributes='mocap="true"'),
+    )
+    assert MovingGeoms(model_of(fixed, free, placed)).ids.tolist() == [1, 2]
+
+
+def test_a_plane_that_moves_fits_into_no_ball():
+    assert not MovingGeoms(model_of(body('type="plane" size="1 1 1"', joint="", attributes='mocap="true"'))).are_bounded
+    assert MovingGeoms(model_of(body('size="0.1"'))).are_bounded
