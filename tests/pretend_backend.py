@@ -45,8 +45,8 @@ class PretendGpuBackend(Backend):
     def reset(self, env_ids: torch.Tensor, starts: Sequence[StartState]) -> None:
         self.worlds.reset(_held(env_ids), starts)
 
-    def step(self, env_ids: torch.Tensor, num_substeps: int) -> None:
-        self.worlds.step(_held(env_ids), num_substeps)
+    def step(self, moved: torch.Tensor, num_substeps: int) -> None:
+        self.worlds.step(_held(moved), num_substeps)
 
     def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
         self.worlds.vary(_held(env_ids), changes)

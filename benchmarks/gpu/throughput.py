@@ -112,13 +112,13 @@ def cpu_loop(backend: WarpBackend, num_substeps: int, most_steps: int) -> Loop:
     for slot in range(backend.num_envs):
         on_cpu.set_integration_state(slot, backend.integration_state(slot))
     kept = on_cpu.snapshot()
-    slots = torch.arange(backend.num_envs)
-    once_s = seconds(lambda: on_cpu.step(slots, num_substeps), CPU)
+    everyone = torch.ones(backend.num_envs, dtype=torch.bool)
+    once_s = seconds(lambda: on_cpu.step(everyone, num_substeps), CPU)
     count = min(most_steps, math.ceil(_CPU_TURN_S / once_s))
 
     def turn() -> None:
         for _ in range(count):
-            on_cpu.step(slots, num_substeps)
+            on_cpu.step(everyone, num_substeps)
 
     steps = backend.num_envs * count * num_substeps
     return Loop(run=turn, count=steps, prepare=lambda: on_cpu.restore_snapshot(kept))
@@ -140,14 +140,14 @@ def measured(options: Options, task: str, num_envs: int) -> PhysicsRow:
     bytes_per_world = taken_per_world(free_before, free_memory(device), num_envs)
     kept = environment.snapshot()
     assert kept is not None
-    slots = torch.arange(num_envs, device=device)
+    everyone = torch.ones(num_envs, dtype=torch.bool, device=device)
 
     def back() -> None:
         environment.restore_snapshot(kept)
 
     def through_backend() -> None:
         for _ in range(control_steps):
-            backend.step(slots, num_substeps)
+            backend.step(everyone, num_substeps)
 
     steps = num_envs * num_substeps * control_steps
     loops = {

@@ -95,7 +95,7 @@ class AntEnvironment(Environment):
         """Advance every running slot by one control step. Shape of ``action``: (num_envs, 8)."""
         running, x_before = self._running, self._qpos[:, 0].copy()
         self.backend.ctrl.copy_(action)
-        self.backend.step(self._running_slots, FRAME_SKIP)
+        self.backend.step(self._moved, FRAME_SKIP)
         self._length += running
         broken = self.backend.diverged.numpy()
         diverged, sound = running & broken, running & ~broken
@@ -124,7 +124,7 @@ class AntEnvironment(Environment):
         return {"articulation": {"ant": joints}}
 
     def _set_running(self, running: np.ndarray) -> None:
-        self._running, self._running_slots = running, torch.from_numpy(np.flatnonzero(running))
+        self._running, self._moved = running, torch.from_numpy(running)
 
     def _contact_forces(self) -> np.ndarray:
         return self._wrenches.clip(-1.0, 1.0)

@@ -39,7 +39,7 @@ class Options:
 def loops(options: Options) -> tuple[dict[str, Callable[[], Timing]], int]:
     """Return what makes the steps of a turn and times it, by name, and the physics steps of a turn in all worlds."""
     environment = build(options.environment, options.num_envs, num_threads=options.num_threads)
-    slots = torch.arange(options.num_envs)
+    slots, everyone = torch.arange(options.num_envs), torch.ones(options.num_envs, dtype=torch.bool)
     environment.reset(slots, [environment.draw_conditions(np.random.default_rng(slot)) for slot in slots.tolist()])
     backend = environment.backend
     start = backend.batch.state.copy()
@@ -56,7 +56,7 @@ def loops(options: Options) -> tuple[dict[str, Callable[[], Timing]], int]:
     def through_backend() -> None:
         for step in range(options.control_steps):
             backend.ctrl.copy_(control_tensors[step])
-            backend.step(slots, num_substeps)
+            backend.step(everyone, num_substeps)
 
     def alone(stage: int) -> None:
         for step in range(options.control_steps):

@@ -69,11 +69,12 @@ class Backend(NamedState, ABC):
         """
 
     @abstractmethod
-    def step(self, env_ids: torch.Tensor, num_substeps: int) -> None:
-        """Advance the named worlds; the others keep state and derived quantities.
+    def step(self, moved: torch.Tensor, num_substeps: int) -> None:
+        """Advance some worlds; the others keep state and derived quantities.
 
         Args:
-            env_ids: Worlds, ascending. Shape: (n,), int64.
+            moved: Which ones; a mask, because to turn it into indices on a GPU is to wait for the GPU.
+                Shape: (num_envs,), bool, on the backend's device.
             num_substeps: Physics steps of ``physics_dt`` each.
         """
 

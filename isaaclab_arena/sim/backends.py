@@ -43,9 +43,10 @@ def physics_step_s(backend: Backend, clock: Callable[[], float] = time.perf_coun
         clock: Returns the time [s].
     """
     all_worlds = torch.arange(backend.num_envs, device=backend.device)
+    everyone = torch.ones_like(all_worlds, dtype=torch.bool)
 
     def step() -> float:
-        backend.step(all_worlds, _PROBE_STEPS)
+        backend.step(everyone, _PROBE_STEPS)
         # A number that is read back has been computed.
         backend.qpos.sum().item()
         return clock()

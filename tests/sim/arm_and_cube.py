@@ -1,6 +1,8 @@
 """An arm and a cube on a table, for tests of backends."""
 
-from isaaclab_arena.sim.backend import StartState
+import torch
+
+from isaaclab_arena.sim.backend import Backend, StartState
 from isaaclab_arena.sim.scene.scene import ScenePart
 
 PARTS = (
@@ -23,3 +25,15 @@ def start_of(env_id: int) -> StartState:
         controls=arm,
         mocap_positions={"target/body": (0.1 * env_id, 0.0, 0.5)},
     )
+
+
+def everyone(backend: Backend) -> torch.Tensor:
+    """Return the mask of all worlds."""
+    return torch.ones_like(backend.diverged)
+
+
+def only(backend: Backend, *env_ids: int) -> torch.Tensor:
+    """Return the mask of some worlds."""
+    mask = torch.zeros_like(backend.diverged)
+    mask[list(env_ids)] = True
+    return mask

@@ -13,7 +13,7 @@ from isaaclab_arena.sim.warp.buffers import BufferSizes
 from isaaclab_arena.sim.warp.cameras import Camera
 from tests.pretend_backend import simulate_with_warp
 from tests.pretend_gpu import GPU, PretendGpu
-from tests.sim.arm_and_cube import PARTS, start_of
+from tests.sim.arm_and_cube import PARTS, everyone, only, start_of
 
 NUM_ENVS = 3
 SUBSTEPS = 5
@@ -43,7 +43,7 @@ def test_worlds_begin_move_and_rest(model):
     backend = worlds(model)
     before = backend.qpos.cpu()
     backend.ctrl[:, 0] = 0.1
-    backend.step(env_ids(0, 2), SUBSTEPS)
+    backend.step(only(backend, 0, 2), SUBSTEPS)
     moved = (backend.qpos.cpu() != before).any(dim=1)
     assert moved.tolist() == [True, False, True]
     backend.reset(env_ids(1), [StartState()])
@@ -52,10 +52,10 @@ def test_worlds_begin_move_and_rest(model):
 
 def test_states_are_taken_up_again(model):
     backend = worlds(model)
-    backend.step(env_ids(0, 1, 2), SUBSTEPS)
+    backend.step(everyone(backend), SUBSTEPS)
     kept, state = backend.snapshot(), backend.integration_state(1)
     expected = backend.qpos.cpu()
-    backend.step(env_ids(0, 1, 2), SUBSTEPS)
+    backend.step(everyone(backend), SUBSTEPS)
     backend.set_integration_state(1, state)
     np.testing.assert_allclose(backend.qpos[1].cpu(), expected[1], atol=1e-6)
     backend.restore_snapshot({name: tensor.cpu() for name, tensor in kept.items()})
@@ -67,7 +67,7 @@ def test_a_world_that_breaks_down_is_put_back(model):
     backend = worlds(model)
     backend.ctrl[1] = torch.nan
     backend.qvel[1] = torch.nan
-    backend.step(env_ids(0, 1, 2), SUBSTEPS)
+    backend.step(everyone(backend), SUBSTEPS)
     assert backend.diverged.tolist() == [False, True, False]
 
 
@@ -91,7 +91,7 @@ def test_worlds_vary_and_show_it(model):
     ]
     backend.vary(env_ids(0, 1, 2), changes)
     backend.reset(env_ids(0, 1, 2), [start_of(env_id) for env_id in range(NUM_ENVS)])
-    backend.step(env_ids(0, 1, 2), SUBSTEPS)
+    backend.step(everyone(backend), SUBSTEPS)
     assert len(np.unique(backend.model_field("geom_rgba"), axis=0)) == 2
     assert len(backend.visible_world(0)[1].qpos) == model.nq
 

@@ -115,17 +115,18 @@ class ArenaEnvironment(Environment):
         self._running[env_ids] = True
         self._length[env_ids] = 0
         self._cameras.outdate(env_ids.tolist())
-        return self._observation(env_ids)
+        moved = torch.zeros_like(self._running)
+        moved[env_ids] = True
+        return self._observation(moved)
 
     @torch.inference_mode(mode=False)
     @torch.no_grad()
     def step(self, action: torch.Tensor) -> Step:
         """Advance every running env slot by one control step. Shape of ``action``: (num_envs, action_dim)."""
         running = self._running
-        moved = running.nonzero()[:, 0]
         controls = self._controls(action.to(self.backend.device), running)
         self.backend.ctrl.copy_(torch.where(running[:, None], controls, self.backend.ctrl))
-        self.backend.step(moved, self._num_substeps)
+        self.backend.step(running, self._num_substeps)
         self._length += running
         diverged = running & self.backend.diverged
         sound = running & ~diverged
@@ -135,9 +136,9 @@ class ArenaEnvironment(Environment):
         truncated = sound & ~terminated & (self._length >= self.max_episode_length)
         self._running = sound & ~terminated & ~truncated
         # To read from a GPU which of them moved would be to wait for it.
-        self._cameras.outdate(moved.tolist() if moved.is_cpu else None)
+        self._cameras.outdate(running.nonzero()[:, 0].tolist() if running.is_cpu else None)
         return Step(
-            observation=self._observation(moved),
+            observation=self._observation(running),
             reward=torch.where(sound, judgement.reward, 0.0).to(self.device, torch.float32),
             terminated=terminated.to(self.device),
             truncated=truncated.to(self.device),
@@ -184,7 +185,7 @@ class ArenaEnvironment(Environment):
         for name, tensor in self._memory().items():
             tensor.copy_(snapshot[name])
         self._cameras.outdate(None)
-        return self._observation(torch.arange(self.num_envs, device=self.backend.device))
+        return self._observation(torch.ones_like(self._running))
 
     def draw_pictures_of(self, env_ids: Sequence[int] | None) -> None:
         """Say which env slots are looked at next; see `PicturesOnDemand`."""
@@ -238,7 +239,11 @@ class ArenaEnvironment(Environment):
         return self.task.start_state(conditions)
 
     def _observation(self, moved: torch.Tensor) -> Observation:
-        """Return what policies observe; ``moved`` are the env slots that began or made a step. Shape: (n,), int64."""
+        """Return what policies observe.
+
+        Args:
+            moved: Env slots that began or made a step. Shape: (num_envs,), bool.
+        """
         del moved
         observation: Observation = {"policy": read_terms(self._terms, self.backend, self.device, self._origin())}
         if self._cameras.enabled:

@@ -111,22 +111,22 @@ class ObservationDelay:
         Args:
             observation: What is observed now, in all env slots.
             moved: Env slots that began or made a step; the others are given what they were given last.
-                Shape: (n,), int64.
+                Shape: (num_envs,), bool.
         """
         if self.is_none:
             return observation
         moved = moved.to(self._delay.device)
-        self._latest[moved] += 1
-        kept_at = self._latest[moved] % self._depth
+        self._latest += moved
+        kept_at = self._latest % self._depth
         shown_at = (self._latest - self._delay).clamp(min=0) % self._depth
         is_delayed = self._delay > 0
 
         def shown(group: str, name: str, now: torch.Tensor) -> torch.Tensor:
             if (group, name) not in self._past:
                 self._past[group, name] = now.new_zeros(self._depth, *now.shape)
-            past = self._past[group, name]
-            past[kept_at, moved] = now[moved]
-            return torch.where(is_delayed.reshape(-1, *(1,) * (now.dim() - 1)), past[shown_at, self._all_slots], now)
+            past, slots, shape = self._past[group, name], self._all_slots, (-1, *(1,) * (now.dim() - 1))
+            past[kept_at, slots] = torch.where(moved.reshape(shape), now, past[kept_at, slots])
+            return torch.where(is_delayed.reshape(shape), past[shown_at, slots], now)
 
         return {
             group: {name: shown(group, name, now) for name, now in terms.items()}

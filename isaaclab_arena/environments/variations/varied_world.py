@@ -127,7 +127,7 @@ class VariedWorld:
 
         Args:
             observation: What is observed now.
-            moved: Env slots that began or made a step. Shape: (n,), int64.
+            moved: Env slots that began or made a step. Shape: (num_envs,), bool.
         """
         return self._delay.delayed(observation, moved)
 

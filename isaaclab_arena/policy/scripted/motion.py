@@ -6,6 +6,7 @@ Legend: n env slots, k arm joints. Elementwise arithmetic only; see `isaaclab_ar
 import math
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from functools import cache
 
 import torch
 
@@ -136,7 +137,7 @@ def hand_down(object_orientation: torch.Tensor, symmetry: Symmetry, rest: Sequen
     Returns:
         Shape: (n, 4).
     """
-    down = torch.tensor(rest, dtype=object_orientation.dtype, device=object_orientation.device)
+    down = constant(rest, object_orientation)
     if symmetry is Symmetry.EVERY_YAW:
         return down.expand_as(object_orientation)
     w, z = object_orientation[:, 0], object_orientation[:, 3]
@@ -161,21 +162,34 @@ def hand_across(way: torch.Tensor, rest: Sequence[float], *, tilted: bool) -> to
         Shape: (n, 4).
     """
     _, axis_x, axis_y, _ = rest
-    along = torch.tensor(
-        (axis_x * axis_x - axis_y * axis_y, 2 * axis_x * axis_y, 0.0), dtype=way.dtype, device=way.device
-    )
+    along = constant((axis_x * axis_x - axis_y * axis_y, 2 * axis_x * axis_y, 0.0), way)
     aside = torch.stack((-along[1], along[0], along[2]))
     # The hand is symmetric, so half a turn is never needed.
     backward = dot(way, along) < 0
     forward = torch.where(backward[:, None], -way, way)
     w = torch.sqrt((1 + dot(forward, along)) / 2)
     zero = torch.zeros_like(w)
-    held = torch.tensor(rest, dtype=w.dtype, device=w.device).expand(w.shape[0], 4)
+    held = constant(rest, w).expand(w.shape[0], 4)
     if tilted:
         sine = torch.where(backward, _PUSH_TILT_SINE, -_PUSH_TILT_SINE).to(w.dtype)
         tilt = torch.stack((zero + _PUSH_TILT_COSINE, sine * aside[0], sine * aside[1], zero), dim=-1)
         held = multiply(tilt, held)
     return multiply(torch.stack((w, zero, zero, dot(forward, aside) / (2 * w)), dim=-1), held)
+
+
+def constant(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
+    """Return numbers as a tensor of another's type and device, the same one each time; nobody may write to it.
+
+    To put numbers on a GPU is to wait for the GPU, so it is done once.
+    """
+    return _constant(tuple(values), like.dtype, like.device)
+
+
+@cache
+def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    # Made in inference mode it could not be used outside.
+    with torch.inference_mode(mode=False):
+        return torch.tensor(values, dtype=dtype, device=device)
 
 
 def horizontal_way(start: torch.Tensor, end: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -187,6 +201,6 @@ def horizontal_way(start: torch.Tensor, end: torch.Tensor) -> tuple[torch.Tensor
 
 
 def _turned_down(w: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
-    down = torch.tensor(HAND_DOWN, dtype=w.dtype, device=w.device)
+    down = constant(HAND_DOWN, w)
     zero = torch.zeros_like(w)
     return multiply(torch.stack((w, zero, zero, z), dim=-1), down.expand(w.shape[0], 4))

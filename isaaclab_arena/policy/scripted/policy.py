@@ -14,6 +14,7 @@ from isaaclab_arena.policy.scripted.motion import (
     HAND_FORWARD,
     ArmMotion,
     Symmetry,
+    constant,
     hand_across,
     hand_down,
     horizontal_way,
@@ -189,7 +190,7 @@ class _Player:
         tcp = self.motion.tool_position()
         missing = behind - tcp
         aside = missing - way * dot(missing, way)[:, None]
-        level = torch.tensor((_CENTRING, _CENTRING, 1.0), dtype=tcp.dtype, device=tcp.device)
+        level = constant((_CENTRING, _CENTRING, 1.0), tcp)
         step = torch.minimum(self.tables.ahead_m[self.phase], rest)
         arrived = (step > 0) & (rest < _ARRIVED_M)
         return torch.where(arrived[:, None], tcp, tcp + way * step[:, None] + aside * level)
@@ -208,7 +209,7 @@ class _Player:
 
     def _hand_goal(self, now: torch.Tensor) -> torch.Tensor:
         if self.script.hand == "forward":
-            forward = torch.tensor(HAND_FORWARD, dtype=self.backend.qpos.dtype, device=self.backend.device)
+            forward = constant(HAND_FORWARD, self.backend.qpos)
             return forward.expand(self.env.num_envs, 4)
         robot, role = self.env.robot, self.tables.role[self.phase]
         if self.script.hand == "across":
@@ -239,5 +240,5 @@ class _Player:
     def _orientation(self, name: str) -> torch.Tensor:
         if name in self.backend.names.bodies:
             return self.backend.body_orientation(name)
-        upright = torch.tensor((1.0, 0.0, 0.0, 0.0), dtype=self.backend.qpos.dtype, device=self.backend.device)
+        upright = constant((1.0, 0.0, 0.0, 0.0), self.backend.qpos)
         return upright.expand(self.env.num_envs, 4)

@@ -61,9 +61,9 @@ class MujocoBackend(Backend):
         self._warnings_at_reset[ids] = self._num_warnings[ids]
         self._forward(ids)
 
-    def step(self, env_ids: torch.Tensor, num_substeps: int) -> None:
-        """Advance the named worlds; one that MuJoCo gives up on is marked in ``diverged``."""
-        ids = env_ids.numpy()
+    def step(self, moved: torch.Tensor, num_substeps: int) -> None:
+        """Advance some worlds; one that MuJoCo gives up on is marked in ``diverged``; see `Backend.step`."""
+        ids = np.flatnonzero(moved.numpy())
         if ids.size == 0:
             return
         try:

@@ -110,16 +110,11 @@ class WarpBackend(Backend):
         self.diverged[env_ids] = False
         self._renew(env_ids)
 
-    def step(self, env_ids: torch.Tensor, num_substeps: int) -> None:
-        """Advance the named worlds; one that breaks down is marked in ``diverged``."""
-        if env_ids.numel() == 0:
-            return
-        moved = torch.zeros_like(self.diverged)
-        moved[env_ids] = True
+    def step(self, moved: torch.Tensor, num_substeps: int) -> None:
+        """Advance some worlds; one that breaks down is marked in ``diverged``; see `Backend.step`."""
         before = {name: tensor.clone() for name, tensor in (self._state | {"sensordata": self.sensordata}).items()}
         self._run_with_room(partial(self._substeps, num_substeps), before)
-        if env_ids.numel() < self.num_envs:
-            self._restore(before, ~moved)
+        self._restore(before, ~moved)
         self._mark_diverged(moved)
         self._derive()
 

@@ -13,9 +13,22 @@ import torch
 from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
 from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.mdp.actions import ACTION_MODES
-from isaaclab_arena.interfaces.environment import Step
+from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
+from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.interfaces.environment import Environment, Step
+from isaaclab_arena.interfaces.observer import Observer, Transition
+from isaaclab_arena.policy.scripted import ScriptedPolicy
+from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
 from isaaclab_arena.sim.warp.backend import WarpBackend
-from tests.environments.building import ALL_ENVIRONMENTS, CPU, FLOOR_ENVIRONMENTS, build, build_on_the_floor, start
+from tests.environments.building import (
+    ALL_ENVIRONMENTS,
+    CPU,
+    FLOOR_ENVIRONMENTS,
+    build,
+    build_on_the_floor,
+    episode,
+    start,
+)
 from tests.environments.variations.varying import begin, build_varied, everything
 from tests.pretend_backend import PretendGpuBackend, pretended_environments, simulate_with_warp, there
 from tests.pretend_gpu import GPU, PretendGpu
@@ -24,9 +37,6 @@ NUM_ENVS = 3
 NUM_STEPS = 2
 ARMS = ("panda", "so101")
 PICTURES = {"enable_cameras": True, "camera_size": 16, "camera_depth": True, "camera_segmentation": True}
-
-MORE_WAITS = {"walk_humanoid": ["aten::index with indices of the CPU"]}
-"""Its reward picks joints by a list, which goes to the GPU in every step."""
 
 
 @pytest.fixture(autouse=True)
@@ -145,10 +155,46 @@ def assert_pictures_are_there(env: ArenaEnvironment) -> None:
 
 
 @pytest.mark.parametrize("name", [*ALL_ENVIRONMENTS, *FLOOR_ENVIRONMENTS])
-def test_a_control_step_makes_the_cpu_wait_only_to_learn_which_env_slots_run(gpu, name):
+def test_a_task_lets_the_cpu_wait_for_nothing_in_a_control_step(gpu, name):
     env = built(name, GPU, "warp")
     start(env)
     action = actions(env, 0)
     gpu.waits.clear()
     env.step(action)
-    assert [wait.what for wait in gpu.waits] == ["aten::nonzero", *MORE_WAITS.get(name, [])]
+    assert gpu.waits == []
+
+
+class WaitsOfSteps(Observer):
+    """Counts where the CPU waits from one control step to the next.
+
+    Attributes:
+        places: For each control step but the first, the files and functions.
+    """
+
+    def __init__(self, gpu: PretendGpu) -> None:
+        self._gpu = gpu
+        self.places: list[set[str]] = []
+        self._is_first = True
+
+    def on_step(self, environment: Environment, transition: Transition) -> None:
+        del environment, transition
+        if not self._is_first:
+            self.places.append({wait.where.partition(" in ")[2] for wait in self._gpu.waits})
+            assert len(self._gpu.waits) == len(self.places[-1])
+        self._is_first = False
+        self._gpu.waits.clear()
+
+
+VARIED = ("cube.mass", "action.noise", "observation.delay", "table.height")
+
+
+@pytest.mark.parametrize("varied", [(), VARIED], ids=["plain", "varied"])
+@pytest.mark.parametrize("policy", [ZeroActionPolicy, ScriptedPolicy])
+def test_a_control_step_of_a_job_makes_the_cpu_wait_three_times(gpu, monkeypatch, policy, varied):
+    simulate_with_warp(monkeypatch)
+    overrides = {f"{key}.enabled": True for key in varied}
+    env = build_varied("lift_object", overrides, num_envs=NUM_ENVS, device=GPU, backend="warp")
+    waits = WaitsOfSteps(gpu)
+    rollout(env, policy(), map(episode, range(NUM_ENVS)), [waits], limits=RolloutLimits(max_steps=5))
+    # Whether the action is finite, whether all contacts had room, and which episodes are over.
+    assert waits.places == [{"checked_action", "room_used", "RunningEpisodes.over"}] * 4

@@ -82,7 +82,9 @@ def delay_of(*delays: int) -> ObservationDelay:
 
 def seen(delay: ObservationDelay, values: list[float], moved: list[int]) -> list[float]:
     observed = {"policy": {"clock": torch.tensor(values)[:, None]}}
-    return delay.delayed(observed, torch.tensor(moved))["policy"]["clock"][:, 0].tolist()
+    mask = torch.zeros(len(values), dtype=torch.bool)
+    mask[moved] = True
+    return delay.delayed(observed, mask)["policy"]["clock"][:, 0].tolist()
 
 
 def test_an_observation_is_as_many_steps_old_as_its_delay_and_first_the_episodes_first():
@@ -119,4 +121,4 @@ def test_an_episode_with_a_longer_delay_leaves_what_the_others_remember():
 
 def test_without_a_delay_an_observation_is_handed_on_untouched():
     observed = {"policy": {"clock": torch.zeros(2, 1)}}
-    assert delay_of(0, 0).delayed(observed, torch.tensor([0, 1])) is observed
+    assert delay_of(0, 0).delayed(observed, torch.tensor([True, True])) is observed

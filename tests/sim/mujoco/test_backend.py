@@ -7,7 +7,7 @@ from isaaclab_arena.sim.backend import StartState
 from isaaclab_arena.sim.math.rotation import rotate
 from isaaclab_arena.sim.mujoco.backend import MujocoBackend
 from isaaclab_arena.sim.scene.scene import compose_scene
-from tests.sim.arm_and_cube import JOINTS, PARTS, start_of
+from tests.sim.arm_and_cube import JOINTS, PARTS, everyone, only, start_of
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def drive(backend: MujocoBackend, num_steps: int = 10) -> None:
     env_ids = torch.arange(backend.num_envs)
     for step in range(num_steps):
         backend.ctrl[:, 0] = 0.1 * np.sin(step) + 0.01 * env_ids.double()
-        backend.step(env_ids, 5)
+        backend.step(everyone(backend), 5)
 
 
 def test_it_gives_the_bits_of_a_loop_over_mjdata(model):
@@ -59,7 +59,7 @@ def test_neither_threads_nor_neighbours_change_a_bit(model, num_envs, num_thread
 def test_env_slots_that_are_not_stepped_stay_as_they_are(model):
     backend = started(model, 3)
     before = [tensor.clone() for tensor in (backend.qpos, backend.xpos, backend.sensordata)]
-    backend.step(torch.tensor([1]), 20)
+    backend.step(only(backend, 1), 20)
     assert not torch.equal(backend.qpos[1], before[0][1])
     for now, then in zip((backend.qpos, backend.xpos, backend.sensordata), before, strict=True):
         assert torch.equal(now[[0, 2]], then[[0, 2]])
@@ -85,8 +85,8 @@ def test_an_env_slot_that_breaks_down_is_reported_and_disturbs_no_other(model, f
     alone, backend = started(model, 3), started(model, 3)
     getattr(backend, field)[1, 0] = value
     for _ in range(5):
-        backend.step(torch.arange(3), 5)
-        alone.step(torch.arange(3), 5)
+        backend.step(everyone(backend), 5)
+        alone.step(everyone(alone), 5)
     assert backend.diverged.tolist() == [False, True, False]
     assert torch.equal(backend.qpos[[0, 2]], alone.qpos[[0, 2]])
 
@@ -95,7 +95,7 @@ def test_a_breakdown_leaves_no_log_file_behind(model, tmp_path, monkeypatch, cap
     monkeypatch.chdir(tmp_path)
     backend = started(model, 1)
     backend.qpos[0, 0] = np.nan
-    backend.step(torch.arange(1), 1)
+    backend.step(everyone(backend), 1)
     assert backend.diverged.tolist() == [True]
     assert list(tmp_path.iterdir()) == []
     assert capfd.readouterr() == ("", "")
@@ -104,13 +104,13 @@ def test_a_breakdown_leaves_no_log_file_behind(model, tmp_path, monkeypatch, cap
 def test_a_reset_mends_an_env_slot_that_broke_down(model):
     backend = started(model, 2)
     backend.qpos[1, 0] = np.nan
-    backend.step(torch.arange(2), 5)
+    backend.step(everyone(backend), 5)
     backend.reset(torch.tensor([1]), [start_of(1)])
-    backend.step(torch.arange(2), 5)
+    backend.step(everyone(backend), 5)
     fresh = started(model, 2)
-    fresh.step(torch.arange(2), 10)
+    fresh.step(everyone(fresh), 10)
     assert backend.diverged.tolist() == [False, False]
-    backend.step(torch.tensor([1]), 5)
+    backend.step(only(backend, 1), 5)
     assert torch.equal(backend.qpos[1], fresh.qpos[1])
 
 
@@ -118,11 +118,11 @@ def test_a_stored_state_continues_with_the_same_bits(model):
     backend = started(model, 2)
     drive(backend)
     stored = backend.integration_state(0)
-    backend.step(torch.tensor([0]), 40)
+    backend.step(only(backend, 0), 40)
     expected = backend.integration_state(0)
     backend.set_integration_state(1, stored)
     assert torch.equal(backend.qpos[1], torch.from_numpy(stored)[1 : 1 + model.nq])
-    backend.step(torch.tensor([1]), 40)
+    backend.step(only(backend, 1), 40)
     assert np.array_equal(backend.integration_state(1), expected)
 
 
@@ -167,7 +167,7 @@ def test_a_world_starts_with_the_velocities_it_is_given(model):
 def test_any_field_of_the_data_can_be_watched(model):
     backend = started(model, 2)
     bias = backend.live_field("qfrc_bias")
-    backend.step(torch.arange(2), 5)
+    backend.step(everyone(backend), 5)
     data = mujoco.MjData(model)
     data.qpos, data.qvel = backend.qpos[1].numpy(), backend.qvel[1].numpy()
     mujoco.mj_forward(model, data)

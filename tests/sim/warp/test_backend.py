@@ -15,7 +15,7 @@ from isaaclab_arena.sim.mujoco.backend import MujocoBackend
 from isaaclab_arena.sim.scene.scene import compose_scene
 from isaaclab_arena.sim.warp.backend import WarpBackend
 from isaaclab_arena.sim.warp.buffers import BufferSizes, RoomUsed, probed_sizes
-from tests.sim.arm_and_cube import PARTS, start_of
+from tests.sim.arm_and_cube import PARTS, everyone, only, start_of
 
 CPU = torch.device("cpu")
 SUBSTEPS = 5
@@ -52,11 +52,11 @@ def backend(shared) -> WarpBackend:
     return shared
 
 
-def drive(backend: Backend, num_steps: int = 10, env_ids: torch.Tensor | None = None) -> None:
-    env_ids = torch.arange(backend.num_envs) if env_ids is None else env_ids
+def drive(backend: Backend, num_steps: int = 10, moved: torch.Tensor | None = None) -> None:
+    moved = everyone(backend) if moved is None else moved
     for step in range(num_steps):
         backend.ctrl[:, 0] = (0.1 * np.sin(step) + 0.01 * torch.arange(backend.num_envs)).to(backend.ctrl.dtype)
-        backend.step(env_ids, SUBSTEPS)
+        backend.step(moved, SUBSTEPS)
 
 
 def assert_close(warp: Backend, reference: Backend) -> None:
@@ -94,7 +94,7 @@ def test_neighbours_do_not_change_a_bit(model, backend):
 def test_env_slots_that_are_not_stepped_stay_as_they_are(backend):
     drive(backend, 3)
     before = everything(backend)
-    drive(backend, 3, env_ids=torch.tensor([1]))
+    drive(backend, 3, moved=only(backend, 1))
     after = everything(backend)
     for name in before.keys() - {"ctrl"}:
         assert torch.equal(before[name][[0, 2]], after[name][[0, 2]]), name
@@ -116,7 +116,7 @@ def test_an_env_slot_that_breaks_down_is_reported_and_disturbs_no_other(model, b
     undisturbed = on_warp(model, 3)
     backend.qvel[1, 0] = value
     for each in (backend, undisturbed):
-        each.step(torch.arange(3), SUBSTEPS)
+        each.step(everyone(each), SUBSTEPS)
     assert backend.diverged.tolist() == [False, True, False]
     assert torch.isfinite(backend.qpos).all()
     assert torch.equal(backend.qpos[[0, 2]], undisturbed.qpos[[0, 2]])

@@ -80,6 +80,7 @@ class WalkHumanoid(HumanoidTask):
         turns = [2 * math.pi * step / self._gait_steps for step in range(self._gait_steps)]
         hands = [(math.cos(turn), math.sin(turn)) for turn in turns]
         self._clock = torch.tensor(hands, dtype=zeros.dtype, device=zeros.device)
+        self._aside = torch.tensor(_ASIDE, device=zeros.device)
 
     def draw_conditions(self, generator: np.random.Generator) -> Mapping[str, ConditionValue]:
         """Draw the asked speed, where it looks at the start, and how it stands."""
@@ -148,7 +149,7 @@ class WalkHumanoid(HumanoidTask):
             0.5 * self.jerkiness(backend, running)
             + 0.002 * mean_square(self.senses.joint_velocity())
             + 0.05 * mean_square(spin[:, :2])
-            + 0.2 * mean_square(self.senses.joint_position()[:, _ASIDE])
+            + 0.2 * mean_square(self.senses.joint_position()[:, self._aside])
         )
         return (
             3.0 * terms.closeness(miss, half_at=0.25)
