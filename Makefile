@@ -75,6 +75,7 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.simulation.ant_throughput
 	$(BIN)/python -m benchmarks.simulation.varied_steps
 	$(BIN)/python -m benchmarks.runs.recording_overhead
+	$(BIN)/python -m benchmarks.runs.films
 	$(BIN)/python -m benchmarks.runs.episode_writing
 	$(BIN)/python -m benchmarks.runs.two_ranks
 	$(BIN)/python -m benchmarks.training.throughput $(if $(MJLAB_PYTHON),--mjlab_python $(MJLAB_PYTHON))

@@ -4,6 +4,7 @@ import os
 import platform
 from datetime import UTC, datetime
 from importlib import metadata
+from pathlib import Path
 
 import torch
 
@@ -31,3 +32,9 @@ def machine_line(*packages: str) -> str:
     load = f"load average {os.getloadavg()[0]:.1f} at the start"
     software = [f"Python {platform.python_version()}", *([versions(*packages)] if packages else [])]
     return ", ".join([processor(), *gpus, load, *software, f"{datetime.now(UTC):%Y-%m-%d}"])
+
+
+def memory_directory() -> Path | None:
+    """Return a directory in memory, so that the disk is not measured; None where there is none."""
+    shared_memory = Path("/dev/shm")
+    return shared_memory if os.access(shared_memory, os.W_OK) else None

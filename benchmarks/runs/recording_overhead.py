@@ -6,7 +6,6 @@ in the dataset: copying each control step, the episode files, their verification
 flushed to disk. Without one there still are the commit lines, which are the results of a job.
 """
 
-import os
 import statistics
 import tempfile
 import time
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks.harness.environments import build, episodes, make_policy
+from benchmarks.harness.machine import memory_directory
 from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table
 from benchmarks.harness.timing import in_turn, median, ratios, timed, values
@@ -105,12 +105,6 @@ def run_once(environment: Environment, policy: PolicyBase, number: int, *, recor
         took = timed(record)
     found.cpu_s, found.wall_s = took.cpu_s, took.wall_s
     return found
-
-
-def memory_directory() -> Path | None:
-    """Return a directory in memory, so that the disk is not measured; None where there is none."""
-    shared_memory = Path("/dev/shm")
-    return shared_memory if os.access(shared_memory, os.W_OK) else None
 
 
 def percent(ratio: float) -> str:

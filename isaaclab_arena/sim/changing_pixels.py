@@ -121,27 +121,25 @@ class ChangingPixels:
         mask = np.zeros(self._rays.shape[:2], bool)
         for shadows in self._maps:
             mask.ravel()[self._hit[shadows.shadowed(balls)]] = True
-        cosines = np.sqrt(1 - (balls.radii / distances) ** 2)
-        for centre, radius, distance, cosine in zip(centres, balls.radii, distances, cosines, strict=True):
-            lines = self._span(self._lines, -centre[1], -centre[2], radius)
-            columns = self._span(self._columns, centre[0], -centre[2], radius)
-            mask[lines, columns] |= self._rays[lines, columns] @ (centre / distance) >= cosine - 1e-6
+        cosines = np.sqrt(1 - (balls.radii / distances) ** 2) - 1e-6
+        lines = self._spans(self._lines, -centres[:, 1], -centres[:, 2], balls.radii)
+        columns = self._spans(self._columns, centres[:, 0], -centres[:, 2], balls.radii)
+        for line, column, towards, cosine in zip(lines, columns, centres / distances[:, None], cosines, strict=True):
+            mask[line, column] |= self._rays[line, column] @ towards >= cosine
         return mask
 
     @staticmethod
-    def _span(tangents: np.ndarray, across: float, ahead: float, radius: float) -> slice:
-        """Return which of the ascending tangents rays to a ball can have, with one to spare on either side."""
-        distance = np.hypot(across, ahead)
-        if distance <= radius:
-            return slice(None)
-        middle, half = np.arctan2(across, ahead), np.arcsin(radius / distance)
-        low, high = middle - half, middle + half
+    def _spans(tangents: np.ndarray, across: np.ndarray, ahead: np.ndarray, radii: np.ndarray) -> list[slice]:
+        """Return which of the ascending tangents rays to each ball can have, with one to spare on either side."""
+        distances = np.hypot(across, ahead)
+        middles, halves = np.arctan2(across, ahead), np.arcsin(np.minimum(1, radii / distances))
         limit = np.pi / 2 - 1e-3
-        if low >= limit or high <= -limit:
-            return slice(0, 0) if abs(middle) + half < np.pi else slice(None)
-        first = 0 if low <= -limit else int(np.searchsorted(tangents, np.tan(low))) - 1
-        last = len(tangents) if high >= limit else int(np.searchsorted(tangents, np.tan(high))) + 1
-        return slice(max(0, first), max(0, last))
+        first = np.searchsorted(tangents, np.tan(np.clip(middles - halves, -limit, limit))) - 1
+        last = np.searchsorted(tangents, np.tan(np.clip(middles + halves, -limit, limit))) + 1
+        # From within a ball, across this direction, it is everywhere.
+        everywhere = distances <= radii
+        first[everywhere], last[everywhere] = 0, len(tangents)
+        return [slice(max(0, low), high) for low, high in zip(first.tolist(), last.tolist(), strict=True)]
 
 
 class _ShadowMap:

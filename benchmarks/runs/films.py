@@ -1,0 +1,137 @@
+"""Measure what films cost beside the job that is filmed.
+
+Runs the same episodes without films, with films of two of them and of all, and with films as a recorder made them that
+drew a whole frame of every control step in the loop. The runs take turns in one process, the physics on one thread.
+"""
+
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.harness.environments import build, episodes, make_policy
+from benchmarks.harness.machine import memory_directory
+from benchmarks.harness.pages import Page, PageOptions, run
+from benchmarks.harness.tables import Table
+from benchmarks.harness.timing import Timing, in_turn, median, ratios, timed
+from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation
+from isaaclab_arena.interfaces.episode import EpisodeRecord
+from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
+from isaaclab_arena.recording.video import VideoRecorder
+from isaaclab_arena.recording.video_file import VideoFile
+from isaaclab_arena.recording.video_options import VideoOptions
+from isaaclab_arena.sim.threads import available_cores
+from isaaclab_arena.sim.visible_world import VisibleWorld
+from isaaclab_arena.sim.warp.cameras import Camera, RayTracer
+
+ENVIRONMENT = "lift_object"
+POLICY = "scripted"
+NUM_ENVS = 8
+WITHOUT = "none"
+IN_THE_LOOP = "all, a whole frame of every step, in the loop"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(PageOptions):
+    """What to measure."""
+
+    repeats: int = 3  # Rounds in which each kind of run has its turn.
+    episodes: int = 50  # Episodes of each run.
+
+
+class LoopRecorder(Observer):
+    """Draws and encodes a whole frame of every control step before the loop goes on."""
+
+    def __init__(self, directory: Path, environment: Any) -> None:
+        self._directory = directory
+        self._backend = environment.backend
+        self._files: dict[int, VideoFile] = {}
+        camera = Camera(name=VIEWPORT, width=320, height=240)
+        self._tracer = RayTracer(self._backend.model, [camera], shadows=True)
+
+    def on_episode_start(
+        self, environment: Environment, starts: Sequence[EpisodeStart], observation: Observation
+    ) -> None:
+        """Open videos and draw their first frame."""
+        del observation
+        for start in starts:
+            path = self._directory / f"{start.episode.episode_index}.mp4"
+            rate = 1 / environment.control_dt
+            self._files[start.env_id] = VideoFile(path, frames_per_second=rate, title=path.stem)
+            self._add(start.env_id)
+
+    def on_step(self, environment: Environment, transition: Transition) -> None:
+        """Draw the next frame of every video."""
+        del environment, transition
+        for env_id in self._files:
+            self._add(env_id)
+
+    def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
+        """Complete a video."""
+        del environment
+        self._files.pop(record.env_id).finish()
+
+    def _add(self, env_id: int) -> None:
+        world = VisibleWorld.of(*self._backend.visible_world(env_id))
+        self._files[env_id].add(self._tracer.render(world)[VIEWPORT].rgb)
+
+
+def run_once(environment: Environment, number: int, recorder_in: Callable[[Path], Observer] | None) -> Timing:
+    """Run episodes, filmed by a recorder that is made for a directory, and return what that took."""
+    with tempfile.TemporaryDirectory(prefix="films_", dir=memory_directory()) as name:
+        recorders = [] if recorder_in is None else [recorder_in(Path(name))]
+
+        def film() -> None:
+            rollout(environment, make_policy(POLICY), episodes(number), recorders)
+            for recorder in recorders:
+                recorder.close()
+
+        return timed(film)
+
+
+def recorder_of(options: VideoOptions, directory: Path) -> Observer:
+    """Return what films on as many threads as there are cores."""
+    return VideoRecorder(directory, "films", options, num_threads=available_cores())
+
+
+def main(options: Options) -> None:
+    """Film episodes in every way, and write the page."""
+    torch.set_num_threads(1)
+    page = Page("films", "What films cost", options)
+    environment = build(ENVIRONMENT, NUM_ENVS)
+    films = {
+        f"2 of {options.episodes}, 10 frames a second": VideoOptions(viewport=True, first_episodes=2),
+        "all, 10 frames a second": VideoOptions(viewport=True),
+        "all, 20 frames a second: every step": VideoOptions(viewport=True, frames_per_second=20),
+    }
+    recorders: dict[str, Callable[[Path], Observer] | None] = {WITHOUT: None}
+    recorders |= {name: partial(recorder_of, wanted) for name, wanted in films.items()}
+    recorders[IN_THE_LOOP] = partial(LoopRecorder, environment=environment)
+    # Warp loads with the first film of a process.
+    run_once(environment, 1, recorders["all, 10 frames a second"])
+    calls = {name: partial(run_once, environment, options.episodes, each) for name, each in recorders.items()}
+    runs = in_turn(calls, options.repeats)
+    table = Table("films", "CPU s", "wall s", "CPU / none", "wall / none", "in the loop / CPU")
+    for name, measured in runs.items():
+        table.add(
+            name,
+            *(f"{median(measured, unit):.2f}" for unit in ("cpu_s", "wall_s")),
+            *(f"{statistics.median(ratios(measured, runs[WITHOUT], unit)):.2f}" for unit in ("cpu_s", "wall_s")),
+            f"{statistics.median(ratios(runs[IN_THE_LOOP], measured, 'cpu_s')):.1f}",
+        )
+    text = f"""\
+`{ENVIRONMENT}`, {POLICY}, {NUM_ENVS} env slots, physics on one thread, {options.episodes} episodes a run, viewport of
+320 x 240 with shadows, no recording. Medians over {options.repeats} runs, ratios of neighbours in time. The two seconds
+in which a process loads Warp with its first film are left out. Wall times depend on how many cores are idle, CPU
+seconds do not."""
+    page.write(text, table)
+
+
+if __name__ == "__main__":
+    run(main, Options)
