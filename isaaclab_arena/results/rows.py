@@ -100,6 +100,8 @@ JOB_TIMING_COLUMNS: dict[str, str] = {
     "first_step_s": "Float64",
     "env_steps": "Int64",
     "env_steps_per_s": "Float64",
+    "pictures_drawn": "Int64",
+    "pictures_looked_at": "Int64",
     "traceback_file": "string",
 }
 """Column to type of what differs from run to run: when and where a job ran, and how long it took."""
@@ -359,6 +361,7 @@ def _seconds(reports: Sequence[JobReport]) -> dict[str, Any]:
         **_start_up_seconds(reports),
         "env_steps": env_steps,
         "env_steps_per_s": env_steps / stepping_s if stepping_s > 0 else None,
+        **{name: sum(getattr(each, name) for each in reports) for name in ("pictures_drawn", "pictures_looked_at")},
     }
 
 

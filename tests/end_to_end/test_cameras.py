@@ -64,9 +64,22 @@ def report_of(output: Path) -> dict[str, float]:
 
 
 def test_rendering_is_told_apart_from_simulating(tmp_path):
-    report = report_of(evaluate(tmp_path / "out", enable_cameras=True, camera_size=64))
+    report = report_of(evaluate(tmp_path / "out", "--eager_pictures", enable_cameras=True, camera_size=64))
     assert report["render_s"] > 5 * report["simulate_s"] > 0
     assert report["record_s"] < report["render_s"]
+
+
+def test_pictures_that_nobody_looks_at_are_not_drawn(tmp_path):
+    options = {"enable_cameras": True, "camera_size": 32}
+    for name, arguments, (is_drawn, is_looked_at) in (
+        ("lazy", (), (False, False)),
+        ("eager", ("--eager_pictures",), (True, False)),
+        ("recorded", ("--record_observations", "all"), (True, True)),
+    ):
+        report = report_of(evaluate(tmp_path / name, *arguments, **options))
+        # Three episodes, each of which shows two cameras once more than it has steps.
+        every = 2 * (report["env_steps"] + 3)
+        assert (report["pictures_drawn"], report["pictures_looked_at"]) == (every * is_drawn, every * is_looked_at)
 
 
 def test_what_a_job_waits_for_films_is_recording(tmp_path):
@@ -135,7 +148,7 @@ def test_ranks_that_start_together_compile_the_kernels_once(tmp_path):
     ]
     path = write_jobs(tmp_path / "jobs.json", jobs)
     cache = tmp_path / "cache"
-    arguments = ["--eval_jobs_config", path, "--output_dir", tmp_path / "out"]
+    arguments = ["--eval_jobs_config", path, "--output_dir", tmp_path / "out", "--eager_pictures"]
     finished = run(command(*arguments, ranks=2), extra={"WARP_CACHE_PATH": str(cache)}, timeout_s=280)
     assert finished.returncode == 0, finished.stderr
     kernels = [directory.name for directory in cache.glob("*/wp_*")]

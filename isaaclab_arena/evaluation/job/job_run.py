@@ -2,7 +2,8 @@
 
 import logging
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -34,6 +35,7 @@ from isaaclab_arena.evaluation.rollout.running_episodes import RolloutResult
 from isaaclab_arena.evaluation.rollout.stopwatch import Phase, Stopwatch
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.observer import Observer, Transition
+from isaaclab_arena.interfaces.pictures import PicturesOnDemand
 from isaaclab_arena.recording.recorder import EpisodeRecorder, RecordedJob
 from isaaclab_arena.storage.provenance import SERVED_MODEL
 from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, Reproducible
@@ -82,6 +84,7 @@ class JobRun:
         self._results: list[RolloutResult] = []
         self._num_episodes: int | None = job.config.num_episodes
         self._env_steps = _EnvStepCounter()
+        self._pictures_drawn = 0
         self._built: BuiltGroups | None = None
 
     def run(self, directory: Path) -> None:
@@ -129,6 +132,8 @@ class JobRun:
             idle_s=watch.idle_s(),
             start_up=self._start_up.start_up(),
             env_steps=self._env_steps.total,
+            pictures_drawn=self._pictures_drawn,
+            pictures_looked_at=watch.pictures_looked_at,
             num_episodes=self._num_episodes,
             cut_episodes=sum(result.cut_episodes for result in self._results),
             reproducible=self._promise(),
@@ -226,7 +231,7 @@ class JobRun:
         eager = [Observer()] if self._settings.eager_pictures else []
         single = groups[0] if len(groups) == 1 else None
         play = partial(rollout, single.environment, single.policy) if single else partial(pipelined_rollout, groups)
-        with self._watchdog.watch(job.config.name, silence_s=silence_s):
+        with self._watchdog.watch(job.config.name, silence_s=silence_s), self._counting_pictures(groups):
             result = play(
                 (episode_of(job, index) for index in indices),
                 [self._start_up, *writers, self._env_steps, *self._observers, *eager],
@@ -236,6 +241,16 @@ class JobRun:
                 stopwatch=self._stopwatch,
             )
         self._results.append(result)
+
+    @contextmanager
+    def _counting_pictures(self, groups: Sequence[EnvGroup]) -> Iterator[None]:
+        """Count the pictures that are drawn inside the ``with`` block."""
+        drawing = [each.environment for each in groups if isinstance(each.environment, PicturesOnDemand)]
+        before = sum(each.pictures_drawn for each in drawing)
+        try:
+            yield
+        finally:
+            self._pictures_drawn += sum(each.pictures_drawn for each in drawing) - before
 
     def _must_stop(self) -> bool:
         """Return whether the job is to stop here; asked before every step.

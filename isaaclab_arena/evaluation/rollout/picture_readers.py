@@ -8,6 +8,7 @@ import torch
 
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.evaluation.rollout.policy_answers import PolicyAnswer, ask
+from isaaclab_arena.evaluation.rollout.stopwatch import Stopwatch
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import Observer, Transition
 from isaaclab_arena.interfaces.pictures import CAMERAS, PicturesOnDemand, SomePictures, some_pictures
@@ -24,13 +25,14 @@ class PictureReaders:
         environment: What shows the pictures.
         policy: Announces env slots.
         observers: Look at the pictures of all env slots, or at none.
-
-    Attributes:
-        num_looked_at: Pictures that somebody wanted so far, one for each env slot and each term of ``camera_obs``.
+        stopwatch: Counts what they look at.
     """
 
-    def __init__(self, environment: Environment, policy: PolicyBase, observers: Sequence[Observer]) -> None:
+    def __init__(
+        self, environment: Environment, policy: PolicyBase, observers: Sequence[Observer], stopwatch: Stopwatch
+    ) -> None:
         self._environment, self._policy, self._observers = environment, policy, observers
+        self._stopwatch = stopwatch
         terms = environment.observation_spec.get(CAMERAS)
         self._num_terms = len(terms) if isinstance(terms, Mapping) else 0
         self._drawing = environment if self._num_terms and isinstance(environment, PicturesOnDemand) else None
@@ -39,7 +41,6 @@ class PictureReaders:
         self._looks_at_all = any(each.sees_pictures for each in observers if type(each) is not Observer)
         self._announced = np.zeros(environment.num_envs, bool)
         self._nobody = np.zeros(environment.num_envs, bool)
-        self.num_looked_at = 0
 
     def before_reset(self, env_ids: Sequence[int]) -> None:
         """Have drawn what is looked at once episodes have begun in these env slots."""
@@ -95,7 +96,7 @@ class PictureReaders:
         return wanted
 
     def _count(self, env_ids: Collection[int]) -> None:
-        self.num_looked_at += len(env_ids) * self._num_terms
+        self._stopwatch.pictures_looked_at += len(env_ids) * self._num_terms
 
 
 def _seen_by(reader: PolicyBase | Observer, observation: Observation, announced: np.ndarray) -> Observation:

@@ -84,7 +84,7 @@ class EpisodeLoop:
         self._measure = partial(stopwatch.measure, environment=environment)
         self._instruction = agreed_instruction(policy, environment, language_instruction)
         self._observation: Observation = {}
-        self.pictures = PictureReaders(environment, policy, observers)
+        self.pictures = PictureReaders(environment, policy, observers, stopwatch)
         self.episodes = RunningEpisodes(environment.num_envs, environment.device)
 
     @property

@@ -19,9 +19,14 @@ class Phase(StrEnum):
 
 
 class Stopwatch:
-    """Adds up the seconds of each phase."""
+    """Adds up the seconds of each phase.
+
+    Attributes:
+        pictures_looked_at: Pictures at which a policy or an observer said that it would look.
+    """
 
     def __init__(self) -> None:
+        self.pictures_looked_at = 0
         self._seconds = dict.fromkeys(Phase, 0.0)
         self._started = time.perf_counter()
 

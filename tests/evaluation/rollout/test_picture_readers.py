@@ -10,6 +10,7 @@ from isaaclab_arena.evaluation.batching.fixed_batch import on_fixed_batch
 from isaaclab_arena.evaluation.rollout.picture_readers import PictureReaders
 from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, pipelined_rollout
 from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.evaluation.rollout.stopwatch import Stopwatch
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.policy import PolicyBase
@@ -210,6 +211,7 @@ def test_an_announcement_that_names_no_env_slots_is_refused(wrong):
 def test_what_somebody_wanted_is_counted_whatever_is_drawn():
     for policy, eager, looked_at in ((NeverLooks(), True, 0), (Looks(), False, 3), (LooksEverySecondStep(), True, 2)):
         environment = DrawnOnDemand(ScriptedEnvironment(3, cameras=True))
-        readers = PictureReaders(environment, policy, [Log(), *([Observer()] if eager else [])])
+        watch = Stopwatch()
+        readers = PictureReaders(environment, policy, [Log(), *([Observer()] if eager else [])], watch)
         readers.before_reset([0, 2] if looked_at == 2 else [0, 1, 2])
-        assert readers.num_looked_at == looked_at
+        assert watch.pictures_looked_at == looked_at

@@ -1,0 +1,112 @@
+"""Measure what it saves to draw only the pictures that are looked at.
+
+Rollouts of the shipped GR00T model, which looks at one picture in eight, with pictures on demand and with every picture
+drawn, in turn, in one process, on one core. And rollouts of a policy that never looks, with cameras and without.
+"""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from benchmarks import ROOT
+from benchmarks.harness.environments import Tally, build, episodes, make_policy
+from benchmarks.harness.pages import Page, PageOptions, run
+from benchmarks.harness.tables import Table, spread
+from benchmarks.harness.timing import Timing, in_turn, median, ratios, timed
+from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.observer import Observer
+from isaaclab_arena.interfaces.policy import PolicyBase
+
+ENVIRONMENT = "pick_by_colour"
+YAML = ROOT / "isaaclab_arena_gr00t" / "policy" / "config" / "panda_closedloop.yaml"
+MODEL = ROOT / "models" / "panda_pick_by_colour"
+SIZES = ((8, 64), (16, 64), (16, 128), (8, 224))
+"""Env slots and pixels of a side of each of the two pictures."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(PageOptions):
+    """What to measure."""
+
+    pairs: int = 3  # Rollouts of each kind.
+    episodes: int = 1  # Episodes for each env slot.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """A rollout: what it took, what came of it and how many pictures were drawn."""
+
+    took: Timing
+    returns: tuple[float, ...]
+    pictures: int
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time [s]."""
+        return self.took.cpu_s
+
+
+def play(environment: Environment, policy: PolicyBase, number: int, watches: Sequence[Observer] = ()) -> Played:
+    """Run episodes, watched by further observers."""
+    tally, drawn = Tally(), getattr(environment, "pictures_drawn", 0)
+    policy.reset()
+    took = timed(partial(rollout, environment, policy, episodes(number), [tally, *watches]))
+    ordered = sorted(tally.records, key=lambda record: record.episode.episode_index)
+    pictures = getattr(environment, "pictures_drawn", 0) - drawn
+    return Played(took=took, returns=tuple(each.episode_return for each in ordered), pictures=pictures)
+
+
+def chunked(policy: PolicyBase, num_envs: int, size_px: int, options: Options) -> tuple[str, ...]:
+    """Return the figures of a policy that looks now and then, without those of its line that name it."""
+    environment = build(ENVIRONMENT, num_envs, enable_cameras=True, camera_size=size_px)
+    once = partial(play, environment, policy, options.episodes * num_envs)
+    # An observer without hooks has every picture drawn, as --eager_pictures does.
+    found = in_turn({"every": partial(once, [Observer()]), "demand": once}, options.pairs, warm_up=1)
+    environment.close()
+    every, demand = found["every"], found["demand"]
+    assert {each.returns for each in every} == {each.returns for each in demand}, "the episodes are not the same bits"
+    return (
+        *(f"{median(each, 'pictures'):,.0f}" for each in (every, demand)),
+        *(f"{median(each, 'cpu_s'):.2f}" for each in (every, demand)),
+        spread(ratios(every, demand, "cpu_s")),
+    )
+
+
+def never(num_envs: int, size_px: int, options: Options) -> str:
+    """Return what cameras cost a policy that never looks."""
+    blind = build("lift_object", num_envs)
+    seeing = build("lift_object", num_envs, enable_cameras=True, camera_size=size_px)
+    number = 4 * options.episodes * num_envs
+    calls = {each: partial(play, each, make_policy("scripted"), number) for each in (blind, seeing)}
+    found = in_turn(calls, 3 * options.pairs, warm_up=1)
+    assert not any(each.pictures for each in found[seeing]), "pictures were drawn that nobody looks at"
+    return f"{statistics.median(ratios(found[seeing], found[blind], 'cpu_s')):.2f}"
+
+
+def main(options: Options) -> None:
+    """Measure, print the tables and write the page."""
+    torch.set_num_threads(1)
+    page = Page("pictures_on_demand", "Pictures on demand", options)
+    policy = make_policy("gr00t_closedloop", {"policy_config_yaml_path": str(YAML), "model_path": str(MODEL)})
+    figures = ("pictures, every one", "on demand", "CPU s, every one", "on demand", "times as fast")
+    table = Table("env slots", "pictures", *figures)
+    for num_envs, size_px in SIZES:
+        table.add(num_envs, f"2 x {size_px}²", *chunked(policy, num_envs, size_px, options))
+    others = Table("env slots", "pictures", "CPU time with cameras, over that without")
+    for num_envs, size_px in SIZES[1:]:
+        others.add(num_envs, f"2 x {size_px}²", never(num_envs, size_px, options))
+    text = f"""\
+`{ENVIRONMENT}` with `models/{MODEL.name}`, chunks of 8 steps, one thread for physics, pictures and torch. `every one`
+is with `--eager_pictures`. Episodes have the same returns, to the last bit. CPU seconds are medians of
+{options.pairs} rollouts; ratios are of pairs, with the smallest and the largest.
+
+The second table is of the `scripted` policy in `lift_object`, which never looks."""
+    page.write(text, table, others)
+
+
+if __name__ == "__main__":
+    run(main, Options)
