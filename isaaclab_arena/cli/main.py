@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from isaaclab_arena.errors import ArenaError, ConfigError, did_you_mean
+from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.logs import plain_text
 
 # Modules are named, so that a command pays only for what it needs: `list` must not wait for MuJoCo and pandas.
@@ -75,7 +76,9 @@ def _import_from_here() -> None:
 
 def _run(module: str, arguments: Sequence[str]) -> int:
     try:
-        code = importlib.import_module(module).main(arguments)
+        with without_collecting():
+            command = importlib.import_module(module).main
+        code = command(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read has seen enough, as `head` has. Python flushes stdout once more at its end.

@@ -3,6 +3,11 @@
 python -m isaaclab_arena.evaluation.experiment_runner --experiment_config experiment.yaml runs.lift.num_rebuilds=2
 """
 
+from isaaclab_arena.garbage import collect_later
+
+if __name__ == "__main__":
+    collect_later()
+
 from isaaclab_arena.evaluation.eval_runner import main
 
 __all__ = ["main"]

@@ -4,15 +4,14 @@ Whoever merges needs no memory of the run: every rank's commit lines and reports
 but no file holds is named as missing. Merging again gives the same tables.
 """
 
-import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.results.freshness import sizes_of_sources
 from isaaclab_arena.results.rows import (
     EPISODE_COLUMNS,
@@ -102,20 +101,9 @@ def merge_results(output_directory: Path) -> MergedResults:
     Raises:
         ConfigError: If the directory is no output of a run.
     """
-    with _without_collecting_garbage():
+    # A quarter of the time would go into looking for cycles among a million small objects that have none.
+    with without_collecting():
         return _merged(output_directory)
-
-
-@contextmanager
-def _without_collecting_garbage() -> Iterator[None]:
-    """Let Python not look for cycles among a million small objects that have none: a quarter of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _merged(output_directory: Path) -> MergedResults:

@@ -16,6 +16,7 @@ from isaaclab_arena.distributed.devices.visible_gpus import (
 )
 from isaaclab_arena.distributed.launching.launch_options import Launch, LaunchOptions, without_launch_options
 from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.garbage import collect_from_now_on
 
 MIN_MOST_PROCESSES = 64
 PROCESSES_PER_CORE = 4
@@ -105,6 +106,7 @@ def _launcher(options: LaunchOptions) -> Callable[[Launch], int]:
     from isaaclab_arena.distributed.launching.rank_processes import run_ranks  # noqa: PLC0415  slow to load
     from isaaclab_arena.distributed.launching.torchrunx_launcher import run_ranks_over_torchrunx  # noqa: PLC0415  slow to load
 
+    collect_from_now_on()
     return run_ranks_over_torchrunx if options.launcher == "torchrunx" else run_ranks
 
 

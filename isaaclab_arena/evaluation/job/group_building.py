@@ -1,6 +1,7 @@
 """Builds the environments and policies of a job, one of each for every group of its env slots."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from isaaclab_arena.evaluation.job.served_model import settle_served_model
 from isaaclab_arena.evaluation.job.start_up_clock import StartUpClock, StartUpPart
 from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, group_sizes
+from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import SharesNetwork
@@ -48,6 +50,7 @@ class GroupBuilder:
         self._environments: BuildCache[Environment] = BuildCache()
         self._policies: BuildCache[PolicyBase] = BuildCache()
         self._probed: dict[tuple[str, str, int], ProbeResult] = {}
+        self._has_built = False
 
     def build(self, job: Job, directory: Path, start_up: StartUpClock) -> BuiltGroups:
         """Return the groups of a job's env slots.
@@ -57,6 +60,12 @@ class GroupBuilder:
             directory: Directory of the job, which remembers for how many env slots its policy is asked.
             start_up: Is told what has been built.
         """
+        # The first build imports what jobs need, which stays. A later one may need the memory of what was built before.
+        with nullcontext() if self._has_built else without_collecting():
+            self._has_built = True
+            return self._build(job, directory, start_up)
+
+    def _build(self, job: Job, directory: Path, start_up: StartUpClock) -> BuiltGroups:
         settings, num_envs = self._settings, job.config.num_envs
         sizes = group_sizes(num_envs, min(settings.num_groups, num_envs))
         jobs = [job.with_num_envs(size, policy_num_envs=size) for size in sizes]

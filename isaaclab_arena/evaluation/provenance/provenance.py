@@ -39,11 +39,19 @@ def versions(more: Sequence[str] = ()) -> dict[str, str]:
     """
     found = {"python": platform.python_version()}
     for package in (*_PACKAGES, *more):
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
+        version = _version_of(package)
+        if version is not None:
+            found[package] = version
     return found
+
+
+@cache
+def _version_of(package: str) -> str | None:
+    """Return a package's version, None for a package that is absent; it reads a long file each time."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def package_content(package: str) -> str | None:

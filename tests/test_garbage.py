@@ -1,0 +1,68 @@
+import subprocess
+import sys
+
+import pytest
+
+COUNTED = """
+import gc, os, runpy, sys
+os._exit = sys.exit
+collections = []
+gc.callbacks.append(lambda phase, info: collections.append(phase))
+sys.argv = {words!r}
+try:
+    runpy.run_module({module!r}, run_name="__main__")
+except SystemExit:
+    print("modules", len(sys.modules), "collections", len(collections) // 2)
+"""
+
+
+def told(script: str) -> list[str]:
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("isaaclab_arena.evaluation.eval_runner", []),
+        ("eval_runner", []),
+        ("isaaclab_arena.evaluation.experiment_runner", []),
+        ("isaaclab_arena.evaluation.policy_runner", []),
+        ("isaaclab_arena.training.train", []),
+        ("isaaclab_arena.cli", ["evaluate"]),
+    ],
+)
+def test_a_program_looks_for_no_garbage_while_it_imports(module, words):
+    script = COUNTED.format(module=module, words=[module, *words, "--no_such_option"])
+    *_, modules, _, collections = told(script)
+    assert int(modules) > 1000, "torch is imported"
+    # There are hundreds where imports are not left alone. Reading the command line may need a few.
+    assert int(collections) < 100
+
+
+def test_a_program_that_has_imported_what_it_needs_looks_for_garbage_again_and_takes_imports_for_old():
+    script = (
+        "import gc; from isaaclab_arena.garbage import *; collect_later(); print(gc.isenabled()); import numpy; "
+        "collect_from_now_on(); print(gc.isenabled(), len(gc.get_objects(generation=0)) < 100, "
+        "len(gc.get_objects(generation=2)) > 10_000)"
+    )
+    assert told(script) == ["False", "True", "True", "True"]
+
+
+def test_what_a_process_has_frozen_stays_frozen():
+    script = (
+        "import gc; from isaaclab_arena.garbage import *; gc.freeze(); before = gc.get_freeze_count(); "
+        "collect_later(); collect_from_now_on(); print(gc.get_freeze_count() == before)"
+    )
+    assert told(script) == ["True"]
+
+
+def test_garbage_is_left_alone_within_a_block_and_looked_for_after_it():
+    script = (
+        "import gc; from isaaclab_arena.garbage import *\n"
+        "with without_collecting():\n    print(gc.isenabled())\n"
+        "print(gc.isenabled())\n"
+        "gc.disable()\n"
+        "with without_collecting():\n    pass\n"
+        "print(gc.isenabled())"
+    )
+    assert told(script) == ["False", "True", "False"]
