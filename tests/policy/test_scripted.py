@@ -1,6 +1,5 @@
 """The scripted policy on every task that it has a plan for."""
 
-
 import pytest
 import torch
 

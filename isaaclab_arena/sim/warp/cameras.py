@@ -144,13 +144,13 @@ class RayTracer:
             return np.zeros((0, 3), np.uint8)
         all_rays, num_rays = context.ray, context.total_rays
         # What a ray meets depends on the ray alone, so fewer of them make a smaller picture of one line.
-        context.ray = warp.array(self.rays[pixels], dtype=warp.vec3, device="cpu")
-        context.total_rays = number
-        try:
-            with cpu_turn():
+        with cpu_turn():
+            context.ray = warp.array(self.rays[pixels], dtype=warp.vec3, device="cpu")
+            context.total_rays = number
+            try:
                 self._trace(world)
-        finally:
-            context.ray, context.total_rays = all_rays, num_rays
+            finally:
+                context.ray, context.total_rays = all_rays, num_rays
         return context.rgb_data.numpy()[0, :number].view(np.uint8).reshape(number, 4)[:, 2::-1].copy()
 
     def _trace(self, world: VisibleWorld) -> None:

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
+from threading import Condition
 from typing import IO
 
 import torch
@@ -104,7 +105,45 @@ def warp_turn(device: warp.Device | str) -> Iterator[None]:
 
 def cpu_turn() -> AbstractContextManager[None]:
     """Let this thread use Warp on the CPU: at the same time as others where there is no GPU, else see `warp_turn`."""
-    return warp_turn("cpu") if warp.is_cuda_available() else nullcontext()
+    return warp_turn("cpu") if warp.is_cuda_available() else _CPU_USERS.one_of_many()
+
+
+def capture_turn() -> AbstractContextManager[None]:
+    """Let this thread capture a graph, while no thread is in a `cpu_turn`.
+
+    Warp has one capture for the whole process. It records what this thread launches, but threads that launch on the
+    CPU meanwhile add the arrays that they use to the same list, without a lock.
+    """
+    return _CPU_USERS.alone()
+
+
+class _CpuUsers:
+    """How many threads use Warp on the CPU without a turn."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._changed = Condition()
+
+    @contextmanager
+    def one_of_many(self) -> Iterator[None]:
+        with self._changed:
+            self._number += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._number -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        # Nobody begins as long as this thread holds the lock, and it gives it up while it waits.
+        with self._changed:
+            self._changed.wait_for(lambda: self._number == 0)
+            yield
+
+
+_CPU_USERS = _CpuUsers()
 
 
 def one_compiler_at_a_time() -> AbstractContextManager[None]:

@@ -8,7 +8,13 @@ from typing import Any, Protocol, Self
 import torch
 import warp
 
-from isaaclab_arena.sim.warp.kernels import one_compiler_at_a_time, trim_graph_memory, warp_device, warp_turn
+from isaaclab_arena.sim.warp.kernels import (
+    capture_turn,
+    one_compiler_at_a_time,
+    trim_graph_memory,
+    warp_device,
+    warp_turn,
+)
 
 
 class Stream(Protocol):
@@ -131,6 +137,6 @@ class Launcher:
             trim_graph_memory(self.warp_device)
 
     def _captured(self, launch: Callable[[], None]) -> Any:
-        with warp.ScopedCapture(device=self.warp_device) as capture:
+        with capture_turn(), warp.ScopedCapture(device=self.warp_device) as capture:
             launch()
         return capture.graph

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Thread
 from typing import Any
 
 import pytest
 import torch
 import warp
 
+from isaaclab_arena.sim.warp.kernels import cpu_turn
 from isaaclab_arena.sim.warp.launching import GpuStreams, Launcher
 
 CPU = torch.device("cpu")
@@ -109,3 +111,14 @@ def test_each_kind_of_work_has_a_graph_of_its_own(worker):
         worker.launcher.replay("double", worker.launch)
         worker.launcher.replay("double others", lambda: warp.launch(double, dim=2, inputs=[others], device="cpu"))
     assert worker.numbers.numpy().tolist() == others.numpy().tolist() == [8.0, 8.0]
+
+
+def test_a_capture_waits_for_threads_that_use_warp_on_the_cpu(worker):
+    worker.launcher.replay("double", worker.launch)
+    capture = Thread(target=worker.launcher.replay, args=("double", worker.launch))
+    with cpu_turn():
+        capture.start()
+        capture.join(0.2)
+        assert capture.is_alive()
+    capture.join()
+    assert worker.numbers.numpy().tolist() == [4.0, 4.0]
