@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import torch
 
 from isaaclab_arena.evaluation.provenance.provenance import provenance_on
@@ -7,3 +10,14 @@ def test_here_and_now_there_are_versions_a_processor_and_a_device():
     here = provenance_on(torch.device("cpu"))
     assert {"python", "torch", "mujoco", "numpy", "cpu", "platform"} <= here.facts.keys()
     assert here.facts["device"] == "cpu"
+
+
+def test_versions_are_read_once_however_often_they_are_asked_for():
+    script = (
+        "import sys; from isaaclab_arena.evaluation.provenance.provenance import versions; opened = []; "
+        "sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == 'open' else None); "
+        "versions(); once = sum('METADATA' in name for name in opened); "
+        "versions(); print(once > 0, sum('METADATA' in name for name in opened) == once)"
+    )
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert answer.stdout.split() == ["True", "True"]
