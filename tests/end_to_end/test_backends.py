@@ -87,7 +87,11 @@ def jobs_without_times(output: Path) -> list[dict[str, object]]:
     return [{name: value for name, value in job.items() if name not in JOB_TIMING_COLUMNS} for job in jobs]
 
 
-@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+RACE = "MuJoCo-Warp 4 sorts neither contacts nor constraints: their order on a GPU is a race"
+ON_A_GPU = pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.xfail(reason=RACE)])
+
+
+@pytest.fixture(scope="module", params=["cpu", ON_A_GPU])
 def small(request, tmp_path_factory) -> tuple[str, Path]:
     """Return a device, and the output of the small jobs there."""
     return request.param, deterministic_run(tmp_path_factory.mktemp("small"), SMALL, request.param, "out")
@@ -105,7 +109,7 @@ def test_two_groups_of_env_slots_on_warp_give_the_table_of_one(small, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("device", ["cpu", ON_A_GPU])
 def test_with_determinism_an_arm_does_the_same_again(tmp_path, device):
     once, again = (deterministic_run(tmp_path, TOUCHING, device, name) for name in ("once", "again"))
     assert_the_same(once, again, TOUCHING)
