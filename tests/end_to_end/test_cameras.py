@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import av
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,7 +14,17 @@ import pytest
 from isaaclab_arena.cli.main import main as command_line
 from isaaclab_arena.evaluation.eval_runner import main
 from isaaclab_arena.storage.hdf5.episodes import read_episode
-from tests.end_to_end.launching import ROOT, command, environment, episodes_table, jobs_table, run, write_jobs
+from tests.end_to_end.launching import (
+    ROOT,
+    command,
+    environment,
+    episodes_table,
+    jobs_table,
+    run,
+    start,
+    wait_until,
+    write_jobs,
+)
 
 
 def evaluate(output: Path, *options: str, num_envs: int = 2, num_episodes: int = 3, **environment_args: object) -> Path:
@@ -108,6 +119,31 @@ def test_jobs_without_cameras_load_neither_the_ray_tracer_nor_the_encoder(tmp_pa
     )
     assert finished.returncode == 0, finished.stderr
     assert "loaded []" in finished.stdout
+
+
+def test_a_killed_run_leaves_no_broken_video_and_goes_on_filming(tmp_path):
+    small = {"environment": "reach", "num_envs": 2, "viewport_width": 64, "viewport_height": 48}
+    job = {"name": "a", "arena_env_args": small, "policy_type": "zero_action", "num_episodes": 10}
+    jobs, videos = write_jobs(tmp_path / "jobs.json", [job]), tmp_path / "out" / "a" / "videos"
+    arguments = ("--eval_jobs_config", jobs, "--output_dir", tmp_path / "out", "--record_viewport_video")
+    process = start(command(*arguments), tmp_path / "log", fresh=True)
+    wait_until(lambda: any(videos.glob("viewport*.mp4")))
+    process.kill()
+    process.wait()
+    before = sorted(videos.glob("viewport*.mp4"))
+    # 120 control steps of 0.05 s: a frame before the first, and one after every other step.
+    assert [num_frames(path) for path in before] == [61] * len(before)
+    finished = run(command(*arguments, "--resume"))
+    assert finished.returncode == 0, finished.stderr
+    after = sorted(videos.iterdir())
+    assert len(episodes_table(tmp_path / "out")) == 10
+    assert set(before) <= set(after)
+    assert [num_frames(path) for path in after] == [61] * len(after)
+
+
+def num_frames(path: Path) -> int:
+    with av.open(str(path)) as container:
+        return sum(1 for _ in container.decode(video=0))
 
 
 @pytest.mark.parametrize("kind", ["png", "mp4"])
