@@ -7,7 +7,8 @@ them meets CUDA's rules:
   arithmetic, CPU tensors may be indices of a GPU tensor, and copies and conversions lead from one to the other.
 - ``numpy()`` raises; ``cpu()`` is needed first.
 - What makes the CPU wait for a GPU is counted: numbers that are read back, sizes that depend on values, and copies
-  between the two in either direction, which are ordinary memory to CUDA.
+  between the two in either direction, which are ordinary memory to CUDA. Copies to the GPU that are said to be
+  ``non_blocking`` are not: CUDA has read what it copies when the call returns.
 
 The device is torch's ``lazy:0``: torch without CUDA refuses views of tensors that say they are on CUDA, and of the
 devices that it does not refuse, ``meta`` has rules of its own.
@@ -194,7 +195,7 @@ def _computed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
             raise NotImplementedError(f"the pretended GPU cannot change the shape of a tensor in place: {name}")
     if on_gpu or result_on_gpu:
         _refuse_foreign_generator(kwargs, on_gpu=result_on_gpu)
-        _count_waits(name, args, given, result_on_gpu=result_on_gpu)
+        _count_waits(name, args, given, result_on_gpu=result_on_gpu, is_told=_is_told(func, args, kwargs))
     result = func(*(_held(arg) for arg in args), **{key: _held(value) for key, value in kwargs.items()})
     known = {id(tensor.held): tensor for tensor in on_gpu}
     return _wrapped(result, known) if result_on_gpu else result
@@ -225,13 +226,21 @@ def _refuse_foreign_generator(kwargs: Mapping[str, Any], *, on_gpu: bool) -> Non
         raise RuntimeError(f"Expected a '{GPU.type}' device type for generator but found 'cpu'")
 
 
-def _count_waits(name: str, args: Sequence[Any], given: Sequence[torch.Tensor], *, result_on_gpu: bool) -> None:
+def _is_told(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether a copy is only told, and not waited for."""
+    names = [argument.name for argument in func._schema.arguments]
+    return bool({**dict(zip(names, args, strict=False)), **kwargs}.get("non_blocking"))
+
+
+def _count_waits(
+    name: str, args: Sequence[Any], given: Sequence[torch.Tensor], *, result_on_gpu: bool, is_told: bool
+) -> None:
     if name in _READ_BACK:
         _note(name)
     elif name in _CONVERSIONS:
         source_on_gpu = isinstance(given[-1], GpuTensor)
         target_on_gpu = isinstance(given[0], GpuTensor) if name == "aten::copy_" else result_on_gpu
-        if source_on_gpu != target_on_gpu:
+        if source_on_gpu != target_on_gpu and not (is_told and target_on_gpu):
             _note(f"{name} to the {'GPU' if target_on_gpu else 'CPU'}")
     elif name in _INDEXING:
         indices = [index for index in args[1] if index is not None]

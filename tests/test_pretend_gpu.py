@@ -113,6 +113,8 @@ def test_arithmetic_never_makes_the_cpu_wait(gpu):
     moved = torch.where(tensor > 1, tensor * 2, 0.0)[places] + torch.zeros(2, device=GPU)
     moved[places] = 0
     moved[moved > 0] = 1
+    moved += numbers()[:2].to(GPU, non_blocking=True)
+    moved.copy_(numbers()[:2], non_blocking=True)
     assert gpu.waits == []
 
 
@@ -123,6 +125,7 @@ def test_arithmetic_never_makes_the_cpu_wait(gpu):
         lambda gpu: gpu.tolist(),
         lambda gpu: gpu[0].item(),
         lambda gpu: gpu.cpu(),
+        lambda gpu: gpu.to("cpu", non_blocking=True),
         lambda gpu: gpu.nonzero(),
         lambda gpu: gpu[gpu > 1],
         lambda gpu: gpu[torch.tensor([0])],

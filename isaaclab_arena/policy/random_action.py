@@ -63,7 +63,7 @@ class RandomActionPolicy(PolicyBase[RandomActionPolicyCfg]):
                 self._blocks[slot] = low + (high - low) * unit
         action = self._blocks[np.arange(env.num_envs), self._positions]
         self._positions += 1
-        return torch.from_numpy(action.astype(np.float32)).to(env.device)
+        return torch.from_numpy(action.astype(np.float32)).to(env.device, non_blocking=True)
 
 
 def _bounds(spec: ArraySpec) -> tuple[np.ndarray, np.ndarray]:

@@ -163,10 +163,13 @@ class EnvironmentCameras:
         env_ids = np.flatnonzero(~self._outdated)
         places = np.where(self._outdated, -1, np.cumsum(~self._outdated) - 1)
         if not len(env_ids):
-            nothing = {name: torch.empty((0, *spec.shape), dtype=spec.dtype) for name, spec in self.spec().items()}
-            return {name: SomePictures(name, none.to(self._device), places) for name, none in nothing.items()}
+            return {
+                name: SomePictures(name, torch.empty((0, *spec.shape), dtype=spec.dtype, device=self._device), places)
+                for name, spec in self.spec().items()
+            }
         kept = self._studio(HEAD_CAMERA).pictures
-        drawn = {name: kept[name][torch.from_numpy(env_ids)].to(self._device) for name in self.spec()}
+        slots = torch.from_numpy(env_ids).to(self._backend.device, non_blocking=True)
+        drawn = {name: kept[name][slots].to(self._device) for name in self.spec()}
         return {name: SomePictures(name, pictures, places) for name, pictures in drawn.items()}
 
     def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> dict[str, np.ndarray]:

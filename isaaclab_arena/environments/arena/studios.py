@@ -126,7 +126,7 @@ class BatchStudio(Studio):
 
     def _render(self, env_ids: Sequence[int]) -> None:
         backend = self._backend
-        slots = torch.tensor(list(env_ids), device=backend.device)
+        slots = torch.tensor(list(env_ids)).to(backend.device, non_blocking=True)
         for camera, pictures in self._renderer(len(slots)).render(slots).items():
             name, _, kind = camera.partition(":")
             kept = self.pictures[term(name, kind) if kind else rgb_term(name)]

@@ -92,9 +92,8 @@ class FixedBatchPolicy(PolicyBase[None]):
             return self._policy.get_action(view, _of_one_layout(observation))
         wide = padded(observation, view.num_envs, reader=type(self._policy).__name__)
         action = self._policy.get_action(view, wide)
-        # The loop checks the values, because it knows which env slots run; only the shape of the batch is checked here.
-        nowhere = torch.zeros(view.num_envs, dtype=torch.bool, device=env.device)
-        return checked_action(action, view, nowhere)[: env.num_envs]
+        # The loop checks the values, because it knows which env slots run.
+        return checked_action(action, view)[: env.num_envs]
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
         """Return the real env slots at whose pictures the other policy looks, None for all."""

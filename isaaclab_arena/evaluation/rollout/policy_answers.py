@@ -18,10 +18,27 @@ class PolicyAnswer:
     Attributes:
         action: What it does. Shape: (num_envs, action_dim), float32, on the environment's device.
         finished: Env slots in which it has nothing more to do, None for none. Shape: (num_envs,), bool.
+        unusable: Running env slots whose action holds NaN or infinity. Shape: (num_envs,), bool.
     """
 
     action: torch.Tensor
     finished: torch.Tensor | None
+    unusable: torch.Tensor
+
+    def refuse(self, unusable: torch.Tensor) -> None:
+        """Raise what is to be said of env slots that are ``unusable``, if there are any.
+
+        Args:
+            unusable: On the CPU. Shape: (num_envs,), bool.
+
+        Raises:
+            PolicyError: With the first of them, and its action.
+        """
+        if bool(unusable.any()):
+            env_id = int(torch.nonzero(unusable)[0])
+            raise PolicyError(
+                f"get_action returned NaN or infinity in env slot {env_id}: {self.action[env_id].tolist()}"
+            )
 
 
 def ask(policy: PolicyBase, environment: Environment, observation: Observation, running: torch.Tensor) -> PolicyAnswer:
@@ -34,11 +51,17 @@ def ask(policy: PolicyBase, environment: Environment, observation: Observation, 
         running: Env slots whose values matter. Shape: (num_envs,), bool.
 
     Raises:
-        PolicyError: If the action has the wrong shape or holds NaN or infinity.
+        PolicyError: If the action has the wrong shape or, on the CPU, holds NaN or infinity. Of an action on a GPU
+            `RunningEpisodes.over` tells, as the CPU waits for the GPU then in any case.
         PolicyLostError: If the policy answers no more.
     """
-    action = checked_action(policy.get_action(environment, copied(observation)), environment, running)
-    return PolicyAnswer(action=action, finished=checked_finished(policy.finished(), environment))
+    action = checked_action(policy.get_action(environment, copied(observation)), environment)
+    finished = checked_finished(policy.finished(), environment)
+    unusable = running & ~torch.isfinite(action).flatten(1).all(dim=1)
+    answer = PolicyAnswer(action=action, finished=finished, unusable=unusable)
+    if unusable.is_cpu:
+        answer.refuse(unusable)
+    return answer
 
 
 def agreed_instruction(policy: PolicyBase, environment: Environment, asked: str | None) -> str | None:
@@ -57,17 +80,15 @@ def agreed_instruction(policy: PolicyBase, environment: Environment, asked: str 
     return asked if answer == told else answer
 
 
-def checked_action(action: object, environment: Environment, running: torch.Tensor) -> torch.Tensor:
+def checked_action(action: object, environment: Environment) -> torch.Tensor:
     """Return a policy's action as the environment takes it: float32, on its device, in a tensor of its own.
 
     Args:
         action: What the policy returned.
         environment: Gives the shape that is due.
-        running: Env slots whose values matter. Shape: (num_envs,), bool.
 
     Raises:
-        PolicyError: If it is neither a tensor nor an array of numbers, is complex, has the wrong shape, or holds NaN
-            or infinity in a running env slot.
+        PolicyError: If it is neither a tensor nor an array of numbers, is complex or has the wrong shape.
     """
     action = action_tensor(action)
     expected = (environment.num_envs, *environment.action_spec.shape)
@@ -77,12 +98,7 @@ def checked_action(action: object, environment: Environment, running: torch.Tens
         )
     if action.is_complex():
         raise PolicyError(f"get_action returned {action.dtype}, actions are real numbers")
-    action = action.detach().to(device=environment.device, dtype=torch.float32, copy=True)
-    bad = running & ~torch.isfinite(action).flatten(1).all(dim=1)
-    if bool(bad.any()):
-        env_id = int(torch.nonzero(bad)[0])
-        raise PolicyError(f"get_action returned NaN or infinity in env slot {env_id}: {action[env_id].tolist()}")
-    return action
+    return action.detach().to(device=environment.device, dtype=torch.float32, copy=True)
 
 
 def action_tensor(action: object) -> torch.Tensor:

@@ -130,7 +130,7 @@ class EpisodeLoop:
         """Count the step, end the episodes that are over, and return their env slots."""
         self.episodes.count(step)
         late = self.episodes.late(now_s=self._stopwatch.elapsed_s(), limit_s=self._limits.episode_timeout_s)
-        over = self.episodes.over(answer.finished, max_length=self._environment.max_episode_length)
+        over = self.episodes.over(answer, max_length=self._environment.max_episode_length)
         self._end(late | over)
         if free := sorted(late | over):
             with self._measure(Phase.POLICY):

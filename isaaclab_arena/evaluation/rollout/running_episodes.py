@@ -7,6 +7,7 @@ import torch
 
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.evaluation.rollout.endings import Ending, ending_of, out_of_time
+from isaaclab_arena.evaluation.rollout.policy_answers import PolicyAnswer
 from isaaclab_arena.interfaces.environment import Observation, Step
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Transition
@@ -49,7 +50,7 @@ class RunningEpisodes:
         self._env_steps = 0
         self._num_finished = 0
         self._starts: list[EpisodeStart | None] = [None] * num_envs
-        self._started_s = [0.0] * num_envs
+        self._started_s: dict[int, float] = {}
         self._length = torch.zeros(num_envs, dtype=torch.int64, device=device)
         # Double precision, so that the sum does not depend on the order of magnitude of what came before.
         self._return = torch.zeros(num_envs, dtype=torch.float64, device=device)
@@ -87,24 +88,25 @@ class RunningEpisodes:
         self._length += self.running
         self._return += torch.where(self.running, step.reward, 0.0)
 
-    def over(self, policy_finished: torch.Tensor | None, *, max_length: int) -> dict[int, Ending]:
+    def over(self, answer: PolicyAnswer, *, max_length: int) -> dict[int, Ending]:
         """Return how episodes ended with the step that was counted last, by env slot.
 
         Args:
-            policy_finished: Env slots in which the policy has nothing more to do, None for none.
-                Shape: (num_envs,), bool.
+            answer: What the policy answered before that step.
             max_length: Control steps after which an episode must be over.
 
         Raises:
             ArenaError: If one of them is longer.
+            PolicyError: If an action of the answer held NaN or infinity.
         """
         step = self._counted()
         over = step.terminated | step.truncated | step.diverged
-        if policy_finished is not None:
-            over = over | policy_finished.to(over.device)
+        if answer.finished is not None:
+            over = over | answer.finished.to(over.device)
         overdue = ~over & (self._length >= max_length)
         # Together, because each time that it is read back what a GPU has computed takes as long as a small network.
-        over, overdue = (torch.stack((over, overdue)) & self.running).cpu()
+        over, overdue, unusable = (torch.stack((over, overdue, answer.unusable)) & self.running).cpu()
+        answer.refuse(unusable)
         if bool(overdue.any()):
             raise ArenaError(
                 f"the environment broke its contract: env slot {int(torch.nonzero(overdue)[0])} made {max_length} "
@@ -119,7 +121,7 @@ class RunningEpisodes:
         """Return how episodes end that have taken longer than a limit [s], by env slot; none do without a limit."""
         if limit_s is None:
             return {}
-        running = torch.nonzero(self.running).flatten().tolist()
+        running = sorted(self._started_s)
         return {env_id: out_of_time(limit_s) for env_id in running if now_s - self._started_s[env_id] > limit_s}
 
     def tried(self) -> list[int]:
@@ -142,6 +144,7 @@ class RunningEpisodes:
         records = []
         for env_id, ending in endings.items():
             start = self._starts[env_id]
+            self._started_s.pop(env_id, None)
             if start is None:
                 raise RuntimeError(f"env slot {env_id} ended an episode that was never started")
             record = EpisodeRecord(

@@ -8,6 +8,7 @@ import torch
 from isaaclab_arena.environments.arena.table_environment import TableEnvironment
 from isaaclab_arena.environments.mdp.task import Judgement
 from isaaclab_arena.evaluation.rollout.endings import Ending, ending_of, out_of_time, policy_lost
+from isaaclab_arena.evaluation.rollout.policy_answers import PolicyAnswer
 from isaaclab_arena.evaluation.rollout.running_episodes import RunningEpisodes
 from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.interfaces.episode import Episode, Outcome
@@ -91,12 +92,18 @@ def under_way(num_envs: int = 1) -> RunningEpisodes:
     return running
 
 
+def answered(*, finished: bool | None) -> PolicyAnswer:
+    """Return what a policy answered for one env slot."""
+    done = None if finished is None else torch.tensor([finished])
+    return PolicyAnswer(action=torch.zeros(1, 1), finished=done, unusable=torch.tensor([False]))
+
+
 @pytest.mark.parametrize(("terminated", "truncated", "diverged", "finished"), list(product(BOTH, repeat=4)))
 def test_any_reason_ends_an_episode_and_none_leaves_it(terminated, truncated, diverged, finished):
     running = under_way()
     last = step(terminated=terminated, truncated=truncated, success=False, diverged=diverged)
     running.count(last)
-    over = running.over(torch.tensor([finished]), max_length=10)
+    over = running.over(answered(finished=finished), max_length=10)
     assert bool(over) is (terminated or truncated or diverged or finished)
 
 
@@ -104,10 +111,10 @@ def test_an_env_slot_that_rests_does_not_end_again():
     running = under_way()
     last = step(terminated=True, truncated=False, success=True, diverged=False)
     running.count(last)
-    (record,) = running.end(running.over(None, max_length=10))
+    (record,) = running.end(running.over(answered(finished=None), max_length=10))
     assert (record.length, record.episode_return, record.success) == (1, 1.0, True)
     running.count(last)
-    assert running.over(torch.tensor([True]), max_length=10) == {}
+    assert running.over(answered(finished=True), max_length=10) == {}
     assert (running.num_running, running.result(interrupted=False).finished_episodes) == (0, 1)
 
 
@@ -116,11 +123,11 @@ def test_an_episode_may_end_on_the_last_step_it_has_and_not_after():
     on = step(terminated=False, truncated=False, success=False, diverged=False)
     for _ in range(2):
         running.count(on)
-        assert running.over(None, max_length=3) == {}
+        assert running.over(answered(finished=None), max_length=3) == {}
     running.count(on)
-    assert list(running.over(torch.tensor([True]), max_length=3)) == [0]
+    assert list(running.over(answered(finished=True), max_length=3)) == [0]
     with pytest.raises(Exception, match="made 3 steps, its max_episode_length, and was not truncated"):
-        running.over(None, max_length=3)
+        running.over(answered(finished=None), max_length=3)
 
 
 # The task says solved or lost, on the last step that there is or before it: terminated, truncated, success.

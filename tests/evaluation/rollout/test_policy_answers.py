@@ -1,18 +1,32 @@
 """What a policy answers is taken if it can be meant, and refused by name if not."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from isaaclab_arena.errors import PolicyError
-from isaaclab_arena.evaluation.rollout.policy_answers import checked_action
-from tests.fakes import CoinConfig, CoinEnvironment
+from isaaclab_arena.evaluation.rollout.policy_answers import ask
+from isaaclab_arena.interfaces.environment import Environment, Observation
+from tests.fakes import CoinConfig, CoinEnvironment, ShrugPolicy
 
 RUNNING = torch.tensor([True, True, False])
 
 
+class Answers(ShrugPolicy):
+    """Answers what it is given, whatever it is."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        return self.answer
+
+
 def checked(action: object) -> torch.Tensor:
-    return checked_action(action, CoinEnvironment(CoinConfig(), 3), RUNNING)
+    return ask(Answers(action), CoinEnvironment(CoinConfig(), 3), {}, RUNNING).action
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,109 @@
+"""How often the CPU waits for a GPU in a control step of the loop, counted with a pretended one."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
+from isaaclab_arena.errors import PolicyError
+from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
+from isaaclab_arena.evaluation.rollout.rollout import EpisodeLoop
+from isaaclab_arena.evaluation.rollout.stopwatch import Stopwatch
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.policy.random_action import RandomActionPolicy
+from isaaclab_arena.policy.scripted import ScriptedPolicy
+from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
+from tests.environments.building import ALL_ENVIRONMENTS, build, episode
+from tests.environments.variations.varying import build_varied, everything
+from tests.pretend_backend import pretended_environments, simulate_with_warp, there
+from tests.pretend_gpu import GPU, PretendGpu
+
+NUM_ENVS = 3
+WHICH_ENDED = "evaluation/rollout/running_episodes.py"
+WHETHER_CONTACTS_FIT = "sim/warp/buffers.py"
+"""Only MuJoCo-Warp has buffers that may be too small: it makes the step again before anybody sees it."""
+
+POLICIES: list[Callable[[], PolicyBase]] = [ZeroActionPolicy, RandomActionPolicy, ScriptedPolicy]
+
+
+@pytest.fixture(autouse=True)
+def _physics_on_the_gpu(gpu: PretendGpu) -> Iterator[None]:
+    with pretended_environments():
+        yield
+
+
+def begun(env: ArenaEnvironment, policy: PolicyBase) -> EpisodeLoop:
+    """Return a loop that has made a step: what is made once was made."""
+    loop = EpisodeLoop(
+        env,
+        policy,
+        iter([episode(index) for index in range(NUM_ENVS)]),
+        [],
+        language_instruction=None,
+        limits=RolloutLimits(episode_timeout_s=3600.0),
+        stopwatch=Stopwatch(),
+    )
+    loop.reset(range(NUM_ENVS))
+    make_step(loop)
+    return loop
+
+
+def make_step(loop: EpisodeLoop) -> None:
+    answer = loop.act()
+    step = loop.step(answer)
+    loop.observe(answer, step)
+    assert loop.end(answer, step) == []
+
+
+def places_of_waits(gpu: PretendGpu, loop: EpisodeLoop) -> list[str]:
+    """Return the files that make the CPU wait in a control step, in order."""
+    gpu.waits.clear()
+    make_step(loop)
+    return [wait.where.partition(":")[0] for wait in gpu.waits]
+
+
+def built(name: str = "lift_object", **options: Any) -> ArenaEnvironment:
+    return build(name, num_envs=NUM_ENVS, device=GPU, backend="warp", **options)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_control_step_waits_once_to_learn_which_env_slots_ended(gpu, policy):
+    assert places_of_waits(gpu, begun(built(there("lift_object")), policy())) == [WHICH_ENDED]
+
+
+@pytest.mark.parametrize("name", ALL_ENVIRONMENTS)
+def test_so_it_is_whatever_the_script_of_the_task(gpu, name):
+    assert places_of_waits(gpu, begun(built(there(name)), ScriptedPolicy())) == [WHICH_ENDED]
+
+
+def test_so_it_is_in_worlds_that_vary_in_everything(gpu):
+    name = there("lift_object")
+    env = build_varied(name, everything(name), num_envs=NUM_ENVS, device=GPU, backend="warp")
+    assert places_of_waits(gpu, begun(env, ScriptedPolicy())) == [WHICH_ENDED]
+
+
+@pytest.mark.parametrize("policy", [ZeroActionPolicy, RandomActionPolicy])
+def test_mujoco_warp_waits_once_more_to_learn_whether_contacts_fit_and_not_for_pictures(gpu, monkeypatch, policy):
+    simulate_with_warp(monkeypatch)
+    env = built(enable_cameras=True, camera_size=16)
+    assert places_of_waits(gpu, begun(env, policy())) == [WHETHER_CONTACTS_FIT, WHICH_ENDED]
+
+
+class TurnsToNaN(ZeroActionPolicy):
+    """Says nothing usable in env slot 1 from the second step on."""
+
+    is_first = True
+
+    def get_action(self, env: Any, observation: Any) -> torch.Tensor:
+        action = super().get_action(env, observation)
+        action[1] += 0.0 if self.is_first else torch.nan
+        self.is_first = False
+        return action
+
+
+def test_an_action_that_cannot_be_used_is_refused_with_that_one_wait(gpu):
+    loop = begun(built(there("lift_object")), TurnsToNaN())
+    with pytest.raises(PolicyError, match="NaN or infinity in env slot 1"):
+        make_step(loop)
