@@ -9,20 +9,13 @@ from typing import Any
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.plain_files import not_a_plain_file
+from isaaclab_arena_gr00t.modality import StatedModality
 from isaaclab_arena_gr00t.weights import wrong_with_weights
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _LOADED = frozenset({".safetensors", ".json", ".jinja", ".model", ".txt", ".yaml", ".yml", ".py"})
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _PROCESSOR = "processor_config.json"
-
-
-@dataclass(frozen=True, kw_only=True)
-class StatedModality:
-    """One modality in a checkpoint's files; the names are those of ``gr00t.data.types.ModalityConfig``."""
-
-    delta_indices: tuple[int, ...]
-    modality_keys: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Describe a model's inputs and outputs, as far as an environment needs them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,6 +19,14 @@ class Modality(Protocol):
     def modality_keys(self) -> Any:
         """Names of the entries, in order."""
         ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatedModality:
+    """One modality in a checkpoint's files or a server's answer; further values of a `Modality` are ignored."""
+
+    delta_indices: Sequence[int]
+    modality_keys: Sequence[str]
 
 
 Dimensions = Mapping[str, Mapping[str, int]]

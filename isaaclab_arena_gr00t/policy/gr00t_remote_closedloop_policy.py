@@ -10,13 +10,12 @@ from isaaclab_arena.errors import ConfigError, PolicyError, Problem
 from isaaclab_arena.interfaces.content import UNKNOWN, ContentSources
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
-from isaaclab_arena_gr00t.modality import Modality
+from isaaclab_arena_gr00t.modality import Modality, StatedModality
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
 from isaaclab_arena_gr00t.remote.address import address_problems, server_address
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
 from isaaclab_arena_gr00t.remote.wire.flat_keys import flattened, without_prefix
-from isaaclab_arena_gr00t.remote.wire.gr00t_wire import RemoteModality
-from isaaclab_arena_gr00t.remote.wire.messages import DEFAULT_LIMITS, MessageLimits, in_words
+from isaaclab_arena_gr00t.remote.wire.messages import DEFAULT_LIMITS, WireLimits, in_words
 
 _MODALITIES = ("video", "state", "action", "language")
 
@@ -67,7 +66,7 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
 
     name: ClassVar[str] = "gr00t_remote_closedloop"
     config_class: ClassVar[type | None] = Gr00tRemoteClosedloopPolicyArgs
-    answer_limits: ClassVar[MessageLimits] = DEFAULT_LIMITS
+    answer_limits: ClassVar[WireLimits] = DEFAULT_LIMITS
     # A server batches env slots of several clients, and then their last digits depend on each other.
     traits = PolicyTraits(serves_any_num_envs=True, uses_own_device=False)
 
@@ -181,7 +180,7 @@ class Gr00tRemoteClosedloopPolicy(ClosedloopPolicy[Gr00tRemoteClosedloopPolicyAr
             self._connection.wait_until_ready()
         answer = self._request("get_modality_config")
         found = answer if isinstance(answer, dict) else {}
-        if not all(isinstance(found.get(name), RemoteModality) for name in _MODALITIES):
+        if not all(isinstance(found.get(name), StatedModality) for name in _MODALITIES):
             raise PolicyError(
                 f"the policy server does not say what its model takes and gives: {', '.join(_MODALITIES)} are due, "
                 f"it answered {in_words(answer)}; make sure that remote_host and remote_port name the right one"

@@ -8,12 +8,13 @@ from typing import Any
 from isaaclab_arena.errors import ConfigError, PolicyError, PolicyLostError, Problem
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage.contents import UNKNOWN
+from isaaclab_arena_gr00t.modality import StatedModality
 from isaaclab_arena_gr00t.remote.address import KEY_FILE_OPTION, ServerAddress
 from isaaclab_arena_gr00t.remote.identity import identity_line, same_server
 from isaaclab_arena_gr00t.remote.request_socket import AnswerTooLargeError, RequestSocket
+from isaaclab_arena_gr00t.remote.wire.arrays import ArrayFormat
 from isaaclab_arena_gr00t.remote.wire.gr00t_wire import pack, received
-from isaaclab_arena_gr00t.remote.wire.messages import DEFAULT_LIMITS, MessageError, MessageLimits
-from isaaclab_arena_gr00t.remote.wire.numpy_map import ArrayFormat
+from isaaclab_arena_gr00t.remote.wire.messages import DEFAULT_LIMITS, WireError, WireLimits
 
 # Below the program's own logger, so that it is in the log of the rank.
 _LOG = logging.getLogger("isaaclab_arena.gr00t")
@@ -43,7 +44,7 @@ class PolicyServerConnection:
         limits: How large its answers may be.
     """
 
-    def __init__(self, address: ServerAddress, limits: MessageLimits = DEFAULT_LIMITS) -> None:
+    def __init__(self, address: ServerAddress, limits: WireLimits = DEFAULT_LIMITS) -> None:
         self.address = address
         self._limits = limits
         self._socket: RequestSocket | None = None
@@ -125,13 +126,13 @@ class PolicyServerConnection:
             request["api_token"] = self.address.api_token
         try:
             return pack(request, self._arrays)
-        except MessageError as error:
+        except WireError as error:
             raise PolicyError(f"'{endpoint}' cannot be asked of the policy server: {error}") from error
 
     def _message(self, answer: bytes | bytearray, endpoint: str) -> Any:
         try:
-            message, arrays = received(answer, self._limits)
-        except MessageError as error:
+            message, arrays = received(answer, self._limits, modality=StatedModality)
+        except WireError as error:
             raise self._unreadable(endpoint, error) from error
         self._arrays = arrays or self._arrays
         if not isinstance(message, dict) or "error" not in message:
@@ -158,7 +159,7 @@ class PolicyServerConnection:
         try:
             if self._socket is None:
                 host, port = self.address.host, self.address.port
-                self._socket = RequestSocket(host, port, timeout_s=timeout_s, max_bytes=self._limits.max_bytes)
+                self._socket = RequestSocket(host, port, timeout_s=timeout_s, max_bytes=self._limits.max_message_bytes)
             return self._socket.ask(request, deadline - time.monotonic())
         except TimeoutError:
             self._loss = f"it did not answer within {timeout_s:g} s"

@@ -15,7 +15,7 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena_gr00t.remote.address import KEY_FILE_OPTION, ServerAddress
 from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
 from isaaclab_arena_gr00t.remote.identity import identity_line, same_server
-from isaaclab_arena_gr00t.remote.wire.messages import MessageError, MessageLimits, in_words
+from isaaclab_arena_gr00t.remote.wire.messages import WireError, WireLimits, in_words
 from isaaclab_arena_gr00t.remote.wire.openpi_wire import pack, unpack
 
 # Below the program's own logger, so that it is in the log of the rank.
@@ -26,7 +26,7 @@ _LONGEST_PAUSE_S = 5.0
 _CLOSE_S = 1.0
 _UNAUTHORISED = (401, 403)
 _LONGEST_WORDS = 500
-_ANSWER_LIMITS = MessageLimits(max_bytes=32 * 1024 * 1024)
+_ANSWER_LIMITS = WireLimits(max_message_bytes=32 * 1024 * 1024)
 """An answer is a chunk of actions; a text may use four times its bytes in memory."""
 
 
@@ -42,7 +42,7 @@ class OpenpiConnection:
         limits: How large its answers may be.
     """
 
-    def __init__(self, address: ServerAddress, limits: MessageLimits = _ANSWER_LIMITS) -> None:
+    def __init__(self, address: ServerAddress, limits: WireLimits = _ANSWER_LIMITS) -> None:
         self.address = address
         self.metadata: Mapping[str, Any] = {}
         self._stated: str | None = None
@@ -87,7 +87,7 @@ class OpenpiConnection:
         """
         try:
             request = pack(dict(observation))
-        except MessageError as error:
+        except WireError as error:
             raise PolicyError(f"the observation cannot be sent to the openpi policy server: {error}") from error
         try:
             return self._ask(request)
@@ -118,7 +118,7 @@ class OpenpiConnection:
             dialled = connect(
                 self._uri,
                 compression=None,
-                max_size=self._limits.max_bytes,
+                max_size=self._limits.max_message_bytes,
                 additional_headers={"Authorization": f"Api-Key {token}"} if token else None,
                 open_timeout=timeout_s,
                 close_timeout=_CLOSE_S,
@@ -182,7 +182,7 @@ class OpenpiConnection:
             raise PolicyError(f"the openpi policy server at {self._uri} failed: {_last_line(answer)}")
         try:
             return unpack(answer, self._limits)
-        except MessageError as error:
+        except WireError as error:
             raise PolicyError(
                 f"the openpi policy server at {self._uri} sent something else: {_plain(error)}"
             ) from error

@@ -15,7 +15,7 @@ from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena_gr00t.policy.gr00t_closedloop_policy import Gr00tClosedloopPolicy
 from isaaclab_arena_gr00t.policy.gr00t_remote_closedloop_policy import Gr00tRemoteClosedloopPolicy
-from isaaclab_arena_gr00t.remote.wire.messages import MessageLimits
+from isaaclab_arena_gr00t.remote.wire.messages import WireLimits
 from tests.end_to_end.launching import jobs_table, write_jobs
 from tests.gr00t.fakes import write_yaml
 from tests.gr00t.panda_checkpoint import HORIZON, POLICY, save_panda_checkpoint, write_panda_yaml
@@ -217,7 +217,7 @@ class OfSmallAnswers(Gr00tRemoteClosedloopPolicy):
     """Reads no answer that is large."""
 
     name = "of_small_answers"
-    answer_limits = MessageLimits(max_bytes=LIMIT)
+    answer_limits = WireLimits(max_message_bytes=LIMIT)
 
 
 OF_SERVERS = {

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize("name", ["message_check", "npy_header", "numpy_map", "request_socket", "zmtp"])
+@pytest.mark.parametrize("name", ["arrays", "gr00t_wire", "messages", "request_socket", "zmtp"])
 def test_both_ends_read_bytes_with_the_same_care(name):
     theirs, ours = (
         next(Path(package).rglob(f"{name}.py")).read_text(encoding="utf-8")

@@ -12,15 +12,17 @@ import numpy as np
 import pytest
 from gr00t.policy.policy_client import PolicyClient
 from gr00t.policy.policy_server import PolicyServer
-from gr00t.policy.wire import msgpack_numpy, zmtp
-from gr00t.policy.wire.msgpack_numpy import WireError, WireLimits
+from gr00t.policy.wire import arrays, zmtp
+from gr00t.policy.wire import gr00t_wire as their_wire
+from gr00t.policy.wire.messages import WireError as TheirWireError
+from gr00t.policy.wire.messages import WireLimits as TheirWireLimits
 
 from isaaclab_arena.errors import ArenaError, PolicyError
 from isaaclab_arena_gr00t.remote import zmtp as our_zmtp
 from isaaclab_arena_gr00t.remote.address import ServerAddress
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
 from isaaclab_arena_gr00t.remote.wire import gr00t_wire, openpi_wire
-from isaaclab_arena_gr00t.remote.wire.messages import MessageError, MessageLimits
+from isaaclab_arena_gr00t.remote.wire.messages import WireError, WireLimits
 from tests.gr00t.servers import NetworkPolicy, ServerProcess, serving
 from tests.outsiders.peers import (
     DELIMITER,
@@ -33,9 +35,9 @@ from tests.outsiders.peers import (
 
 MEGABYTE = 1 << 20
 WIRES: dict[str, tuple[Callable[..., Any], type[Exception], Callable[..., Any]]] = {
-    "server and client of the model": (msgpack_numpy.unpack, WireError, WireLimits),
-    "gr00t": (gr00t_wire.unpack, MessageError, MessageLimits),
-    "openpi": (openpi_wire.unpack, MessageError, MessageLimits),
+    "server and client of the model": (their_wire.unpack, TheirWireError, TheirWireLimits),
+    "gr00t": (gr00t_wire.unpack, WireError, WireLimits),
+    "openpi": (openpi_wire.unpack, WireError, WireLimits),
 }
 each_wire = pytest.mark.parametrize(("unpack", "error", "limits"), WIRES.values(), ids=WIRES)
 
@@ -118,19 +120,19 @@ def test_four_megabytes_of_empty_maps_take_no_memory_and_no_time(unpack, error, 
     assert time.process_time() - started < 3
 
 
-@pytest.mark.parametrize("unpack", [msgpack_numpy.unpack, gr00t_wire.unpack], ids=["model", "policy"])
+@pytest.mark.parametrize("unpack", [their_wire.unpack, gr00t_wire.unpack], ids=["model", "policy"])
 @pytest.mark.parametrize("kind", [b"", b"O"])
 def test_a_map_that_promises_a_large_array_takes_no_memory(unpack, kind):
     data = packed({b"nd": True, b"type": "<f8", b"kind": kind, b"shape": [2**40], b"data": bytes(8)})
     tracemalloc.start()
-    with pytest.raises((WireError, MessageError), match=r"came with 8 bytes|may not travel"):
+    with pytest.raises((WireError, TheirWireError), match=r"came with 8 bytes|may not travel"):
         unpack(data)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < MEGABYTE
 
 
-@pytest.mark.parametrize("unpack", [msgpack_numpy.unpack, gr00t_wire.unpack], ids=["model", "policy"])
+@pytest.mark.parametrize("unpack", [their_wire.unpack, gr00t_wire.unpack], ids=["model", "policy"])
 @pytest.mark.parametrize("field", [b"nd", b"type", b"kind", b"shape", b"data"])
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_what_is_said_of_a_wrong_map_is_not_made_from_all_that_it_holds(unpack, field, wrapped):
@@ -139,7 +141,7 @@ def test_what_is_said_of_a_wrong_map_is_not_made_from_all_that_it_holds(unpack, 
     entry = {b"nd": True, b"type": "<f8", b"kind": b"", b"shape": [1], b"data": bytes(8)}
     data = packed({**entry, field: [large] if wrapped else large})
     tracemalloc.start()
-    with pytest.raises((WireError, MessageError)) as caught:
+    with pytest.raises((WireError, TheirWireError)) as caught:
         unpack(data)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -159,7 +161,7 @@ def test_what_is_said_of_a_wrong_map_is_not_made_from_all_that_it_holds(unpack, 
 def test_what_is_said_of_a_servers_wrong_answer_is_not_made_from_all_that_it_holds(unpack, message):
     data = packed(message)
     tracemalloc.start()
-    with pytest.raises(MessageError):
+    with pytest.raises(WireError):
         unpack(data)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -262,7 +264,7 @@ def asked(request) -> Callable[[int, int], Any]:
     """How either client asks a server at a port, with a limit for the answer."""
 
     def by_model(port: int, max_bytes: int) -> Any:
-        client = PolicyClient("127.0.0.1", port, timeout_ms=500, limits=WireLimits(max_message_bytes=max_bytes))
+        client = PolicyClient("127.0.0.1", port, timeout_ms=500, limits=TheirWireLimits(max_message_bytes=max_bytes))
         try:
             return client.reset()
         finally:
@@ -270,7 +272,7 @@ def asked(request) -> Callable[[int, int], Any]:
 
     def by_policy(port: int, max_bytes: int) -> Any:
         address = ServerAddress(host="127.0.0.1", port=port, timeout_s=0.5, wait_for_server_s=0.2)
-        connection = PolicyServerConnection(address, MessageLimits(max_bytes=max_bytes))
+        connection = PolicyServerConnection(address, WireLimits(max_message_bytes=max_bytes))
         try:
             return connection.call("reset", {})
         finally:
@@ -393,7 +395,7 @@ def test_a_server_forgets_who_has_not_asked_for_ten_seconds(monkeypatch):
 
 # Chance.
 
-NPY = msgpack_numpy.write_array(np.zeros((2, 3), np.float32))
+NPY = arrays.write_npy(np.zeros((2, 3), np.float32))
 
 
 def some_message(random_: random.Random) -> bytes:

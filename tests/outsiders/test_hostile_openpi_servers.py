@@ -16,7 +16,7 @@ from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena_gr00t.remote.address import ServerAddress
 from isaaclab_arena_gr00t.remote.connection import ServerUnreachableError
 from isaaclab_arena_gr00t.remote.openpi import OpenpiConnection
-from isaaclab_arena_gr00t.remote.wire.messages import MessageLimits
+from isaaclab_arena_gr00t.remote.wire.messages import WireLimits
 from isaaclab_arena_gr00t.remote.wire.openpi_wire import pack
 from tests.gr00t.fakes import LimbEnvironment
 from tests.gr00t.policy.test_openpi_remote_policy import episodes, policy_at, talking
@@ -86,7 +86,7 @@ def test_what_a_server_says_steers_no_terminal(when, said):
 
 def asked(port: int, **options: Any) -> Any:
     address = ServerAddress(host="127.0.0.1", port=port, **{"timeout_s": 0.6, "wait_for_server_s": 0.3, **options})
-    connection = OpenpiConnection(address, MessageLimits(max_bytes=1 << 20))
+    connection = OpenpiConnection(address, WireLimits(max_message_bytes=1 << 20))
     try:
         connection.wait_until_ready()
         return connection.infer({"a": 1})

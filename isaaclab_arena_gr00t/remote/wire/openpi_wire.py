@@ -4,36 +4,34 @@ from typing import Any
 
 import numpy as np
 
+from isaaclab_arena_gr00t.remote.wire.arrays import ARRAY_KINDS, array_of, dtype_of
 from isaaclab_arena_gr00t.remote.wire.messages import (
-    ARRAY_KINDS,
     DEFAULT_LIMITS,
-    MessageError,
-    MessageLimits,
-    array_of,
-    in_words,
+    WireError,
+    WireLimits,
+    outline,
     read_message,
     write_message,
 )
-
-_LONGEST_TYPE_NAME = 16
 
 
 def pack(message: Any) -> bytes:
     """Return the bytes of a message of dicts, lists, text, numbers and arrays.
 
     Raises:
-        MessageError: If it holds anything else.
+        WireError: If it holds anything else.
     """
     return write_message(message, _encoded)
 
 
-def unpack(data: bytes | bytearray, limits: MessageLimits = DEFAULT_LIMITS) -> Any:
+def unpack(data: bytes | bytearray, limits: WireLimits = DEFAULT_LIMITS) -> Any:
     """Return the message that the bytes stand for.
 
     Raises:
-        MessageError: If it is larger than allowed, or no such message.
+        WireError: If it is larger than allowed, or no such message.
     """
-    return read_message(data, _decoded, limits)
+    outline(data, limits)
+    return read_message(data, _decoded)
 
 
 def _encoded(value: Any) -> Any:
@@ -48,28 +46,16 @@ def _encoded(value: Any) -> Any:
 
 def _decoded(value: dict[Any, Any]) -> Any:
     if b"__ndarray__" in value:
-        shape = value.get(b"shape")
-        if not isinstance(shape, list):
-            raise MessageError(f"the shape of an array is a list, this one is {in_words(shape)}")
-        return array_of(value.get(b"data"), _dtype(value.get(b"dtype")), shape)
+        return array_of(value.get(b"data"), dtype_of(value.get(b"dtype")), value.get(b"shape"))
     if b"__npgeneric__" in value:
-        return _scalar(value.get(b"data"), _dtype(value.get(b"dtype")))
+        return _scalar(value.get(b"data"), dtype_of(value.get(b"dtype")))
     return value
 
 
 def _scalar(value: object, dtype: np.dtype) -> Any:
     if dtype.kind not in ARRAY_KINDS or not isinstance(value, (bool, int, float)):
-        raise MessageError(f"a {type(value).__name__} is no number of type {dtype}")
+        raise WireError(f"a {type(value).__name__} is no number of type {dtype}")
     try:
         return dtype.type(value)
     except (OverflowError, ValueError) as error:
-        raise MessageError(f"{value!r:.100} is no number of type {dtype}") from error
-
-
-def _dtype(name: object) -> np.dtype:
-    try:
-        if isinstance(name, str) and len(name) <= _LONGEST_TYPE_NAME:
-            return np.dtype(name)
-    except (TypeError, ValueError, SyntaxError) as error:
-        raise MessageError(f"there is no array of type {in_words(name)}") from error
-    raise MessageError(f"there is no array of type {in_words(name)}")
+        raise WireError(f"{value!r:.100} is no number of type {dtype}") from error

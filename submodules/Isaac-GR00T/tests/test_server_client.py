@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import zmq
 from gr00t.policy.server_client import BatchingOptions, PolicyClient, PolicyServer, ServerTimeoutError
-from gr00t.policy.wire.msgpack_numpy import WireLimits, pack, unpack
+from gr00t.policy.wire.gr00t_wire import pack, unpack
+from gr00t.policy.wire.messages import WireLimits
 from served import Echo, observation, serving
 
 

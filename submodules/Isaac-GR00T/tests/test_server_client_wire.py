@@ -6,8 +6,10 @@ import msgpack
 import numpy as np
 import pytest
 from gr00t.data.types import ModalityConfig
-from gr00t.policy.wire.msgpack_numpy import MsgSerializer, WireError, WireLimits, pack, received, unpack
-from gr00t.policy.wire.numpy_map import ArrayFormat
+from gr00t.policy.server_client import MsgSerializer
+from gr00t.policy.wire.arrays import ArrayFormat
+from gr00t.policy.wire.gr00t_wire import pack, received, unpack
+from gr00t.policy.wire.messages import WireError, WireLimits
 
 # np.save of float32 [[1, 2]]: magic, version 1.0, a header of 118 bytes padded to 128 in all, then eight bytes.
 NPY = (
@@ -112,9 +114,9 @@ def test_a_modality_travels_under_both_names_so_that_older_and_newer_clients_kno
     fields = b"\xa7as_json\x82\xaddelta_indices\x91\x00\xadmodality_keys\x91\xa5front"
     older, newer = b"\xb8__ModalityConfig_class__\xc3", b"\xb2__ModalityConfig__\xc3"
     assert pack(config) == b"\x83" + older + newer + fields
-    assert received(b"\x83" + older + newer + fields) == (config, ArrayFormat.NPY)
-    assert received(b"\x82" + older + fields) == (config, ArrayFormat.NPY)
-    assert received(b"\x82" + newer + fields) == (config, ArrayFormat.NUMPY_MAP)
+    assert received(b"\x83" + older + newer + fields, modality=ModalityConfig) == (config, ArrayFormat.NPY)
+    assert received(b"\x82" + older + fields, modality=ModalityConfig) == (config, ArrayFormat.NPY)
+    assert received(b"\x82" + newer + fields, modality=ModalityConfig) == (config, ArrayFormat.NUMPY_MAP)
 
 
 def test_fields_that_only_nvidias_modality_has_are_left_out():
@@ -126,7 +128,7 @@ def test_fields_that_only_nvidias_modality_has_are_left_out():
         "action_configs": [{"rep": "RELATIVE", "type": "NON_EEF", "format": "DEFAULT", "state_key": None}],
     }
     data = packed({"__ModalityConfig_class__": True, "as_json": fields})
-    assert unpack(data) == ModalityConfig(delta_indices=[0], modality_keys=["arm"])
+    assert unpack(data, modality=ModalityConfig) == ModalityConfig(delta_indices=[0], modality_keys=["arm"])
 
 
 @pytest.mark.parametrize(

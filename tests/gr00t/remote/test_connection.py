@@ -12,7 +12,7 @@ import pytest
 from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena_gr00t.remote.address import ServerAddress
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection, ServerUnreachableError
-from isaaclab_arena_gr00t.remote.wire.messages import MessageLimits
+from isaaclab_arena_gr00t.remote.wire.messages import WireLimits
 from tests.gr00t.servers import PONG, NetworkPolicy, ServerProcess, answering, serving
 
 
@@ -33,7 +33,7 @@ def test_a_server_that_is_there_answers():
         connection.wait_until_ready()
         assert connection.call("reset", {"options": None}) == {}
         assert policy.resets == 1
-        assert connection.call("get_modality_config")["action"].modality_keys == ("leg", "arm", "hand")
+        assert connection.call("get_modality_config")["action"].modality_keys == ["leg", "arm", "hand"]
 
 
 def test_no_server_is_an_error_within_the_time_that_is_given():
@@ -176,7 +176,7 @@ def test_an_answer_that_cannot_be_read_is_an_error_that_says_why(answer, says):
 def test_an_answer_that_is_larger_than_it_may_be_is_refused(answer):
     with answering(answer) as port:
         address = ServerAddress(host="127.0.0.1", port=port, timeout_s=2.0, wait_for_server_s=0.5)
-        connection = PolicyServerConnection(address, MessageLimits(max_bytes=36))
+        connection = PolicyServerConnection(address, WireLimits(max_message_bytes=36))
         with pytest.raises(PolicyError, match="more bytes than the 36 that are allowed"):
             connection.call("reset", {})
         connection.close()

@@ -16,7 +16,7 @@ from gr00t.errors import Gr00tError
 from gr00t.policy.gr00t_policy import Gr00tPolicy, Gr00tSimPolicyWrapper
 from gr00t.policy.policy_server import BatchingOptions, PolicyServer, is_local
 from gr00t.policy.served_model import describe_model
-from gr00t.policy.wire.msgpack_numpy import WireLimits
+from gr00t.policy.wire.messages import WireLimits
 
 _LOG = logging.getLogger("gr00t")
 

@@ -5,8 +5,9 @@ from typing import Any
 
 from gr00t.data.types import ModalityConfig
 from gr00t.policy.policy import BasePolicy
-from gr00t.policy.wire.msgpack_numpy import DEFAULT_LIMITS, WireError, WireLimits, pack, received
-from gr00t.policy.wire.numpy_map import ArrayFormat
+from gr00t.policy.wire.arrays import ArrayFormat
+from gr00t.policy.wire.gr00t_wire import pack, received
+from gr00t.policy.wire.messages import DEFAULT_LIMITS, WireError, WireLimits
 from gr00t.policy.wire.peer_text import plain
 from gr00t.policy.wire.request_socket import AnswerTooLargeError, RequestSocket
 
@@ -86,7 +87,8 @@ class PolicyClient(BasePolicy):
         if self.api_token:
             request["api_token"] = self.api_token
         try:
-            answer, arrays = received(self._exchange(pack(request, self._arrays), endpoint), self._limits)
+            message = self._exchange(pack(request, self._arrays), endpoint)
+            answer, arrays = received(message, self._limits, modality=ModalityConfig)
         except (WireError, AnswerTooLargeError) as error:
             raise RuntimeError(f"{self._server}: {endpoint}: {plain(error)}") from error
         self._arrays = arrays or self._arrays

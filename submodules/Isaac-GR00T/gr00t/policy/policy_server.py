@@ -9,19 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from gr00t.data.types import ModalityConfig
 from gr00t.policy.listener import Arrived, Listener, ListenerLimits
 from gr00t.policy.request_batching import ActionRequest, action_request, join, split
-from gr00t.policy.wire.msgpack_numpy import (
-    DEFAULT_LIMITS,
-    Received,
-    WireError,
-    WireLimits,
-    look_through,
-    pack,
-    received,
-    value_in,
-)
-from gr00t.policy.wire.numpy_map import ArrayFormat
+from gr00t.policy.wire.arrays import ArrayFormat
+from gr00t.policy.wire.gr00t_wire import Received, pack, received
+from gr00t.policy.wire.messages import DEFAULT_LIMITS, WireError, WireLimits, outline, read_message
 from gr00t.policy.wire.peer_text import plain
 
 _LOG = logging.getLogger(__name__)
@@ -228,13 +221,13 @@ class PolicyServer:
         if len(arrived.body) != 1:
             raise WireError(f"a request is one message, this one came in {len(arrived.body)} parts")
         message = arrived.body[0]
-        places = look_through(message, self._limits)
+        places = outline(message, self._limits)
         if self.api_token is not None:
             place = places.get(b"api_token")
-            token = None if place is None else value_in(message, place)
+            token = None if place is None else read_message(message[slice(*place)], dict)
             if not isinstance(token, str) or not hmac.compare_digest(token.encode(), self.api_token.encode()):
                 return None
-        request = received(message, self._limits)
+        request = received(message, self._limits, modality=ModalityConfig)
         if not isinstance(request.message, dict):
             raise WireError(f"a request is a map, this one is a {type(request.message).__name__}")
         return request

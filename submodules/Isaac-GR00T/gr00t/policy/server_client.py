@@ -1,8 +1,12 @@
 """Provide the policy server and client under the module name of NVIDIA's package."""
 
+from typing import Any
+
+from gr00t.data.types import ModalityConfig
 from gr00t.policy.policy_client import PolicyClient, ServerTimeoutError
 from gr00t.policy.policy_server import BatchingOptions, EndpointHandler, PolicyServer
-from gr00t.policy.wire.msgpack_numpy import MsgSerializer, WireError, WireLimits
+from gr00t.policy.wire.gr00t_wire import pack, unpack
+from gr00t.policy.wire.messages import WireError, WireLimits
 
 __all__ = [
     "BatchingOptions",
@@ -14,3 +18,17 @@ __all__ = [
     "WireError",
     "WireLimits",
 ]
+
+
+class MsgSerializer:
+    """Messages as bytes."""
+
+    @staticmethod
+    def to_bytes(data: Any) -> bytes:
+        """Return the bytes of a message; see `pack`."""
+        return pack(data)
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Any:
+        """Return the message that the bytes stand for; see `unpack`."""
+        return unpack(data, modality=ModalityConfig)
