@@ -1,9 +1,10 @@
 """Read the settings of a GR00T policy: the options of a job, and the YAML file that they name."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.config.options import Count, NotNegative, read_options
@@ -12,6 +13,8 @@ from isaaclab_arena.interfaces.policy import PolicyCfg
 from isaaclab_arena.plain_files import not_a_plain_file
 
 YAML_OPTION = "policy_config_yaml_path"
+
+SettingsT = TypeVar("SettingsT")
 
 _EMBODIMENTS_OF_TASK_MODE = {
     "g1_locomanipulation": ("NEW_EMBODIMENT",),
@@ -109,6 +112,20 @@ class Gr00tClosedloopPolicyConfig:
     modality_config_path: str | None = None
     video_backend: str | None = None
 
+    @property
+    def cameras(self) -> dict[str, str]:
+        """Camera for each video key; if the file names only cameras, each is its own key."""
+        given = self.pov_cam_name_sim
+        if isinstance(given, dict):
+            return dict(given)
+        return {name: name for name in ((given,) if isinstance(given, str) else given)}
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """The observations of ``state_names_sim``, without repetitions."""
+        given = self.state_names_sim
+        return (given,) if isinstance(given, str) else tuple(dict.fromkeys(given))
+
 
 def check_args(args: ClosedloopPolicyArgs) -> None:
     """Refuse options of a job that are wrong for any YAML file.
@@ -132,34 +149,39 @@ def read_policy_config(path: str | Path) -> Gr00tClosedloopPolicyConfig:
     Raises:
         ConfigError: With every problem, each with the file and the key.
     """
-    file = str(path)
-    document = read_document(path)
-    if not isinstance(document, dict):
-        raise ConfigError(Problem("must be a mapping from key to value", file=file))
-    try:
-        config = read_options(Gr00tClosedloopPolicyConfig, document, owner="a GR00T policy")
-    except ConfigError as error:
-        raise ConfigError([dataclasses.replace(problem, file=file) for problem in error.problems]) from error
-    located = _with_paths(config, Path(path).parent)
-    problems = [*_mistakes(config), *_missing_files(located)]
+    config = read_settings(Gr00tClosedloopPolicyConfig, path, owner="a GR00T policy", paths=(*_PATHS, "model_path"))
+    problems = [*_mistakes(config), *_missing_files(config)]
     if problems:
-        raise ConfigError([dataclasses.replace(problem, file=file) for problem in problems])
-    return located
+        raise ConfigError([dataclasses.replace(problem, file=str(path)) for problem in problems])
+    return config
 
 
-def path_beside(directory: Path, path: str | None) -> str | None:
-    """Return a path in a YAML file as one relative to the working directory.
+def read_settings(
+    settings_class: type[SettingsT], path: str | Path, *, owner: str, paths: Sequence[str], **given: str
+) -> SettingsT:
+    """Read a YAML file whose keys are the fields of a dataclass.
 
     Args:
-        directory: The directory of the YAML file, which is searched first.
-        path: The path in the file. If nothing is found beside the file, it is relative to the working directory.
+        settings_class: The dataclass.
+        path: The file.
+        owner: Whose settings they are, for messages.
+        paths: Keys of paths. The directory of the YAML file is searched first. If nothing is found beside the file, a
+            path is relative to the working directory.
+        **given: Values that replace those of the file.
+
+    Raises:
+        ConfigError: With every problem, each with the file and the key.
     """
-    return str(directory / path) if path and (directory / path).exists() else path
-
-
-def _with_paths(config: Gr00tClosedloopPolicyConfig, directory: Path) -> Gr00tClosedloopPolicyConfig:
-    located: dict[str, Any] = {key: path_beside(directory, getattr(config, key)) for key in (*_PATHS, "model_path")}
-    return dataclasses.replace(config, **located)
+    document = read_document(path)
+    if not isinstance(document, dict):
+        raise ConfigError(Problem("must be a mapping from key to value", file=str(path)))
+    try:
+        settings = read_options(settings_class, {**document, **given}, owner=owner)
+    except ConfigError as error:
+        raise ConfigError([dataclasses.replace(problem, file=str(path)) for problem in error.problems]) from error
+    named = {key: getattr(settings, key) for key in paths}
+    beside: dict[str, Any] = {key: str(Path(path).parent / name) for key, name in named.items() if name}
+    return dataclasses.replace(settings, **{key: name for key, name in beside.items() if Path(name).exists()})
 
 
 def _mistakes(config: Gr00tClosedloopPolicyConfig) -> list[Problem]:

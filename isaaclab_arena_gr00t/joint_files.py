@@ -40,17 +40,20 @@ class JointFiles:
     action_order: tuple[str, ...] | None = None
 
 
-def read_joint_files(*, policy: str | None, state: str | None, action: str | None) -> JointFiles:
-    """Read the joint files that are given.
+def read_joint_files(settings: object) -> JointFiles:
+    """Read the joint files that a policy's YAML file names.
 
     Args:
-        policy: Joints of the model's groups; see `read_policy_joints`.
-        state: Order of the state's joints; see `read_joint_order`.
-        action: Order of the action's joints.
+        settings: The settings of the file, with any of the keys ``policy_joints_config_path`` (see
+            `read_policy_joints`), ``state_joints_config_path`` and ``action_joints_config_path`` (see
+            `read_joint_order`).
 
     Raises:
         ConfigError: If one cannot be read.
     """
+    policy, state, action = (
+        getattr(settings, f"{kind}_joints_config_path", None) for kind in ("policy", "state", "action")
+    )
     return JointFiles(
         policy=read_policy_joints(policy) if policy else None,
         state_order=read_joint_order(state) if state else None,

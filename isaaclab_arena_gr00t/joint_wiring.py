@@ -9,7 +9,7 @@ from isaaclab_arena_gr00t.joints import positions_of
 
 
 def wired_state(
-    observed: Mapping[str, ArraySpec], keys: Sequence[str], joint_terms: str | Sequence[str], files: JointFiles
+    observed: Mapping[str, ArraySpec], keys: Sequence[str], joint_terms: Sequence[str], files: JointFiles
 ) -> tuple[tuple[str, ...], dict[str, tuple[int, ...]], list[Problem]]:
     """Return the positions of a model's state groups in an environment's observations.
 
@@ -23,8 +23,7 @@ def wired_state(
         The observations in order, the indices of each group in them side by side, and the problems.
     """
     groups: JointGroups = files.policy.state if files.policy else {}
-    given = (joint_terms,) if isinstance(joint_terms, str) else tuple(dict.fromkeys(joint_terms))
-    needed = given if any(key in groups for key in keys) else ()
+    needed = tuple(joint_terms) if any(key in groups for key in keys) else ()
     wanted = list(dict.fromkeys([*needed, *(key for key in keys if key not in groups)]))
     problems = [
         Problem(wrong, key="state_names_sim" if name in needed else "policy_joints_config_path")

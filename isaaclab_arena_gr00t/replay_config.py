@@ -1,16 +1,11 @@
 """Read the settings of a replayed LeRobot dataset: the options of a job, and the YAML file that they may name."""
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from isaaclab_arena.config.documents import read_document
-from isaaclab_arena.config.options import read_options
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.interfaces.policy import PolicyCfg
-from isaaclab_arena_gr00t.config import path_beside
-from isaaclab_arena_gr00t.joint_files import JointFiles, read_joint_files
+from isaaclab_arena_gr00t.config import read_settings
 
 
 @dataclass(frozen=True)
@@ -80,26 +75,6 @@ def read_replay_config(args: ReplayLerobotPolicyArgs) -> LerobotReplayConfig:
         if args.dataset_path is None:
             raise ConfigError(Problem("is missing; give it, or policy_config_yaml_path", key="dataset_path"))
         return LerobotReplayConfig(dataset_path=args.dataset_path)
-    document = read_document(file)
-    if not isinstance(document, dict):
-        raise ConfigError(Problem("must be a mapping from key to value", file=file))
-    if args.dataset_path is not None:
-        document["dataset_path"] = str(Path(args.dataset_path).absolute())
-    try:
-        settings = read_options(LerobotReplayConfig, document, owner="a replayed dataset")
-    except ConfigError as error:
-        raise ConfigError([dataclasses.replace(problem, file=file) for problem in error.problems]) from error
     paths = ("dataset_path", "policy_joints_config_path", "action_joints_config_path")
-    located: dict[str, Any] = {key: path_beside(Path(file).parent, getattr(settings, key)) for key in paths}
-    return dataclasses.replace(settings, **located)
-
-
-def replay_joint_files(settings: LerobotReplayConfig) -> JointFiles:
-    """Return the content of the joint files.
-
-    Raises:
-        ConfigError: If one cannot be read.
-    """
-    return read_joint_files(
-        policy=settings.policy_joints_config_path, state=None, action=settings.action_joints_config_path
-    )
+    given = {} if args.dataset_path is None else {"dataset_path": str(Path(args.dataset_path).absolute())}
+    return read_settings(LerobotReplayConfig, file, owner="a replayed dataset", paths=paths, **given)

@@ -76,7 +76,7 @@ def wired(
     cameras, wrong = _cameras(environment, model.video_keys, config)
     problems += wrong
     state_terms, state, wrong = wired_state(
-        _terms(environment, STATE_GROUP), model.state_keys, config.state_names_sim, files
+        _terms(environment, STATE_GROUP), model.state_keys, config.state_names, files
     )
     problems += wrong
     action, wrong = wired_action(environment.action_spec, model.action_keys, files)

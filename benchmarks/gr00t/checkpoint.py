@@ -28,7 +28,7 @@ _GRIPPER_M = (0.0, 0.08)
 def modalities() -> dict[str, ModalityConfig]:
     """Return what a model for the Panda's YAML file takes and gives."""
     config = read_policy_config(PANDA_YAML)
-    files = read_joint_files(policy=config.policy_joints_config_path, state=None, action=None)
+    files = read_joint_files(config)
     interface = interface_of(config, files)
     steps = list(range(interface.horizon))
     return {

@@ -107,12 +107,10 @@ def plan_features(
     observed = _vectors(shapes)
     if len(shapes.get(recorded.ACTIONS, ())) != 2:
         raise ConfigError("the recording has no actions of shape (num_steps, action_dim)")
-    names = tuple(state_names)
-    if not names and policy is not None:
-        given = policy.state_names_sim
-        names = (given,) if isinstance(given, str) else tuple(given)
+    names = tuple(dict.fromkeys(state_names)) or (policy.state_names if policy is not None else ())
     names = names or tuple(name for name in observed if name.startswith(ROBOT_PREFIXES)) or tuple(observed)
-    files = _joint_files(policy)
+    has_joints = policy is not None and policy.policy_joints_config_path is not None
+    files = read_joint_files(policy) if has_joints else JointFiles()
     vectors: dict[str, Column] = {}
     if names:
         vectors[layout.STATE] = _state(observed, names, files)
@@ -132,16 +130,6 @@ def _vectors(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
         for path, shape in shapes.items()
         if path.startswith(prefix) and len(shape) == 2 and shape[1]
     }
-
-
-def _joint_files(policy: Gr00tClosedloopPolicyConfig | None) -> JointFiles:
-    if policy is None or policy.policy_joints_config_path is None:
-        return JointFiles()
-    return read_joint_files(
-        policy=policy.policy_joints_config_path,
-        state=policy.state_joints_config_path,
-        action=policy.action_joints_config_path,
-    )
 
 
 def _whole(sizes: Mapping[str, int]) -> Column:
@@ -190,12 +178,7 @@ def _cameras(shapes: Mapping[str, tuple[int, ...]], policy: Gr00tClosedloopPolic
     }
     if policy is None:
         return {name.replace("/", "."): camera for name, camera in found.items()}
-    given = policy.pov_cam_name_sim
-    wanted = (
-        dict(given)
-        if isinstance(given, dict)
-        else {name: name for name in ([given] if isinstance(given, str) else given)}
-    )
+    wanted = policy.cameras
     problems = [
         Problem(
             f"the recording has no pictures of '{name}'{did_you_mean(name, found)}; record them with --enable_cameras "

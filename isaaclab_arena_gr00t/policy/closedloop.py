@@ -26,7 +26,7 @@ from isaaclab_arena_gr00t.config import (
     check_args,
     read_policy_config,
 )
-from isaaclab_arena_gr00t.joint_files import JointFiles, read_joint_files
+from isaaclab_arena_gr00t.joint_files import read_joint_files
 from isaaclab_arena_gr00t.modality import Dimensions, Modality, model_interface
 from isaaclab_arena_gr00t.observations import Shown, action_chunks, model_observation
 from isaaclab_arena_gr00t.policy.frame_history import ShownHistory
@@ -83,7 +83,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         self.policy_config = self.settings_of(config)
         self.count = QueryCount()
         self._filled_up_to: int | None = None
-        self._files = joint_files(self.policy_config)
+        self._files = read_joint_files(self.policy_config)
         self._instructions: dict[int, str] = {}
         self._generators: dict[int, np.random.Generator] = {}
         self._source: ActionSource | None = None
@@ -172,7 +172,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
             ConfigError: With every problem.
         """
         del args
-        joint_files(settings)
+        read_joint_files(settings)
 
     def check_environment(self, env: Environment) -> None:
         """Refuse an environment that lacks inputs of the model, before its first step.
@@ -357,19 +357,6 @@ def named_by_option(error: ConfigError, file: str) -> ConfigError:
     # The option is the key in a job file, and the message says where in the YAML file to look.
     located = [replace(problem, file=problem.file or file) for problem in error.problems]
     return ConfigError([Problem(str(problem), key=YAML_OPTION) for problem in located])
-
-
-def joint_files(settings: Gr00tClosedloopPolicyConfig) -> JointFiles:
-    """Return the content of the joint files that a YAML file names.
-
-    Raises:
-        ConfigError: With every problem.
-    """
-    return read_joint_files(
-        policy=settings.policy_joints_config_path,
-        state=settings.state_joints_config_path,
-        action=settings.action_joints_config_path,
-    )
 
 
 def _indices(env_ids: Sequence[int], env: Environment) -> torch.Tensor:

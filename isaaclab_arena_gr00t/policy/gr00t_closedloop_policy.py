@@ -21,8 +21,9 @@ from isaaclab_arena_gr00t.checkpoints import (
     stated_embodiments,
 )
 from isaaclab_arena_gr00t.config import Gr00tClosedloopPolicyArgs, Gr00tClosedloopPolicyConfig
+from isaaclab_arena_gr00t.joint_files import read_joint_files
 from isaaclab_arena_gr00t.modality import Dimensions, Modality, model_interface
-from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy, joint_files, named_by_option
+from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy, named_by_option
 from isaaclab_arena_gr00t.wiring import wired
 
 # Below the program's own logger, so that it is in the log of the rank.
@@ -144,7 +145,7 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
         file = config.policy_config_yaml_path
         try:
             model = model_interface(stated.modalities, stated.dimensions)
-            wired(env, model, settings, joint_files(settings), file=file)
+            wired(env, model, settings, read_joint_files(settings), file=file)
         except ConfigError as error:
             raise named_by_option(error, file) from error
 

@@ -12,7 +12,7 @@ from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
 from isaaclab_arena_gr00t.modality import Modality, StatedModality
 from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
-from isaaclab_arena_gr00t.remote.address import address_problems, server_address
+from isaaclab_arena_gr00t.remote.address import ServerOptions, address_problems, server_address
 from isaaclab_arena_gr00t.remote.connection import PolicyServerConnection
 from isaaclab_arena_gr00t.remote.wire.flat_keys import flattened, without_prefix
 from isaaclab_arena_gr00t.remote.wire.messages import DEFAULT_LIMITS, WireLimits, in_words
@@ -21,27 +21,15 @@ _MODALITIES = ("video", "state", "action", "language")
 
 
 @dataclass(frozen=True)
-class Gr00tRemoteClosedloopPolicyArgs(ClosedloopPolicyArgs):
-    """Options of `Gr00tRemoteClosedloopPolicy`.
+class Gr00tRemoteClosedloopPolicyArgs(ServerOptions, ClosedloopPolicyArgs):
+    """Options of `Gr00tRemoteClosedloopPolicy`, beside those of every policy server.
 
     Attributes:
         policy_device: Accepted for Isaac Lab Arena's job files; the server has the device.
-        remote_host: Machine of the server.
-        remote_port: Its port.
-        remote_api_token: Refused: a run writes its options into its output, where a token should not be.
-        remote_api_token_file: File whose only line is what the server asks for.
-        timeout_s: How long an answer may take [s].
-        wait_for_server_s: How long to wait for a server that is not there, at the start or later [s].
         scheduler: ``chunk``, the only mode: an env slot whose chunk is used up gets the next one at once.
     """
 
     policy_device: str | None = None
-    remote_host: str = "localhost"
-    remote_port: int = 5555
-    remote_api_token: str | None = None
-    remote_api_token_file: str | None = None
-    timeout_s: float = 30.0
-    wait_for_server_s: float = 60.0
     scheduler: str = "chunk"
 
 

@@ -15,14 +15,14 @@ from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.policy.action_chunking import ActionChunks
 from isaaclab_arena_gr00t.images import resized_with_padding
-from isaaclab_arena_gr00t.remote.address import address_problems, server_address
+from isaaclab_arena_gr00t.remote.address import ServerOptions, address_problems, server_address
 from isaaclab_arena_gr00t.remote.openpi import OpenpiConnection
 
 _CAMERAS = "camera_obs"
 
 
 @dataclass(frozen=True)
-class OpenpiRemotePolicyCfg(PolicyCfg):
+class OpenpiRemotePolicyCfg(ServerOptions, PolicyCfg):
     """Options of `OpenpiRemotePolicy`. Names differ between openpi policies, so all must be given.
 
     Attributes:
@@ -34,12 +34,8 @@ class OpenpiRemotePolicyCfg(PolicyCfg):
         action_chunk_length: Control steps that are played before the policy is asked again.
         action_columns: Indices into the policy's action for each number of the environment's; None if both are the
             same.
-        remote_host: Machine of the server.
-        remote_port: Its port.
-        remote_api_token: Refused: a run writes its options into its output, where a token should not be.
-        remote_api_token_file: File whose only line is the server's key.
+        remote_port: Port of the server.
         timeout_s: How long an answer may take [s]; the first one may have to wait for a compiler.
-        wait_for_server_s: How long to wait for a server that is not there, at the start or later [s].
     """
 
     images: Mapping[str, str] = field(default_factory=dict)
@@ -48,12 +44,8 @@ class OpenpiRemotePolicyCfg(PolicyCfg):
     image_size: tuple[int, int] = (224, 224)
     action_chunk_length: int = 8
     action_columns: tuple[int, ...] | None = None
-    remote_host: str = "localhost"
     remote_port: int = 8000
-    remote_api_token: str | None = None
-    remote_api_token_file: str | None = None
     timeout_s: float = 120.0
-    wait_for_server_s: float = 60.0
 
 
 class OpenpiRemotePolicy(PolicyBase[OpenpiRemotePolicyCfg]):

@@ -23,12 +23,12 @@ from isaaclab_arena_gr00t.data.files import layout
 from isaaclab_arena_gr00t.data.modality_file import groups_of
 from isaaclab_arena_gr00t.data.stored_dataset import StoredDataset, open_dataset
 from isaaclab_arena_gr00t.data.stored_features import stored_features
+from isaaclab_arena_gr00t.joint_files import read_joint_files
 from isaaclab_arena_gr00t.joint_wiring import wired_action
 from isaaclab_arena_gr00t.replay_config import (
     LerobotReplayConfig,
     ReplayLerobotPolicyArgs,
     read_replay_config,
-    replay_joint_files,
 )
 
 # Below the program's own logger, so that it is in the log of the rank.
@@ -64,7 +64,7 @@ class ReplayLerobotPolicy(PolicyBase[ReplayLerobotPolicyArgs]):
         self.settings = read_replay_config(config)
         self.dataset = _dataset(config, self.settings)
         _check_args(config, self.dataset)
-        self._joints = replay_joint_files(self.settings)
+        self._joints = read_joint_files(self.settings)
         self._device = None if config.device is None else _checked_device(config.device)
         self._playing: dict[int, _Playing] = {}
         self._num_envs = 0

@@ -2,45 +2,31 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from isaaclab_arena.errors import ConfigError, Problem
 
 KEY_FILE_OPTION = "remote_api_token_file"
 
 
-class ServerOptions(Protocol):
-    """The options of a job for its policy server; every policy that asks one has them."""
+@dataclass(frozen=True)
+class ServerOptions:
+    """The options of a job for its policy server; every policy that asks one has them.
 
-    @property
-    def remote_host(self) -> str:
-        """Its machine."""
-        ...
+    Attributes:
+        remote_host: Machine of the server.
+        remote_port: Its port.
+        remote_api_token: Refused: a run writes its options into its output, where a token should not be.
+        remote_api_token_file: File whose only line is what the server asks for.
+        timeout_s: How long an answer may take [s].
+        wait_for_server_s: How long to wait for a server that is not there, at the start or later [s].
+    """
 
-    @property
-    def remote_port(self) -> int:
-        """Its port."""
-        ...
-
-    @property
-    def remote_api_token(self) -> str | None:
-        """Isaac Lab Arena's option; refused, see `address_problems`."""
-        ...
-
-    @property
-    def remote_api_token_file(self) -> str | None:
-        """File whose only line is what the server asks for."""
-        ...
-
-    @property
-    def timeout_s(self) -> float:
-        """How long an answer may take [s]."""
-        ...
-
-    @property
-    def wait_for_server_s(self) -> float:
-        """How long to wait for a server that is not there [s]."""
-        ...
+    remote_host: str = "localhost"
+    remote_port: int = 5555
+    remote_api_token: str | None = None
+    remote_api_token_file: str | None = None
+    timeout_s: float = 30.0
+    wait_for_server_s: float = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)

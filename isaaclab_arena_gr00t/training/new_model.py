@@ -54,17 +54,12 @@ def interface_of(config: Gr00tClosedloopPolicyConfig, files: JointFiles) -> Mode
     problems = []
     if files.policy is None:
         problems.append(Problem("is missing; a new model needs to know its joints", key="policy_joints_config_path"))
-    if isinstance(config.pov_cam_name_sim, dict):
-        video_keys = tuple(config.pov_cam_name_sim)
-    else:
-        given = config.pov_cam_name_sim
-        video_keys = (given,) if isinstance(given, str) else tuple(given)
     if config.target_image_size[0] != config.target_image_size[1]:
         problems.append(Problem("a new model's pictures are square", key="target_image_size"))
     if problems or files.policy is None:
         raise ConfigError(problems)
     return ModelInterface(
-        video_keys=video_keys,
+        video_keys=tuple(config.cameras),
         state_keys=tuple(files.policy.state),
         action_keys=tuple(files.policy.action),
         language_keys=(LANGUAGE_KEY,),

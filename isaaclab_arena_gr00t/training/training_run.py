@@ -189,11 +189,7 @@ def _model_and_demonstrations(options: FinetuneOptions) -> tuple[NewModel, Demon
     """Return the model before its first step, its training data, and the held-out data."""
     steps = RecordedSteps()
     config = read_policy_config(options.policy_config_yaml_path)
-    files = read_joint_files(
-        policy=config.policy_joints_config_path,
-        state=config.state_joints_config_path,
-        action=config.action_joints_config_path,
-    )
+    files = read_joint_files(config)
     interface = interface_of(config, files)
     found = find_demonstrations(recordings_of(options.dataset), only_successes=not options.include_failures)
     wiring = wire_recordings(found, interface, config, files, file=str(options.policy_config_yaml_path), steps=steps)

@@ -19,11 +19,7 @@ def small_trainer(
 ) -> Trainer:
     """Return a trainer on the recordings ``*.h5`` and the policy file ``policy.yaml`` of a directory."""
     config = read_policy_config(directory / "policy.yaml")
-    files = read_joint_files(
-        policy=config.policy_joints_config_path,
-        state=config.state_joints_config_path,
-        action=config.action_joints_config_path,
-    )
+    files = read_joint_files(config)
     found = find_demonstrations(sorted(directory.glob("*.h5")))
     interface = interface_of(config, files)
     wiring = wire_recordings(found, interface, config, files, file="policy.yaml", steps=steps)
