@@ -43,7 +43,7 @@ def _check_recordings(directory: Path, job: str) -> Iterator[str]:
     lines = {line.episode_index: line for line in read_commits(directory, job).lines}
     recordings = read_recordings(directory, job, lines.values())
     yield from (f"{path.name}: {reason}" for path, reason in recordings.unreadable)
-    copies = recordings.by_episode()
+    copies = recordings.by_episode
     yield from _check_lines(lines, copies)
     for index, line in lines.items():
         yield from _check_episode(line, copies.get(index, []))

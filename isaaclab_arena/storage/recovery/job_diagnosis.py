@@ -12,8 +12,8 @@ from pathlib import Path
 
 from isaaclab_arena.episode_ranges import EpisodeRanges, contain
 from isaaclab_arena.interfaces.episode import Outcome
-from isaaclab_arena.storage.layout import dataset_file_name, is_dataset_of
-from isaaclab_arena.storage.recovery.recorded_copies import JobRecordings, RecordedCopy
+from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE, dataset_file_name, is_dataset_of
+from isaaclab_arena.storage.recovery.recorded_copies import JobRecordings, RecordedCopy, recorded_config_hash
 from isaaclab_arena.storage.run.commits import CommitLine, CommitLog, parse_line
 
 
@@ -94,7 +94,7 @@ def diagnose(expected: PlannedEpisodes, log: CommitLog, recordings: JobRecording
     """Compare the commit lines of a job with its recordings; see `Diagnosis`."""
     diagnosis = Diagnosis(unreadable=list(recordings.unreadable))
     lines = {line.episode_index: line for line in log.lines}
-    copies = recordings.by_episode()
+    copies = recordings.by_episode
     for index in sorted(lines.keys() | copies.keys()):
         line, found = lines.get(index), copies.get(index, [])
         if expected.has(index):
@@ -195,17 +195,15 @@ def _carried_line(expected: PlannedEpisodes, copy: RecordedCopy) -> CommitLine:
     Raises:
         ValueError: If it carries none, or belongs to another plan.
     """
-    carried = copy.carried
-    if carried is None:
-        raise ValueError("no line commits it, and it does not say what it is")
-    found = (carried.job, carried.seed, carried.episode_index)
+    said = copy.attributes
+    found = (said.get("job"), said.get("seed"), said.get("episode_index"))
     wanted = (expected.name, expected.seed, copy.episode_index)
     if found != wanted:
         raise ValueError(f"it is of another plan: its job, seed and index are {found}, not {wanted}")
-    if carried.config_hash != expected.config_hash:
+    if recorded_config_hash(said.get("provenance")) != expected.config_hash:
         raise ValueError("it is of another plan: its configuration has another hash")
     try:
-        line = parse_line(carried.line)
+        line = parse_line(str(said.get(COMMIT_ATTRIBUTE, "")))
     except ValueError as error:
         raise ValueError("no line commits it, and it carries none") from error
     if (line.job_name, line.seed, line.episode_index, line.checksum) != (*wanted, copy.checksum):

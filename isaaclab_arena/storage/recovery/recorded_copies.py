@@ -5,7 +5,7 @@ import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from isaaclab_arena.errors import StorageError
@@ -15,7 +15,7 @@ from isaaclab_arena.storage.hdf5.episode_template import EpisodeTemplate
 from isaaclab_arena.storage.hdf5.episodes import list_episodes
 from isaaclab_arena.storage.hdf5.opened_file import AlikeEpisodes, OpenRecording, hdf5_errors, mapped, opened
 from isaaclab_arena.storage.hdf5.recording_image import block_of
-from isaaclab_arena.storage.layout import COMMIT_ATTRIBUTE, EPISODES_DIRECTORY
+from isaaclab_arena.storage.layout import EPISODES_DIRECTORY
 from isaaclab_arena.storage.recorded_episode import AttributeValue, parsed_mapping
 from isaaclab_arena.storage.recorded_line import contradiction
 from isaaclab_arena.storage.recordings import datasets, episode_files
@@ -38,25 +38,6 @@ _SYSTEM_TROUBLE = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Carried:
-    """The identity that a recording carries, for recordings without a commit line.
-
-    Attributes:
-        job: Name of the job.
-        seed: Seed of the job.
-        episode_index: The episode.
-        config_hash: Hash of the run's resolved jobs, None if it has none.
-        line: The commit line of its arrays, empty if it has none.
-    """
-
-    job: AttributeValue | None
-    seed: AttributeValue | None
-    episode_index: AttributeValue | None
-    config_hash: str | None
-    line: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class RecordedCopy:
     """One recording of one episode.
 
@@ -66,7 +47,7 @@ class RecordedCopy:
         checksum: CRC-32 of its arrays; None if they are damaged.
         damage: What is wrong with it, None if it is intact.
         contradiction: How the commit line of these arrays contradicts it, None if it does not; see `contradiction`.
-        carried: The identity that it carries; None if its arrays have a commit line, or if it is damaged.
+        attributes: The attributes that it carries; empty if its arrays have a commit line, or if it is damaged.
     """
 
     episode_index: int
@@ -74,7 +55,7 @@ class RecordedCopy:
     checksum: int | None
     damage: str | None = None
     contradiction: str | None = None
-    carried: Carried | None = None
+    attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
 
     @property
     def flaw(self) -> str | None:
@@ -92,19 +73,12 @@ class JobRecordings:
     """All recordings of a job.
 
     Attributes:
-        copies: All recordings of all episodes, ordered by file and episode, datasets first.
+        by_episode: All recordings of each recorded episode, by its index, datasets first.
         unreadable: Files that should be datasets and are not, with the reason.
     """
 
-    copies: tuple[RecordedCopy, ...]
+    by_episode: Mapping[int, Sequence[RecordedCopy]]
     unreadable: tuple[tuple[Path, str], ...]
-
-    def by_episode(self) -> dict[int, list[RecordedCopy]]:
-        """Return the recordings of each recorded episode, by its index."""
-        copies: defaultdict[int, list[RecordedCopy]] = defaultdict(list)
-        for copy in self.copies:
-            copies[copy.episode_index].append(copy)
-        return dict(copies)
 
 
 class EpisodeExaminer:
@@ -162,7 +136,7 @@ def read_recordings(job_directory: Path, job: str, lines: Iterable[CommitLine]) 
     Raises:
         StorageError: If a file cannot be opened, so that its content is unknown.
     """
-    copies: list[RecordedCopy] = []
+    copies: defaultdict[int, list[RecordedCopy]] = defaultdict(list)
     unreadable: list[tuple[Path, str]] = []
     by_index = {line.episode_index: line for line in lines}
     examiner = EpisodeExaminer()
@@ -173,11 +147,11 @@ def read_recordings(job_directory: Path, job: str, lines: Iterable[CommitLine]) 
         except StorageError as error:
             unreadable.append((path, damage(error)))
         else:
-            copies += _copies(path, indices, by_index, examiner)
+            _add_copies(copies, path, indices, by_index, examiner)
     for path, index in told(list(episode_files(job_directory)), "checking", f"job '{job}'"):
         _check_opens(path)
-        copies += _copies(path, [index], by_index, examiner)
-    return JobRecordings(copies=tuple(copies), unreadable=tuple(unreadable))
+        _add_copies(copies, path, [index], by_index, examiner)
+    return JobRecordings(by_episode=dict(copies), unreadable=tuple(unreadable))
 
 
 def damage(error: StorageError) -> str:
@@ -194,14 +168,20 @@ def damage(error: StorageError) -> str:
     return str(error)
 
 
-def _copies(
-    path: Path, indices: list[int], lines: Mapping[int, CommitLine], examiner: EpisodeExaminer
-) -> list[RecordedCopy]:
+def _add_copies(
+    copies: Mapping[int, list[RecordedCopy]],
+    path: Path,
+    indices: list[int],
+    lines: Mapping[int, CommitLine],
+    examiner: EpisodeExaminer,
+) -> None:
+    """Add the recordings of a file to those of their episodes."""
     try:
         examined = examiner.examine(path, indices)
     except StorageError as error:
         examined = [error] * len(indices)
-    return [_copy(path, index, found, lines.get(index)) for index, found in zip(indices, examined, strict=True)]
+    for index, found in zip(indices, examined, strict=True):
+        copies[index].append(_copy(path, index, found, lines.get(index)))
 
 
 def _copy(
@@ -211,18 +191,8 @@ def _copy(
         return RecordedCopy(episode_index=index, path=path, checksum=None, damage=damage(found))
     checksum = int(found["checksum"])
     if line is None or line.checksum != checksum:
-        return RecordedCopy(episode_index=index, path=path, checksum=checksum, carried=_carried(found))
+        return RecordedCopy(episode_index=index, path=path, checksum=checksum, attributes=found)
     return RecordedCopy(episode_index=index, path=path, checksum=checksum, contradiction=contradiction(line, found))
-
-
-def _carried(found: Mapping[str, AttributeValue]) -> Carried:
-    return Carried(
-        job=found.get("job"),
-        seed=found.get("seed"),
-        episode_index=found.get("episode_index"),
-        config_hash=recorded_config_hash(found.get("provenance")),
-        line=str(found.get(COMMIT_ATTRIBUTE, "")),
-    )
 
 
 def recorded_config_hash(provenance: AttributeValue | None) -> str | None:
