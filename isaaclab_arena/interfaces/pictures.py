@@ -16,7 +16,9 @@ CAMERAS = "camera_obs"
 class Filmable(Protocol):
     """An environment that shows what cameras see; there are no videos of others.
 
-    It may also have an attribute ``filming_hint``: what a user can do for more cameras, to be put behind a message.
+    It may also have two more attributes. ``filming_hint`` is what a user can do for more cameras, to be put behind a
+    message. ``films_only_drawn`` is True where `film` knows no picture of ``camera_obs`` but those that were drawn for
+    the last step; then all are drawn while they are filmed.
 
     Attributes:
         filmable: Names of the cameras that `film` knows: those of ``camera_obs`` that show colours, and ``viewport``.
@@ -75,9 +77,10 @@ class PicturesOnDemand(Protocol):
     def draw_pictures_of(self, env_ids: Sequence[int] | None) -> None:
         """Say which env slots are looked at after the next `reset`, `restore` or `step`, and only then.
 
-        That call draws the named env slots, unless their pictures were drawn and they have not moved since. Where other
-        env slots are left without a picture of the present, the terms of ``camera_obs`` are `SomePictures` instead of
-        tensors. Without a word everything is drawn.
+        That call draws the named env slots, unless their pictures were drawn and they have not moved since. An env slot
+        without an episode whose last picture was left out may be black instead. Where other env slots are left without
+        a picture of the present, the terms of ``camera_obs`` are `SomePictures` instead of tensors. Without a word
+        everything is drawn.
 
         Args:
             env_ids: The env slots, None for all.

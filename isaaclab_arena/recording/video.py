@@ -36,8 +36,6 @@ class VideoRecorder(Observer):
         num_threads: Threads that draw and encode beside the loop.
     """
 
-    sees_pictures = False
-
     def __init__(
         self,
         job_directory: Path,
@@ -50,6 +48,8 @@ class VideoRecorder(Observer):
         self._directory = job_directory
         self._job = job
         self._options = options
+        # Until it is known which environments are filmed.
+        self.sees_pictures = options.camera
         self._names_rebuilds = names_rebuilds
         self._rebuild = 0
         self._slots = SlotNumbers()
@@ -63,6 +63,9 @@ class VideoRecorder(Observer):
         """Say which rebuild and which environments the next episodes belong to, and let go of those before."""
         self._rebuild = rebuild
         self._slots = SlotNumbers(environments)
+        self.sees_pictures = self._options.camera and any(
+            getattr(each, "films_only_drawn", False) for each in environments
+        )
         self._discard_takes()
 
     def on_episode_start(

@@ -1,22 +1,19 @@
 """Tests of the contract `Environment`, one per rule, that a test class of your own environment inherits."""
 
-import contextlib
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any
 from unittest import SkipTest
 
 import numpy as np
 import torch
 
-from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import conditions_from_json
-from isaaclab_arena.interfaces.pictures import Filmable, FilmableLater
 from isaaclab_arena.interfaces.recordable import PartwiseRecordable, Recordable, Restorable
 from isaaclab_arena.interfaces.snapshottable import Snapshottable
 from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.testing.picture_conformance import PictureConformance
 from isaaclab_arena.testing.playing import (
     action_of,
     bits,
@@ -33,7 +30,7 @@ from isaaclab_arena.testing.playing import (
 )
 
 
-class EnvironmentConformance(ABC):
+class EnvironmentConformance(PictureConformance):
     """The rules that every `Environment` keeps, and those of the protocols that it offers.
 
     Derive a class whose name begins with ``Test`` and define `make`; pytest then runs each rule as a test::
@@ -46,12 +43,6 @@ class EnvironmentConformance(ABC):
         num_steps: Control steps for which a test plays an episode at most. Rules about the end of an episode are
             tested only on an environment whose episodes end within them.
     """
-
-    num_steps: ClassVar[int] = 20
-
-    @abstractmethod
-    def make(self, num_envs: int) -> Environment:
-        """Return a new environment with so many env slots, in none of which an episode has started."""
 
     def test_specs_describe_the_environment(self) -> None:
         """Sizes are positive, and the bounds and names of an action are as many as its numbers."""
@@ -282,36 +273,6 @@ class EnvironmentConformance(ABC):
             changed = [name for name, tensor in snapshot.items() if not torch.equal(tensor.cpu(), kept[name].cpu())]
             require(not changed, f"steps changed the snapshot: {', '.join(changed)}")
 
-    def test_films_are_pictures_and_change_nothing(self) -> None:
-        """`Filmable`: `film` returns uint8 pictures of the env slots and cameras it is asked for.
-
-        `FilmableLater`: what `film_later` returns draws the same pictures, also after steps.
-        """
-        with self._made(2) as environment:
-            if not isinstance(environment, Filmable) or not environment.filmable:
-                raise SkipTest("the environment is not Filmable, or has nothing to film")
-            expected = trace(environment, 0, {0: 0}, 2)
-            start(environment, {0: 0, 1: 1})
-            pictures = environment.film([1], environment.filmable)
-            require(set(pictures) == set(environment.filmable), f"film returned {sorted(pictures)}")
-            for name, picture in pictures.items():
-                is_picture = picture.dtype == np.uint8 and picture.ndim == 4 and picture.shape[::3] == (1, 3)
-                require(is_picture, f"the film of '{name}' has shape {picture.shape} and type {picture.dtype}")
-            if environment.reproducible:
-                why = difference(expected, trace(environment, 0, {0: 0}, 2))
-                require(not why, f"filming changes the episode: {why}")
-            self._check_unknown_camera(environment)
-            if isinstance(environment, FilmableLater):
-                self._check_drawn_later(environment)
-
-    @contextlib.contextmanager
-    def _made(self, num_envs: int) -> Iterator[Environment]:
-        environment = self.make(num_envs)
-        try:
-            yield environment
-        finally:
-            environment.close()
-
     @staticmethod
     def _check_observation(environment: Environment, observation: Observation) -> None:
         specs: Mapping[str, ArraySpec] = dict(leaves(environment.observation_spec))
@@ -332,24 +293,3 @@ class EnvironmentConformance(ABC):
         for name in ("terminated", "truncated", "success", "diverged"):
             mask = getattr(step, name)
             require(mask is None or not bool(mask[slot]), f"'{name}' is True in a resting env slot")
-
-    @staticmethod
-    def _check_unknown_camera(environment: Filmable) -> None:
-        try:
-            environment.film([0], ["no such camera"])
-        except (KeyError, ConfigError):
-            return
-        raise AssertionError("film accepts a camera that is not in filmable; it must raise KeyError")
-
-    @staticmethod
-    def _check_drawn_later(environment: Any) -> None:
-        start(environment, {0: 0, 1: 1})
-        drawing = environment.film_later([1, 0], environment.filmable)
-        expected = environment.film([1, 0], environment.filmable)
-        trace(environment, 1, {0: 2, 1: 3}, 2)
-        for number, draw in enumerate(drawing):
-            pictures = draw()
-            require(set(pictures) == set(expected), f"{sorted(pictures)} are drawn, {sorted(expected)} filmed")
-            for name, picture in pictures.items():
-                same = np.array_equal(picture, expected[name][number])
-                require(same, f"what is drawn later of '{name}' is not what film showed at that moment")

@@ -4,13 +4,19 @@ import dataclasses
 import importlib.util
 import json
 import re
+from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 import yaml
 
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.environments.gym.builder import GymConfig
+from isaaclab_arena.environments.gym.worker.drawing import drawing_of
+from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot
 from isaaclab_arena.evaluation.eval_runner import main
+from tests.documentation.reading import blocks
 from tests.end_to_end.launching import ROOT
 
 TEXT = (ROOT / "docs" / "external_environments.md").read_text()
@@ -44,3 +50,17 @@ def test_the_document_lists_every_option():
 def test_the_results_that_the_document_tells_are_those_measured():
     for name, told in re.findall(r"\]\(\.\./(benchmarks/results/\S+)\) \| (\d+ of \d+)", TEXT):
         assert f"{told} episodes were solved" in (ROOT / name).read_text()
+
+
+def test_the_environment_of_the_document_draws_what_is_wanted():
+    names: dict[str, Any] = {}
+    [body] = blocks(TEXT, "python")
+    exec(body, names)
+    block: Any = names["PushBlock"]()
+    slot = EnvSlot(gymnasium.wrappers.TimeLimit(block, 5), (), drawing_of(block))
+    assert slot.description()["draws_on_demand"]
+    assert set(slot.reset(1, pictures=False)) == {"place"}
+    first = slot.step(np.ones(2, np.float32), pictures=True).observation
+    assert first["front"].shape == (64, 64, 3)
+    block.drawn = None
+    assert set(slot.step(np.ones(2, np.float32), pictures=False).observation) == {"place"}

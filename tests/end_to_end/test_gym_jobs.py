@@ -99,3 +99,22 @@ def test_mistakes_are_told_before_anything_starts(tmp_path, capsys, name):
     assert main(arguments) == 2
     assert "did you mean 'success_key'" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("place", [{}, IN_WORKERS], ids=["here", "in_workers"])
+@pytest.mark.parametrize("identifier", ["Fake/Seen-v0", "Fake/Sparing-v0"])
+def test_results_are_the_same_bytes_whether_or_not_every_picture_is_drawn(tmp_path, identifier, place):
+    looks = {"policy_type": "tests.environments.gym.looking.LooksNowAndThen", "success_key": "near"}
+    seen = job("seen", f"gym:tests.environments.gym.gym_pictures:{identifier}", num_envs=3, **looks, **place)
+    (tmp_path / "jobs.json").write_text(json.dumps({"jobs": [seen]}))
+    pictures = {}
+    for name, options in (("lazily", []), ("eagerly", ["--eager_pictures"])):
+        arguments = ["--eval_jobs_config", str(tmp_path / "jobs.json"), "--output_dir", str(tmp_path / name)]
+        assert main([*arguments, *options]) == 0
+        report = json.loads((tmp_path / name / "seen" / "job_report_rank0.json").read_text())
+        pictures[name] = (report["pictures_drawn"], report["pictures_looked_at"])
+    for table in ("results.csv", "episodes.csv"):
+        assert (tmp_path / "lazily" / table).read_bytes() == (tmp_path / "eagerly" / table).read_bytes()
+    (drawn, looked_at), (all_drawn, looked_at_too) = pictures["lazily"], pictures["eagerly"]
+    assert looked_at == looked_at_too < all_drawn / 2
+    assert drawn == (looked_at if "Sparing" in identifier else all_drawn)

@@ -34,3 +34,15 @@ class TestGym(EnvironmentConformance):
 
     def make(self, num_envs: int) -> Environment:
         return gym_running.build(num_envs=num_envs)
+
+
+@pytest.mark.parametrize("identifier", ["Fake/Seen-v0", "Fake/Sparing-v0"])
+class TestGymPictures(EnvironmentConformance):
+    """Environments behind Gymnasium's interface that observe pictures."""
+
+    @pytest.fixture(autouse=True)
+    def choose(self, identifier):
+        self.name = f"gym:tests.environments.gym.gym_pictures:{identifier}"
+
+    def make(self, num_envs: int) -> Environment:
+        return gym_running.build(self.name, num_envs=num_envs)

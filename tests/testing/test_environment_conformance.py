@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.interfaces.environment import VIEWPORT, Environment
+from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.testing.environment_conformance import EnvironmentConformance
 from tests.testing.point import PointEnvironment
@@ -217,21 +217,6 @@ class SnapshotIsAView(PointEnvironment):
         return {**(super().snapshot() or {}), "position": self.position}
 
 
-class FilmsInFloats(PointEnvironment):
-    def film(self, env_ids, cameras):
-        return {name: picture / 255.0 for name, picture in super().film(env_ids, cameras).items()}
-
-
-class FilmsAnything(PointEnvironment):
-    def film(self, env_ids, cameras):
-        return super().film(env_ids, [VIEWPORT])
-
-
-class DrawsTheMomentInWhichItIsAsked(PointEnvironment):
-    def film_later(self, env_ids, cameras):
-        return [lambda slot=slot: {VIEWPORT: self.film([slot], cameras)[VIEWPORT][0]} for slot in env_ids]
-
-
 BROKEN: list[tuple[str, type[PointEnvironment]]] = [
     ("specs_describe_the_environment", NoNames),
     ("specs_describe_the_environment", BoundsTheWrongWayRound),
@@ -262,9 +247,6 @@ BROKEN: list[tuple[str, type[PointEnvironment]]] = [
     ("a_recorded_episode_starts_again_exactly", RestoresTheConditionsAlone),
     ("a_snapshot_brings_everything_back", ForgetsTheClock),
     ("a_snapshot_brings_everything_back", SnapshotIsAView),
-    ("films_are_pictures_and_change_nothing", FilmsInFloats),
-    ("films_are_pictures_and_change_nothing", FilmsAnything),
-    ("films_are_pictures_and_change_nothing", DrawsTheMomentInWhichItIsAsked),
 ]
 
 
@@ -300,7 +282,7 @@ class Bare(Environment):
     observe = PointEnvironment.observe
 
 
-@pytest.mark.parametrize("name", [name for name, _ in dict(BROKEN).items() if "state" in name or "film" in name])
+@pytest.mark.parametrize("name", [name for name, _ in dict(BROKEN).items() if "state" in name])
 def test_rules_of_what_is_not_offered_are_skipped(name):
     with pytest.raises(SkipTest, match="is not"):
         rule(name, Bare)()

@@ -223,7 +223,7 @@ class GymBuilder:
         """Refuse an environment that does not start as its seed says: its episodes could never be repeated."""
         if not config.seeded:
             return
-        first, again = (slots.reset({0: 2**config.seed_bits - 1})[0] for _ in range(2))
+        first, again = (slots.reset({0: 2**config.seed_bits - 1}, seen=[0])[0] for _ in range(2))
         if not all(np.array_equal(first[name], again[name], equal_nan=True) for name in first):
             raise EnvironmentBuildError(
                 f"'{self.name}' starts differently from the same seed, so its episodes cannot be repeated; "

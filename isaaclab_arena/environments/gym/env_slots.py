@@ -3,7 +3,7 @@
 import logging
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +13,7 @@ import numpy as np
 
 from isaaclab_arena.config.options import Positive
 from isaaclab_arena.environments.gym.worker import meta_world, registered
+from isaaclab_arena.environments.gym.worker.drawing import drawing_of
 from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot, SlotStep
 from isaaclab_arena.environments.gym.worker_process import RequestError, WorkerError, WorkerProcess
 from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, first_line
@@ -68,19 +69,21 @@ class EnvSlots(ABC):
     description: Mapping[str, Any]
 
     @abstractmethod
-    def reset(self, seeds: Mapping[int, int]) -> dict[int, dict[str, np.ndarray]]:
+    def reset(self, seeds: Mapping[int, int], seen: Container[int]) -> dict[int, dict[str, np.ndarray]]:
         """Start episodes and return their first observations.
 
         Args:
             seeds: Env slot to the seed of its episode.
+            seen: Env slots whose pictures are wanted. The observations of others have none.
         """
 
     @abstractmethod
-    def step(self, actions: Mapping[int, np.ndarray]) -> dict[int, SlotStep | SlotFailure]:
+    def step(self, actions: Mapping[int, np.ndarray], seen: Container[int]) -> dict[int, SlotStep | SlotFailure]:
         """Make one step in the named env slots.
 
         Args:
             actions: Env slot to its action. Shape: (action_dim,), float32.
+            seen: Env slots whose pictures are wanted. The observations of others have none.
         """
 
     @abstractmethod
@@ -120,16 +123,16 @@ class LocalSlots(EnvSlots):
             self._slots[index] = self._made()
         self.description = self._slots[0].description()
 
-    def reset(self, seeds: Mapping[int, int]) -> dict[int, dict[str, np.ndarray]]:
+    def reset(self, seeds: Mapping[int, int], seen: Container[int]) -> dict[int, dict[str, np.ndarray]]:
         """Start episodes; what an environment raises fails the job. See `EnvSlots.reset`."""
         for index in seeds:
             if index not in self._slots:
                 self._slots[index] = self._made()
-        return {index: self._slots[index].reset(seed) for index, seed in seeds.items()}
+        return {index: self._slots[index].reset(seed, pictures=index in seen) for index, seed in seeds.items()}
 
-    def step(self, actions: Mapping[int, np.ndarray]) -> dict[int, SlotStep | SlotFailure]:
+    def step(self, actions: Mapping[int, np.ndarray], seen: Container[int]) -> dict[int, SlotStep | SlotFailure]:
         """Make one step; see `EnvSlots.step`."""
-        return {index: self._step(index, action) for index, action in actions.items()}
+        return {index: self._step(index, action, pictures=index in seen) for index, action in actions.items()}
 
     def render(self, index: int) -> np.ndarray:
         """Return a picture; see `EnvSlots.render`."""
@@ -144,9 +147,9 @@ class LocalSlots(EnvSlots):
         while self._slots:
             self._slots.popitem()[1].close()
 
-    def _step(self, index: int, action: np.ndarray) -> SlotStep | SlotFailure:
+    def _step(self, index: int, action: np.ndarray, *, pictures: bool) -> SlotStep | SlotFailure:
         try:
-            return self._slots[index].step(action)
+            return self._slots[index].step(action, pictures=pictures)
         except (Exception, SystemExit) as error:  # noqa: BLE001  the other env slots go on
             _LOG.warning("'%s' failed in env slot %d", self._source.name, index, exc_info=True)
             # Its state is unknown, so it is not closed either: that is its code too.
@@ -156,7 +159,8 @@ class LocalSlots(EnvSlots):
     def _made(self) -> EnvSlot:
         source = self._source
         make = SOURCES[source.kind].make
-        return EnvSlot(make(source.name, dict(source.make_kwargs), source.max_episode_length), source.info_keys)
+        environment = make(source.name, dict(source.make_kwargs), source.max_episode_length)
+        return EnvSlot(environment, source.info_keys, drawing_of(environment))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +207,7 @@ class WorkerSlots(EnvSlots):
             self.close()
             raise
 
-    def reset(self, seeds: Mapping[int, int]) -> dict[int, dict[str, np.ndarray]]:
+    def reset(self, seeds: Mapping[int, int], seen: Container[int]) -> dict[int, dict[str, np.ndarray]]:
         """Start episodes. See `EnvSlots.reset`.
 
         Raises:
@@ -214,19 +218,19 @@ class WorkerSlots(EnvSlots):
             self._make(missing)
         try:
             for index, seed in seeds.items():
-                self._workers[index].send({"request": "reset", "seed": seed})
+                self._workers[index].send({"request": "reset", "seed": seed, "pictures": index in seen})
             return {index: self._workers[index].receive(self._options.start_timeout_s)[1] for index in seeds}
         except RequestError as error:
             raise ArenaError(f"'{self._source.name}' failed to reset: {error}\n{error.traceback}") from error
         except WorkerError as error:
             raise ArenaError(f"'{self._source.name}' failed to reset: {error}") from error
 
-    def step(self, actions: Mapping[int, np.ndarray]) -> dict[int, SlotStep | SlotFailure]:
+    def step(self, actions: Mapping[int, np.ndarray], seen: Container[int]) -> dict[int, SlotStep | SlotFailure]:
         """Make one step in all workers at once. See `EnvSlots.step`."""
         failures: dict[int, SlotStep | SlotFailure] = {}
         for index, action in actions.items():
             try:
-                self._workers[index].send({"request": "step"}, {"action": action})
+                self._workers[index].send({"request": "step", "pictures": index in seen}, {"action": action})
             except WorkerError as error:
                 failures[index] = self._failed(index, error)
         return {index: failures.get(index) or self._answer(index) for index in actions}

@@ -9,10 +9,12 @@ import numpy as np
 import torch
 
 from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotFailure
+from isaaclab_arena.environments.gym.slot_pictures import SlotPictures
 from isaaclab_arena.environments.gym.success import SuccessRule
 from isaaclab_arena.environments.gym.worker.env_slot import SlotStep
 from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Conditions
+from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.specs import ArraySpec
 
 SEED_CONDITION = "gym.seed"
@@ -68,27 +70,21 @@ class GymEnvironment(Environment):
         self.max_episode_length = traits.max_episode_length
         self.reproducible = traits.reproducible
         self.action_spec = _action_spec(slots.description)
-        self._terms = {name: term["image"] for name, term in slots.description["observation"].items()}
-        specs = {name: _term_spec(term) for name, term in slots.description["observation"].items()}
-        self.observation_spec = self._grouped(specs)
-        self.filmable = (
-            *(
-                name
-                for name, spec in specs.items()
-                if self._terms[name] and spec.shape[2:] == (3,) and 0 not in spec.shape
-            ),
-            *((VIEWPORT,) if slots.description["renders"] else ()),
-        )
+        described = slots.description["observation"]
+        specs = {name: _spec(term) for name, term in described.items() if not term["image"]}
+        cameras = {name: _spec(term) for name, term in described.items() if term["image"]}
+        self.observation_spec = {"policy": specs, CAMERAS: cameras} if cameras else {"policy": specs}
+        filmable = [name for name, spec in cameras.items() if spec.shape[2:] == (3,) and 0 not in spec.shape]
+        self.filmable = (*filmable, *((VIEWPORT,) if slots.description["renders"] else ()))
+        self.films_only_drawn = bool(filmable)
         self.filming_hint = "" if slots.description["renders"] else RENDER_HINT
         self._render_s = 0.0
-        self._pictures: dict[int, np.ndarray] = {}
+        self._viewports: dict[int, np.ndarray] = {}
         self._lost: set[int] = set()
         self._slots = slots
         self._traits = traits
-        self._arrays = {
-            name: np.zeros((num_envs, *spec.shape), np.uint8 if self._terms[name] else np.float32)
-            for name, spec in specs.items()
-        }
+        self._arrays = {name: np.zeros((num_envs, *spec.shape), np.float32) for name, spec in specs.items()}
+        self._pictures = SlotPictures(cameras, num_envs, always_drawn=not slots.description["draws_on_demand"])
         self._running = np.zeros(num_envs, bool)
         self._return = np.zeros(num_envs, np.float64)
         self._metrics = {key: np.full(num_envs, np.nan, np.float32) for key in traits.metric_keys}
@@ -107,9 +103,10 @@ class GymEnvironment(Environment):
         slots = env_ids.tolist()
         seeds = {slot: int(str(each[SEED_CONDITION])) for slot, each in zip(slots, conditions, strict=True)}
         self._lost.difference_update(slots)
-        for slot, observation in self._slots.reset(seeds).items():
-            self._put(slot, observation)
         self._running[slots] = True
+        seen = self._pictures.wanted(slots, ~self._running)
+        for slot, observation in self._slots.reset(seeds, seen).items():
+            self._put(slot, observation, drawn=slot in seen)
         self._return[slots] = 0.0
         for values in self._metrics.values():
             values[slots] = np.nan
@@ -121,9 +118,11 @@ class GymEnvironment(Environment):
         masks = {name: np.zeros(self.num_envs, bool) for name in ("terminated", "truncated", "success", "diverged")}
         reward = np.zeros(self.num_envs, np.float32)
         errors: dict[int, str] = {}
-        answers = self._slots.step({slot: wanted[slot] for slot in np.flatnonzero(self._running).tolist()})
+        running = np.flatnonzero(self._running).tolist()
+        seen = self._pictures.wanted(running, ~self._running)
+        answers = self._slots.step({slot: wanted[slot] for slot in running}, seen)
         for slot, answer in answers.items():
-            problem = self._take(slot, answer)
+            problem = self._take(slot, answer, drawn=slot in seen)
             if problem is not None:
                 errors[slot] = problem
                 masks["diverged"][slot] = True
@@ -163,15 +162,29 @@ class GymEnvironment(Environment):
         """Return the environment's name and the versions of what it runs on, which may be another interpreter's."""
         return {"environment": self._traits.name, **self._slots.description["versions"]}
 
+    def draw_pictures_of(self, env_ids: Sequence[int] | None) -> None:
+        """Say which env slots are looked at next; see `PicturesOnDemand`. Those that rest are not drawn again."""
+        self._pictures.announce(env_ids)
+
+    @property
+    def pictures_drawn(self) -> int:
+        """Pictures of ``camera_obs`` that were drawn so far, whether or not anybody wanted them."""
+        return self._pictures.num_drawn
+
     def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """Return pictures that env slots observe, and for `VIEWPORT` what they render; see `Filmable`."""
+        """Return pictures that env slots observe, and for `VIEWPORT` what they render; see `Filmable`.
+
+        Raises:
+            KeyError: If there is no such camera.
+            UnannouncedPictureError: If a picture that they observe was not wanted when it could be drawn.
+        """
         unknown = set(cameras) - set(self.filmable)
         if unknown:
             known = ", ".join(self.filmable) or "nothing"
             names = ", ".join(sorted(unknown))
             raise KeyError(f"no cameras {names}; this environment can film {known}{self.filming_hint}")
         began_s = time.perf_counter()
-        pictures = {name: self._arrays[name][list(env_ids)] for name in cameras if name != VIEWPORT}
+        pictures = {name: self._pictures.of(name, env_ids) for name in cameras if name != VIEWPORT}
         if VIEWPORT in cameras:
             pictures[VIEWPORT] = np.stack([self._viewport(slot) for slot in env_ids])
         self._render_s += time.perf_counter() - began_s
@@ -186,16 +199,16 @@ class GymEnvironment(Environment):
         """Close the single environments."""
         self._slots.close()
 
-    def _take(self, slot: int, answer: SlotStep | SlotFailure) -> str | None:
+    def _take(self, slot: int, answer: SlotStep | SlotFailure, *, drawn: bool) -> str | None:
         """Keep what an env slot observed; return why it is an error, None where it is none."""
         if isinstance(answer, SlotFailure):
             self._lost.add(slot)
             return answer.reason
-        self._put(slot, answer.observation)
+        self._put(slot, answer.observation, drawn=drawn)
         if not np.isfinite(answer.reward):
             return f"the reward is {answer.reward}"
-        for name, is_image in self._terms.items():
-            if not is_image and not np.isfinite(self._arrays[name][slot]).all():
+        for name, values in self._arrays.items():
+            if not np.isfinite(values[slot]).all():
                 return f"observation '{name}' holds NaN or infinity"
         return None
 
@@ -213,24 +226,18 @@ class GymEnvironment(Environment):
     def _viewport(self, slot: int) -> np.ndarray:
         # An env slot that lost its environment has nothing left to look at but what was seen last.
         if slot not in self._lost:
-            self._pictures[slot] = self._slots.render(slot)
-        return self._pictures[slot]
+            self._viewports[slot] = self._slots.render(slot)
+        return self._viewports[slot]
 
-    def _put(self, slot: int, observation: Mapping[str, np.ndarray]) -> None:
+    def _put(self, slot: int, observation: Mapping[str, np.ndarray], *, drawn: bool) -> None:
         for name, values in self._arrays.items():
             values[slot] = observation[name]
+        self._pictures.put(slot, observation, drawn=drawn)
 
     def _observation(self) -> Observation:
-        tensors = {name: torch.from_numpy(values.copy()).to(self.device) for name, values in self._arrays.items()}
-        return self._grouped(tensors)
-
-    def _grouped(self, terms: Mapping[str, Any]) -> dict[str, Any]:
-        """Put pictures into group ``camera_obs`` and all else into group ``policy``."""
-        grouped: dict[str, Any] = {
-            "policy": {name: term for name, term in terms.items() if not self._terms[name]},
-            "camera_obs": {name: term for name, term in terms.items() if self._terms[name]},
-        }
-        return grouped if grouped["camera_obs"] else {"policy": grouped["policy"]}
+        numbers = {name: torch.from_numpy(values.copy()).to(self.device) for name, values in self._arrays.items()}
+        pictures = self._pictures.observed(self.device)
+        return {"policy": numbers, CAMERAS: pictures} if pictures else {"policy": numbers}
 
 
 def _action_spec(description: Mapping[str, Any]) -> ArraySpec:
@@ -239,5 +246,5 @@ def _action_spec(description: Mapping[str, Any]) -> ArraySpec:
     return ArraySpec(shape=(len(low),), low=low if bounded else None, high=high if bounded else None)
 
 
-def _term_spec(term: Mapping[str, Any]) -> ArraySpec:
+def _spec(term: Mapping[str, Any]) -> ArraySpec:
     return ArraySpec(shape=tuple(term["shape"]), dtype=torch.uint8 if term["image"] else torch.float32)

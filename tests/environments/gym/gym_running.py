@@ -65,6 +65,7 @@ def run(
     """Run episodes and return their records by index."""
     environment = build(name, num_envs=num_envs, **options)
     notebook = Notebook()
+    notebook.sees_pictures = False
     episodes = [Episode(job="gym", episode_index=index, seed=3) for index in range(num_episodes)]
     try:
         rollout(environment, policy or RandomActionPolicy(), episodes, [notebook, *([observer] if observer else [])])

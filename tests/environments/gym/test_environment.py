@@ -6,18 +6,25 @@ import numpy as np
 import pytest
 import torch
 
-from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.errors import ArenaError, UnannouncedPictureError
 from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.environment import VIEWPORT
 from isaaclab_arena.interfaces.episode import Episode, Outcome
+from isaaclab_arena.interfaces.observer import Observer
+from isaaclab_arena.interfaces.pictures import SomePictures
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.recording.video import VideoRecorder
 from isaaclab_arena.recording.video_options import VideoOptions
 from tests.environments.gym.gym_fakes import ID
 from tests.environments.gym.gym_running import IN_WORKERS, Trace, build, run
+from tests.environments.gym.looking import PERIOD, LooksNowAndThen
 
 PLACES = pytest.mark.parametrize("place", [{}, IN_WORKERS], ids=["here", "in_workers"])
+
+
+SEEN, SPARING = (f"gym:tests.environments.gym.gym_pictures:Fake/{name}-v0" for name in ("Seen", "Sparing"))
+OPTIONS = {"success_key": "near", "end_on_success": False, "metric_keys": ("drawn",)}
 
 
 def started(environment, *seeds: int):
@@ -162,6 +169,79 @@ def test_pictures_are_camera_observations(place):
     spec = environment.observation_spec["camera_obs"]
     assert isinstance(spec, Mapping)
     assert spec["eye.front"] == ArraySpec(shape=(4, 5, 3), dtype=torch.uint8)
+
+
+@PLACES
+@pytest.mark.parametrize("name", [SEEN, SPARING])
+def test_a_policy_that_looks_now_and_then_does_what_it_does_if_every_picture_is_drawn(name, place):
+    expected = run(name, num_envs=3, policy=LooksNowAndThen(), observer=Observer(), **OPTIONS, **place)
+    found = run(name, num_envs=3, policy=LooksNowAndThen(), **OPTIONS, **place)
+    for index, record in expected.items():
+        assert (found[index].episode_return, found[index].outcome) == (record.episode_return, record.outcome)
+        assert record.metrics["drawn"] == record.length + 1
+        looks = 1 + record.length // PERIOD
+        assert found[index].metrics["drawn"] == (looks if name == SPARING else record.length + 1)
+
+
+@PLACES
+@pytest.mark.parametrize(("name", "all_drawn"), [(SEEN, True), (SPARING, False)])
+def test_the_pictures_that_an_environment_drew_are_counted(name, all_drawn, place):
+    environment = build(name, num_envs=3, **place)
+    environment.draw_pictures_of([1])
+    started(environment, 1, 2)
+    for announced in ([], [0, 2]):
+        environment.draw_pictures_of(announced)
+        shown = environment.step(torch.zeros(3, 2)).observation["camera_obs"]["front"]
+        assert isinstance(shown, SomePictures)
+        assert shown.env_ids == [*announced[:1], 2]
+    environment.close()
+    assert environment.pictures_drawn == (6 if all_drawn else 2)
+
+
+def test_a_picture_that_was_left_out_cannot_be_filmed():
+    environment = build(SPARING, num_envs=2)
+    started(environment, 1, 2)
+    environment.draw_pictures_of([0])
+    environment.step(torch.zeros(2, 2))
+    assert environment.film([0], ["front"])["front"].shape == (1, 6, 8, 3)
+    with pytest.raises(UnannouncedPictureError, match="'front' of env slots 1 was not drawn"):
+        environment.film([0, 1], ["front"])
+
+
+@PLACES
+def test_films_of_what_is_observed_show_what_they_show_if_every_picture_is_drawn(tmp_path, place):
+    films = []
+    for watches in ([], [Observer()]):
+        directory = tmp_path / str(len(watches))
+        environment = build(SPARING, num_envs=2, **place)
+        recorder = VideoRecorder(directory, "seen", VideoOptions(camera=True))
+        recorder.begin_rebuild(0, [environment])
+        wanted = [Episode(job="seen", episode_index=index, seed=1) for index in range(3)]
+        rollout(environment, LooksNowAndThen(), wanted, [recorder, *watches])
+        recorder.close()
+        environment.close()
+        films.append({path.name: path.read_bytes() for path in directory.rglob("*.mp4")})
+    assert len(films[0]) == 3
+    assert films[0] == films[1]
+
+
+def test_an_env_slot_that_fails_shows_no_picture_of_another_step():
+    environment = build(SPARING, num_envs=2, make_kwargs={"at_step": 2})
+    started(environment, 1, 2)
+    environment.draw_pictures_of([0])
+    environment.step(torch.zeros(2, 2))
+    environment.draw_pictures_of([0, 1])
+    shown = environment.step(torch.zeros(2, 2)).observation["camera_obs"]["front"]
+    assert shown.env_ids == [0]
+
+
+def test_a_reader_of_all_env_slots_is_served_after_one_that_looked_at_none():
+    environment = build(SPARING, num_envs=2)
+    wanted = [Episode(job="seen", episode_index=index, seed=1) for index in range(4)]
+    rollout(environment, RandomActionPolicy(), wanted, [])
+    shown = started(environment, 1)["camera_obs"]["front"]
+    assert isinstance(shown, torch.Tensor)
+    assert not shown[1].any()
 
 
 @PLACES

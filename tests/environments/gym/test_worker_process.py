@@ -26,12 +26,12 @@ def ready(**make_kwargs) -> WorkerProcess:
     worker = WorkerProcess(sys.executable, IN_WORKERS["environment_variables"])
     made = {"source": "gym", "name": ID, "make_kwargs": make_kwargs, "max_episode_length": None, "info_keys": []}
     worker.ask({"request": "make", **made}, timeout_s=60)
-    worker.ask({"request": "reset", "seed": 1}, timeout_s=60)
+    worker.ask({"request": "reset", "seed": 1, "pictures": True}, timeout_s=60)
     return worker
 
 
 def step(worker: WorkerProcess, timeout_s: float = 60.0):
-    return worker.ask({"request": "step"}, timeout_s, {"action": np.zeros(2, np.float32)})
+    return worker.ask({"request": "step", "pictures": True}, timeout_s, {"action": np.zeros(2, np.float32)})
 
 
 def test_a_worker_that_dies_is_told_with_what_it_last_wrote():
@@ -91,7 +91,7 @@ def test_a_worker_does_not_outlive_the_program_even_in_a_long_step():
         "import numpy as np, sys, time\n"
         "from tests.environments.gym.test_worker_process import ready\n"
         "worker = ready(misbehaviour='hang', at_step=1)\n"
-        "worker.send({'request': 'step'}, {'action': np.zeros(2, np.float32)})\n"
+        "worker.send({'request': 'step', 'pictures': True}, {'action': np.zeros(2, np.float32)})\n"
         "print(worker.pid, flush=True)\n"
         "time.sleep(60)\n"
     )

@@ -31,6 +31,7 @@ if __name__ == "__main__":
     _die_with_parent()
 
 # Run as a directory, so its modules lie at the front of the path; they are gone from it before any environment is made.
+drawing = importlib.import_module("drawing")
 frames = importlib.import_module("frames")
 slot_module = importlib.import_module("env_slot")
 sources = {"gym": importlib.import_module("registered"), "metaworld": importlib.import_module("meta_world")}
@@ -79,15 +80,15 @@ class _Worker:
             environment = sources[message["source"]].make(
                 message["name"], message["make_kwargs"], message["max_episode_length"]
             )
-            self._slot = slot_module.EnvSlot(environment, message["info_keys"])
+            self._slot = slot_module.EnvSlot(environment, message["info_keys"], drawing.drawing_of(environment))
             return self._slot.description(), {}
         if request == "reset":
-            return {}, self._slot.reset(message["seed"])
+            return {}, self._slot.reset(message["seed"], pictures=message["pictures"])
         if request == "expert":
             return {}, {"actions": sources["metaworld"].expert_actions(message["task"], arrays["observations"])}
         if request == "render":
             return {}, {"picture": self._slot.render()}
-        step = self._slot.step(arrays["action"])
+        step = self._slot.step(arrays["action"], pictures=message["pictures"])
         return {key: value for key, value in step._asdict().items() if key != "observation"}, step.observation
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import sys
 import typing
@@ -17,7 +18,8 @@ _NUMBER_KINDS = frozenset("biuf")
 class SlotStep(typing.NamedTuple):
     """What one step of one environment gave.
 
-    ``info`` holds the numbers that were asked for, as far as they are there; ``info_names`` is all there is.
+    ``observation`` lacks pictures that were not wanted. ``info`` holds the numbers that were asked for, as far as they
+    are there; ``info_names`` is all there is.
     """
 
     observation: dict[str, np.ndarray]
@@ -34,13 +36,20 @@ class EnvSlot:
     Args:
         environment: What is stepped.
         info_keys: Which entries of ``info`` are wanted.
+        drawing: Tells the environment whether its pictures are wanted, None if it always draws them.
 
     Raises:
         TypeError: If its actions or observations are of a kind that is not supported.
     """
 
-    def __init__(self, environment: gymnasium.Env, info_keys: typing.Sequence[str]) -> None:
+    def __init__(
+        self,
+        environment: gymnasium.Env,
+        info_keys: typing.Sequence[str],
+        drawing: typing.Callable[[bool], contextlib.AbstractContextManager[None]] | None = None,
+    ) -> None:
         self._environment = environment
+        self._drawing = drawing
         self._info_keys = tuple(info_keys)
         self._action_space = environment.action_space
         self._terms = {".".join(path) or "obs": (path, space) for path, space in _leaves(environment.observation_space)}
@@ -61,20 +70,23 @@ class EnvSlot:
             "nondeterministic": spec is not None and spec.nondeterministic,
             "control_dt": _control_dt(environment),
             "renders": environment.render_mode == "rgb_array",
+            "draws_on_demand": self._drawing is not None,
             "versions": _versions(type(environment.unwrapped).__module__.partition(".")[0]),
         }
 
-    def reset(self, seed: int) -> dict[str, np.ndarray]:
-        """Start an episode and return its first observation."""
-        observation, _ = self._environment.reset(seed=seed)
-        return self._arrays(observation)
+    def reset(self, seed: int, *, pictures: bool) -> dict[str, np.ndarray]:
+        """Start an episode and return its first observation, with or without its pictures."""
+        with self._told(pictures):
+            observation, _ = self._environment.reset(seed=seed)
+        return self._arrays(observation, pictures=pictures)
 
-    def step(self, action: np.ndarray) -> SlotStep:
-        """Make one step. Shape of ``action``: (action_dim,), float32."""
-        answer = self._environment.step(native_action(self._action_space, action))
+    def step(self, action: np.ndarray, *, pictures: bool) -> SlotStep:
+        """Make one step, and observe with or without pictures. Shape of ``action``: (action_dim,), float32."""
+        with self._told(pictures):
+            answer = self._environment.step(native_action(self._action_space, action))
         observation, reward, terminated, truncated, info = answer
         return SlotStep(
-            observation=self._arrays(observation),
+            observation=self._arrays(observation, pictures=pictures),
             reward=_number(reward, "the reward"),
             terminated=bool(terminated),
             truncated=bool(truncated),
@@ -90,9 +102,14 @@ class EnvSlot:
         """Close the environment."""
         self._environment.close()
 
-    def _arrays(self, observation: typing.Any) -> dict[str, np.ndarray]:
+    def _told(self, pictures: bool) -> contextlib.AbstractContextManager[None]:  # noqa: FBT001  passed on
+        return contextlib.nullcontext() if self._drawing is None else self._drawing(pictures)
+
+    def _arrays(self, observation: typing.Any, *, pictures: bool) -> dict[str, np.ndarray]:
         arrays = {}
         for name, (path, space) in self._terms.items():
+            if is_image(space) and not pictures:
+                continue
             value = observation
             for key in path:
                 value = value[key]

@@ -1,0 +1,127 @@
+"""What robosuite's environments look like to those who read their cameras, without robosuite.
+
+An observable is read once in a control step, at one of its physics steps. A new sensor is tried at once, and a hard
+reset brings new ones.
+"""
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+SUBSTEPS = 5
+
+
+class Observable:
+    """A reading with a clock."""
+
+    def __init__(self, name, sensor, sampling_timestep_s):
+        self.name, self._sampling_timestep = name, sampling_timestep_s
+        self.set_sensor(sensor)
+        self.reset()
+
+    def set_sensor(self, sensor):
+        self._sensor = sensor
+        self._shape = np.array(sensor({})).shape
+
+    def reset(self):
+        self._time, self._sampled, self.obs = 0.0, False, np.zeros(self._shape)
+
+    def update(self, timestep_s, cache, *, force=False):
+        self._time += timestep_s
+        if not self._sampled or force:
+            self.obs = np.array(self._sensor(cache))
+            cache[self.name] = self.obs
+            self._sampled = True
+        if self._time >= self._sampling_timestep - 1e-9:
+            self._time, self._sampled = 0.0, False
+
+
+class PointTask:
+    """A point that actions push, seen by a camera; in its place robosuite has a MujocoEnv."""
+
+    control_timestep = 0.05
+
+    def __init__(self, *, hard_reset=True, camera_period_s=0.05, depth=False):
+        self.hard_reset, self.depth, self.drawn, self.cameras_read = hard_reset, depth, 0, 0
+        self.generator, self.place = np.random.default_rng(0), 0.0
+        self._observables = {name: self.observable(name, camera_period_s) for name in self.sensors()}
+
+    def observable(self, name, period_s):
+        return Observable(name, self.sensors()[name], period_s if name.startswith("front") else 0.05)
+
+    def sensors(self):
+        def front_image(cache):
+            self.drawn += 1
+            value = int(1e4 * abs(self.place)) % 256
+            cache["front_depth"] = np.full((4, 4, 1), self.place)
+            return np.full((4, 4, 3), value, np.uint8)
+
+        def front_depth(cache):
+            return cache.get("front_depth", np.zeros((4, 4, 1)))
+
+        def place(cache):
+            return np.array([self.place])
+
+        sensors = {"front_image": front_image, **({"front_depth": front_depth} if self.depth else {}), "place": place}
+        for sensor in sensors.values():
+            sensor.__module__ = "robosuite.environments.robot_env"
+        return sensors
+
+    def modify_observable(self, name, attribute, modifier):
+        assert attribute == "sensor"
+        self._observables[name].set_sensor(modifier)
+
+    def reset(self):
+        self.place, cache = self.generator.uniform(-1, 1), {}
+        for name, observable in self._observables.items():
+            observable.reset()
+            if self.hard_reset:
+                observable.set_sensor(self.sensors()[name])
+        return self.observations(cache, force=True)
+
+    def step(self, action):
+        cache = {}
+        for _ in range(SUBSTEPS):
+            self.place += 0.1 * float(action[0])
+            for observable in self._observables.values():
+                observable.update(self.control_timestep / SUBSTEPS, cache)
+        return self.observations(cache, force=False)
+
+    def observations(self, cache, *, force):
+        for observable in self._observables.values() if force else ():
+            observable.update(self.control_timestep / SUBSTEPS, cache, force=True)
+        shown = {name: each.obs for name, each in self._observables.items()}
+        return {name: each.astype(np.uint8 if "image" in name else float) for name, each in shown.items()}
+
+
+class GymWrapper(gymnasium.Env):
+    """robosuite's own wrapper for Gymnasium, which is none of Gymnasium's."""
+
+    def __init__(self, task):
+        self.env = task
+        self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+        boxes = {
+            "front_image": spaces.Box(0, 255, (4, 4, 3), np.uint8),
+            "front_depth": spaces.Box(-np.inf, np.inf, (4, 4, 1), np.float64),
+            "place": spaces.Box(-np.inf, np.inf, (1,), np.float64),
+        }
+        self.observation_space = spaces.Dict({name: boxes[name] for name in task._observables})
+
+    @property
+    def unwrapped(self):
+        return self.env
+
+    def reset(self, *, seed=None, options=None):
+        self.env.generator = np.random.default_rng(seed)
+        return self.env.reset(), {}
+
+    def step(self, action):
+        return self.env.step(action), 0.0, False, False, {}
+
+
+class FrameStack(GymWrapper):
+    """Somebody's own wrapper, which might keep pictures."""
+
+
+for each in (PointTask, GymWrapper):
+    each.__module__ = "robosuite.fake"
