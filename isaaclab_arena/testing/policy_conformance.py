@@ -11,11 +11,13 @@ from unittest import SkipTest
 import numpy as np
 import torch
 
-from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.errors import ConfigError, UnannouncedPictureError
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.interfaces.policy import PolicyBase, declared_options, overrides
+from isaaclab_arena.interfaces.pictures import CAMERAS
+from isaaclab_arena.interfaces.policy import PolicyBase, announced_pictures, declared_options, overrides
 from isaaclab_arena.interfaces.policy_traits import SharesNetwork
+from isaaclab_arena.testing.drawn_on_demand import DrawnOnDemand
 from isaaclab_arena.testing.playing import bits, conditions_of, ended, episode, leaves, require, start
 
 _STEPS_BEFORE_AGAIN = 2
@@ -173,6 +175,21 @@ class PolicyConformance(ABC):
             sharing.close()
         _require_equal(expected, found, 0, 0, "a policy that shares the network changes what the first one does")
 
+    def test_it_announces_the_pictures_that_it_looks_at(self) -> None:
+        """`AnnouncesPictures` and ``sees_pictures``: pictures that were not announced change no action."""
+        with self._playing(2) as (policy, environment):
+            if CAMERAS not in environment.observation_spec:
+                raise SkipTest("the environment shows no pictures")
+            expected = _played(policy, environment, {0: 0, 1: 1}, self.num_steps, again={1: 2})
+        with self._playing(2) as (policy, environment):
+            try:
+                found = _played(policy, DrawnOnDemand(environment), {0: 0, 1: 1}, self.num_steps, again={1: 2})
+            except UnannouncedPictureError as error:
+                raise AssertionError(f"the policy looks at a picture that it has not announced: {error}") from error
+            self._need(policy.traits.reproducible, "reproducible")
+            for slot in (0, 1):
+                _require_equal(expected, found, slot, slot, "actions differ where only announced pictures are drawn")
+
     def test_closing_twice_is_allowed(self) -> None:
         """`close` may be called more than once."""
         policy = self.make()
@@ -203,6 +220,7 @@ def _begun(policy: PolicyBase[Any], environment: Environment, episodes: Mapping[
     policy.check_environment(environment)
     policy.set_task_description(environment.task_description)
     policy.reset()
+    _announce(policy, environment, sorted(episodes))
     observation = start(environment, episodes)
     policy.start_episodes(environment, _starts(environment, episodes))
     return observation
@@ -243,6 +261,7 @@ def _steps(
     observation = _begun(policy, environment, episodes)
     for number in range(num_steps):
         if again is not None and number == _STEPS_BEFORE_AGAIN:
+            _announce(policy, environment, sorted(again))
             observation = environment.reset(
                 torch.tensor(sorted(again), device=environment.device),
                 [conditions_of(environment, again[slot]) for slot in sorted(again)],
@@ -253,10 +272,17 @@ def _steps(
         shape = (environment.num_envs, *environment.action_spec.shape)
         require(tuple(action.shape) == shape, f"the action has shape {tuple(action.shape)}, not {shape}")
         yield action.clone()
+        _announce(policy, environment, ())
         step = environment.step(action.to(environment.device, torch.float32))
         observation = step.observation
         if bool(ended(step)[list(episodes)].any()):
             return
+
+
+def _announce(policy: PolicyBase[Any], environment: Environment, starting: Sequence[int]) -> None:
+    """Have drawn what a policy looks at next, in an environment that draws nothing else."""
+    if isinstance(environment, DrawnOnDemand):
+        environment.draw_pictures_of(announced_pictures(policy, environment, starting))
 
 
 def _played(

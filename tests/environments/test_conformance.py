@@ -29,6 +29,15 @@ class TestShipped(EnvironmentConformance):
         super().test_films_are_pictures_and_change_nothing()
 
 
+class TestSeeing(EnvironmentConformance):
+    """A task on a table whose pictures policies see."""
+
+    num_steps = 4
+
+    def make(self, num_envs: int) -> Environment:
+        return build("reach", num_envs=num_envs, enable_cameras=True, camera_size=16)
+
+
 class TestGym(EnvironmentConformance):
     """Environments behind Gymnasium's interface, in this process."""
 

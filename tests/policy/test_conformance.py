@@ -19,7 +19,7 @@ class OnThePoint(PolicyConformance):
     """Plays episodes of three coordinates that last 3 to 8 steps."""
 
     def make_environment(self, num_envs: int) -> Environment:
-        return ScriptedEnvironment(num_envs, endings=("timeout",))
+        return ScriptedEnvironment(num_envs, endings=("timeout",), cameras=True)
 
 
 class TestZeroAction(OnThePoint):

@@ -98,3 +98,16 @@ class PointEnvironment(Environment):
     ) -> Sequence[Callable[[], Mapping[str, np.ndarray]]]:
         pictures = self.film(env_ids, cameras)
         return [partial(dict, {VIEWPORT: pictures[VIEWPORT][number]}) for number in range(len(env_ids))]
+
+
+class SeenPoint(PointEnvironment):
+    """The same, with a camera that sees how far the point is to the right, and draws always all pictures."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        picture = ArraySpec(shape=(4, 4, 3), dtype=torch.uint8)
+        self.observation_spec = {**self.observation_spec, "camera_obs": {"eye": picture}}
+
+    def observe(self) -> Observation:
+        greys = (self.position[:, 0] * 1000).long().remainder(256).to(torch.uint8)
+        return {**super().observe(), "camera_obs": {"eye": greys[:, None, None, None].repeat(1, 4, 4, 3)}}

@@ -13,7 +13,7 @@ from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
-from tests.testing.point import PointEnvironment
+from tests.testing.point import SeenPoint
 
 RULES = [name for name in vars(PolicyConformance) if name.startswith("test_")]
 
@@ -63,7 +63,7 @@ class TestStroll(PolicyConformance):
     options = {"speed": 0.25}  # noqa: RUF012  as a user writes it
 
     def make_environment(self, num_envs: int) -> Environment:
-        return PointEnvironment(num_envs)
+        return SeenPoint(num_envs)
 
 
 class TakesAnything(StrollPolicy):
@@ -147,6 +147,27 @@ class ClosesOnce(StrollPolicy):
         self.closed = True
 
 
+class LooksWithoutAWord(StrollPolicy):
+    traits = PolicyTraits(sees_pictures=False)
+
+    def get_action(self, env, observation):
+        return (
+            super().get_action(env, observation) + observation["camera_obs"]["eye"].float().mean(dim=(1, 2, 3))[:, None]
+        )
+
+
+class LooksSeldomButOnlyAnnouncesTheFirst(StrollPolicy):
+    def pictures_to_see(self, env, starting):
+        return starting
+
+    def get_action(self, env, observation):
+        action = super().get_action(env, observation)
+        for slot, age in self.ages.items():
+            if age % 2 == 1:
+                action[slot] += observation["camera_obs"]["eye"][slot].float().mean() / 1e4
+        return action
+
+
 BROKEN: list[tuple[str, type[PolicyBase[Any]]]] = [
     ("unknown_options_are_refused", TakesAnything),
     ("actions_fit_the_environment", OneActionOnly),
@@ -161,6 +182,8 @@ BROKEN: list[tuple[str, type[PolicyBase[Any]]]] = [
     ("env_slots_do_not_influence_each_other", FollowsTheCrowd),
     ("one_object_serves_any_num_envs", OfOneSize),
     ("a_shared_network_has_a_memory_for_each", OneMemoryForAll),
+    ("it_announces_the_pictures_that_it_looks_at", LooksWithoutAWord),
+    ("it_announces_the_pictures_that_it_looks_at", LooksSeldomButOnlyAnnouncesTheFirst),
     ("closing_twice_is_allowed", ClosesOnce),
 ]
 
@@ -173,7 +196,7 @@ def rule(name: str, of_class: type[PolicyBase[Any]], *, alike: bool = False) -> 
         answers_alike = alike
 
         def make_environment(self, num_envs: int) -> Environment:
-            return PointEnvironment(num_envs)
+            return SeenPoint(num_envs)
 
     return getattr(Conformance(), f"test_{name}")
 
