@@ -15,7 +15,7 @@ ID = "tests.environments.gym.gym_pictures:Fake/Seen-v0"
 class SeenEnvironment(gymnasium.Env):
     """A point that actions push in episodes of 5 to 9 steps; the picture shows where it is.
 
-    ``info["drawn"]`` counts the pictures of the episode.
+    ``info["drawn"]`` counts the pictures of the episode, ``info["rendered"]`` those of the viewport.
     """
 
     metadata: dict[str, typing.Any] = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012  as Gymnasium's
@@ -31,7 +31,7 @@ class SeenEnvironment(gymnasium.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.place, self.length = self.np_random.uniform(-1, 1, 2), int(self.np_random.integers(5, 10))
-        self.clock = self.drawn = 0
+        self.clock = self.drawn = self.rendered = 0
         return self.observe(), {}
 
     def step(self, action):
@@ -42,9 +42,11 @@ class SeenEnvironment(gymnasium.Env):
         observation = self.observe()
         near = float(np.linalg.norm(self.place)) < 1.5
         over = self.clock >= self.length
-        return observation, -float(np.linalg.norm(self.place)), over, False, {"drawn": self.drawn, "near": near}
+        info = {"drawn": self.drawn, "rendered": self.rendered, "near": near}
+        return observation, -float(np.linalg.norm(self.place)), over, False, info
 
     def render(self):
+        self.rendered += 1
         return np.full((48, 64, 3), min(255, 20 * self.clock), np.uint8)
 
     def observe(self):

@@ -225,6 +225,18 @@ def test_films_of_what_is_observed_show_what_they_show_if_every_picture_is_drawn
     assert films[0] == films[1]
 
 
+@pytest.mark.parametrize("viewport", [True, False])
+def test_the_viewport_is_rendered_for_the_frames_of_films_alone(tmp_path, viewport):
+    films = VideoRecorder(tmp_path, "seen", VideoOptions(viewport=viewport))
+    options = {"make_kwargs": {"render_mode": "rgb_array"}, "metric_keys": ("rendered", "drawn"), "control_dt": 0.1}
+    records = run(SPARING, policy=LooksNowAndThen(), observer=films, **options)
+    films.close()
+    for record in records.values():
+        # The frame that the last step leads to is rendered after that step.
+        assert record.metrics["rendered"] == (record.length if viewport else 0)
+        assert record.metrics["drawn"] == 1 + record.length // PERIOD
+
+
 def test_an_env_slot_that_fails_shows_no_picture_of_another_step():
     environment = build(SPARING, num_envs=2, make_kwargs={"at_step": 2})
     started(environment, 1, 2)

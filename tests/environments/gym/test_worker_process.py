@@ -67,6 +67,14 @@ def test_what_an_environment_raises_comes_with_its_traceback_and_the_worker_live
     assert observation["obs"][1] == 2
 
 
+@pytest.mark.parametrize("pictures", [True, False])
+def test_pictures_that_nobody_wants_do_not_travel(pictures):
+    worker = ready(picture=True)
+    _, observation = worker.ask({"request": "step", "pictures": pictures}, 60.0, {"action": np.zeros(2, np.float32)})
+    worker.close()
+    assert set(observation) == {"numbers", *(["eye.front"] if pictures else [])}
+
+
 def test_closing_twice_leaves_no_process():
     worker = ready()
     worker.close()
