@@ -240,3 +240,14 @@ def test_pictures_that_are_shown_late_are_all_drawn():
     env.draw_pictures_of([])
     begin(env)
     assert isinstance(step(env, draws=[])[RGB[0]], torch.Tensor)
+
+
+def test_a_few_of_many_worlds_on_warp_are_rendered_to_the_same_bits():
+    every, some = (seeing("reach", num_envs=18, camera_size=16, backend="warp") for _ in range(2))
+    start(every)
+    some.draw_pictures_of([])
+    start(some)
+    for draws in ([17], [0, 5, 16], list(range(1, 18))):
+        expected, found = step(every), step(some, draws=draws)
+        assert all(torch.equal(found[term][draws], expected[term][draws]) for term in RGB)
+    assert some.pictures_drawn == (1 + 3 + 17) * len(RGB)
