@@ -39,7 +39,8 @@ def to_groups(values: torch.Tensor, positions: Mapping[str, Sequence[int]]) -> d
     Returns:
         Shape of each: (..., size of the group).
     """
-    return {group: values[..., list(places)] for group, places in positions.items()}
+    indices = {group: torch.tensor(places).to(values.device, non_blocking=True) for group, places in positions.items()}
+    return {group: values.index_select(-1, places) for group, places in indices.items()}
 
 
 def from_groups(groups: Mapping[str, torch.Tensor], positions: Mapping[str, Sequence[int]]) -> torch.Tensor:

@@ -9,6 +9,7 @@ import torch
 
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.interfaces.environment import Observation
+from isaaclab_arena.interfaces.pictures import SomePictures
 from isaaclab_arena_gr00t.images import resized_with_padding
 from isaaclab_arena_gr00t.joints import from_groups, to_groups
 from isaaclab_arena_gr00t.wiring import CAMERA_GROUP, STATE_GROUP, Wiring
@@ -32,7 +33,7 @@ def pictures(observation: Observation, wiring: Wiring, env_ids: Sequence[int] | 
     """Return the pictures of some env slots at the present step. Shape of each: (n, height, width, 3), uint8."""
     height, width = wiring.image_size
     return {
-        key: resized_with_padding(observation[CAMERA_GROUP][camera][env_ids], height=height, width=width)
+        key: resized_with_padding(_of(observation[CAMERA_GROUP][camera], env_ids), height=height, width=width)
         for key, camera in wiring.cameras.items()
     }
 
@@ -41,7 +42,7 @@ def state_values(observation: Observation, wiring: Wiring, env_ids: Sequence[int
     """Return the state of some env slots at the present step; None if there is none. Shape: (n, size), float32."""
     if not wiring.state_terms:
         return None
-    return torch.cat([observation[STATE_GROUP][name][env_ids].to(torch.float32) for name in wiring.state_terms], dim=1)
+    return torch.cat([_of(observation[STATE_GROUP][name], env_ids).float() for name in wiring.state_terms], dim=1)
 
 
 def shown_now(observation: Observation, wiring: Wiring, env_ids: Sequence[int]) -> Shown:
@@ -70,14 +71,23 @@ def model_observation(shown: Shown, wiring: Wiring, instructions: Sequence[str])
 
     Returns:
         ``video``: key to (n, video steps, height, width, 3), uint8; ``state``: key to (n, state steps, size), float32;
-        ``language``: key to a list of n lists of one text.
+        ``language``: key to a list of n lists of one text. Tensors, where the observation is.
     """
     state = {} if shown.state is None else to_groups(shown.state, wiring.state)
     return {
-        "video": {key: _array(values) for key, values in shown.video.items()},
-        "state": {key: _array(values) for key, values in state.items()},
+        "video": dict(shown.video),
+        "state": state,
         "language": {key: [[text] for text in instructions] for key in wiring.language_keys},
     }
+
+
+def as_arrays(observation: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `model_observation` returned with arrays in contiguous memory of the CPU in place of tensors."""
+    arrays = {
+        modality: {key: values.contiguous().cpu().numpy() for key, values in observation[modality].items()}
+        for modality in ("video", "state")
+    }
+    return {**observation, **arrays}
 
 
 def action_chunks(answer: Mapping[str, Any], wiring: Wiring, *, num_slots: int, chunk_length: int) -> torch.Tensor:
@@ -112,6 +122,8 @@ def action_chunks(answer: Mapping[str, Any], wiring: Wiring, *, num_slots: int, 
     return from_groups(groups, wiring.action)
 
 
-def _array(values: torch.Tensor) -> np.ndarray:
-    """Return values in contiguous memory."""
-    return values.contiguous().cpu().numpy()
+def _of(values: torch.Tensor | SomePictures, env_ids: Sequence[int] | slice) -> torch.Tensor:
+    """Return the values of some env slots; where these are goes to a GPU without the CPU waiting for it."""
+    if isinstance(values, SomePictures) or isinstance(env_ids, slice):
+        return values[env_ids]
+    return values[torch.tensor(env_ids, dtype=torch.int64).to(values.device, non_blocking=True)]

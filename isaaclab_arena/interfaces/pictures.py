@@ -151,7 +151,7 @@ class SomePictures:
             self._refuse(np.arange(len(self))[wanted][places < 0])
         if np.ndim(places) == 0:
             return self._drawn[int(places)].clone()
-        return self._drawn[torch.from_numpy(places)]
+        return self._drawn[torch.from_numpy(places).to(self._drawn.device, non_blocking=True)]
 
     def __getattr__(self, name: str) -> Any:
         if hasattr(torch.Tensor, name):

@@ -28,7 +28,7 @@ from isaaclab_arena_gr00t.config import (
 )
 from isaaclab_arena_gr00t.joint_files import read_joint_files
 from isaaclab_arena_gr00t.modality import Dimensions, Modality, model_interface
-from isaaclab_arena_gr00t.observations import Shown, action_chunks, model_observation
+from isaaclab_arena_gr00t.observations import Shown, action_chunks, as_arrays, model_observation
 from isaaclab_arena_gr00t.policy.frame_history import ShownHistory
 from isaaclab_arena_gr00t.policy.temporal_ensembling import EnsembledChunks
 from isaaclab_arena_gr00t.wiring import Wiring, wired
@@ -90,13 +90,18 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         self._history: ShownHistory | None = None
         self._wired: tuple[Environment, Wiring] | None = None
 
+    @property
+    def takes_tensors(self) -> bool:
+        """Whether `query` takes tensors, where the observation is, and not arrays."""
+        return False
+
     @abstractmethod
     def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
         """Ask the model.
 
         Args:
             observation: ``video``: key to (n, video steps, height, width, 3), uint8; ``state``: key to (n, state
-                steps, size), float32; ``language``: key to a list of n lists of one text.
+                steps, size), float32; ``language``: key to a list of n lists of one text. See `takes_tensors`.
             noise_seeds: One number per env slot from which its noise is to be drawn.
 
         Returns:
@@ -190,12 +195,13 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         for start in starts:
             self._instructions[start.env_id] = start.language_instruction
             self._generators[start.env_id] = start.episode.policy_generator()
-        self._restart(source, _indices([start.env_id for start in starts], env))
+        self._restart(source, _indices([start.env_id for start in starts]))
 
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
         """Stop asking for env slots that rest."""
+        del env
         if self._source is not None:
-            self._source = self._source.rested(_indices(env_ids, env))
+            self._source = self._source.rested(_indices(env_ids))
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
         """Forget the remaining chunks of the named env slots; with None also instructions and noise streams."""
@@ -203,7 +209,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
             self._instructions, self._generators = {}, {}
             self._source, self._history, self._wired = None, None, None
         elif self._source is not None:
-            self._restart(self._source, env_ids)
+            self._restart(self._source, env_ids.cpu())
 
     def set_task_description(self, task_description: str | None) -> str | None:
         """Say what to do in env slots that start without words of their own; the YAML file's where nothing is said."""
@@ -225,9 +231,9 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         if len(env_ids):
             self.count.slots_of_all += env.num_envs
             chunks = self._chunks(env, history, observation, env_ids.tolist())
-            source = source.refilled(env_ids, chunks.to(env.device))
+            source = source.refilled(env_ids, chunks)
         action, self._source = source.popped()
-        return action
+        return action.to(env.device, non_blocking=True)
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
         """Return the env slots that start, and those whose next observation a query of the model shows."""
@@ -278,11 +284,14 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
 
     def _ask(self, shown: Shown, wiring: Wiring, env_ids: list[int], seeds: list[int]) -> torch.Tensor:
         words = [self._instruction(env_id) for env_id in env_ids]
-        answer = self.query(model_observation(shown, wiring, words), seeds)
+        answer = self._answer(model_observation(shown, wiring, words), seeds)
         self.count.queries += 1
         self.count.slots_asked += len(env_ids)
         length = self.policy_config.action_chunk_length
         return action_chunks(answer, wiring, num_slots=len(env_ids), chunk_length=length)
+
+    def _answer(self, observation: dict[str, Any], seeds: list[int]) -> Mapping[str, np.ndarray]:
+        return self.query(observation if self.takes_tensors else as_arrays(observation), seeds)
 
     def _instruction(self, env_id: int) -> str:
         words = self._instructions.get(env_id) or self.task_description or self.policy_config.language_instruction
@@ -306,7 +315,8 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         shape: dict[str, Any] = {
             "chunk_length": self.policy_config.action_chunk_length,
             "action_dim": env.action_spec.shape[0],
-            "device": env.device,
+            # What was answered comes to the CPU once. To ask a GPU which chunks are used up would be to wait for it.
+            "device": torch.device("cpu"),
         }
         coeff = self.args.temporal_ensemble_coeff
         if coeff is None:
@@ -314,7 +324,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         else:
             source = EnsembledChunks.empty(env.num_envs, coeff=coeff, **shape)
         # A loop that does not announce its episodes plays in all env slots.
-        return source.restarted(_indices(range(env.num_envs), env)) if all_active else source
+        return source.restarted(_indices(range(env.num_envs))) if all_active else source
 
     def _history_for(self, env: Environment) -> ShownHistory:
         wiring, history = self._wiring_of(env), self._history
@@ -337,7 +347,7 @@ class ClosedloopPolicy(PolicyBase[ArgsT], Generic[ArgsT]):
         history.push(observation)
         nothing = model_observation(history.shown(observation, [0] * size), wiring, ["nothing"] * size)
         try:
-            answer = self.query(nothing, [0] * size)
+            answer = self._answer(nothing, [0] * size)
             action_chunks(answer, wiring, num_slots=size, chunk_length=self.policy_config.action_chunk_length)
         except torch.OutOfMemoryError:
             raise
@@ -359,8 +369,8 @@ def named_by_option(error: ConfigError, file: str) -> ConfigError:
     return ConfigError([Problem(str(problem), key=YAML_OPTION) for problem in located])
 
 
-def _indices(env_ids: Sequence[int], env: Environment) -> torch.Tensor:
-    return torch.tensor(list(env_ids), dtype=torch.int64, device=env.device)
+def _indices(env_ids: Sequence[int]) -> torch.Tensor:
+    return torch.tensor(list(env_ids), dtype=torch.int64)
 
 
 def _zeros(env: Environment, wiring: Wiring) -> Observation:

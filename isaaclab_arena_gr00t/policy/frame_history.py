@@ -54,9 +54,12 @@ class FrameHistory:
             if key not in self._kept:
                 self._kept[key] = frame.new_zeros((len(self._begins), self._length, *frame.shape[1:]))
             kept = self._kept[key]
-            kept[pushed.to(frame.device), self._newest] = frame
-            anew = pushed[begins].to(frame.device)
-            kept[anew] = frame[begins.to(frame.device), None].expand(-1, self._length, *frame.shape[1:])
+            device = frame.device
+            kept[pushed.to(device, non_blocking=True), self._newest] = frame
+            # By numbers and not by a mask, whose length a GPU would have to tell.
+            first = frame[begins.nonzero()[:, 0].to(device, non_blocking=True), None]
+            anew = pushed[begins].to(device, non_blocking=True)
+            kept[anew] = first.expand(-1, self._length, *frame.shape[1:])
         self._begins[pushed] = False
 
     def frames(self, env_ids: Sequence[int]) -> dict[str, torch.Tensor]:
@@ -69,7 +72,12 @@ class FrameHistory:
         places = torch.tensor([(self._newest + step) % self._length for step in self._steps])[None]
         if not bool(self._known[slots, places].all()):
             raise ValueError(f"the frames of steps {self._steps} of env slots {list(env_ids)} were not all pushed")
-        return {key: kept[slots.to(kept.device), places.to(kept.device)] for key, kept in self._kept.items()}
+        return {key: _picked(kept, slots, places) for key, kept in self._kept.items()}
+
+
+def _picked(kept: torch.Tensor, slots: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Return frames of env slots, wherever they are kept."""
+    return kept[slots.to(kept.device, non_blocking=True), places.to(kept.device, non_blocking=True)]
 
 
 class ShownHistory:

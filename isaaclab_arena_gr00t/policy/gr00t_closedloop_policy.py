@@ -189,6 +189,11 @@ class Gr00tClosedloopPolicy(ClosedloopPolicy[Gr00tClosedloopPolicyArgs]):
             self._compile(model)
         return model
 
+    @property
+    def takes_tensors(self) -> bool:
+        """Whether the model package takes tensors, as the one that comes along does; a subclass's query gets arrays."""
+        return type(self).query is Gr00tClosedloopPolicy.query and getattr(self.policy, "takes_tensors", False)
+
     def query(self, observation: dict[str, Any], noise_seeds: list[int]) -> Mapping[str, np.ndarray]:
         """Ask the model; see `ClosedloopPolicy.query`."""
         if self._draws_by_slot:

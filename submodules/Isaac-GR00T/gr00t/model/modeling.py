@@ -126,7 +126,7 @@ class Gr00tSmall(PreTrainedModel):
             return self.action_head.velocity(situation, action.to(self.dtype), time).float()
 
         steps = num_inference_timesteps or self.config.num_inference_timesteps
-        return integrate(velocity, noise.to(situation.state.device, torch.float32), num_steps=steps)
+        return integrate(velocity, noise.to(situation.state.device, torch.float32, non_blocking=True), num_steps=steps)
 
     def compile_flow(self) -> None:
         """Have torch compile the velocity of noisy actions, once for each batch size."""

@@ -5,7 +5,7 @@ data is only shifted.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
@@ -36,6 +36,11 @@ class Scaling:
     scale: Tensor
     state_limit: float
     bounded: bool
+
+    def on(self, device: torch.device) -> "Scaling":
+        """Return the same on a device."""
+        center, scale = (values.to(device, non_blocking=True) for values in (self.center, self.scale))
+        return replace(self, center=center, scale=scale)
 
     def state(self, values: Tensor) -> Tensor:
         """Normalise states. Shape: (..., dimension), kept."""

@@ -115,7 +115,7 @@ class Gr00tSmallProcessor(ProcessorMixin):
 
         Args:
             observation: ``video`` {camera: uint8 (B, T, H, W, 3)}, ``state`` {key: (B, T, D)} and ``language``
-                {key: list of B lists of one str}.
+                {key: list of B lists of one str}. Pictures and states are arrays, or tensors on any device.
             embodiment_tag: Which robot.
             action: For training: {key: (B, horizon, D)} in physical units.
             action_is_padding: True for steps after an episode's end; nothing is learned from them. Shape:
@@ -131,7 +131,7 @@ class Gr00tSmallProcessor(ProcessorMixin):
         inputs["embodiment_id"] = torch.full((len(pixel_values),), embodiment.embodiment_id)
         if action is not None:
             inputs["action"], inputs["action_mask"] = self._action(action, action_is_padding, embodiment)
-        return BatchFeature({name: tensor.to(device) for name, tensor in inputs.items()})
+        return BatchFeature({name: tensor.to(device, non_blocking=True) for name, tensor in inputs.items()})
 
     def decode_action(self, action: Tensor, embodiment_tag: str | EmbodimentTag) -> dict[str, np.ndarray]:
         """Turn the model's answer into one chunk per action key.
@@ -153,7 +153,7 @@ class Gr00tSmallProcessor(ProcessorMixin):
 
     def _images(
         self,
-        video: Mapping[str, np.ndarray],
+        video: Mapping[str, np.ndarray | Tensor],
         embodiment: Embodiment,
         generator: torch.Generator | None,
         device: torch.device,
@@ -167,9 +167,10 @@ class Gr00tSmallProcessor(ProcessorMixin):
         mask = torch.arange(self.capacity["max_views"]).expand(batch, -1) < count
         return functional.pad(images, (0, 0, 0, 0, 0, 0, 0, missing)), mask
 
-    def _camera(self, frames: np.ndarray, generator: torch.Generator | None, device: torch.device) -> Tensor:
+    def _camera(self, frames: np.ndarray | Tensor, generator: torch.Generator | None, device: torch.device) -> Tensor:
         """Return one camera's images, resized and perhaps augmented. Shape: (B, T, 3, size, size)."""
-        pixels = torch.from_numpy(np.ascontiguousarray(frames)).to(device)
+        pixels = frames if isinstance(frames, Tensor) else torch.from_numpy(np.ascontiguousarray(frames))
+        pixels = pixels.to(device, non_blocking=True)
         images = fit_images(pixels.flatten(0, 1).permute(0, 3, 1, 2), self.image_size)
         if self.training and self.random_shift_px:
             images = shift_randomly(images, self.random_shift_px, generator)
@@ -188,10 +189,10 @@ class Gr00tSmallProcessor(ProcessorMixin):
         )
         return {"input_ids": encoded["input_ids"], "attention_mask": encoded["attention_mask"].bool()}
 
-    def _state(self, state: Mapping[str, np.ndarray], embodiment: Embodiment) -> Tensor:
+    def _state(self, state: Mapping[str, np.ndarray | Tensor], embodiment: Embodiment) -> Tensor:
         """Return normalised states. Shape: (B, max_state_horizon, max_state_dim)."""
         values = _concatenate(state, embodiment.modality_configs["state"].modality_keys)
-        normalized = embodiment.scaling("state", self.normalization).state(values)
+        normalized = embodiment.scaling("state", self.normalization).on(values.device).state(values)
         return _pad(normalized, self.capacity["max_state_horizon"], self.capacity["max_state_dim"])
 
     def _action(
@@ -207,7 +208,9 @@ class Gr00tSmallProcessor(ProcessorMixin):
         return _pad(normalized, *size), _pad(mask, *size)
 
 
-def _concatenate(values: Mapping[str, np.ndarray], keys: list[str]) -> Tensor:
+def _concatenate(values: Mapping[str, Any], keys: list[str]) -> Tensor:
+    if isinstance(values[keys[0]], Tensor):
+        return torch.cat([values[key].to(torch.float32) for key in keys], dim=-1)
     return torch.from_numpy(np.concatenate([np.asarray(values[key], dtype=np.float32) for key in keys], axis=-1))
 
 

@@ -35,6 +35,8 @@ class Gr00tPolicy(BasePolicy):
         embodiment_tag: The robot.
         honoured_options: Supported options of a query: ``noise_seeds``, one per batch entry. An entry's noise depends
             only on its own seed.
+        takes_tensors: Whether pictures and states of an observation may be tensors, on any device. Those on the model's
+            own device stay there.
 
     Raises:
         CheckpointError: If there is no checkpoint at the path, or one that must not be loaded.
@@ -42,6 +44,7 @@ class Gr00tPolicy(BasePolicy):
     """
 
     honoured_options = frozenset({"noise_seeds"})
+    takes_tensors = True
 
     def __init__(
         self,

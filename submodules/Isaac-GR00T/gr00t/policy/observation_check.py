@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 
 from gr00t.data.types import ModalityConfig, ModalityConfigs
 from gr00t.errors import ActionError, ObservationError
@@ -76,7 +77,7 @@ def _check_entry(
     if modality == "video":
         return _check_array(f"video '{key}'", entry, np.uint8, (steps, None, None, 3))
     size = _check_array(f"state '{key}'", entry, np.float32, (steps, dimensions["state"][key]))
-    if not np.isfinite(entry).all():
+    if not _is_finite(entry):
         raise ObservationError(f"state '{key}' holds numbers that are not finite")
     return size
 
@@ -84,8 +85,8 @@ def _check_entry(
 def _check_array(name: str, array: Any, dtype: type, shape: tuple[int | None, ...]) -> int:
     """Check type and shape after the batch dimension; ``None`` allows any positive size. Returns the batch size."""
     fits = (
-        isinstance(array, np.ndarray)
-        and array.dtype == dtype
+        isinstance(array, (np.ndarray, torch.Tensor))
+        and _type_name(array) == dtype.__name__
         and array.ndim == len(shape) + 1
         and all(actual > 0 and wanted in (None, actual) for actual, wanted in zip(array.shape[1:], shape, strict=True))
     )
@@ -93,6 +94,17 @@ def _check_array(name: str, array: Any, dtype: type, shape: tuple[int | None, ..
         wanted = ", ".join(["B", *("any" if size is None else str(size) for size in shape)])
         raise ObservationError(f"{name} is {_describe(array)}, and should be {dtype.__name__} of shape ({wanted})")
     return len(array)
+
+
+def _is_finite(values: np.ndarray | torch.Tensor) -> bool:
+    """Whether all numbers are finite. Those on a GPU are not looked at, because the CPU would have to wait for them."""
+    if isinstance(values, torch.Tensor):
+        return not values.is_cpu or bool(torch.isfinite(values).all())
+    return bool(np.isfinite(values).all())
+
+
+def _type_name(array: np.ndarray | torch.Tensor) -> str:
+    return str(array.dtype).removeprefix("torch.")
 
 
 def _check_language(key: str, instructions: Any) -> int:
@@ -120,8 +132,8 @@ def _check_mapping(value: Any, name: str) -> None:
 
 
 def _describe(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype} of shape {value.shape}"
+    if isinstance(value, (np.ndarray, torch.Tensor)):
+        return f"{_type_name(value)} of shape {tuple(value.shape)}"
     text = _SHORT.repr(value)
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
 
