@@ -10,7 +10,7 @@ from gymnasium import wrappers
 from isaaclab_arena.environments.gym.worker.drawing import drawing_of
 from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot
 from tests.environments.gym.gym_pictures import PassingOn, Remembering, SeenEnvironment, SparingEnvironment
-from tests.environments.gym.robosuite_fakes import FrameStack, GymWrapper, PointTask
+from tests.environments.gym.robosuite_fakes import FrameStack, GymWrapper, OwnName, PointTask
 
 WANTED = (True, False, False, True, True, False, True)
 
@@ -69,7 +69,7 @@ def test_robosuites_cameras_draw_what_is_wanted_at_the_moment_at_which_it_would_
     tasks = [PointTask(hard_reset=hard_reset) for _ in range(2)]
     expected = played(GymWrapper(tasks[0]), (True,) * len(WANTED))
     built = tasks[1].drawn
-    agree(played(wrappers.TimeLimit(GymWrapper(tasks[1]), 20)), expected, "front_image")
+    agree(played(wrappers.TimeLimit(OwnName(tasks[1]), 20)), expected, "front_image")
     # A hard reset tries the new sensor and draws with it.
     resets = 2 * 2 if hard_reset else 2
     assert tasks[1].drawn - built == resets + 2 * sum(WANTED[1:])

@@ -112,11 +112,16 @@ def _telling(layer: typing.Any, wanted: bool) -> typing.Iterator[None]:  # noqa:
 
 
 def _is_robosuite(layer: typing.Any) -> bool:
-    """Return whether this is an environment of robosuite with nothing around it but robosuite's own wrappers."""
+    """Return whether this is an environment of robosuite, around which each layer takes steps as robosuite wrote it."""
     inner = layer.unwrapped
-    while _is_of_robosuite(type(layer)) and layer is not inner:
+    while _steps_as_robosuite(layer) and layer is not inner:
         layer = layer.env
-    return layer is inner and _is_of_robosuite(type(inner)) and isinstance(getattr(inner, "_observables", None), dict)
+    return layer is inner and _steps_as_robosuite(inner) and isinstance(getattr(inner, "_observables", None), dict)
+
+
+def _steps_as_robosuite(layer: typing.Any) -> bool:
+    methods = [getattr(type(layer), name, None) for name in ("step", "_flatten_obs")]
+    return methods[0] is not None and all(_is_of_robosuite(each) for each in methods if each is not None)
 
 
 def _is_of_robosuite(thing: typing.Any) -> bool:
