@@ -23,6 +23,12 @@ def pytest_configure() -> None:
         os.environ.pop(name, None)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than cores, and four at most: most tests wait for processes that they start."""
+    return min(4, (os.cpu_count() or 1) + 1)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Spell out characters that are none, which some tests let a policy say: reports of workers travel as UTF-8."""

@@ -88,6 +88,15 @@ class PicturesOnDemand(Protocol):
         ...
 
 
+@runtime_checkable
+class LoadsRenderer(Protocol):
+    """An environment that needs seconds before it can draw its first picture of ``camera_obs``."""
+
+    def load_renderer(self) -> None:
+        """Load what draws pictures, so that the first episode need not wait for it. Nothing else changes by it."""
+        ...
+
+
 class SomePictures:
     """The pictures of some env slots, which are read as those of all are: ``pictures[env_ids]``.
 

@@ -191,6 +191,10 @@ class ArenaEnvironment(Environment):
         """Say which env slots are looked at next; see `PicturesOnDemand`."""
         self._cameras.announce(env_ids)
 
+    def load_renderer(self) -> None:
+        """Load what draws pictures for policies; see `LoadsRenderer`."""
+        self._cameras.load()
+
     @property
     def pictures_drawn(self) -> int:
         """Pictures for policies that were drawn so far."""

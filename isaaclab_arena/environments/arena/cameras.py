@@ -141,6 +141,11 @@ class EnvironmentCameras:
                 spec[term(name, "segmentation")] = ArraySpec(shape=(height, width, 1), dtype=torch.int32)
         return spec
 
+    def load(self) -> None:
+        """Load what draws pictures for policies, where they see any. The first pictures compile kernels."""
+        if self.enabled:
+            self._studio(HEAD_CAMERA).render(range(self._backend.num_envs))
+
     def outdate(self, env_ids: Sequence[int] | None) -> None:
         """Say which env slots may look otherwise from now on, None for all."""
         self._outdated[slice(None) if env_ids is None else list(env_ids)] = True

@@ -16,7 +16,8 @@ from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, group_sizes
 from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.interfaces.environment import Environment
-from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.interfaces.pictures import LoadsRenderer
+from isaaclab_arena.interfaces.policy import PolicyBase, announced_pictures
 from isaaclab_arena.interfaces.policy_traits import SharesNetwork
 
 
@@ -85,6 +86,8 @@ class GroupBuilder:
         )
         asked = asked_policies(settling, simulated_on=settings.device.type)
         start_up.finish(StartUpPart.POLICY)
+        for environment, policy in zip(environments, asked.policies, strict=True):
+            _load_renderer(environment, policy)
         return BuiltGroups(
             groups=[
                 EnvGroup(environment=environment, policy=policy)
@@ -124,6 +127,14 @@ class GroupBuilder:
         if key not in self._probed:
             self._probed[key] = probe_policy(policy, environment, batch=batch)
         return self._probed[key]
+
+
+def _load_renderer(environment: Environment, policy: PolicyBase) -> None:
+    """Load what draws pictures, if the policy looks at any, during the build: kernels may take long to compile."""
+    if isinstance(environment, LoadsRenderer):
+        looked_at = announced_pictures(policy, environment, range(environment.num_envs))
+        if looked_at is None or len(looked_at):
+            environment.load_renderer()
 
 
 def _new_policy(job: Job, others: Sequence[PolicyBase]) -> PolicyBase:

@@ -226,6 +226,16 @@ def test_a_picture_lasts_until_its_env_slot_moves():
     assert env.pictures_drawn == (2 + 1 + 1) * len(RGB)
 
 
+def test_loading_the_renderer_shows_nothing_to_anybody():
+    env, other = seeing(num_envs=2), seeing(num_envs=2)
+    env.load_renderer()
+    assert env.pictures_drawn == 0
+    assert env.render_s > other.render_s == 0.0
+    start(env)
+    start(other)
+    assert (env.film([0, 1], RGB)[RGB[0]] == other.film([0, 1], RGB)[RGB[0]]).all()
+
+
 def test_a_film_shows_also_what_policies_do_not_look_at():
     every, some = seeing(num_envs=2), seeing(num_envs=2)
     for env in (every, some):
