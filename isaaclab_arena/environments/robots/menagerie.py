@@ -1,4 +1,4 @@
-"""Load robots of MuJoCo Menagerie: MJCF files from a checkout or its package, with our descriptions."""
+"""Robots of MuJoCo Menagerie: MJCF files from a checkout or its package, with our descriptions."""
 
 import importlib
 import importlib.util
