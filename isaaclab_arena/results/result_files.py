@@ -5,6 +5,7 @@ interrupted and on however many ranks it ran, so two runs can be compared with `
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from isaaclab_arena.results.rows import (
     EPISODE_TIMING_COLUMNS,
     JOB_COLUMNS,
     JOB_TIMING_COLUMNS,
+    PICTURE_COLUMNS,
 )
 from isaaclab_arena.results.swept import PREFIX
 from isaaclab_arena.storage.atomic import storage_errors, write_bytes
@@ -49,11 +51,19 @@ def write_tables(output_directory: Path, merged: MergedResults) -> tuple[Path, .
 
 
 def stale_tables(output_directory: Path, merged: MergedResults) -> list[Path]:
-    """Return the tables that are missing or hold anything else than a merge gives now.
+    """Return the tables that are missing or hold anything else than a merge gives now, or gave in an earlier version.
 
     Raises:
         StorageError: If one cannot be read.
     """
+    stale = _unlike(output_directory, merged)
+    if stale and bool(merged.jobs[[*PICTURE_COLUMNS]].isna().to_numpy().all()):
+        earlier = replace(merged, jobs=merged.jobs.drop(columns=[*PICTURE_COLUMNS]))
+        return [path for path in _unlike(output_directory, earlier) if path in stale]
+    return stale
+
+
+def _unlike(output_directory: Path, merged: MergedResults) -> list[Path]:
     paths = ((output_directory / name, content) for name, content in _contents(merged))
     return [path for path, content in paths if not _holds(path, content)]
 
@@ -79,7 +89,7 @@ def _contents(merged: MergedResults) -> Iterator[tuple[str, bytes]]:
     tables = {
         "results": jobs[[*JOB_COLUMNS, *(name for name in jobs.columns if name.startswith(PREFIX))]],
         "episodes": episodes[[*EPISODE_COLUMNS]],
-        "timing": jobs[["name", *JOB_TIMING_COLUMNS]],
+        "timing": jobs[["name", *(name for name in JOB_TIMING_COLUMNS if name in jobs)]],
         "episode_timing": episodes[["job", "episode_index", *EPISODE_TIMING_COLUMNS]],
     }
     for name in TABLES:

@@ -1,7 +1,7 @@
 """The columns of the results, in one place: one row per job, one row per episode."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
@@ -105,6 +105,9 @@ JOB_TIMING_COLUMNS: dict[str, str] = {
     "traceback_file": "string",
 }
 """Column to type of what differs from run to run: when and where a job ran, and how long it took."""
+
+PICTURE_COLUMNS = ("pictures_drawn", "pictures_looked_at")
+"""Columns of `JOB_TIMING_COLUMNS` that tables of earlier versions lack."""
 
 EPISODE_COLUMNS: dict[str, str] = {
     "job": "string",
@@ -361,16 +364,19 @@ def _seconds(reports: Sequence[JobReport]) -> dict[str, Any]:
         **_start_up_seconds(reports),
         "env_steps": env_steps,
         "env_steps_per_s": env_steps / stepping_s if stepping_s > 0 else None,
-        **{name: sum(getattr(each, name) for each in reports) for name in ("pictures_drawn", "pictures_looked_at")},
+        **{name: _sum_of_known(getattr(each, name) for each in reports) for name in PICTURE_COLUMNS},
     }
 
 
 def _start_up_seconds(reports: Sequence[JobReport]) -> dict[str, float | None]:
     """Sum up how long the job took to begin, None where no rank knows."""
     known = [report.start_up for report in reports if report.start_up is not None]
-    seconds = {each.name: [getattr(start_up, each.name) for start_up in known] for each in fields(StartUp)}
-    measured = {name: [value for value in values if value is not None] for name, values in seconds.items()}
-    return {name: sum(values) if values else None for name, values in measured.items()}
+    return {each.name: _sum_of_known(getattr(start_up, each.name) for start_up in known) for each in fields(StartUp)}
+
+
+def _sum_of_known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def _longest_of_each_attempt(seconds: Mapping[tuple[int, int], float]) -> float:

@@ -8,6 +8,7 @@ from rich.console import Console
 from isaaclab_arena.results.freshness import TABLE, tables_are_current
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.result_files import stale_tables, write_tables
+from isaaclab_arena.results.rows import PICTURE_COLUMNS
 from isaaclab_arena.results.summary import print_summary
 from isaaclab_arena.results.table import MAX_JOBS_SHOWN
 from isaaclab_arena.storage.run.job_reports import ReportedStatus
@@ -97,6 +98,26 @@ def test_tables_that_are_half_written_are_not_current(tmp_path):
     assert stale_tables(tmp_path, merged) == [tmp_path / "results.csv"]
     (tmp_path / TABLE).write_text("{")
     assert not tables_are_current(tmp_path)
+
+
+def test_tables_of_a_version_that_counted_no_pictures_are_what_a_merge_gives(tmp_path):
+    write_plan(tmp_path, planned())
+    write_lines(tmp_path, commit_lines("ss"))
+    write_report(tmp_path, report(pictures_drawn=None, pictures_looked_at=None))
+    merged = merge_results(tmp_path)
+    write_tables(tmp_path, dataclasses.replace(merged, jobs=merged.jobs.drop(columns=[*PICTURE_COLUMNS])))
+    assert stale_tables(tmp_path, merged) == []
+    (tmp_path / "timing.csv").write_text("name\n")
+    assert stale_tables(tmp_path, merged) == [tmp_path / "timing.csv"]
+
+
+def test_tables_that_lack_pictures_which_were_counted_are_stale(tmp_path):
+    write_plan(tmp_path, planned())
+    write_lines(tmp_path, commit_lines("ss"))
+    write_report(tmp_path, report(pictures_drawn=8, pictures_looked_at=1))
+    merged = merge_results(tmp_path)
+    write_tables(tmp_path, dataclasses.replace(merged, jobs=merged.jobs.drop(columns=[*PICTURE_COLUMNS])))
+    assert {path.name for path in stale_tables(tmp_path, merged)} == {"timing.csv", "timing.parquet", "results.json"}
 
 
 def test_a_run_of_very_many_jobs_shows_the_first_of_them(tmp_path):

@@ -76,8 +76,9 @@ class JobReport:
         idle_s: The rest.
         start_up: How the job began; None in files of programs that did not say.
         env_steps: Control steps summed over running env slots.
-        pictures_drawn: Pictures drawn for policies, one for each env slot and each term of ``camera_obs``.
-        pictures_looked_at: Pictures at which a policy or an observer said that it would look.
+        pictures_drawn: Pictures drawn for policies, one for each env slot and each term of ``camera_obs``;
+            None in files of programs that did not say.
+        pictures_looked_at: Pictures at which a policy or an observer said that it would look; None in such files too.
         num_episodes: Episodes planned, once known; None for a job limited by steps.
         cut_episodes: Episodes under way that a step limit or an interruption ended.
         reproducible: What running it again gives, None where the job was never built.
@@ -104,8 +105,8 @@ class JobReport:
     idle_s: float = 0.0
     start_up: StartUp | None = None
     env_steps: int = 0
-    pictures_drawn: int = 0
-    pictures_looked_at: int = 0
+    pictures_drawn: int | None = None
+    pictures_looked_at: int | None = None
     num_episodes: int | None = None
     cut_episodes: int = 0
     reproducible: Reproducible | None = None
