@@ -86,12 +86,12 @@ def test_the_client_asks_nvidias_server_byte_for_byte():
 
 def test_requests_that_arrive_together_are_one_call_and_each_client_gets_its_entries():
     policy = Echo()
-    policy.hold_s = 0.15
+    policy.hold_s = 0.6
     with serving(policy) as server:
         clients = [client_of(server) for _ in range(4)]
         with ThreadPoolExecutor(4) as pool:
             first = pool.submit(clients[0].get_action, observation(0.0), {"noise_seeds": [0]})
-            time.sleep(0.07)  # The other three arrive while the model works.
+            time.sleep(0.2)  # The other three arrive while the model works.
             others = [
                 pool.submit(clients[i].get_action, observation(*[float(i)] * i), {"noise_seeds": [i * 10] * i})
                 for i in (1, 2, 3)
@@ -131,10 +131,10 @@ def test_a_single_client_waits_for_nobody():
 
 def test_a_batch_never_has_more_entries_than_it_may():
     policy = Echo()
-    policy.hold_s = 0.15
+    policy.hold_s = 0.6
     with serving(policy, batching=BatchingOptions(max_batch=3)) as server, ThreadPoolExecutor(4) as pool:
         first = pool.submit(client_of(server).get_action, observation(0.0))
-        time.sleep(0.07)
+        time.sleep(0.2)
         rest = [pool.submit(client_of(server).get_action, observation(1.0, 2.0)) for _ in range(3)]
         for future in (first, *rest):
             future.result()
@@ -143,10 +143,10 @@ def test_a_batch_never_has_more_entries_than_it_may():
 
 def test_images_of_other_sizes_are_no_part_of_the_batch():
     policy = Echo()
-    policy.hold_s = 0.15
+    policy.hold_s = 0.6
     with serving(policy) as server, ThreadPoolExecutor(3) as pool:
         first = pool.submit(client_of(server).get_action, observation(0.0))
-        time.sleep(0.07)
+        time.sleep(0.2)
         rest = [pool.submit(client_of(server).get_action, observation(1.0, size=size)) for size in (4, 8)]
         for future in (first, *rest):
             future.result()
@@ -155,10 +155,10 @@ def test_images_of_other_sizes_are_no_part_of_the_batch():
 
 def test_options_that_may_mean_all_of_a_batch_keep_a_request_by_itself():
     policy = Echo()
-    policy.hold_s = 0.15
+    policy.hold_s = 0.6
     with serving(policy) as server, ThreadPoolExecutor(3) as pool:
         first = pool.submit(client_of(server).get_action, observation(0.0))
-        time.sleep(0.07)
+        time.sleep(0.2)
         rest = [pool.submit(client_of(server).get_action, observation(1.0), {"client_id": i}) for i in "ab"]
         for future in (first, *rest):
             future.result()
@@ -167,10 +167,10 @@ def test_options_that_may_mean_all_of_a_batch_keep_a_request_by_itself():
 
 def test_the_error_of_one_request_reaches_only_its_client():
     policy = Echo()
-    policy.hold_s = 0.15
+    policy.hold_s = 0.6
     with serving(policy) as server, ThreadPoolExecutor(3) as pool:
         first = pool.submit(client_of(server).get_action, observation(0.0))
-        time.sleep(0.07)
+        time.sleep(0.2)
         good = pool.submit(client_of(server).get_action, observation(5.0))
         bad = pool.submit(client_of(server).get_action, observation(float("nan")))
         first.result()
@@ -186,10 +186,10 @@ def test_a_policy_that_forgets_entries_is_found_out():
             return {key: values[:1] for key, values in action.items()}, info
 
     policy = Forgetful()
-    policy.hold_s = 0.15
+    policy.hold_s = 0.6
     with serving(policy) as server, ThreadPoolExecutor(3) as pool:
         first = pool.submit(client_of(server).get_action, observation(0.0))
-        time.sleep(0.07)
+        time.sleep(0.2)
         rest = [pool.submit(client_of(server).get_action, observation(float(i))) for i in (1, 2)]
         first.result()
         # Together they cannot be told apart, so each was asked by itself in the end.
@@ -338,13 +338,13 @@ def test_a_client_goes_on_when_its_server_comes_back():
 
 def test_what_waits_when_the_server_stops_gets_an_answer():
     policy = Echo()
-    policy.hold_s = 0.3
+    policy.hold_s = 0.8
     with ThreadPoolExecutor(3) as pool:
         with serving(policy, batching=BatchingOptions(max_batch=1)) as server:
             first = pool.submit(client_of(server).get_action, observation(0.0))
-            time.sleep(0.07)
+            time.sleep(0.2)
             second = pool.submit(client_of(server).get_action, observation(1.0))
-            time.sleep(0.05)
+            time.sleep(0.2)
         first.result()
         with pytest.raises(RuntimeError, match="shutting down"):
             second.result()
