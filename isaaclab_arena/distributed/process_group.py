@@ -4,6 +4,7 @@ It serves the exchange at start-up, and training. The ranks of an evaluation hav
 collective. So an evaluation works without NCCL if that fails.
 """
 
+import itertools
 import logging
 import socket
 import threading
@@ -37,6 +38,9 @@ _NO_NCCL = "no NCCL"
 _LEFT_GROUPS: list[dist.ProcessGroup | None] = []
 """Groups that were left, kept until the process ends. Deleting the last reference, which a trained model may hold,
 waits for gloo's threads while holding Python's lock, and such a thread may wait for that lock (torch 2.13)."""
+
+_joined = itertools.count()
+"""How often this process has joined the others. Messages of an earlier time may still be in the store."""
 
 ProcessGroupChoice: TypeAlias = Literal["auto", "nccl", "gloo"]
 """Values of ``--process_group``: NCCL if it works, NCCL or an error, or gloo only."""
@@ -112,15 +116,16 @@ def gpu_name(device: torch.device) -> str:
 
 
 def _join(context: DistributedContext, timeout_s: float, wanted: ProcessGroupChoice) -> Ranks:
+    time_joined = f"isaaclab_arena/time_{next(_joined)}"
     if dist.is_initialized():
-        return _ranks_of_existing_group(context, timeout_s)
+        return _ranks_of_existing_group(context, timeout_s, time_joined)
     if not context.is_distributed:
         return Ranks(context, backend=None, store=HashStore(), timeout_s=timeout_s)
     _await_host(context, timeout_s)
     timeout = timedelta(seconds=timeout_s)
     with network_failures(context, timeout_s):
         # The prefix keeps a restart by torchrun from reading the addresses of the attempt before.
-        store = PrefixStore(f"isaaclab_arena/attempt_{context.attempt}", _find_store(context, timeout))
+        store = PrefixStore(f"{time_joined}/attempt_{context.attempt}", _find_store(context, timeout))
         ranks = Ranks(context, backend=None, store=store, timeout_s=timeout_s)
         try:
             ranks.backend, reason = _open(ranks, store, timeout, wanted)
@@ -250,7 +255,7 @@ def _await_host(context: DistributedContext, timeout_s: float) -> None:
         time.sleep(_LOOK_INTERVAL_S)
 
 
-def _ranks_of_existing_group(context: DistributedContext, timeout_s: float) -> Ranks:
+def _ranks_of_existing_group(context: DistributedContext, timeout_s: float, prefix: str) -> Ranks:
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if (rank, world_size) != (context.rank, context.world_size):
         raise ConfigError(
@@ -262,7 +267,7 @@ def _ranks_of_existing_group(context: DistributedContext, timeout_s: float) -> R
     return Ranks(
         context,
         backend=dist.get_backend(),
-        store=PrefixStore("isaaclab_arena", store),
+        store=PrefixStore(prefix, store),
         timeout_s=timeout_s,
     )
 

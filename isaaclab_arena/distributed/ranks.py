@@ -42,6 +42,8 @@ class Ranks:
         store: Key-value store for messages between ranks.
         timeout_s: How long to wait for another rank's message [s].
         prefix: Prefix of every key.
+
+    A name is used once. Methods raise `ValueError` at the second use.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Ranks:
         self._store = store
         self._timeout_s = timeout_s
         self._prefix = prefix
+        self._said: set[str] = set()
 
     def within(self, name: str) -> "Ranks":
         """Return the same ranks with fresh names, for something that they begin together.
@@ -59,6 +62,7 @@ class Ranks:
         Args:
             name: Name of what they begin, the same on every rank and used once.
         """
+        self._use_once(f"within/{name}")
         prefix = f"{self._prefix}{name}/"
         return Ranks(self.context, backend=self.backend, store=self._store, timeout_s=self._timeout_s, prefix=prefix)
 
@@ -161,7 +165,14 @@ class Ranks:
             # Without torchrun, rank 0 holds the store, and the others must have read it before it is gone.
             time.sleep(0.0 if self.context.launched_by_torchrun else _LINGER_S)
 
+    def _use_once(self, key: str) -> None:
+        """Refuse a key that this rank has used: a slower rank would take the second value for the first."""
+        if key in self._said:
+            raise ValueError(f"the ranks have said '{self._prefix}{key}' before; give each message a name of its own")
+        self._said.add(key)
+
     def _say(self, key: str, value: str) -> None:
+        self._use_once(key)
         with network_failures(self.context, self._timeout_s):
             self._store.set(f"{self._prefix}{key}", value)
 

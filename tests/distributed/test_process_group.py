@@ -101,6 +101,26 @@ def test_a_group_that_was_left_is_not_taken_apart_before_the_process_ends():
     assert [said for said, _ in outputs] == ["left True, there True"] * 2, outputs
 
 
+def test_ranks_that_join_twice_hear_nothing_of_the_first_time():
+    """A program that evaluates two policies after each other does; the store is the same both times."""
+    script = """
+        import sys, time
+        from isaaclab_arena.distributed.context import DistributedContext
+        from isaaclab_arena.distributed.process_group import initialise
+        context = DistributedContext.from_environment(device="cpu")
+        heard = []
+        for directory in ("first", "second"):
+            with initialise(context, timeout_s=30) as ranks:
+                time.sleep(0.5 * context.is_rank_zero)
+                heard.append(ranks.share_from_rank_zero("output_dir", directory))
+        sys.stdout.write(" ".join(heard))
+    """
+    port = free_port()
+    processes = [start_rank(rank, port, script) for rank in range(2)]
+    outputs = [process.communicate(timeout=60) for process in processes]
+    assert [said for said, _ in outputs] == ["first second"] * 2, outputs
+
+
 def test_a_rank_that_gives_up_in_start_up_takes_the_others_along_at_once():
     script = """
         from isaaclab_arena.distributed.context import DistributedContext
@@ -194,6 +214,17 @@ def test_names_can_be_used_again_within_another_undertaking():
     for undertaking in ("a", "b"):
         first.within(undertaking).share_from_rank_zero("directory", undertaking)
     assert [second.within(name).share_from_rank_zero("directory", "") for name in ("a", "b")] == ["a", "b"]
+
+
+def test_a_name_is_used_only_once():
+    """A rank that is slow to ask would take the second value for the first."""
+    ranks, _ = ranks_in_threads(2)
+    ranks.share_from_rank_zero("directory", "a")
+    with pytest.raises(ValueError, match="'shared/directory' before; give each message a name of its own"):
+        ranks.share_from_rank_zero("directory", "b")
+    ranks.within("evaluation").share_from_rank_zero("directory", "a")
+    with pytest.raises(ValueError, match="'within/evaluation' before"):
+        ranks.within("evaluation")
 
 
 def test_what_is_too_long_for_one_word_is_shared_in_parts():

@@ -127,3 +127,10 @@ def test_tests_stand_where_their_modules_do_or_say_what_they_are_about():
         assert module.parent.is_dir(), f"{path}: there is no room {module.parent}"
         says = module.is_file() or ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
         assert says, f"{path}: there is no {module}, and no docstring says what is tested instead"
+
+
+def test_the_tests_of_the_model_package_stand_in_its_rooms_which_are_small():
+    package, tests = PACKAGES["gr00t"], PACKAGES["gr00t"].parent / "tests"
+    for room in {path.parent for path in tests.rglob("*.py")}:
+        assert (package / room.relative_to(tests)).is_dir(), f"there is no room for {room}"
+        assert len(list(room.glob("*.py"))) <= MAX_FILES_OF_A_ROOM, room

@@ -74,7 +74,7 @@ def find_node_directories(
     patience_s = 0.0 if here["machine"] == node_of_rank_zero else delay_s
     seen = candidates[0] if ranks.context.is_rank_zero else _first_that_shows(name, candidates, within_s=patience_s)
     own = NodeDirectory(**here, directory=str(seen or candidates[-1]), with_rank_zero=seen is not None)
-    gathered = ranks.gather("directory", json.dumps(asdict(own)))
+    gathered = ranks.gather("place of its files", json.dumps(asdict(own)))
     if ranks.context.is_rank_zero:
         probe.unlink(missing_ok=True)
     return tuple(NodeDirectory(**json.loads(text)) for text in gathered)

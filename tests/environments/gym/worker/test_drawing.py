@@ -10,7 +10,7 @@ from gymnasium import wrappers
 from isaaclab_arena.environments.gym.worker.drawing import drawing_of
 from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot
 from tests.environments.gym.gym_pictures import PassingOn, Remembering, SeenEnvironment, SparingEnvironment
-from tests.environments.gym.robosuite_fakes import FrameStack, GymWrapper, OwnName, PointTask
+from tests.environments.gym.worker.robosuite_fakes import FrameStack, GymWrapper, OwnName, PointTask
 
 WANTED = (True, False, False, True, True, False, True)
 

@@ -16,7 +16,7 @@ import pytest
 from gr00t.eval.run_gr00t_server import main
 from gr00t.policy.policy_client import PolicyClient
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
