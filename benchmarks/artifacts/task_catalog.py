@@ -1,4 +1,4 @@
-"""Write docs/task_catalog.md, a page per task and its pictures from the tasks themselves and from the measured success.
+"""Write the pages of the task catalog and their pictures, from the tasks themselves and from the measured success.
 
 Usage: MUJOCO_GL=egl python -m benchmarks.artifacts.task_catalog [--no-pictures]
 """
@@ -24,8 +24,8 @@ from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena.sim.mujoco.backend import MujocoBackend
 
 DOCS = ROOT / "docs"
-LIST = DOCS / "task_catalog.md"
-PAGES = DOCS / "task_catalog"
+LIST = DOCS / "reference" / "task_catalog.md"
+PAGES = DOCS / "reference" / "task_catalog"
 PICTURES = DOCS / "images" / "tasks"
 MEASURED = RESULTS / "scripted_success.md"
 # How much of the episode has passed in the picture, where half is not the moment to see.
@@ -75,12 +75,13 @@ def list_of_tasks(builders: dict[str, TableEnvironmentBuilder]) -> Iterator[str]
         Every task runs with joint positions or end-effector deltas (`action_mode`), at 20 control steps per second.
         Where things start is drawn per episode; the same seed gives the same starts to every policy. The numbers on the
         pages are successes of the `scripted` policy, and of `zero_action` as a check that doing nothing solves nothing,
-        with 95 % Wilson intervals: [scripted_success.md](../benchmarks/results/scripted_success.md).
-        `isaaclab-arena list environments` shows the same in a terminal; [tasks.md](tasks.md) shows how to write a task.
+        with 95 % Wilson intervals: [scripted_success.md](../../benchmarks/results/scripted_success.md).
+        `isaaclab-arena list environments` shows the same in a terminal; [tasks.md](../how_to/tasks.md) shows how to
+        write a task.
 
         These pages are written by `MUJOCO_GL=egl python -m benchmarks.artifacts.task_catalog`.
 
-        ![All tasks](images/tasks.jpg)
+        ![All tasks](../images/tasks.jpg)
 
         | task | what the policy is told | robots |
         | --- | --- | --- |
@@ -98,7 +99,7 @@ def page(name: str, builder: TableEnvironmentBuilder, measured: dict[str, list[s
     environment = builder.build(builder.config_class(), num_envs=1, device=CPU, num_threads=1)
     specs = environment.observation_spec["policy"]
     assert not isinstance(specs, ArraySpec)
-    yield from (f"# {name}", "", f"![{name}](../images/tasks/{name}.jpg)", "")
+    yield from (f"# {name}", "", f"![{name}](../../images/tasks/{name}.jpg)", "")
     yield from (f"> {summary.instruction}", "", *textwrap.wrap(summary.success, 118), "")
     yield "| | |"
     yield "| --- | --- |"

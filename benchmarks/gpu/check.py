@@ -3,7 +3,7 @@
 Runs the tests that are marked ``gpu``, training with one rank on each GPU (over NCCL where there are several), two
 ranks that share a GPU over gloo, every job file on the GPU, and the benchmarks of physics, pictures and whole
 evaluations, of a GR00T model's answers and of two groups of env slots. Writes benchmarks/results/gpu-<name>.json after
-each of them, and docs/performance.md. Without a GPU it says so, and does nothing.
+each of them, and docs/concepts/performance.md. Without a GPU it says so, and does nothing.
 
 Usage: python -m benchmarks.gpu.check [--name h200] [--parts physics pictures] [--limit_s 540 --missing]
 
@@ -33,7 +33,7 @@ from benchmarks.gpu.page import page
 from benchmarks.harness import pages
 from benchmarks.harness.machine import processor, versions
 
-DOCUMENT = ROOT / "docs" / "performance.md"
+DOCUMENT = ROOT / "docs" / "concepts" / "performance.md"
 LIMIT_S = 1800
 LAST_LINES = 15
 LEAST_S = 20

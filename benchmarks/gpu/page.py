@@ -1,4 +1,4 @@
-"""Write docs/performance.md from results: a table for each thing that was measured, and whether the goals are met."""
+"""Write the page of what a GPU gives: a table for each thing that was measured, and whether the goals are met."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

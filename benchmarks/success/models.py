@@ -37,8 +37,8 @@ PAGES = {
         jobs="jobs/trained.json",
         notes="""\
 The jobs of jobs/trained.json, seed 0, which neither training nor the evaluations during training have seen. What each
-task calls success is in docs/legged_robots.md and docs/task_catalog.md; how each policy was made, in its directory of
-models/.""",
+task calls success is in docs/reference/legged_robots.md and docs/reference/task_catalog.md; how each policy was made,
+in its directory of models/.""",
         wanted={
             **dict.fromkeys(("cartpole", "reach", "push-cube"), "at least 90 %"),
             "velocity-go1": "at least 80 %",

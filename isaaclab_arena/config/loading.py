@@ -20,7 +20,7 @@ def load_jobs_file(path: str | Path, defaults: JobDefaults | None = None, *, ove
     """Read a job file or an experiment of Isaac Lab Arena, JSON or YAML.
 
     Args:
-        path: The file; docs/jobs.md describes what it holds.
+        path: The file; docs/reference/jobs.md describes what it holds.
         defaults: What the command line gives to jobs that do not say it themselves.
         overrides: Keys of an experiment that the command line sets, such as ``runs.lift.num_rebuilds=2``.
 

@@ -183,7 +183,7 @@ class SomePictures:
         numbers = ", ".join(map(str, np.atleast_1d(env_ids).tolist()))
         raise UnannouncedPictureError(
             f"{self._reader} looks at '{self._name}' of env slots {numbers} without having announced it, so these "
-            "pictures were not drawn; docs/cameras.md says how pictures are announced"
+            "pictures were not drawn; docs/how_to/cameras.md says how pictures are announced"
         )
 
 

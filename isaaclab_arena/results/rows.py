@@ -76,7 +76,7 @@ JOB_COLUMNS: dict[str, str] = {
 """Column to type of the table of jobs, in order; equal for any ranks, interruptions and moments.
 
 After them comes a column for every key that the job file sweeps; see `isaaclab_arena.results.swept`.
-``docs/results.md`` says what each column means.
+``docs/reference/results.md`` says what each column means.
 """
 
 JOB_TIMING_COLUMNS: dict[str, str] = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = {"README.md": ("isaaclab_arena",), "docs/architecture.md": None}
+DOCUMENTS = {"README.md": ("isaaclab_arena",), "docs/concepts/architecture.md": None}
 _BLOCK = re.compile(r"(<!-- floors -->\n).*?(<!-- end of floors -->)", re.DOTALL)
 
 

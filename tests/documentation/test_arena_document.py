@@ -1,4 +1,4 @@
-"""What docs/arena.md says of Isaac Lab Arena's flags and keys is what the programs do."""
+"""What docs/users/arena.md says of Isaac Lab Arena's flags and keys is what the programs do."""
 
 import dataclasses
 import re
@@ -22,7 +22,7 @@ from isaaclab_arena.evaluation.policy_runner import PolicyOptions, resolved_job
 from tests.documentation.reading import blocks
 from tests.end_to_end.launching import ROOT
 
-PAGE = (ROOT / "docs" / "arena.md").read_text()
+PAGE = (ROOT / "docs" / "users" / "arena.md").read_text()
 JOB = {
     "name": "lift",
     "arena_env_args": {"environment": "lift_object"},

@@ -1,4 +1,4 @@
-"""What docs/cameras.md shows can be typed."""
+"""What docs/how_to/cameras.md shows can be typed."""
 
 import re
 import shlex
@@ -13,7 +13,7 @@ from tests.documentation.reading import blocks
 from tests.end_to_end.launching import ROOT
 
 OBSERVATION_GROUPS = ("camera_obs",)
-TEXT = (ROOT / "docs" / "cameras.md").read_text()
+TEXT = (ROOT / "docs" / "how_to" / "cameras.md").read_text()
 
 
 def test_the_job_file_can_be_run(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from tests.end_to_end.launching import ROOT
 
 README = (ROOT / "README.md").read_text()
-CLAIMS = (ROOT / "docs" / "claims.md").read_text()
+CLAIMS = (ROOT / "docs" / "concepts" / "claims.md").read_text()
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 _HOLDER = re.compile(r"`((?:tests|benchmarks|docs|models|jobs)/[\w./-]+?)(?:::(\w+))?`")
 
@@ -59,7 +59,7 @@ def test_every_measured_number_of_the_readme_leads_to_its_page_there_too(result)
 
 
 def test_the_readme_owns_up_to_no_gpu_for_as_long_as_none_has_run_it():
-    nothing_yet = "No machine with a GPU has run it yet" in (ROOT / "docs" / "performance.md").read_text()
+    nothing_yet = "No machine with a GPU has run it yet" in (ROOT / "docs" / "concepts" / "performance.md").read_text()
     assert ("run on none yet, until `make gpu-check` has been" in plain(README)) == nothing_yet
 
 

@@ -88,7 +88,7 @@ def test_links_between_documents_lead_somewhere(path):
         assert (path.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("document", ["policies.md", "tasks.md"])
+@pytest.mark.parametrize("document", ["how_to/policies.md", "how_to/tasks.md"])
 def test_what_a_document_shows_how_to_write_can_be_evaluated(tmp_path, document):
     """The Python of the document becomes a package, its TOML that package's entry points, its JSON a job file."""
     text = (ROOT / "docs" / document).read_text()
@@ -115,7 +115,7 @@ def test_what_a_document_shows_how_to_write_can_be_evaluated(tmp_path, document)
     assert job["episodes"] == job["planned"] > 0
 
 
-@pytest.mark.parametrize(("document", "name"), [("policies.md", "wave"), ("tasks.md", "raise_gripper")])
+@pytest.mark.parametrize(("document", "name"), [("how_to/policies.md", "wave"), ("how_to/tasks.md", "raise_gripper")])
 def test_what_a_document_shows_how_to_test_passes(tmp_path, document, name):
     """The document's example keeps every rule, and the rules really run."""
     text = (ROOT / "docs" / document).read_text()
@@ -131,7 +131,7 @@ def test_what_a_document_shows_how_to_test_passes(tmp_path, document, name):
 
 
 def test_an_entry_point_makes_a_policy_known_by_name(tmp_path):
-    text = (ROOT / "docs" / "policies.md").read_text()
+    text = (ROOT / "docs" / "how_to" / "policies.md").read_text()
     (tmp_path / "my_package").mkdir()
     (tmp_path / "my_package" / "wave.py").write_text(blocks(text, "python")[0])
     declare_entry_points(tmp_path, blocks(text, "toml"))
@@ -143,7 +143,9 @@ def test_an_entry_point_makes_a_policy_known_by_name(tmp_path):
     assert re.search(r"^wave\b", finished.stdout, re.MULTILINE), finished.stdout + finished.stderr
 
 
-@pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "docs" / "jobs.md"], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", ROOT / "docs" / "reference" / "jobs.md"], ids=lambda path: path.name
+)
 def test_a_job_file_in_a_document_can_be_read(tmp_path, path):
     files = [body for body in blocks(path.read_text(), "yaml") if "jobs" in yaml.safe_load(body)]
     assert files

@@ -45,6 +45,6 @@ def test_many_devices_train_together(tmp_path, launcher):
 
 
 def test_every_program_is_named_in_the_document_of_training():
-    document = (ROOT / "docs" / "training.md").read_text()
+    document = (ROOT / "docs" / "how_to" / "training.md").read_text()
     for path in EXAMPLES.glob("*.py"):
         assert f"examples/{path.name}" in document

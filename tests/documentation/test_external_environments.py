@@ -19,7 +19,7 @@ from isaaclab_arena.evaluation.eval_runner import main
 from tests.documentation.reading import blocks
 from tests.end_to_end.launching import ROOT
 
-TEXT = (ROOT / "docs" / "external_environments.md").read_text()
+TEXT = (ROOT / "docs" / "how_to" / "external_environments.md").read_text()
 JOB_FILES = re.findall(r"^```yaml\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 
 
@@ -48,7 +48,7 @@ def test_the_document_lists_every_option():
 
 
 def test_the_results_that_the_document_tells_are_those_measured():
-    for name, told in re.findall(r"\]\(\.\./(benchmarks/results/\S+)\) \| (\d+ of \d+)", TEXT):
+    for name, told in re.findall(r"\]\(\.\./\.\./(benchmarks/results/\S+)\) \| (\d+ of \d+)", TEXT):
         assert f"{told} episodes were solved" in (ROOT / name).read_text()
 
 

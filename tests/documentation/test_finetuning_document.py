@@ -1,4 +1,4 @@
-"""docs/finetuning.md shows commands that work one after the other; here with fewer episodes and steps."""
+"""docs/how_to/finetuning.md shows commands that work one after the other; here with fewer episodes and steps."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.documentation.reading import as_arguments, blocks
 from tests.documentation.test_lerobot_document import declare_policies
 from tests.end_to_end.launching import ROOT, jobs_table, patience_s, run
 
-DOCUMENT = (ROOT / "docs" / "finetuning.md").read_text()
+DOCUMENT = (ROOT / "docs" / "how_to" / "finetuning.md").read_text()
 LESS = {
     "--num_episodes 100": "--num_episodes 4",
     "--num_episodes 20": "--num_episodes 1",

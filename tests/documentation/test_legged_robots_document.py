@@ -1,4 +1,4 @@
-"""What docs/legged_robots.md says of success is what the tasks ask, and the metrics that it names are in the tables."""
+"""What the page of legged robots says of success is what the tasks ask, and its metrics are in the tables."""
 
 import json
 
@@ -8,7 +8,7 @@ from isaaclab_arena.environments.tasks.locomotion.walk_humanoid import LOWEST_M,
 from isaaclab_arena.evaluation.policy_runner import main
 from tests.end_to_end.launching import ROOT, episodes_table
 
-DOCUMENT = (ROOT / "docs" / "legged_robots.md").read_text()
+DOCUMENT = (ROOT / "docs" / "reference" / "legged_robots.md").read_text()
 
 
 def section(name: str) -> str:

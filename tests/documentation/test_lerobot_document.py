@@ -1,4 +1,4 @@
-"""docs/lerobot.md shows commands that work one after the other."""
+"""docs/users/lerobot.md shows commands that work one after the other."""
 
 import json
 import tomllib
@@ -9,7 +9,7 @@ from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_episode
 from tests.documentation.reading import as_arguments, blocks
 from tests.end_to_end.launching import ROOT, run
 
-DOCUMENT = (ROOT / "docs" / "lerobot.md").read_text()
+DOCUMENT = (ROOT / "docs" / "users" / "lerobot.md").read_text()
 
 
 def outcomes(directory):

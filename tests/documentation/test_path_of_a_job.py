@@ -1,4 +1,4 @@
-"""The path from `jobs.json` to `results.csv` that docs/architecture.md shows is the one that a run takes."""
+"""The path from `jobs.json` to `results.csv` that docs/concepts/architecture.md shows is the one that a run takes."""
 
 import importlib
 import json
@@ -12,7 +12,7 @@ import pytest
 from isaaclab_arena.evaluation.eval_runner import main
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "concepts" / "architecture.md").read_text(encoding="utf-8")
 PATH = re.findall(r"^\| `([a-z0-9_/]+\.py)` \| `([A-Za-z_.]+)` \| .+ \|$", PAGE, re.MULTILINE)
 MOST_FILES = 60
 JOB = {

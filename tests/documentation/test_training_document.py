@@ -1,4 +1,4 @@
-"""docs/training.md shows commands that work one after the other, and a file with every part of a configuration."""
+"""docs/how_to/training.md shows commands that work one after the other, and a file with every part of them."""
 
 import shlex
 
@@ -13,7 +13,7 @@ from isaaclab_arena.training.settings.tasks import TASKS
 from tests.documentation.reading import as_arguments, blocks
 from tests.end_to_end.launching import ROOT, jobs_table, patience_s, run
 
-DOCUMENT = (ROOT / "docs" / "training.md").read_text()
+DOCUMENT = (ROOT / "docs" / "how_to" / "training.md").read_text()
 
 
 def test_a_policy_is_trained_taken_up_again_and_evaluated(tmp_path):
@@ -33,7 +33,7 @@ def test_the_file_that_is_shown_is_right():
     (block,) = blocks(DOCUMENT, "yaml")
     document = yaml.safe_load(block)
     base = merged(default_document(), task_document(document["task"]), document)
-    config = read_training(base, task=document["task"], source="docs/training.md")
+    config = read_training(base, task=document["task"], source="docs/how_to/training.md")
     check_agent(config)
     assert environment_job(config).variations
 

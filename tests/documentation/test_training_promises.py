@@ -1,4 +1,4 @@
-"""docs/training_promises.md names tests and programs that exist, and no promise is without one."""
+"""docs/concepts/training_promises.md names tests and programs that exist, and no promise is without one."""
 
 import ast
 import re
@@ -7,7 +7,7 @@ import pytest
 
 from tests.end_to_end.launching import ROOT
 
-DOCUMENT = (ROOT / "docs" / "training_promises.md").read_text()
+DOCUMENT = (ROOT / "docs" / "concepts" / "training_promises.md").read_text()
 TESTS = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", DOCUMENT)))
 NOT_VERIFIED = "not verified: no GPU"
 

@@ -1,11 +1,11 @@
-"""The catalogue in docs/variations.md is what the program offers."""
+"""The catalogue in docs/how_to/variations.md is what the program offers."""
 
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.evaluation.plan.variation_listing import described, listed_variations
 from tests.end_to_end.launching import ROOT
 
-DOCUMENT = (ROOT / "docs" / "variations.md").read_text()
+DOCUMENT = (ROOT / "docs" / "how_to" / "variations.md").read_text()
 JOB = {
     "name": "documented",
     "arena_env_args": {"environment": "lift_object", "object": "cube"},
@@ -24,4 +24,4 @@ def catalogue() -> str:
 
 
 def test_the_documented_catalogue_is_the_programs():
-    assert catalogue() in DOCUMENT, f"paste this into docs/variations.md:\n{catalogue()}"
+    assert catalogue() in DOCUMENT, f"paste this into docs/how_to/variations.md:\n{catalogue()}"

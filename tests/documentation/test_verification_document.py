@@ -1,4 +1,4 @@
-"""docs/verification.md shows what the commands say."""
+"""docs/how_to/verification.md shows what the commands say."""
 
 import re
 
@@ -11,7 +11,7 @@ from isaaclab_arena.evaluation.verify.verification import VerifiedEpisode
 from tests.documentation.reading import as_arguments, blocks
 from tests.end_to_end.launching import ROOT, run
 
-DOCUMENT = (ROOT / "docs" / "verification.md").read_text()
+DOCUMENT = (ROOT / "docs" / "how_to" / "verification.md").read_text()
 POSE = Difference(field="states/rigid_object/cube/root_pose", recorded="", found="", step=17, max_abs=3.2e-9)
 ACTIONS = Difference(field="actions", recorded="", found="", step=0, max_abs=2.7e-7)
 

@@ -72,7 +72,7 @@ TABLES = (
     "benchmarks/gpu/",
     "benchmarks/harness/tables.py",
     "docs/glossary.md",
-    "docs/results.md",
+    "docs/reference/results.md",
     "isaaclab_arena/cli/commands/rank_views.py",
     "isaaclab_arena/evaluation/console.py",
     "isaaclab_arena/evaluation/plan/variation_listing.py",

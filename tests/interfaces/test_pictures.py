@@ -46,7 +46,7 @@ def test_they_are_read_as_those_of_all_env_slots_are(index):
     ],
 )
 def test_a_look_that_was_not_announced_is_refused_by_name(look):
-    with pytest.raises(UnannouncedPictureError, match=r"Looker looks at 'eye' of env slots 0\b.*docs/cameras.md"):
+    with pytest.raises(UnannouncedPictureError, match=r"Looker looks at 'eye' of env slots 0\b.*how_to/cameras.md"):
         look(of_slots_1_and_3())
 
 

@@ -10,7 +10,7 @@ from isaaclab_arena.environments.robots.described import described_embodiment
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.sim.scene.mjcf_trial import wrong_with_mjcf
 
-ROBOTS = Path(__file__).parents[2] / "docs" / "robots.md"
+ROBOTS = Path(__file__).parents[2] / "docs" / "how_to" / "robots.md"
 
 
 def nested(count: int, levels: int) -> str:

@@ -21,7 +21,7 @@ from isaaclab_arena_gr00t.config import read_policy_config
 from isaaclab_arena_gr00t.joint_files import read_joint_order
 from tests.end_to_end.mistakes import mistaken
 
-ROBOTS = Path(__file__).parents[2] / "docs" / "robots.md"
+ROBOTS = Path(__file__).parents[2] / "docs" / "how_to" / "robots.md"
 
 
 @pytest.fixture(autouse=True)

@@ -155,7 +155,7 @@ def test_robomimic_itself_loads_the_file_learns_from_it_and_builds_its_environme
 
 
 def test_what_the_document_shows_works(run, tmp_path, monkeypatch):
-    text = (ROOT / "docs" / "recordings.md").read_text()
+    text = (ROOT / "docs" / "reference" / "recordings.md").read_text()
     (command,) = (body for body in blocks(text, "bash") if "--robomimic" in body)
     (tmp_path / "outputs").mkdir()
     (tmp_path / "outputs" / "first").symlink_to(run)

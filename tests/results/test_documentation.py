@@ -10,7 +10,7 @@ from isaaclab_arena.results.rows import (
     JOB_TIMING_COLUMNS,
 )
 
-PAGE = Path(__file__).parents[2] / "docs" / "results.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "results.md"
 
 
 def documented(heading: str) -> list[str]:

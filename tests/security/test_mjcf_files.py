@@ -11,7 +11,7 @@ from isaaclab_arena.environments.robots.described import described_embodiment
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.sim.scene.mjcf_files import file_outside
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "robots.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "how_to" / "robots.md"
 TETRAHEDRON = "v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
 MESH = '<asset><mesh name="m" file="{name}"/></asset><worldbody><geom type="mesh" mesh="m"/></worldbody>'
 BODY = '<worldbody><geom size="1"/></worldbody>'
@@ -106,7 +106,7 @@ def test_files_that_include_each_other_are_read_once(directories):
 
 
 def described(directory: Path, mjcf: str) -> Path:
-    """Write the description that docs/robots.md shows, with another MJCF file."""
+    """Write the description that docs/how_to/robots.md shows, with another MJCF file."""
     values = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)[0])
     (directory / "robot.yaml").write_text(yaml.safe_dump({**values, "mjcf": mjcf}))
     return directory / "robot.yaml"

@@ -1,6 +1,6 @@
 """Isaac Lab Arena's command-line flags: which are ours by another name, which decide nothing here, which are refused.
 
-``docs/arena.md`` lists them; its tests hold it equal to these tables.
+``docs/users/arena.md`` lists them; its tests hold it equal to these tables.
 """
 
 from collections.abc import Iterator

@@ -85,6 +85,6 @@ class SlotPictures:
         if outdated:
             raise UnannouncedPictureError(
                 f"'{name}' of env slots {', '.join(map(str, outdated))} was not drawn, and this environment cannot do "
-                "so afterwards; docs/cameras.md says how pictures are announced"
+                "so afterwards; docs/how_to/cameras.md says how pictures are announced"
             )
         return self._arrays[name][list(env_ids)]

@@ -28,7 +28,7 @@ def menagerie_embodiment(name: str) -> Embodiment:
         hint = did_you_mean(name, descriptions)
         raise ConfigError(
             f"no description of the robot '{name}' of MuJoCo Menagerie{hint}; any other is used through a description "
-            f"of your own, as docs/robots.md shows"
+            f"of your own, as docs/how_to/robots.md shows"
         )
     return described_embodiment(descriptions[name], directory=_directory(name))
 

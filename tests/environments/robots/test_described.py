@@ -16,12 +16,12 @@ from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena.sim.scene.scene import ASSETS
 from tests.environments.building import build, play, refusal, start
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "robots.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "how_to" / "robots.md"
 
 
 @pytest.fixture
 def directory(tmp_path):
-    """The files that docs/robots.md shows."""
+    """The files that docs/how_to/robots.md shows."""
     text = DOCUMENT.read_text()
     (tmp_path / "six_axis.xml").write_text(re.findall(r"```xml\n(.*?)```", text, re.DOTALL)[0])
     (tmp_path / "six_axis.yaml").write_text(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[0])

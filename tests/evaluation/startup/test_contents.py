@@ -95,7 +95,7 @@ def test_in_another_interpreter_it_is_known_by_its_file():
 
 
 def test_a_robot_of_ones_own_is_its_description_and_every_file_of_its_model(tmp_path):
-    document = (Path(__file__).parents[3] / "docs" / "robots.md").read_text()
+    document = (Path(__file__).parents[3] / "docs" / "how_to" / "robots.md").read_text()
     model = re.findall(r"```xml\n(.*?)```", document, re.DOTALL)[0]
     described = re.findall(r"```yaml\n(.*?)```", document, re.DOTALL)[0]
     (tmp_path / "six_axis.yaml").write_text(described)

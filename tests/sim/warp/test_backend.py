@@ -196,7 +196,8 @@ def test_worlds_that_are_closed_give_back_their_graphs_and_can_go_on(model, back
 
 def test_mujoco_warp_still_does_not_sort_contacts_and_constraints():
     # Its functions do nothing, whatever they are given. Once one of these fails, a GPU may be called reproducible with
-    # `deterministic`: see `WarpBackend.reproducible`, docs/backends.md and the expected failure in test_backend_gpu.py.
+    # `deterministic`: see `WarpBackend.reproducible`, docs/concepts/backends.md and the expected failure in
+    # test_backend_gpu.py.
     anything: Any = None
     collision_driver._sort_contacts(anything, anything)
     constraint._sort_constraints(anything, anything)
