@@ -1,6 +1,5 @@
 """``isaaclab-arena``: finds the command that was typed and hands it the rest of the line."""
 
-import importlib
 import os
 import signal
 import sys
@@ -8,26 +7,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from isaaclab_arena.errors import ArenaError, ConfigError, did_you_mean
+from isaaclab_arena.cli.command_table import COMMANDS, MAINS, Command, commands_of_others
+from isaaclab_arena.errors import ArenaError, ConfigError
 from isaaclab_arena.garbage import without_collecting
 from isaaclab_arena.logs import plain_text
 
-# Modules are named, so that a command pays only for what it needs: `list` must not wait for MuJoCo and pandas.
-_COMMANDS = {
-    "evaluate": ("isaaclab_arena.evaluation.eval_runner", "run the jobs of a job file, show the merged table"),
-    "train": ("isaaclab_arena.training.train", "train a policy, and evaluate it while it learns"),
-    "collect": ("isaaclab_arena.cli.commands.collect", "record demonstrations of an expert"),
-    "merge": ("isaaclab_arena.cli.commands.merge", "build the table of a run again from its files"),
-    "export": ("isaaclab_arena.cli.commands.export", "write a run in the format of another system, for its tools"),
-    "replay": ("isaaclab_arena.cli.commands.replay", "simulate recorded episodes again, and compare every step"),
-    "verify": ("isaaclab_arena.cli.commands.verify", "check a run's files, run a sample of it again, and compare"),
-    "recover": ("isaaclab_arena.cli.commands.recover", "bring back a run's plan, run.json, that was lost or damaged"),
-    "list": ("isaaclab_arena.cli.commands.listing", "environments, policies, embodiments or objects, or one of them"),
-    "view": ("isaaclab_arena.cli.commands.view", "watch a policy in a window, or write a video of it"),
-    "validate": ("isaaclab_arena.cli.commands.validate", "check job files without running anything"),
-    "doctor": ("isaaclab_arena.cli.commands.doctor", "show what this machine has to offer"),
-}
-"""By name, the module whose ``main`` is the command, and what it does."""
+_DESCRIPTION = "Evaluate robot policies from one job file, on one process or on many ranks."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,11 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name in {"", "-h", "--help"}:
         print(_help())
         return 0 if name else 2
-    if name not in _COMMANDS:
-        print(f"no command called '{plain_text(name)}'{did_you_mean(name, _COMMANDS)}", file=sys.stderr)
-        return 2
     try:
-        return _run(_COMMANDS[name][0], arguments[1:])
+        return _run(name, arguments[1:])
     except KeyboardInterrupt:
         return 130
     except ConfigError as error:
@@ -74,10 +56,10 @@ def _import_from_here() -> None:
             sys.path.insert(0, here)
 
 
-def _run(module: str, arguments: Sequence[str]) -> int:
+def _run(name: str, arguments: Sequence[str]) -> int:
     try:
         with without_collecting():
-            command = importlib.import_module(module).main
+            command = MAINS.get(name)
         code = command(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
@@ -88,7 +70,11 @@ def _run(module: str, arguments: Sequence[str]) -> int:
 
 
 def _help() -> str:
-    width = max(map(len, _COMMANDS))
-    lines = [f"  {name:<{width}}  {summary}" for name, (_, summary) in _COMMANDS.items()]
-    head = ["usage: isaaclab-arena COMMAND [OPTIONS]", "", "commands:"]
-    return "\n".join([*head, *lines, "", "isaaclab-arena COMMAND --help shows a command's options"])
+    groups: dict[str, dict[str, Command]] = {}
+    for name, command in (*COMMANDS.items(), *commands_of_others()):
+        groups.setdefault(command.group, {})[name] = command
+    width = max(len(name) for commands in groups.values() for name in commands)
+    lines = ["usage: isaaclab-arena COMMAND [OPTIONS]", "", _DESCRIPTION]
+    for group, commands in groups.items():
+        lines += ["", f"{group}:", *(f"  {name:<{width}}  {command.summary}" for name, command in commands.items())]
+    return "\n".join([*lines, "", "isaaclab-arena COMMAND --help shows a command's options"])

@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
+from isaaclab_arena.cli.command_table import COMMANDS
 from isaaclab_arena.cli.main import main
+from tests.end_to_end.launching import ROOT, run
 
 JOB = {"name": "lift", "policy_type": "scripted", "arena_env_args": {"environment": "lift_object"}}
 
@@ -15,7 +17,9 @@ JOB = {"name": "lift", "policy_type": "scripted", "arena_env_args": {"environmen
 def test_help_lists_the_commands(capsys):
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
-    assert all(command in out for command in ("evaluate", "merge", "export", "list", "validate", "doctor"))
+    headings = [line for line in out.splitlines() if line.endswith(":") and not line.startswith("usage")]
+    assert headings[:5] == ["evaluate:", "look:", "files of a run:", "train:", "machine:"]
+    assert all(f"\n  {name} " in out for name in COMMANDS)
 
 
 def test_no_command_is_a_mistake(capsys):
@@ -24,11 +28,25 @@ def test_no_command_is_a_mistake(capsys):
 
 
 def test_an_unknown_command_gets_a_suggestion(capsys):
-    assert main(["evalute"]) == 2
-    assert "no command called 'evalute'; did you mean 'evaluate'?" in capsys.readouterr().err
+    assert main(["valdate"]) == 2
+    assert "no command called 'valdate'; did you mean 'validate'?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["evaluate", "merge", "export", "list", "validate", "doctor"])
+def test_another_package_may_bring_a_command_whose_module_says_what_it_does(tmp_path):
+    (tmp_path / "greeting.py").write_text('"""Say hello.\n\nAt length."""\nprint("loaded")\nmain = print\n')
+    installed = tmp_path / "greeting-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text("[isaaclab_arena.commands]\nhello = greeting:main\n")
+    arguments = [sys.executable, "-m", "isaaclab_arena.cli"]
+    helped = run([*arguments, "--help"], directory=tmp_path, extra={"PYTHONPATH": f"{ROOT}:{tmp_path}"})
+    assert re.search(r"^  hello +say hello$", helped.stdout, re.MULTILINE)
+    assert "loaded" not in helped.stdout, "its module was imported"
+    greeted = run([*arguments, "hello", "you"], directory=tmp_path, extra={"PYTHONPATH": f"{ROOT}:{tmp_path}"})
+    assert greeted.stdout.splitlines() == ["loaded", "['you']"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command, capsys):
     with pytest.raises(SystemExit) as left:
         raise SystemExit(main([command, "--help"]))
@@ -131,8 +149,8 @@ def test_a_flood_of_problems_is_cut(tmp_path, capsys):
     assert capsys.readouterr().err.splitlines()[-1] == "... and 40 more problems"
 
 
-def test_evaluate_hands_its_arguments_to_the_runner(tmp_path, capsys):
-    assert main(["evaluate", "--eval_jobs_config", str(tmp_path / "none.json")]) == 2
+def test_run_hands_its_arguments_to_the_runner(tmp_path, capsys):
+    assert main(["run", "--eval_jobs_config", str(tmp_path / "none.json")]) == 2
     assert "none.json: there is no such file" in capsys.readouterr().err
 
 

@@ -2,9 +2,9 @@
 
 import re
 
-from isaaclab_arena.cli.commands.replay import described as replayed_line
-from isaaclab_arena.cli.commands.replay import summary as replay_summary
-from isaaclab_arena.cli.commands.verify import described as verified_line
+from isaaclab_arena.cli.commands.files.replay import described as replayed_line
+from isaaclab_arena.cli.commands.files.replay import summary as replay_summary
+from isaaclab_arena.cli.commands.files.verify import described as verified_line
 from isaaclab_arena.evaluation.verify.episode_comparison import Difference
 from isaaclab_arena.evaluation.verify.replaying import ReplayedEpisode
 from isaaclab_arena.evaluation.verify.verification import VerifiedEpisode

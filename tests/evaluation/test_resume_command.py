@@ -20,9 +20,9 @@ TORCHRUN = ["python", "-m", "torch.distributed.run", "--nproc_per_node=2"]
     [
         (["python", *MODULE, *ARGUMENTS], None, ["python", *MODULE, *ARGUMENTS]),
         (
-            ["python", "/venv/bin/isaaclab-arena", "evaluate", *ARGUMENTS],
+            ["python", "/venv/bin/isaaclab-arena", "run", *ARGUMENTS],
             None,
-            ["isaaclab-arena", "evaluate", *ARGUMENTS],
+            ["isaaclab-arena", "run", *ARGUMENTS],
         ),
         (["python", *MODULE, *ARGUMENTS], [*TORCHRUN, *MODULE, *ARGUMENTS], [*TORCHRUN, *MODULE, *ARGUMENTS]),
         (

@@ -73,7 +73,7 @@ TABLES = (
     "benchmarks/harness/tables.py",
     "docs/glossary.md",
     "docs/reference/results.md",
-    "isaaclab_arena/cli/commands/rank_views.py",
+    "isaaclab_arena/cli/commands/machine/rank_views.py",
     "isaaclab_arena/evaluation/console.py",
     "isaaclab_arena/evaluation/plan/variation_listing.py",
     "isaaclab_arena/evaluation/progress.py",

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import pytest
 import torch
 
-from isaaclab_arena.cli.commands import validate
+from isaaclab_arena.cli.commands.evaluate import validate
 from isaaclab_arena.config.loading import read_jobs
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.job.job_runner import JobRunner

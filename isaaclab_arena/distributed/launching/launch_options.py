@@ -1,6 +1,6 @@
 """Options that start a program as several ranks, and the command line that each rank gets."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
@@ -51,10 +51,19 @@ def without_launch_options(arguments: Sequence[str]) -> list[str]:
     Args:
         arguments: What was typed after the program's name.
     """
-    names = {option.name for option in fields(LaunchOptions)}
+    return without_options(joined_gpu_ids(arguments), {option.name for option in fields(LaunchOptions)})
+
+
+def without_options(arguments: Sequence[str], names: Collection[str]) -> list[str]:
+    """Return a command line without some options and their values.
+
+    Args:
+        arguments: What was typed after the program's name.
+        names: The options, with underscores and without dashes in front; each takes one value.
+    """
     kept: list[str] = []
     is_value = False
-    for argument in joined_gpu_ids(arguments):
+    for argument in arguments:
         name, equals, _ = argument.partition("=")
         if is_value:
             is_value = False

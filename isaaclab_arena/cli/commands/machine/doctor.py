@@ -17,7 +17,7 @@ import torch.cuda.nccl
 import torch.distributed as dist
 import tyro
 
-from isaaclab_arena.cli.commands.rank_views import gather_views, show_views, usable_cores
+from isaaclab_arena.cli.commands.machine.rank_views import gather_views, show_views, usable_cores
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.devices.egl_devices import describe_egl_devices, describe_variables
 from isaaclab_arena.distributed.devices.gpu_ids import joined_gpu_ids
@@ -32,7 +32,7 @@ from isaaclab_arena.logs import plain_text
 from isaaclab_arena.storage.hdf5.compressed_image import check_compression
 from isaaclab_arena.storage.recorded_episode import Compression
 
-MODULE = "isaaclab_arena.cli.commands.doctor"
+MODULE = "isaaclab_arena.cli.commands.machine.doctor"
 _DISTRIBUTION = "isaaclab-arena-mujoco"
 _OPTIONAL = ("warp-lang", "hdf5plugin", "transformers", "rsl-rl-lib", "tensordict", "tensorboard", "torchrunx")
 _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(?P<specifiers>[^;]*)")

@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     entry = registry.get(options.name)
     print(catalog_text(registry, [options.name]))
     if options.what == "environments":
-        from isaaclab_arena.cli.commands.specs import environment_specs  # noqa: PLC0415  loads the simulation
+        from isaaclab_arena.cli.commands.look.specs import environment_specs  # noqa: PLC0415  loads the simulation
 
         print(environment_specs(options.name, entry, rest))
     return 0

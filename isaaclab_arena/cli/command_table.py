@@ -1,0 +1,93 @@
+"""The commands of isaaclab-arena by group: the module of each, its options, and what it does."""
+
+import ast
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from isaaclab_arena.registry import Registry
+
+_HERE = "isaaclab_arena.cli.commands"
+_OF_OTHERS = "of other packages"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """What is known of a command before its module is imported.
+
+    Attributes:
+        group: Heading under which the help shows it.
+        module: The module whose ``main(arguments)`` it is.
+        options: The dataclass of its options in that module, None for a command of another package.
+        summary: What it does, in a few words.
+    """
+
+    group: str
+    module: str
+    options: str | None
+    summary: str
+
+
+# Modules are named, so that a command pays only for what it needs: `list` must not wait for MuJoCo and pandas.
+_GROUPS = {
+    "evaluate": {
+        "run": ("isaaclab_arena.evaluation.eval_runner:EvalOptions", "run the jobs of a job file, show their table"),
+        "policy": ("isaaclab_arena.evaluation.policy_runner:PolicyOptions", "run one policy in one environment"),
+        "resume": (f"{_HERE}.evaluate.resume:ResumeOptions", "go on with the run in a directory"),
+        "validate": (f"{_HERE}.evaluate.validate:ValidateOptions", "check job files without running anything"),
+    },
+    "look": {
+        "list": (f"{_HERE}.look.listing:ListOptions", "environments, policies, embodiments or objects, or one of them"),
+        "view": (f"{_HERE}.look.view:ViewOptions", "watch a policy in a window, or write a video of it"),
+    },
+    "files of a run": {
+        "merge": (f"{_HERE}.files.merge:MergeOptions", "build the tables again from the files of the ranks"),
+        "verify": (f"{_HERE}.files.verify:VerifyOptions", "check the files, run a sample again, and compare"),
+        "replay": (f"{_HERE}.files.replay:ReplayOptions", "simulate recorded episodes again, compare every step"),
+        "export": (f"{_HERE}.files.export:ExportOptions", "write a run in the format of another system"),
+        "recover": (f"{_HERE}.files.recover:RecoverOptions", "bring back a plan, run.json, that was lost or damaged"),
+    },
+    "train": {
+        "train": ("isaaclab_arena.training.train:TrainOptions", "train a policy, and evaluate it while it learns"),
+        "collect": (f"{_HERE}.train.collect:CollectOptions", "record demonstrations of an expert"),
+    },
+    "machine": {
+        "doctor": (f"{_HERE}.machine.doctor:DoctorOptions", "show what this machine has to offer"),
+    },
+}
+"""By heading and name, the module and the options of a command, and what it does."""
+
+COMMANDS = {
+    name: Command(group=group, module=target.partition(":")[0], options=target.partition(":")[2], summary=summary)
+    for group, commands in _GROUPS.items()
+    for name, (target, summary) in commands.items()
+}
+"""The commands of this package by name, in the order of the help."""
+
+MAINS = Registry(
+    "command",
+    {name: f"{command.module}:main" for name, command in COMMANDS.items()},
+    entry_point_group="isaaclab_arena.commands",
+)
+"""Every command's ``main(arguments) -> int`` by name. Other packages add theirs as ``module:main``."""
+
+
+def commands_of_others() -> Iterator[tuple[str, Command]]:
+    """Yield the commands that other packages declare; none of their modules is imported."""
+    for point in sorted(metadata.entry_points(group=MAINS.entry_point_group), key=lambda each: each.name):
+        if point.name not in COMMANDS:
+            summary = _first_sentence(point.module) or point.value
+            yield point.name, Command(group=_OF_OTHERS, module=point.module, options=None, summary=summary)
+
+
+def _first_sentence(module: str) -> str | None:
+    """Return what the docstring of a module says in its first line, None where that cannot be read."""
+    try:
+        spec = importlib.util.find_spec(module)
+        source = Path(spec.origin).read_text(encoding="utf-8") if spec is not None and spec.origin else ""
+        line = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+    except (ImportError, OSError, SyntaxError, ValueError):
+        return None
+    return line.removesuffix(".")[:1].lower() + line.removesuffix(".")[1:] or None

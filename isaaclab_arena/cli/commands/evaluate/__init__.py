@@ -1,0 +1,1 @@
+"""Commands that check job files, and go on with runs."""

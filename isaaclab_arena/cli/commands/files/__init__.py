@@ -1,0 +1,1 @@
+"""Commands that read the files of a run: tables, proofs, other formats."""

@@ -1,0 +1,1 @@
+"""Commands that show what may be run, and how it looks."""

@@ -1,0 +1,93 @@
+"""`isaaclab-arena resume` goes on with a run from its directory alone."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from isaaclab_arena.cli.main import main
+from isaaclab_arena.storage.run.run_plan import read_run_plan, write_run_plan
+from tests.end_to_end.launching import write_jobs
+
+SHY = {"policy_type": "tests.fakes.ShrugPolicy", "policy_config_dict": {"raise_at": 3}}
+REACH = {"arena_env_args": {"environment": "reach"}, "num_episodes": 1}
+
+
+def num_attempts(run: Path) -> int:
+    return len(list((run / "attempts").glob("attempt_*.json")))
+
+
+@pytest.fixture
+def shy_run(tmp_path, monkeypatch) -> Path:
+    """A run whose only episode has failed, in the directory where it was started."""
+    write_jobs(tmp_path / "jobs.json", [{"name": "shy", **REACH, **SHY}])
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "--eval_jobs_config", "jobs.json", "--output_dir", "out"]) == 1
+    return tmp_path / "out"
+
+
+def test_it_runs_the_command_of_the_run_again_with_what_is_added(shy_run, capsys):
+    capsys.readouterr()
+    assert main(["resume", "out", "--retry_errors"]) == 1
+    second = json.loads((shy_run / "attempts" / "attempt_2.json").read_text())
+    assert second["command_line"][1:] == [
+        "--eval_jobs_config", "jobs.json", "--resume", str(shy_run), "--retry_errors",
+    ]  # fmt: skip
+
+
+def test_a_run_that_was_moved_goes_on_where_it_is_now(shy_run):
+    moved = shy_run.rename(shy_run.with_name("moved"))
+    assert main(["resume", "moved"]) == 1
+    assert num_attempts(moved) == 2
+
+
+def test_a_single_policys_run_goes_on_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    policy = ["--policy_type", "tests.fakes.ShrugPolicy", "--num_episodes", "1"]
+    assert main(["policy", *policy, "reach", "--raise_at", "3"]) == 1
+    [run] = (tmp_path / "outputs").iterdir()
+    assert main(["resume", str(run)]) == 1
+    assert num_attempts(run) == 2
+
+
+def test_a_training_goes_on_to_what_is_asked_for_now(tmp_path):
+    run = tmp_path / "run"
+    few = ["--num_envs", "4", "--max_iterations", "1", "agent.num_steps_per_env=4", "--run_directory", str(run)]
+    assert main(["train", "cartpole", *few, "evaluation.interval=0"]) == 0
+    assert main(["resume", str(run), "--max_iterations", "2"]) == 0
+    assert (run / "model_2.pt").is_file()
+
+
+def test_as_many_ranks_are_started_as_the_run_had(shy_run, capfd):
+    plan = read_run_plan(shy_run)
+    (shy_run / "run.json").unlink()
+    write_run_plan(shy_run, replace(plan, devices=("cpu", "cpu"), world_size=2))
+    assert main(["resume", "out"]) == 1
+    assert json.loads((shy_run / "attempts" / "attempt_2.json").read_text())["world_size"] == 2
+
+
+def test_ranks_of_several_machines_are_not_guessed(shy_run, capsys):
+    plan = read_run_plan(shy_run)
+    (shy_run / "run.json").unlink()
+    write_run_plan(shy_run, replace(plan, devices=("cuda:0", "cuda:0"), world_size=2))
+    assert main(["resume", "out"]) == 2
+    assert "say what to use with --gpu_ids" in capsys.readouterr().err
+
+
+def test_elsewhere_its_paths_would_be_others(shy_run, tmp_path_factory, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    assert main(["resume", str(shy_run)]) == 2
+    assert f"was started in '{shy_run.parent}', from where its paths count" in capsys.readouterr().err
+    assert num_attempts(shy_run) == 1
+
+
+def test_a_directory_without_a_run_is_refused(tmp_path, capsys):
+    assert main(["resume", str(tmp_path)]) == 2
+    assert f"{tmp_path}: holds no run: neither run.json nor params/train.yaml" in capsys.readouterr().err
+
+
+def test_it_needs_a_directory_first(capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["resume", "--retry_errors", "out"])
+    assert left.value.code == 2
