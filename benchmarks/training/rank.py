@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -17,7 +18,9 @@ import torch.distributed
 
 from benchmarks.harness.workers import serve
 from benchmarks.training.stopwatch import LearningStopwatch
+from isaaclab_arena.distributed.collectives import between_neighbours
 from isaaclab_arena.distributed.context import DistributedContext
+from isaaclab_arena.distributed.neighbours import Neighbours
 from isaaclab_arena.distributed.process import limit_threads
 from isaaclab_arena.distributed.process_group import initialise
 from isaaclab_arena.environments.tasks.cartpole import Cartpole
@@ -45,11 +48,12 @@ class Sent:
         self.calls: Counter[tuple[str, int]] = Counter()
         for name in COLLECTIVES:
             setattr(torch.distributed, name, self._counted(name, getattr(torch.distributed, name)))
+        Neighbours.gather = self._counted("neighbours", Neighbours.gather)
 
     def _counted(self, name: str, collective: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            # all_gather takes the list of what is received first, and then what is sent.
-            own = args[1] if name == "all_gather" else args[0]
+            # Before what is sent, all_gather takes the list of what is received, and neighbours take themselves.
+            own = args[1] if name in {"all_gather", "neighbours"} else args[0]
             self.calls[name, own.numel() * own.element_size()] += 1
             return collective(*args, **kwargs)
 
@@ -84,7 +88,11 @@ def main(arguments: list[str]) -> None:
     config = training_config(options, task, words, world_size=context.world_size)
     check_agent(config)
     limit_threads(options.torch_threads)
-    with initialise(context, timeout_s=config.distributed.timeout_s):
+    timeout_s = config.distributed.timeout_s
+    with (
+        initialise(context, timeout_s=timeout_s, process_group=options.process_group) as ranks,
+        between_neighbours(ranks, timeout_s=timeout_s) if options.process_group != "gloo" else nullcontext(),
+    ):
         learner, start = built(config, context, options.num_threads or default_num_threads(context.local_world_size))
         sent, stopwatch = Sent(), LearningStopwatch(learner.algorithm)
 

@@ -5,6 +5,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from isaaclab_arena.config.loading import load_jobs_file
+from isaaclab_arena.distributed.collectives import between_neighbours
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.storage.run.run_lock import RunLock
 from isaaclab_arena.training.checkpoints.closed_loop import ClosedLoopEvaluation
@@ -40,6 +41,8 @@ def train_rank(
     ranks.agree("training", repr(config))
     settled = with_settled_backend(config, ranks, num_threads=num_threads)
     with ExitStack() as stack:
+        if options.process_group != "gloo":
+            stack.enter_context(between_neighbours(ranks, timeout_s=config.distributed.timeout_s))
         learner = stack.enter_context(closing(Learner(settled, ranks.context, num_threads=num_threads)))
         began_with = None if options.load_checkpoint is None else learner.begin_with(Path(options.load_checkpoint))
         run_directory = shared_run_directory(options, config, ranks)

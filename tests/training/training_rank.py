@@ -9,10 +9,18 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from isaaclab_arena.distributed.collectives import gather_bytes_to_rank_zero, sum_over_ranks
+from isaaclab_arena.distributed.collectives import (
+    average_over_ranks_,
+    between_neighbours,
+    gather_bytes_to_rank_zero,
+    gather_from_ranks,
+    highest_of_ranks,
+    sum_over_ranks,
+)
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.process import leave_process
 from isaaclab_arena.distributed.process_group import initialise
+from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.interfaces.environment import Step
 from isaaclab_arena.training.checkpoints.checkpoints import packed, unpacked
 from isaaclab_arena.training.learner.agent import learned_state
@@ -20,6 +28,7 @@ from isaaclab_arena.training.learner.episode_statistics import EpisodeCounter, s
 from isaaclab_arena.training.learner.learner import Learner
 from isaaclab_arena.training.learner.synchrony import OutOfSyncError, check_synchrony, named_digests
 from tests.training.learning import small_learner
+from tests.training.messages import Messages
 from tests.training.samples import NUM_ENVS, algorithm, show
 
 
@@ -136,11 +145,47 @@ def saves_one_update(context: DistributedContext, directory: Path) -> None:
         torch.save(learner.save(), directory / "update.pt")
 
 
+def collectives_give_the_same_over_sockets_and_over_gloo(context: DistributedContext, ranks: Ranks) -> None:
+    def results() -> list[torch.Tensor]:
+        # Sums of whole numbers have the same bits in any order.
+        own = torch.arange(6.0).reshape(2, 3) + 10 * context.rank
+        averaged = own.clone()
+        average_over_ranks_(averaged)
+        highest = torch.tensor(highest_of_ranks(7 - context.rank))
+        return [averaged, highest, sum_over_ranks(own), *gather_from_ranks(own.to(torch.bfloat16))]
+
+    over_gloo = results()
+    with between_neighbours(ranks.within("collectives"), timeout_s=60.0):
+        with Messages() as messages:
+            over_sockets = results()
+        assert messages.sizes == [], "gloo was used beside the sockets"
+        saved = gather_bytes_to_rank_zero(bytes(range(context.rank + 3)))
+        assert [len(each) for each in saved] == ([3, 4, 5][: context.world_size] if context.is_rank_zero else [])
+    with Messages() as messages:
+        assert all(map(torch.equal, over_gloo, results()))
+    assert len(messages.sizes) == 4, "the sockets are used after the training that opened them"
+    assert all(map(torch.equal, over_gloo, over_sockets))
+
+
+def sockets_change_no_bits_of_two_ranks(context: DistributedContext, ranks: Ranks) -> None:
+    def learned() -> list[Any]:
+        learner = small_learner(context=context)
+        told = [learner.iterate().losses for _ in range(2)]
+        assert are_alike(learner)
+        return [told, *named_digests(learned_state(learner.algorithm)).items()]
+
+    over_gloo = learned()
+    with between_neighbours(ranks.within("bits"), timeout_s=60.0):
+        over_sockets, again = learned(), learned()
+    assert over_sockets == again
+    assert context.world_size > 2 or over_sockets == over_gloo
+
+
 def main(directory: Path) -> None:
     """Check everything; an AssertionError ends the rank."""
     torch.set_num_threads(1)
     context = DistributedContext.from_environment(device="cpu")
-    with initialise(context):
+    with initialise(context) as ranks:
         checks: list[Callable[[], None]] = [
             lambda: stays_alike(context),
             lambda: stays_alike(context, "agent.algorithm.class_name=GRPO", "agent.algorithm.group_size=4"),
@@ -150,6 +195,8 @@ def main(directory: Path) -> None:
             lambda: statistics_are_exact(context),
             lambda: training_taken_up_again_is_undisturbed(context),
             lambda: saves_one_update(context, directory),
+            lambda: collectives_give_the_same_over_sockets_and_over_gloo(context, ranks),
+            lambda: sockets_change_no_bits_of_two_ranks(context, ranks),
         ]
         for check in checks:
             check()

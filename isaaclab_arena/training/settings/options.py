@@ -54,7 +54,8 @@ class TrainOptions(LaunchOptions):
     torch_threads: Count = 1
     """Torch threads of this rank. More than one helps with large networks, on otherwise idle cores."""
     process_group: Literal["auto", "nccl", "gloo"] = "auto"
-    """Backend between ranks: auto is NCCL if each has a GPU of its own and it works, else gloo; or nccl, or gloo."""
+    """Backend between ranks: nccl; gloo; or auto: NCCL if each has a GPU of its own and it works, Unix sockets if all
+    are on the CPU of one machine, else gloo."""
     distributed: bool = False
     """Accepted for other trainers' command lines; the launcher's variables say it."""
 
