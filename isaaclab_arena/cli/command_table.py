@@ -32,6 +32,9 @@ class Command:
 
 # Modules are named, so that a command pays only for what it needs: `list` must not wait for MuJoCo and pandas.
 _GROUPS = {
+    "start": {
+        "quickstart": (f"{_HERE}.start.quickstart:QuickstartOptions", "write job files to begin with, and run one"),
+    },
     "evaluate": {
         "run": ("isaaclab_arena.evaluation.eval_runner:EvalOptions", "run the jobs of a job file, show their table"),
         "policy": ("isaaclab_arena.evaluation.policy_runner:PolicyOptions", "run one policy in one environment"),

@@ -1,0 +1,1 @@
+"""Commands for the first day: job files to begin with, and skeletons of policies, tasks and robots."""

@@ -1,0 +1,106 @@
+"""``isaaclab-arena quickstart``: write job files to begin with into a directory, and run the first of them."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from isaaclab_arena.cli.command_table import MAINS
+from isaaclab_arena.config.loading import load_jobs_file
+from isaaclab_arena.config.schema import JobConfig, JobDefaults
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.evaluation.plan.validation import resolve_jobs
+from isaaclab_arena.logs import plain_text
+
+PACKAGES = Path(__file__).parents[4]
+"""Where this package and what is installed with it are."""
+STARTER = PACKAGES / "isaaclab_arena" / "assets" / "starter"
+"""What is written: the job files of the project, beside the models that they name."""
+
+_FIRST = "quickstart.json"
+_ABSENT_MODEL = '"models/'
+_PATH = re.compile(r'"([\w.-]+/[\w./-]+)"')
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuickstartOptions:
+    """Write job files to begin with into a directory, and run quickstart.json: [DIRECTORY] [OPTIONS of the run].
+
+    Files that are there stay as they are. OPTIONS are those of isaaclab-arena run, such as --limit 1.
+    """
+
+    directory: tyro.conf.Positional[Path] = Path("arena_quickstart")
+    """The directory for the job files, and for what the run writes."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write the job files, run the first one, and return its exit code.
+
+    Raises:
+        ConfigError: If the directory is a file.
+    """
+    own = 1 if argv and (not argv[0].startswith("-") or argv[0] in {"-h", "--help"}) else 0
+    options = tyro.cli(QuickstartOptions, args=list(argv[:own]), prog="isaaclab-arena quickstart")
+    directory = options.directory
+    for line in write_starter(directory, STARTER):
+        print(plain_text(line), flush=True)
+    run = ["--eval_jobs_config", str(directory / _FIRST), "--output_base_dir", str(directory / "outputs")]
+    return MAINS.get("run")([*run, *argv[own:]])
+
+
+def write_starter(directory: Path, starter: Path) -> Iterator[str]:
+    """Write the job files whose models are here, as far as their policies can run here; yield what a person is told.
+
+    Args:
+        directory: Where they go. A file that is there already stays as it is.
+        starter: Directory of the job files, ``jobs``, and of the models that they name, ``models``.
+
+    Raises:
+        ConfigError: If ``directory`` is a file.
+    """
+    if directory.exists() and not directory.is_dir():
+        raise ConfigError(f"'{directory}' is no directory; name another one: isaaclab-arena quickstart DIRECTORY")
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in sorted((starter / "jobs").glob("*.*")):
+        target, text = directory / path.name, with_paths_of(path.read_text(encoding="utf-8"), (starter, PACKAGES))
+        if _ABSENT_MODEL not in text and not target.exists():
+            target.write_text(text, encoding="utf-8")
+            if path.name == _FIRST:
+                yield from (f"left out of {_FIRST}: {line}" for line in leave_out_foreign_jobs(target))
+    others = ", ".join(sorted(path.name for path in directory.glob("*.*") if path.name != _FIRST and path.is_file()))
+    yield f"{directory} holds {_FIRST}, which runs now, and for isaaclab-arena run --eval_jobs_config: {others}"
+
+
+def with_paths_of(text: str, roots: Sequence[Path]) -> str:
+    """Return a job file in JSON whose relative paths are absolute where one of ``roots`` holds what they name."""
+
+    def located(match: re.Match[str]) -> str:
+        found = next((root / match[1] for root in roots if (root / match[1]).exists()), None)
+        return match[0] if found is None else json.dumps(str(found))
+
+    return _PATH.sub(located, text)
+
+
+def leave_out_foreign_jobs(path: Path) -> list[str]:
+    """Take the jobs out of a job file that cannot run here; return a line for each that says why.
+
+    Args:
+        path: A job file in JSON. It stays as it is if all of its jobs can run.
+    """
+    left_out = {job.name: reason for job in load_jobs_file(path, JobDefaults()).jobs if (reason := _why_not(job))}
+    if left_out:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        document["jobs"] = [job for job in document["jobs"] if job["name"] not in left_out]
+        path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    return [f"{name}: {reason}" for name, reason in left_out.items()]
+
+
+def _why_not(job: JobConfig) -> str | None:
+    try:
+        resolve_jobs((job,))
+    except ConfigError as error:
+        return error.problems[0].message
+    return None
