@@ -174,6 +174,50 @@ class Environment(ABC):
         )
 
 
+class EnvironmentWrapper(Environment):
+    """Another environment, of which a subclass changes what it says.
+
+    Attributes outside of the contract are the other environment's too: a policy may use them, and they may be methods
+    of a protocol. A subclass that closes the other environment says so.
+
+    Args:
+        real: The other environment.
+    """
+
+    def __init__(self, real: Environment) -> None:
+        self.real = real
+        self.num_envs, self.device, self.reproducible = real.num_envs, real.device, real.reproducible
+        self.observation_spec, self.action_spec = real.observation_spec, real.action_spec
+        self.task_description, self.max_episode_length = real.task_description, real.max_episode_length
+        self.control_dt = real.control_dt
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "real":  # which a copy has not yet while it is made
+            raise AttributeError(name)
+        return getattr(self.real, name)
+
+    def draw_conditions(self, generator: np.random.Generator) -> Conditions:
+        """See `Environment.draw_conditions`."""
+        return self.real.draw_conditions(generator)
+
+    def vary_conditions(self, conditions: Conditions, episode: Episode) -> Conditions:
+        """See `Environment.vary_conditions`."""
+        return self.real.vary_conditions(conditions, episode)
+
+    def instruction(self, conditions: Conditions) -> str:
+        """See `Environment.instruction`."""
+        return self.real.instruction(conditions)
+
+    def provenance(self) -> Mapping[str, str]:
+        """See `Environment.provenance`."""
+        return self.real.provenance()
+
+    @property
+    def render_s(self) -> float:
+        """See `Environment.render_s`."""
+        return self.real.render_s
+
+
 def _box(spec: ArraySpec) -> gymnasium.spaces.Box:
     low = -np.inf if spec.low is None else np.asarray(spec.low, np.float32).reshape(spec.shape)
     high = np.inf if spec.high is None else np.asarray(spec.high, np.float32).reshape(spec.shape)

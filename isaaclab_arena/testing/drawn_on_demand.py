@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from isaaclab_arena.interfaces.environment import Environment, Observation, Step
-from isaaclab_arena.interfaces.episode import Conditions, Episode
+from isaaclab_arena.interfaces.environment import Environment, EnvironmentWrapper, Observation, Step
+from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.pictures import CAMERAS, SomePictures
 
 
-class DrawnOnDemand(Environment):
+class DrawnOnDemand(EnvironmentWrapper):
     """Another environment, as one that has `PicturesOnDemand`: a policy or an observer sees what was announced.
 
     Args:
@@ -20,33 +20,16 @@ class DrawnOnDemand(Environment):
     """
 
     def __init__(self, real: Environment) -> None:
-        self.real = real
-        self.num_envs, self.device, self.reproducible = real.num_envs, real.device, real.reproducible
-        self.observation_spec, self.action_spec = real.observation_spec, real.action_spec
-        self.task_description, self.max_episode_length = real.task_description, real.max_episode_length
-        self.control_dt = real.control_dt
+        super().__init__(real)
         self.pictures_drawn = 0
         self._announced: Sequence[int] | None = None
         self._outdated = np.ones(real.num_envs, bool)
         self._kept: dict[str, torch.Tensor] = {}
 
     def __getattr__(self, name: str) -> Any:
-        # A policy may know more of its environment than the contract says; recorded episodes are not started again.
-        if name in {"real", "restore"}:
+        if name == "restore":  # recorded episodes are not started again
             raise AttributeError(name)
-        return getattr(self.real, name)
-
-    def draw_conditions(self, generator: np.random.Generator) -> Conditions:
-        """See `Environment.draw_conditions`."""
-        return self.real.draw_conditions(generator)
-
-    def vary_conditions(self, conditions: Conditions, episode: Episode) -> Conditions:
-        """See `Environment.vary_conditions`."""
-        return self.real.vary_conditions(conditions, episode)
-
-    def instruction(self, conditions: Conditions) -> str:
-        """See `Environment.instruction`."""
-        return self.real.instruction(conditions)
+        return super().__getattr__(name)
 
     def draw_pictures_of(self, env_ids: Sequence[int] | None) -> None:
         """See `PicturesOnDemand`."""

@@ -1,7 +1,6 @@
 """A well-behaved environment passes every rule, and each rule notices an environment that breaks it."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 from unittest import SkipTest
 
@@ -12,9 +11,8 @@ import torch
 from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.testing.environment_conformance import EnvironmentConformance
+from tests.testing.one_rule import rule, rules
 from tests.testing.point import PointEnvironment
-
-RULES = [name for name in vars(EnvironmentConformance) if name.startswith("test_")]
 
 
 class TestPoint(EnvironmentConformance):
@@ -250,24 +248,14 @@ BROKEN: list[tuple[str, type[PointEnvironment]]] = [
 ]
 
 
-def rule(name: str, environment_class: type[Environment]) -> Callable[[], None]:
-    """Return a rule as a test of environments of a class."""
-
-    class Conformance(EnvironmentConformance):
-        def make(self, num_envs: int) -> Environment:
-            return environment_class(num_envs)  # pyright: ignore[reportCallIssue]  a class of this file
-
-    return getattr(Conformance(), f"test_{name}")
-
-
 @pytest.mark.parametrize(("name", "environment_class"), BROKEN)
 def test_a_broken_rule_is_noticed(name, environment_class):
     with pytest.raises(AssertionError):
-        rule(name, environment_class)()
+        rule(EnvironmentConformance, name, make=environment_class)()
 
 
 def test_every_rule_has_an_environment_that_breaks_it():
-    assert {f"test_{name}" for name, _ in BROKEN} == set(RULES)
+    assert {name for name, _ in BROKEN} == rules(EnvironmentConformance)
 
 
 class Bare(Environment):
@@ -285,4 +273,4 @@ class Bare(Environment):
 @pytest.mark.parametrize("name", [name for name, _ in dict(BROKEN).items() if "state" in name])
 def test_rules_of_what_is_not_offered_are_skipped(name):
     with pytest.raises(SkipTest, match="is not"):
-        rule(name, Bare)()
+        rule(EnvironmentConformance, name, make=Bare)()

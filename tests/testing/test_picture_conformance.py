@@ -1,6 +1,5 @@
 """An environment that shows what it should passes the rules of pictures, and each rule notices one that does not."""
 
-from collections.abc import Callable
 from unittest import SkipTest
 
 import pytest
@@ -11,9 +10,8 @@ from isaaclab_arena.testing.drawn_on_demand import DrawnOnDemand
 from isaaclab_arena.testing.environment_conformance import EnvironmentConformance
 from isaaclab_arena.testing.picture_conformance import PictureConformance
 from tests.fakes_environment import ScriptedEnvironment
+from tests.testing.one_rule import rule, rules
 from tests.testing.point import PointEnvironment
-
-RULES = [name for name in vars(PictureConformance) if name.startswith("test_")]
 
 
 class Sparing(DrawnOnDemand):
@@ -76,27 +74,17 @@ BROKEN: list[tuple[str, type[Environment]]] = [
 ]
 
 
-def rule(name: str, make: Callable[[int], Environment]) -> Callable[[], None]:
-    """Return a rule as a test of the environments that a function makes."""
-
-    class Conformance(EnvironmentConformance):
-        def make(self, num_envs: int) -> Environment:
-            return make(num_envs)
-
-    return getattr(Conformance(), f"test_{name}")
-
-
 @pytest.mark.parametrize(("name", "environment_class"), BROKEN)
 def test_a_broken_rule_is_noticed(name, environment_class):
     with pytest.raises(AssertionError):
-        rule(name, environment_class)()
+        rule(EnvironmentConformance, name, make=environment_class)()
 
 
 def test_every_rule_has_an_environment_that_breaks_it():
-    assert {f"test_{name}" for name, _ in BROKEN} == set(RULES)
+    assert {name for name, _ in BROKEN} == rules(PictureConformance)
 
 
-@pytest.mark.parametrize("name", [name.removeprefix("test_") for name in RULES])
+@pytest.mark.parametrize("name", sorted(rules(PictureConformance)))
 def test_rules_of_what_is_not_offered_are_skipped(name):
     with pytest.raises(SkipTest, match=r"is not|has no"):
-        rule(name, ScriptedEnvironment)()
+        rule(EnvironmentConformance, name, make=ScriptedEnvironment)()

@@ -13,9 +13,8 @@ from isaaclab_arena.interfaces.environment import Environment
 from isaaclab_arena.interfaces.policy import PolicyBase, PolicyCfg
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
+from tests.testing.one_rule import rule, rules
 from tests.testing.point import SeenPoint
-
-RULES = [name for name in vars(PolicyConformance) if name.startswith("test_")]
 
 
 @dataclass(frozen=True)
@@ -188,27 +187,19 @@ BROKEN: list[tuple[str, type[PolicyBase[Any]]]] = [
 ]
 
 
-def rule(name: str, of_class: type[PolicyBase[Any]], *, alike: bool = False) -> Callable[[], None]:
+def of_policies(name: str, of_class: type[PolicyBase[Any]], *, alike: bool = False) -> Callable[[], None]:
     """Return a rule as a test of policies of a class."""
-
-    class Conformance(PolicyConformance):
-        policy_class = of_class
-        answers_alike = alike
-
-        def make_environment(self, num_envs: int) -> Environment:
-            return SeenPoint(num_envs)
-
-    return getattr(Conformance(), f"test_{name}")
+    return rule(PolicyConformance, name, policy_class=of_class, answers_alike=alike, make_environment=SeenPoint)
 
 
 @pytest.mark.parametrize(("name", "of_class"), BROKEN)
 def test_a_broken_rule_is_noticed(name, of_class):
     with pytest.raises(AssertionError):
-        rule(name, of_class)()
+        of_policies(name, of_class)()
 
 
 def test_every_rule_has_a_policy_that_breaks_it():
-    assert {f"test_{name}" for name, _ in BROKEN} == set(RULES)
+    assert {name for name, _ in BROKEN} == rules(PolicyConformance)
 
 
 class Plain(StrollPolicy):
@@ -223,7 +214,7 @@ class Plain(StrollPolicy):
 )
 def test_promises_that_are_not_made_are_not_tested(name):
     with pytest.raises(SkipTest, match="does not say that it is"):
-        rule(name, Plain)()
+        of_policies(name, Plain)()
 
 
 class PlainAndNeverForgets(Plain):
@@ -253,6 +244,6 @@ class PlainAndFollowsTheCrowd(FollowsTheCrowd):
 )
 def test_a_policy_whose_server_answers_alike_keeps_the_rules_of_a_reproducible_one(name, of_class):
     with pytest.raises(SkipTest):
-        rule(name, of_class)()
+        of_policies(name, of_class)()
     with pytest.raises(AssertionError):
-        rule(name, of_class, alike=True)()
+        of_policies(name, of_class, alike=True)()

@@ -9,13 +9,12 @@ episode the same bits for any ``num_envs``.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from isaaclab_arena.errors import ConfigError, PolicyError
 from isaaclab_arena.evaluation.rollout.policy_answers import checked_action, checked_finished
-from isaaclab_arena.interfaces.environment import Environment, Observation, StateTree, Step
-from isaaclab_arena.interfaces.episode import Conditions, Episode
+from isaaclab_arena.interfaces.environment import Environment, EnvironmentWrapper, Observation, StateTree, Step
+from isaaclab_arena.interfaces.episode import Conditions
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.pictures import SomePictures
 from isaaclab_arena.interfaces.policy import PolicyBase, announced_pictures, stated_model
@@ -164,11 +163,10 @@ class FixedBatchPolicy(PolicyBase[None]):
         return self._view
 
 
-class WideView(Environment):
+class WideView(EnvironmentWrapper):
     """Shows an environment with more env slots than it has, to a policy that is asked on a larger batch.
 
-    Values of env slots are padded with zeros. All other attributes, even those outside of the contract, are the real
-    environment's.
+    Values of env slots are padded with zeros.
 
     Args:
         real: The environment.
@@ -181,32 +179,9 @@ class WideView(Environment):
     def __init__(self, real: Environment, num_envs: int) -> None:
         if num_envs < real.num_envs:
             raise ConfigError(f"a batch of {num_envs} cannot hold the environment's {real.num_envs} env slots")
-        self.real = real
+        super().__init__(real)
         self.num_real = real.num_envs
         self.num_envs = num_envs
-        self.device = real.device
-        self.observation_spec = real.observation_spec
-        self.action_spec = real.action_spec
-        self.task_description = real.task_description
-        self.max_episode_length = real.max_episode_length
-        self.control_dt = real.control_dt
-        self.reproducible = real.reproducible
-
-    def __getattr__(self, name: str) -> Any:
-        # A policy may use attributes of its environment that are outside of the contract.
-        return getattr(self.__dict__["real"], name) if "real" in self.__dict__ else object.__getattribute__(self, name)
-
-    def draw_conditions(self, generator: np.random.Generator) -> Conditions:
-        """See `Environment.draw_conditions`."""
-        return self.real.draw_conditions(generator)
-
-    def vary_conditions(self, conditions: Conditions, episode: Episode) -> Conditions:
-        """See `Environment.vary_conditions`."""
-        return self.real.vary_conditions(conditions, episode)
-
-    def instruction(self, conditions: Conditions) -> str:
-        """See `Environment.instruction`."""
-        return self.real.instruction(conditions)
 
     def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
         """Refuse, because only the loop starts episodes.
@@ -235,15 +210,6 @@ class WideView(Environment):
         if not isinstance(self.real, Recordable):
             raise PolicyError("the environment that the policy acts in shows no state")
         return padded(self.real.state(), self.num_envs)
-
-    def provenance(self) -> Mapping[str, str]:
-        """See `Environment.provenance`."""
-        return self.real.provenance()
-
-    @property
-    def render_s(self) -> float:
-        """See `Environment.render_s`."""
-        return self.real.render_s
 
 
 def _of_one_layout(tree: Mapping[str, Any]) -> dict[str, Any]:
