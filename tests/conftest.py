@@ -21,6 +21,8 @@ def pytest_configure() -> None:
     # Workers of pytest-xdist are told a terminal that nobody has, and tables would be folded to fit it.
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)
+    # As in a rank. Workers of pytest-xdist share the cores, and threads that wait for one another there waste them.
+    torch.set_num_threads(1)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -49,15 +51,6 @@ def _logging_as_it_was() -> Iterator[None]:
     logger.handlers[:] = handlers
     logger.setLevel(level)
     logger.propagate = propagate
-
-
-@pytest.fixture
-def one_torch_thread() -> Iterator[None]:
-    """Let torch use one thread, as a rank does."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -20,8 +20,6 @@ from tests.models.trainings import (
     trained,
 )
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
 CPU = torch.device("cpu")
 RECURRENT = {"class_name": "RNNModel", "rnn_hidden_dim": 8, "rnn_num_layers": 2, "obs_normalization": True}
 KINDS = {

@@ -12,8 +12,6 @@ from isaaclab_arena.models.network import PolicyNetwork, forgotten
 from isaaclab_arena.models.rsl_rl_checkpoint import load_actor
 from tests.models.trainings import GAUSSIAN, NUM_ACTIONS, NUM_OBSERVATIONS, Training, trained
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
 CPU = torch.device("cpu")
 LSTM = {"class_name": "RNNModel", "rnn_type": "lstm", "rnn_hidden_dim": 24, "rnn_num_layers": 2}
 GRU = {"class_name": "RNNModel", "rnn_type": "gru", "rnn_hidden_dim": 24, "rnn_num_layers": 1}

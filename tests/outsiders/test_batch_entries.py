@@ -25,8 +25,6 @@ from tests.evaluation.jobs import settings
 from tests.models.trainings import exported_onnx, exported_torchscript, trained
 from tests.policy.checkpoints import write_checkpoint
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
 ROOT = Path(__file__).parents[2]
 REACH = {"num_inputs": 26, "num_actions": 8, "action_scaling": "within_bounds"}
 

@@ -18,8 +18,6 @@ from isaaclab_arena.training.train import main
 from tests.models.trainings import trained
 from tests.training.learning import small_learner
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
 NUM_NUMBERS, NUM_ACTIONS, HIDDEN = 5, 1, [32, 16]
 SIZES = tuple(f"agent.{role}.hidden_dims={HIDDEN}" for role in ("actor", "critic"))
 PLAIN = (*SIZES, "agent.actor.obs_normalization=false", "agent.critic.obs_normalization=false")

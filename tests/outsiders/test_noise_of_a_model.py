@@ -17,8 +17,6 @@ from tests.evaluation.jobs import coin_job, settings
 from tests.fakes import CoinBuilder, CoinConfig
 from tests.gr00t.fakes import DIMENSIONS, MODALITIES, LimbEnvironment, network_answer, write_policy_yaml
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
 
 class Silent:
     """Stands for a model package that says nothing of noise: a random network, whose noise is what `seeds` says."""

@@ -45,7 +45,6 @@ class TestReplay(OnThePoint):
         self.options = {"replay_file_path": str(recording(tmp_path, seed=20))}
 
 
-@pytest.mark.usefixtures("one_torch_thread")
 class TestRslRl(OnThePoint):
     policy_class = RslRlPolicy
 

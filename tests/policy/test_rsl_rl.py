@@ -22,8 +22,6 @@ from tests.models.test_agent_settings import MJLAB
 from tests.models.trainings import trained
 from tests.policy.checkpoints import expected_mean, write_checkpoint, write_torchscript
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
 
 def policy_of(path: Path, **options: Any) -> RslRlPolicy:
     return RslRlPolicy.from_dict({"checkpoint_path": str(path), **options})

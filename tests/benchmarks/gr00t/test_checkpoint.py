@@ -1,12 +1,8 @@
 from pathlib import Path
 
-import pytest
-
 from benchmarks.gr00t.checkpoint import PANDA_YAML
 from isaaclab_arena_gr00t.checkpoints import checkpoint_problems
 from isaaclab_arena_gr00t.config import read_policy_config
-
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def test_the_yaml_file_is_the_pandas_with_another_checkpoint(yaml, model_path):

@@ -5,8 +5,6 @@ import pytest
 from benchmarks.gr00t.policy import Options, main
 from tests.benchmarks.gr00t.tables import cells
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
 
 @pytest.mark.slow
 def test_one_command_measures_everything_and_says_how(tmp_path, model_path, capsys):

@@ -6,8 +6,6 @@ import pytest
 from benchmarks.gr00t.queries import latency_table, remote_table, timed_query
 from tests.benchmarks.gr00t.tables import cells
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
 
 def test_a_query_costs_what_it_takes_here_and_in_the_server():
     asleep = timed_query(lambda: time.sleep(0.05), server_pid=os.getpid())

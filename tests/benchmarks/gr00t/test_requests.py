@@ -1,12 +1,8 @@
 import math
 
-import pytest
-
 from benchmarks.gr00t.checkpoint import write_policy_yaml
 from benchmarks.gr00t.requests import count_requests
 from isaaclab_arena_gr00t.config import read_policy_config
-
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def test_slots_are_asked_for_once_a_chunk(model_path, tmp_path):

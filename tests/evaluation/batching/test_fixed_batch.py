@@ -19,8 +19,6 @@ from tests.environments.building import build
 from tests.fakes import CoinConfig, CoinEnvironment, Notebook, ShrugCfg, ShrugPolicy
 from tests.fakes_environment import ActionLog, ScriptedEnvironment, episodes
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
 NUM_EPISODES = 24
 
 

@@ -12,8 +12,6 @@ from tests.gr00t.training.demonstrations import recording, write_config, write_r
 from tests.gr00t.training.models import SETTINGS, small_trainer
 from tests.gr00t.training.training_rank import NUM_STEPS, fingerprint
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory) -> Path:

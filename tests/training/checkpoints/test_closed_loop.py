@@ -12,8 +12,6 @@ from isaaclab_arena.training.checkpoints.closed_loop import ClosedLoopEvaluation
 from tests.distributed.threads import ranks_in_threads
 from tests.policy.checkpoints import write_checkpoint
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
 STEP = 200
 JOBS = {
     "jobs": [

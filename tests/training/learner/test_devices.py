@@ -24,8 +24,6 @@ from tests.training.learning import SMALL
 
 TASKS = ("cartpole", "reach", "track_motion")
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
 
 @pytest.fixture(autouse=True)
 def _physics_on_the_gpu(gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

@@ -10,8 +10,6 @@ from isaaclab_arena.training.learner.learner import DivergedError, Learner
 from isaaclab_arena.training.learner.synchrony import named_digests
 from tests.training.learning import small_learner
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
 GRPO = ("agent.algorithm.class_name=GRPO", "agent.algorithm.group_size=4")
 RECURRENT = (
     *(

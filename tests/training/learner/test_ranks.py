@@ -7,8 +7,6 @@ from isaaclab_arena.distributed.context import DistributedContext
 from tests.end_to_end.launching import command, patience_s, run
 from tests.training.samples import NUM_ENVS, algorithm, show
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_hold_the_same_bits_and_learn_what_one_process_would_from_all_samples(ranks, tmp_path):

@@ -8,8 +8,6 @@ from tests.training.learner.test_learner import RECURRENT
 from tests.training.learning import small_learner
 from tests.training.messages import pretended_ranks
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
 
 @pytest.mark.parametrize("words", [(), RECURRENT], ids=["mlp", "recurrent"])
 @pytest.mark.parametrize("desired_kl", [1e-7, 1e3])
