@@ -1,7 +1,7 @@
 """Read this process's rank, and choose its device, from the launcher's environment variables."""
 
 import os
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -15,6 +15,7 @@ from isaaclab_arena.errors import ConfigError
 
 _REQUIRED = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 _SHOWN = (*_REQUIRED, "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_NOWHERE = {"MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
 _FAILURE_FILE = "TORCHELASTIC_ERROR_FILE"
 _RUN_DIRECTORY_FILE = "ISAACLAB_ARENA_RUN_DIRECTORY_FILE"
 _TORCHRUNX_LOG_DIR = "TORCHRUNX_LOG_DIR"
@@ -149,6 +150,31 @@ def variables_of_rank(
         _FAILURE_FILE: str(directory / f"rank{rank}.json"),
         _RUN_DIRECTORY_FILE: str(directory / "run_directory"),
     }
+
+
+def variables_of_group(rank: int, world_size: int, environ: Mapping[str, str] = os.environ) -> Mapping[str, str]:
+    """Return the environment variables of one of the ranks of a process group that somebody else has opened.
+
+    Args:
+        rank: The rank in that group.
+        world_size: Number of ranks of that group.
+        environ: The launcher's variables. Where there was no launcher, all ranks are taken to be on one machine.
+    """
+    if "RANK" in environ:
+        return environ
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+    # Nobody connects there: the group exists.
+    return {**environ, **{name: str(number) for name, number in ranks.items()}, **_NOWHERE}
+
+
+def variables_of_child(search_path: Sequence[str], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the environment variables of another Python program that can import what this one can.
+
+    Args:
+        search_path: Where this one looks for modules.
+        environ: Its own variables.
+    """
+    return {**environ, "PYTHONPATH": os.pathsep.join(path or os.curdir for path in search_path)}
 
 
 def thread_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -85,6 +85,15 @@ def initialise(
         _leave()
 
 
+def ranks_of_one(context: DistributedContext) -> Ranks:
+    """Return the ranks of a process that is alone, or that does something alone.
+
+    Args:
+        context: Rank 0 of 1.
+    """
+    return Ranks(context, backend=None, store=HashStore(), timeout_s=0.0)
+
+
 def choose_backend(gpus: Sequence[str]) -> tuple[str, str]:
     """Return the backend for the process group, and why.
 
@@ -120,7 +129,7 @@ def _join(context: DistributedContext, timeout_s: float, wanted: ProcessGroupCho
     if dist.is_initialized():
         return _ranks_of_existing_group(context, timeout_s, time_joined)
     if not context.is_distributed:
-        return Ranks(context, backend=None, store=HashStore(), timeout_s=timeout_s)
+        return ranks_of_one(context)
     _await_host(context, timeout_s)
     timeout = timedelta(seconds=timeout_s)
     with network_failures(context, timeout_s):

@@ -59,7 +59,7 @@ def _run(arguments: Sequence[str], import_s: float | None) -> int:
         return launched
     options.check()
     context = DistributedContext.from_environment(device=options.device)
-    request = _request(options, overrides, arguments, import_s=import_s, may_import=not options.no_import)
+    request = jobs_request(options, overrides, arguments, import_s=import_s, may_import=not options.no_import)
     collect_from_now_on()
     return show_variations(request.jobs) if options.list_variations else execute(request, context)
 
@@ -76,7 +76,8 @@ def asked_for(arguments: Sequence[str], *, may_import: bool) -> RunRequest:
         SystemExit: If an option is malformed.
     """
     options, overrides = _read(arguments)
-    return _request(options, overrides, arguments, import_s=None, may_import=may_import and not options.no_import)
+    may_import = may_import and not options.no_import
+    return jobs_request(options, overrides, arguments, import_s=None, may_import=may_import)
 
 
 def _read(arguments: Sequence[str]) -> tuple[EvalOptions, Sequence[str]]:
@@ -87,7 +88,7 @@ def _read(arguments: Sequence[str]) -> tuple[EvalOptions, Sequence[str]]:
     return options, overrides
 
 
-def _request(
+def jobs_request(
     options: EvalOptions,
     overrides: Sequence[str],
     arguments: Sequence[str],
@@ -95,6 +96,18 @@ def _request(
     import_s: float | None,
     may_import: bool,
 ) -> RunRequest:
+    """Return what is asked of a run of a job file; nothing is run.
+
+    Args:
+        options: The options, with the file.
+        overrides: Keys of an experiment that the command line sets.
+        arguments: A command line that says all this.
+        import_s: See `RunRequest`.
+        may_import: Whether jobs may name code that is not registered.
+
+    Raises:
+        ConfigError: If the job file is not there or wrong.
+    """
     read = load_jobs_file(options.eval_jobs_config, options.job_defaults(), overrides=overrides)
     jobs_file = limited(read, options.limit)
     jobs = resolve_jobs(

@@ -14,7 +14,11 @@ _LOG = logging.getLogger(__name__)
 
 
 def merge_and_show(
-    output_directory: Path, *, before_showing: Callable[[], None] = lambda: None, how_to_go_on: str | None = None
+    output_directory: Path,
+    *,
+    before_showing: Callable[[], None] = lambda: None,
+    how_to_go_on: str | None = None,
+    shows: bool = True,
 ) -> int:
     """Write the tables and show them.
 
@@ -23,6 +27,7 @@ def merge_and_show(
         before_showing: Called between the two.
         how_to_go_on: Shown below the table of a run that is not complete, as this program's last words; None where
             the run is only a part of what the program does.
+        shows: Whether they are shown at all.
 
     Returns:
         The exit code: 0 if the run is complete, otherwise 1.
@@ -36,19 +41,23 @@ def merge_and_show(
     write_tables(output_directory, merged)
     before_showing()
     last_line = "" if merged.complete else how_to_go_on or ""
-    show_results(lambda console: print_summary(merged, output_directory, console, last_line=last_line))
+    if shows:
+        show_results(lambda console: print_summary(merged, output_directory, console, last_line=last_line))
     if last_line:
         # Below whatever a launcher prints of a rank that ends with a failure.
         leave_last_words(as_text(lambda console: print_summary(merged, output_directory, console, last_line=last_line)))
     return 0 if merged.complete else 1
 
 
-def show_finished_run(output_directory: Path, *, before_showing: Callable[[], None] = lambda: None) -> int:
+def show_finished_run(
+    output_directory: Path, *, before_showing: Callable[[], None] = lambda: None, shows: bool = True
+) -> int:
     """Show the tables of a run that has nothing left to do; those that are missing, old or changed are written anew.
 
     Args:
         output_directory: The run's directory.
         before_showing: Called once the tables are what they should be.
+        shows: Whether they are shown at all.
 
     Returns:
         The exit code: 0 if the run is complete, otherwise 1.
@@ -65,7 +74,8 @@ def show_finished_run(output_directory: Path, *, before_showing: Callable[[], No
         _LOG.warning("%s did not hold what the commit record says, and is written anew", names)
         write_tables(output_directory, merged)
     before_showing()
-    show_results(lambda console: print_summary(merged, output_directory, console))
+    if shows:
+        show_results(lambda console: print_summary(merged, output_directory, console))
     return 0 if merged.complete else 1
 
 

@@ -107,11 +107,23 @@ def _request(
     options: PolicyOptions, rest: Sequence[str], arguments: Sequence[str], *, import_s: float | None
 ) -> RunRequest:
     jobs_file, jobs = resolved_job(options, rest)
+    return job_request(options, jobs_file, jobs, command_line=(PROGRAM, *arguments), import_s=import_s)
+
+
+def job_request(
+    options: RunOptions,
+    jobs_file: JobsFile,
+    jobs: tuple[Job, ...],
+    *,
+    command_line: tuple[str, ...] = (),
+    import_s: float | None = None,
+) -> RunRequest:
+    """Return what is asked of a run of one job; see `resolved_block`, and `RunRequest` for the others."""
     return RunRequest(
         jobs=jobs,
         config_hash=agreed_hash(jobs_file.config_hash, [job.saved_conditions for job in jobs]),
         source_file=None,
-        command_line=(PROGRAM, *arguments),
+        command_line=command_line,
         options=options,
         import_s=import_s,
     )
@@ -137,7 +149,22 @@ def resolved_job(options: PolicyOptions, rest: Sequence[str]) -> tuple[JobsFile,
     Raises:
         ConfigError: With every problem, each with the option as it was typed.
     """
-    block = job_block(options, rest)
+    return resolved_block(options, job_block(options, rest))
+
+
+def resolved_block(
+    options: RunOptions, block: Mapping[str, Any], *, policy_class: type[PolicyBase] | None = None
+) -> tuple[JobsFile, tuple[Job, ...]]:
+    """Return the one job of a run, as a job file would hold it and ready to run.
+
+    Args:
+        options: The options of the run.
+        block: What a job file would say of the job.
+        policy_class: The class of its policy, None for the one that ``policy_type`` names.
+
+    Raises:
+        ConfigError: With every problem, each with the option as it would be typed.
+    """
     with _options_named_as_typed():
         read = read_jobs({"jobs": [block]}, source=_SOURCE, defaults=options.job_defaults())
         jobs_file = limited(read, options.limit)
@@ -148,6 +175,7 @@ def resolved_job(options: PolicyOptions, rest: Sequence[str]) -> tuple[JobsFile,
             policy_batch=options.fixed_policy_batch(),
             device=options.device,
             may_import=not options.no_import,
+            policy_class=policy_class,
         )
     return jobs_file, jobs
 
@@ -177,7 +205,7 @@ def job_block(options: PolicyOptions, rest: Sequence[str]) -> dict[str, Any]:
             taken the name for a value.
     """
     variations, rest = split_variations(rest)
-    declared = _declared_options(options.policy_type, may_import=not options.no_import)
+    declared = options_of_policy(options.policy_type, may_import=not options.no_import)
     own, rest = declared.taken_from(rest)
     positionals, given = parse_tokens(rest)
     policy_names = frozenset(declared.names or ())
@@ -301,7 +329,16 @@ def get_policy_cls(policy_type: str) -> type[PolicyBase]:
     return resolve_policy_class(policy_type)
 
 
-def _declared_options(policy_type: str, *, may_import: bool) -> DeclaredOptions:
+def options_of_policy(policy_type: str, *, may_import: bool) -> DeclaredOptions:
+    """Return what options a policy declares.
+
+    Args:
+        policy_type: Registered name or dotted class path.
+        may_import: Whether a class path may be imported.
+
+    Raises:
+        ConfigError: If there is no such policy, in words of the command line.
+    """
     try:
         return declared_options(resolve_policy_class(policy_type, may_import=may_import))
     except ConfigError as error:

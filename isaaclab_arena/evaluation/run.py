@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -62,27 +62,60 @@ def execute(request: RunRequest, context: DistributedContext) -> int:
     if request.options.deterministic:
         calculate_deterministically()
     with initialise(context, process_group=request.options.process_group) as ranks:
-        return execute_among(ranks, request, is_whole_program=True)
+        return execute_among(ranks, request, conduct=RunConduct(is_whole_program=True)).exit_code
 
 
-def execute_among(ranks: Ranks, request: RunRequest, *, is_whole_program: bool = False) -> int:
+@dataclass(frozen=True, kw_only=True)
+class RunConduct:
+    """What a run does besides its results, as the whole of a program or as a part of one.
+
+    Attributes:
+        is_whole_program: Whether the ranks do nothing else: then the run's last words, which say what to type, are the
+            program's.
+        shows_progress: Whether progress is shown on stderr.
+        shows_results: Whether the table is shown on stdout.
+        listen: Listens for signals that ask to stop, from the plan to the tables.
+    """
+
+    is_whole_program: bool = False
+    shows_progress: bool = True
+    shows_results: bool = True
+    listen: Callable[[], AbstractContextManager[Interruption]] = watch_for_interruption
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutcome:
+    """How a run ended on one rank.
+
+    Attributes:
+        exit_code: See `execute`.
+        output_directory: Where this rank has written.
+        signal_number: The signal that ended it early, None if none did.
+    """
+
+    exit_code: int
+    output_directory: Path
+    signal_number: int | None = None
+
+
+def execute_among(ranks: Ranks, request: RunRequest, *, conduct: RunConduct | None = None) -> RunOutcome:
     """Run the jobs on ranks that have found each other already, as one of several things that they do together.
 
     Args:
         ranks: All of them, within a name that no other run of theirs has; see `Ranks.within`.
         request: What is to be done, the same on every rank.
-        is_whole_program: Whether that is all they do: then the run's last words, which say what to type, are the
-            program's.
+        conduct: What the run does besides.
 
     Returns:
-        The exit code; see `execute`, also for what is raised.
+        How it ended; see `execute` for what is raised.
     """
-    context = ranks.context
+    context, conduct = ranks.context, conduct or RunConduct()
     started = start_run(request, context, ranks)
     # Not before: while ranks wait for each other, a signal may end them as it always does, and at once.
-    with started.lock, watch_for_interruption() as interruption:
+    with started.lock, conduct.listen() as interruption:
         if started.attempt is None:
-            return _show_finished_run(request, started.output_directory) if context.is_rank_zero else 0
+            code = _finished_run(request, started.output_directory, conduct) if context.is_rank_zero else 0
+            return RunOutcome(exit_code=code, output_directory=started.output_directory)
         request = replace(request, jobs=with_settled_backends(request.jobs, started.attempt))
         try:
             with log_file(started.output_directory / "logs" / f"rank{context.rank}.log", context.rank):
@@ -94,8 +127,12 @@ def execute_among(ranks: Ranks, request: RunRequest, *, is_whole_program: bool =
                     run_id=started.attempt.run_id,
                     jobs=[job.name for job in started.plan.jobs],
                 )
-                run = _RankRun(request, context, started, started.attempt, interruption, result_sync)
-                return run.execute(has_last_word=is_whole_program)
+                run = _RankRun(request, context, started, started.attempt, interruption, result_sync, conduct)
+                return RunOutcome(
+                    exit_code=run.execute(),
+                    output_directory=started.output_directory,
+                    signal_number=interruption.signal_number,
+                )
         except DiskUnusableError as error:
             raise DiskUnusableError(f"{error}; the run stops: make room, then go on with --resume") from error
 
@@ -111,11 +148,13 @@ class _RankRun:
         attempt: Attempt,
         interruption: Interruption,
         result_sync: ResultSync,
+        conduct: RunConduct,
     ) -> None:
         self._request = request
         self._context = context
         self._started = started
         self._attempt = attempt
+        self._conduct = conduct
         self._output_directory = started.output_directory
         self._interruption = interruption
         self._how_to_go_on = how_to_go_on(request, context, started.output_directory)
@@ -130,7 +169,7 @@ class _RankRun:
             stop_requested=interruption.stop_requested,
         )
 
-    def execute(self, *, has_last_word: bool) -> int:
+    def execute(self) -> int:
         status = RankStatus.of_this_process(
             rank=self._context.rank,
             run_id=self._attempt.run_id,
@@ -141,9 +180,9 @@ class _RankRun:
             with self._display():
                 state = self._run_jobs(publisher)
                 merges = self._is_the_one_to_merge(state, heard=publisher.is_heard)
-            if has_last_word and state is RankState.FAILED:
+            if self._conduct.is_whole_program and state is RankState.FAILED:
                 leave_last_words(f"a job failed on rank {self._context.rank}, and --fail_fast ends the run")
-            code = self._merge(has_last_word=has_last_word) if merges else int(state is RankState.FAILED)
+            code = self._merge() if merges else int(state is RankState.FAILED)
         return self._interruption.exit_code or code
 
     def _display(self) -> AbstractContextManager[object]:
@@ -151,6 +190,8 @@ class _RankRun:
         if not self._context.is_rank_zero:
             return nullcontext()
         _LOG.info("writing to %s", self._output_directory)
+        if not self._conduct.shows_progress:
+            return nullcontext()
         return ProgressDisplay(self._watch.look)
 
     def _run_jobs(self, publisher: StatusPublisher) -> RankState:
@@ -228,22 +269,24 @@ class _RankRun:
                 return False
             time.sleep(_POLL_INTERVAL_S)
 
-    def _merge(self, *, has_last_word: bool) -> int:
-        """Write the tables from what is on disk and show them; return the exit code."""
+    def _merge(self) -> int:
+        """Write the tables from what is on disk, show them if that is wanted, and return the exit code."""
         self._result_sync.receive()
         if self._work.others_may_finish_jobs:
             consolidate_what_others_left(self._started.plan, self._output_directory)
         return merge_and_show(
             self._output_directory,
             before_showing=self._save_conditions,
-            how_to_go_on=self._how_to_go_on if has_last_word else None,
+            how_to_go_on=self._how_to_go_on if self._conduct.is_whole_program else None,
+            shows=self._conduct.shows_results,
         )
 
 
-def _show_finished_run(request: RunRequest, output_directory: Path) -> int:
+def _finished_run(request: RunRequest, output_directory: Path, conduct: RunConduct) -> int:
     if request.options.video_options().wanted:
         _LOG.warning("no episode runs, so none is filmed")
-    return show_finished_run(output_directory, before_showing=_saving_conditions(request, output_directory))
+    before = _saving_conditions(request, output_directory)
+    return show_finished_run(output_directory, before_showing=before, shows=conduct.shows_results)
 
 
 def _saving_conditions(request: RunRequest, output_directory: Path) -> Callable[[], None]:

@@ -27,6 +27,7 @@ class PolicyTraits:
             which is then checked before anything runs. A policy that asks a server may take them and ignore them.
         sees_pictures: Whether it ever looks at the group ``camera_obs``. For a policy that never does nothing is drawn.
             One that looks now and then is `AnnouncesPictures`.
+        is_lent: Whether the class stands for one object of somebody else's, who goes on with it and closes it.
     """
 
     reproducible: bool = False
@@ -35,6 +36,7 @@ class PolicyTraits:
     serves_any_num_envs: bool = False
     uses_own_device: bool = True
     sees_pictures: bool = True
+    is_lent: bool = False
 
 
 @runtime_checkable

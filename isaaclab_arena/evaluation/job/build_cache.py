@@ -22,20 +22,27 @@ class BuildCache(Generic[Built]):
 
     def __init__(self) -> None:
         self._entries: list[tuple[str, Built]] = []
+        self._lent: list[Built] = []
 
-    def get(self, keys: Sequence[str], build: Callable[[Sequence[Built]], Built]) -> Sequence[Built]:
+    def get(
+        self, keys: Sequence[str], build: Callable[[Sequence[Built]], Built], *, are_lent: bool = False
+    ) -> Sequence[Built]:
         """Return one object for each key, after closing what the last call returned for other keys.
 
         Args:
             keys: What each group asks for.
             build: Builds the next object, given those before it.
+            are_lent: Whether those objects are somebody else's, who closes them.
         """
         num_kept = 0
         while num_kept < min(len(keys), len(self._entries)) and keys[num_kept] == self._entries[num_kept][0]:
             num_kept += 1
         self._keep(num_kept)
         for key in keys[num_kept:]:
-            self._entries.append((key, build([built for _, built in self._entries])))
+            built = build([built for _, built in self._entries])
+            self._entries.append((key, built))
+            if are_lent:
+                self._lent.append(built)
         return [built for _, built in self._entries]
 
     def clear(self) -> None:
@@ -46,6 +53,8 @@ class BuildCache(Generic[Built]):
         """Close all but the first objects. If that fails it is logged: the next job is not to blame."""
         while len(self._entries) > number:
             _, built = self._entries.pop()
+            if any(built is each for each in self._lent):
+                continue
             try:
                 built.close()
             except BaseException:  # noqa: BLE001  closing is a user's code too, and must not take the next job down

@@ -112,7 +112,9 @@ class GroupBuilder:
         fixed = None if job.policy_class.traits.batch_invariant else policy_batch
         jobs = [job.with_num_envs(size, policy_num_envs=fixed or size) for size in sizes]
         policies = self._policies.get(
-            [each.policy_key for each in jobs], lambda built: _new_policy(jobs[len(built)], built)
+            [each.policy_key for each in jobs],
+            lambda built: _new_policy(jobs[len(built)], built),
+            are_lent=job.policy_class.traits.is_lent,
         )
         for policy, environment in zip(policies, environments, strict=True):
             if not any(policy is each for each in begun):

@@ -43,6 +43,7 @@ def resolve_jobs(
     may_import: bool = True,
     policy_batch: int | None = None,
     device: str | None = None,
+    policy_class: type[PolicyBase] | None = None,
 ) -> tuple[Job, ...]:
     """Find the environment and the policy of every job and check all their options.
 
@@ -56,6 +57,7 @@ def resolve_jobs(
             an interpreter; otherwise registered names and those of installed packages are all there is.
         policy_batch: Env slots that policies are always asked on, whatever a job's ``num_envs``; None for just those.
         device: ``--device`` as the user gave it, None for the rank's own choice.
+        policy_class: The class of every job's policy, None for those that the jobs name.
 
     Raises:
         ConfigError: With every problem of every job.
@@ -67,6 +69,7 @@ def resolve_jobs(
         may_import=may_import,
         policy_batch=policy_batch,
         policies_on_cpu=cpu_holds_for_policy(device),
+        policy_class=policy_class,
     )
     return resolver.resolve_all(jobs, file)
 
@@ -83,7 +86,9 @@ class _Resolver:
         may_import: bool,
         policy_batch: int | None,
         policies_on_cpu: bool,
+        policy_class: type[PolicyBase] | None,
     ) -> None:
+        self._policy_class = policy_class
         self._environments = environments
         self._may_import = may_import
         self._policy_batch = policy_batch
@@ -211,7 +216,9 @@ class _Resolver:
 
     def _policy(self, job: JobConfig) -> tuple[type[PolicyBase], dict[str, Any], dict[str, Any]]:
         """Return the policy's class, its options, and what is added to them in this process alone."""
-        policy_class = _keyed("policy_type", lambda: resolve_policy_class(job.policy_type, may_import=self._may_import))
+        policy_class = self._policy_class or _keyed(
+            "policy_type", lambda: resolve_policy_class(job.policy_type, may_import=self._may_import)
+        )
         undefined = sorted(getattr(policy_class, "__abstractmethods__", ()))
         if undefined:
             message = f"'{job.policy_type}' is no complete policy: it does not define {', '.join(undefined)}"

@@ -158,7 +158,7 @@ class ClosedLoopEvaluation:
         )
         _LOG.info("evaluating %s", checkpoint)
         with _training_left_alone(self._torch_threads):
-            exit_code = execute_among(ranks, request)
+            exit_code = execute_among(ranks, request).exit_code
         return replace(self.results(num_steps), exit_code=exit_code)
 
     def results(self, num_steps: int) -> Evaluated:

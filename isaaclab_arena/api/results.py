@@ -1,0 +1,166 @@
+"""The results of a run as data frames and typed numbers."""
+
+import io
+import shutil
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.evaluation.startup.output_directory import make_output_directory
+from isaaclab_arena.results.merge import MergedResults, merge_results, records
+from isaaclab_arena.results.rows import EPISODE_COLUMNS, JOB_COLUMNS
+from isaaclab_arena.results.summary import print_summary
+from isaaclab_arena.results.swept import PREFIX
+from isaaclab_arena.storage.atomic import storage_errors
+
+_WIDTH = 160
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobResults:
+    """What came out of one job.
+
+    Attributes:
+        name: The job.
+        status: ``completed``, ``failed``, ``interrupted``, ``missing`` or ``skipped``.
+        num_episodes: Episodes that finished.
+        num_planned: Episodes that were asked for, None where that was never known.
+        num_successes: How many of them succeeded, None where success is not measured.
+        num_errors: How many of them ended in an error.
+        success_rate: Share of them that succeeded, None where success is not measured or no episode finished.
+        interval: Lowest and highest success rate of the 95 % Wilson interval; None where there is no rate.
+        mean_return: Mean sum of rewards of an episode, None for no episode.
+        mean_length: Mean number of control steps of an episode, None for no episode.
+        reproducible: ``bitwise`` or ``plan``, None where the job was never built.
+        error: Why it failed, None if it did not.
+    """
+
+    name: str
+    status: str
+    num_episodes: int
+    num_planned: int | None
+    num_successes: int | None
+    num_errors: int
+    success_rate: float | None
+    interval: tuple[float, float] | None
+    mean_return: float | None
+    mean_length: float | None
+    reproducible: str | None
+    error: str | None
+
+
+class Results:
+    """The results of a run.
+
+    Args:
+        merged: What the run's files say.
+        output_dir: The run's directory.
+        owned: That directory where it is to be removed with this object, None where it stays.
+    """
+
+    def __init__(
+        self, merged: MergedResults, output_dir: Path, *, owned: "TemporaryDirectory[str] | None" = None
+    ) -> None:
+        self._merged = merged
+        self._owned = owned
+        self.output_dir = output_dir
+
+    @property
+    def jobs(self) -> pd.DataFrame:
+        """The table of jobs, as in ``results.parquet``."""
+        jobs = self._merged.jobs
+        return pd.DataFrame(jobs[[*JOB_COLUMNS, *(name for name in jobs.columns if name.startswith(PREFIX))]])
+
+    @property
+    def episodes(self) -> pd.DataFrame:
+        """The table of finished episodes, as in ``episodes.parquet``."""
+        return pd.DataFrame(self._merged.episodes[[*EPISODE_COLUMNS]])
+
+    @property
+    def complete(self) -> bool:
+        """Whether every job completed with all of its episodes."""
+        return self._merged.complete
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the jobs, in the order of the plan."""
+        return [str(name) for name in self._merged.jobs["name"]]
+
+    def job(self, name: str | None = None) -> JobResults:
+        """Return what came out of one job.
+
+        Args:
+            name: The job; None for the only one.
+
+        Raises:
+            ConfigError: If there is no such job, or several and no name.
+        """
+        if name is None and len(self.names) != 1:
+            raise ConfigError(Problem(f"there are several: {', '.join(self.names)}", key="name"))
+        found = [each for each in records(self._merged.jobs) if name is None or each["name"] == name]
+        if not found:
+            raise ConfigError(Problem(f"there is no job '{name}'{did_you_mean(str(name), self.names)}", key="name"))
+        return _job_results(found[0])
+
+    def save(self, directory: "str | PathLike[str]") -> Path:
+        """Copy the run's directory with everything in it, and return where it lies; `load_results` reads it.
+
+        Args:
+            directory: A directory that is missing or empty.
+
+        Raises:
+            ConfigError: If it is neither.
+            StorageError: If a file cannot be copied.
+        """
+        target = make_output_directory(output_dir=str(directory), output_base_dir="")
+        with storage_errors("copy to", target):
+            shutil.copytree(self.output_dir, target, dirs_exist_ok=True)
+        return target
+
+    def __repr__(self) -> str:
+        """Return the table that the command line shows."""
+        text = io.StringIO()
+        print_summary(self._merged, self.output_dir, Console(file=text, width=_WIDTH, color_system=None))
+        return text.getvalue().rstrip()
+
+
+def load_results(directory: "str | PathLike[str]") -> Results:
+    """Return the results of a run, from the files of its directory.
+
+    Args:
+        directory: The directory that holds ``run.json``; the run may still be under way.
+
+    Raises:
+        ConfigError: If it is no directory of a run.
+        StorageError: If a file cannot be read.
+    """
+    path = Path(directory).absolute()
+    return Results(merge_results(path), path)
+
+
+def _job_results(known: dict[str, Any]) -> JobResults:
+    low, high = known["success_low"], known["success_high"]
+    return JobResults(
+        name=str(known["name"]),
+        status=str(known["status"]),
+        num_episodes=int(known["episodes"] or 0),
+        num_planned=_number(known["planned"], int),
+        num_successes=_number(known["successes"], int),
+        num_errors=int(known["errors"] or 0),
+        success_rate=_number(known["success_rate"], float),
+        interval=None if low is None or high is None else (float(low), float(high)),
+        mean_return=_number(known["mean_return"], float),
+        mean_length=_number(known["mean_length"], float),
+        reproducible=known["reproducible"],
+        error=known["error"],
+    )
+
+
+def _number(value: Any, kind: type) -> Any:
+    return None if value is None else kind(value)

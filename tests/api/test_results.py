@@ -1,0 +1,60 @@
+import pandas as pd
+import pytest
+
+import isaaclab_arena as arena
+from isaaclab_arena.api.results import Results
+from tests.api.policies import push
+
+
+@pytest.fixture(scope="module")
+def results() -> Results:
+    return arena.evaluate(environment="cartpole", policy=push, num_episodes=3, num_envs=2)
+
+
+def test_data_frames_are_those_of_the_files(results):
+    for found, name in ((results.jobs, "results"), (results.episodes, "episodes")):
+        pd.testing.assert_frame_equal(found, pd.read_parquet(results.output_dir / f"{name}.parquet"))
+
+
+def test_a_job_has_typed_numbers(results):
+    job = results.job("cartpole")
+    assert job == results.job()
+    told = results.jobs.iloc[0]
+    assert (job.num_episodes, job.num_planned, job.num_errors) == (3, 3, 0)
+    assert job.success_rate == told["success_rate"]
+    assert job.interval == (told["success_low"], told["success_high"])
+    assert type(job.mean_length) is float
+    assert job.mean_length == results.episodes["length"].mean()
+
+
+def test_a_job_that_is_not_there_is_named(results):
+    with pytest.raises(arena.ConfigError, match="there is no job 'cartpol'; did you mean 'cartpole'"):
+        results.job("cartpol")
+
+
+def test_the_table_is_what_is_shown(results):
+    assert "cartpole" in repr(results)
+    assert f"results in {results.output_dir}" in repr(results)
+
+
+def test_saved_results_are_the_same_and_are_never_written_over(results, tmp_path):
+    saved = results.save(tmp_path / "kept")
+    loaded = arena.load_results(saved)
+    pd.testing.assert_frame_equal(loaded.jobs, results.jobs)
+    pd.testing.assert_frame_equal(loaded.episodes, results.episodes)
+    assert (loaded.complete, loaded.names) == (True, ["cartpole"])
+    with pytest.raises(arena.ConfigError, match="is not empty"):
+        results.save(saved)
+
+
+def test_a_temporary_run_goes_with_its_results(tmp_path):
+    results = arena.evaluate(environment="cartpole", policy=push, num_episodes=1)
+    directory = results.output_dir
+    assert (directory / "results.csv").is_file()
+    del results
+    assert not directory.exists()
+
+
+def test_a_directory_without_a_run_is_refused(tmp_path):
+    with pytest.raises(arena.ConfigError, match=r"run\.json"):
+        arena.load_results(tmp_path)

@@ -1,0 +1,34 @@
+import pytest
+import torch
+
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.policy.lent import lent_policy_class, modules_at_rest
+from tests.fakes import ShrugPolicy
+
+
+def test_whoever_builds_the_class_gets_the_object():
+    policy = ShrugPolicy()
+    lent = lent_policy_class(policy)
+    assert lent.from_dict({}) is policy
+    assert lent.traits.is_lent
+    assert lent.traits.reproducible == policy.traits.reproducible
+
+
+def test_what_cannot_act_is_no_policy():
+    with pytest.raises(ConfigError, match="policy: a list is no policy: give a registered name"):
+        lent_policy_class([])
+
+
+def test_modules_rest_meanwhile_and_are_as_before_even_after_an_error():
+    network = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Dropout().eval())
+    policy = ShrugPolicy()
+    policy.network = network  # pyright: ignore[reportAttributeAccessIssue]  as users' policies hold theirs
+
+    def rest_and_fail() -> None:
+        with modules_at_rest(policy):
+            assert not any(module.training for module in network.modules())
+            raise ValueError("on the way")
+
+    with pytest.raises(ValueError, match="on the way"):
+        rest_and_fail()
+    assert [module.training for module in network.modules()] == [True, True, False]
