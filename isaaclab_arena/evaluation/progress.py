@@ -197,12 +197,13 @@ def _cells(report: RankReport) -> tuple[Text, ...]:
     if status is None:
         waiting = "has not started yet" if report.fate is RankFate.WORKING else "has died"
         return Text(str(report.rank)), Text("-"), Text(waiting), *(Text("-") for _ in range(4))
-    doing = status.current_job or str(status.state)
+    long_work = status.long_work if report.alive else None
+    doing = status.current_job or (status.long_work_job if long_work else None) or str(status.state)
     if status.preparing is not None and status.current_job is not None:
         doing = f"{status.current_job}: {status.preparing}"
-    long_work = status.long_work if report.alive else None
     if long_work is not None:
-        doing = f"{doing}: {_long_work(long_work, [status])}"
+        beside = f", {status.long_work_job}" if status.makes_steps else ""
+        doing = f"{doing}{beside}: {_long_work(long_work, [status])}"
     if report.fate is not RankFate.WORKING:
         doing = str(report.fate) if status.current_job is None else f"{report.fate} in {status.current_job}"
     episodes = _of(status.episodes_done, status.episodes_total)
@@ -213,14 +214,15 @@ def _cells(report: RankReport) -> tuple[Text, ...]:
         episodes,
         _percentage(status.successes, status.scored),
         str(status.errors),
-        f"{status.steps_per_s:,.0f}" if report.alive and long_work is None else "-",
+        f"{status.steps_per_s:,.0f}" if report.alive and status.makes_steps else "-",
     )
     return tuple(Text(cell) for cell in cells)
 
 
 def _share(reports: Sequence[RankReport]) -> str:
     """Return how much is done; never all as long as a rank has a job, though all of its episodes may be."""
-    has_job = any(report.fate is RankFate.WORKING and report.status and report.status.current_job for report in reports)
+    working = [report.status for report in reports if report.status and report.fate is RankFate.WORKING]
+    has_job = any(status.current_job or status.long_work for status in working)
     return f"{min(fraction_done(reports), 0.99 if has_job else 1.0):.0%}"
 
 
@@ -255,7 +257,7 @@ def _doings(alive: Sequence[RankStatus]) -> Iterator[str]:
     for status in alive:
         if status.long_work is not None:
             busy[status.long_work].append(status)
-        elif not status.state.is_final:
+        if status.makes_steps and not status.state.is_final:
             stepping.append(status)
     if stepping or not busy:
         yield f"{sum(status.steps_per_s for status in stepping or alive):,.0f} steps/s"

@@ -19,6 +19,7 @@ from isaaclab_arena.evaluation.finish import consolidate_what_others_left, merge
 from isaaclab_arena.evaluation.heartbeat.rank_status import RankState, RankStatus
 from isaaclab_arena.evaluation.heartbeat.rank_watch import lowest_live_rank, wait_for_ranks
 from isaaclab_arena.evaluation.heartbeat.status_publisher import StatusPublisher
+from isaaclab_arena.evaluation.job.consolidations import Consolidations
 from isaaclab_arena.evaluation.job.job_runner import JobRunner
 from isaaclab_arena.evaluation.job.rank_settings import rank_settings
 from isaaclab_arena.evaluation.nodes.message_store import MessageStore
@@ -36,7 +37,7 @@ from isaaclab_arena.logs import log_file
 from isaaclab_arena.long_work import heard_by
 from isaaclab_arena.results.freshness import tables_are_current
 from isaaclab_arena.storage.run.attempts import Attempt
-from isaaclab_arena.storage.run.job_reports import ReportedStatus
+from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus
 
 _LOG = logging.getLogger(__name__)
 _POLL_INTERVAL_S = 0.2
@@ -208,9 +209,8 @@ class _RankRun:
                     report = runner.run(job, observers, supply=assigned.supply)
                 failed = report.status is ReportedStatus.FAILED
                 if report.status is not ReportedStatus.INTERRUPTED:
-                    publisher.finish_job(failed=failed)
+                    publisher.leave_job()
                     queue.job_ended(job, failed=failed)
-                _LOG.debug("job '%s' %s after %.1f s", job.config.name, report.status, report.wall_s)
                 if failed and self._request.options.fail_fast:
                     state = RankState.FAILED
                     break
@@ -234,7 +234,20 @@ class _RankRun:
             config_hash=self._started.plan.config_hash,
             import_s=self._request.import_s,
         )
-        return JobRunner(settings, stop_requested=self._interruption.stop_requested, tell=publisher.prepare)
+
+        def ended(report: JobReport) -> None:
+            if report.status is not ReportedStatus.INTERRUPTED:
+                publisher.finish_job(failed=report.status is ReportedStatus.FAILED)
+            _LOG.debug("job '%s' %s after %.1f s", report.job, report.status, report.wall_s)
+
+        return JobRunner(
+            settings,
+            stop_requested=self._interruption.stop_requested,
+            tell=publisher.prepare,
+            # A run that is to end at its first failure has to know of it before the next job begins.
+            consolidations=None if self._request.options.fail_fast else Consolidations(publisher.hear_of),
+            ended=ended,
+        )
 
     def _is_the_one_to_merge(self, state: RankState, *, heard: bool) -> bool:
         """Wait until no rank works any more; return whether this rank has to merge.

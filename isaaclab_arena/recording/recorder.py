@@ -175,8 +175,9 @@ class EpisodeRecorder(Observer):
         return done
 
     def close(self) -> None:
-        """Close the commit file; episodes under way are forgotten, episode files stay as they are."""
+        """Close the commit file; environments and episodes under way are forgotten, episode files stay as they are."""
         self._commits.close()
+        self.begin_rebuild(())
 
     def _begin(self, environment: Environment) -> "_UnderWay":
         return _UnderWay(

@@ -1,6 +1,7 @@
 import dataclasses
 import io
 import logging
+import re
 import time
 from typing import Any
 
@@ -176,6 +177,21 @@ def test_ranks_that_consolidate_and_ranks_that_step_are_both_told():
     assert ", 7 steps/s, consolidating 40 of 200 episodes, " in progress_line(reports, elapsed_s=1.0)
 
 
+def test_a_rank_that_consolidates_beside_its_next_job_tells_both():
+    beside = {"long_work": "consolidating", "long_work_done": 3, "long_work_total": 5, "long_work_job": "lift"}
+    reports = [report_of(0, **beside, current_job="drawer", steps_per_s=7.0, episodes_done=9, episodes_total=9)]
+    assert ", 7 steps/s, consolidating 3 of 5 episodes, " in progress_line(reports, elapsed_s=1.0)
+    assert re.search(r"drawer, lift: consolidating 3 of 5 episodes .* 7$", rendered(reports).rstrip())
+
+
+def test_a_rank_whose_last_job_still_lacks_its_dataset_has_not_done_everything():
+    beside = {"long_work": "consolidating", "long_work_done": 3, "long_work_total": 5, "long_work_job": "lift"}
+    reports = [report_of(0, **beside, episodes_done=9, episodes_total=9)]
+    assert progress_line(reports, elapsed_s=1.0).startswith("99%, ")
+    assert "steps/s" not in progress_line(reports, elapsed_s=1.0)
+    assert re.search(r" lift: consolidating 3 of 5 episodes .* -$", rendered(reports).rstrip())
+
+
 def test_what_a_job_consolidates_at_its_end_reaches_the_status_of_its_rank(tmp_path):
     publisher = StatusPublisher(tmp_path, RankStatus.of_this_process(rank=0, run_id="run")).start()
     parts = write_parts(tmp_path / "episodes", range(5))
@@ -220,6 +236,7 @@ def test_on_a_terminal_log_lines_go_through_the_display_and_nothing_of_it_stays(
             time.sleep(0.1)
             logger.warning("a job has failed")
             publisher.start_job("lift")
+            publisher.leave_job()
             publisher.finish_job()
             publisher.set_state(RankState.FINISHED)
         assert handler.stream is own_stream

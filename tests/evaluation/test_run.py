@@ -31,9 +31,9 @@ class MendedBuilder(CoinBuilder):
         return CoinEnvironment(CoinConfig() if self.is_mended else config, num_envs)
 
 
-def run(job: Job, output_directory, **options) -> int:
+def run(job: Job | tuple[Job, ...], output_directory, **options) -> int:
     request = RunRequest(
-        jobs=(job,),
+        jobs=job if isinstance(job, tuple) else (job,),
         config_hash="abc",
         source_file=None,
         command_line=(),
@@ -79,6 +79,25 @@ def what_a_rank_says(output_directory: Path, timeout_s: float = 20.0) -> str | N
             return status.long_work
         time.sleep(0.05)
     return None
+
+
+@pytest.mark.parametrize(("fail_fast", "statuses"), [(False, ["failed", "completed"]), (True, ["failed", "missing"])])
+def test_a_job_whose_dataset_cannot_be_made_fails_and_the_run_goes_on_unless_it_is_to_stop(
+    tmp_path, fail_fast, statuses
+):
+    class Obstructing(ShrugPolicy):
+        def get_action(self, env, observation):
+            (tmp_path / "first" / "dataset_first.hdf5").mkdir(exist_ok=True)
+            return super().get_action(env, observation)
+
+    jobs = (coin_job("first", policy_class=Obstructing), coin_job("second", index=1))
+    assert run(jobs, tmp_path, fail_fast=fail_fast) == 1
+    results = pd.read_csv(tmp_path / "results.csv")
+    assert list(results["status"]) == statuses
+    assert str(results["error"].iloc[0]).startswith("StorageError: ")
+    status = read_rank_status(tmp_path, 0)
+    assert status is not None
+    assert (status.jobs_done, status.jobs_failed) == (len(set(statuses) - {"missing"}), 1)
 
 
 def test_errors_stay_as_they_are_until_they_are_asked_to_run_again(tmp_path, capsys):

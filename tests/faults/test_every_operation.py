@@ -88,8 +88,9 @@ def test_a_run_of_two_ranks_goes_on_after_one_of_them_died(world, rank):
     assert fault_then_resume(world, Effect.DIES, every=37, ranks=2, rank=rank) >= 2
 
 
-def test_a_full_disk_stops_the_run_with_one_message_and_calls_no_job_failed(world):
-    ended = world.begin(faults={0: Fault(effect=Effect.NO_SPACE, at=2, only="write a/episodes/")})
+@pytest.mark.parametrize(("at", "only"), [(2, "write a/episodes/"), (1, "write a/.dataset_a")])
+def test_a_full_disk_stops_the_run_with_one_message_and_calls_no_job_failed(world, at, only):
+    ended = world.begin(faults={0: Fault(effect=Effect.NO_SPACE, at=at, only=only)})
     assert ended.exit_code == 1
     assert ended.output.count("error: ") == 1
     assert "No space left on device; the run stops: make room, then go on with --resume" in ended.output

@@ -60,7 +60,9 @@ class RankStatus:
         errors: Episodes that ended in an error.
         env_steps: Control steps summed over running env slots.
         steps_per_s: The same per second, over the last beats [1/s].
-        long_work: What it does instead of steps, in a word such as ``consolidating``; None while it does nothing long.
+        long_work: What it does instead of steps or beside them, in a word such as ``consolidating``; None while it does
+            nothing long.
+        long_work_job: The finished job for which it does that, None where it is for the current one.
         long_work_done: How many episodes it has done that with.
         long_work_total: How many there are.
         beat: Counts how often the file was written.
@@ -91,10 +93,16 @@ class RankStatus:
     env_steps: int = 0
     steps_per_s: float = 0.0
     long_work: str | None = None
+    long_work_job: str | None = None
     long_work_done: int = 0
     long_work_total: int = 0
     beat: int = 0
     updated_at: str = ""
+
+    @property
+    def makes_steps(self) -> bool:
+        """Whether it is free to make steps: it does nothing long, or does it beside a job."""
+        return self.long_work is None or (self.long_work_job is not None and self.current_job is not None)
 
     @classmethod
     def of_this_process(cls, *, rank: int, run_id: str, jobs_total: int = 0, episodes_total: int = 0) -> Self:

@@ -35,6 +35,7 @@ class StatusPublisher:
         self._interval_s = interval_s
         self._env_steps = status.env_steps
         self._long_work: LongWork | None = None
+        self._work_beside: tuple[str, LongWork] | None = None
         self._episodes_left = 0
         self._corrects_total = True
         self._silent = False
@@ -124,16 +125,20 @@ class StatusPublisher:
             self._stepping_since = time.monotonic()
         self._update(preparing=doing)
 
-    def finish_job(self, *, failed: bool = False) -> None:
-        """Say that the current job has ended."""
+    def leave_job(self) -> None:
+        """Say that no further episode of the current job runs."""
         self._update(
             current_job=None,
             preparing=None,
-            jobs_done=self._status.jobs_done + 1,
-            jobs_failed=self._status.jobs_failed + int(failed),
             episodes_total=self._status.episodes_total - (self._episodes_left if self._corrects_total else 0),
         )
         self._episodes_left = 0
+
+    def finish_job(self, *, failed: bool = False) -> None:
+        """Count a job that has ended: its report is written. The next one may have begun."""
+        with self._status_lock:
+            jobs_done, jobs_failed = self._status.jobs_done + 1, self._status.jobs_failed + int(failed)
+            self._status = dataclasses.replace(self._status, jobs_done=jobs_done, jobs_failed=jobs_failed)
         self._write_or_log()
 
     def count_env_steps(self, number: int) -> None:
@@ -143,6 +148,10 @@ class StatusPublisher:
     def hear(self, long_work: LongWork | None) -> None:
         """Say how far something long has come, None if there is nothing. Cheap: called for every episode."""
         self._long_work = long_work
+
+    def hear_of(self, job: str, long_work: LongWork | None) -> None:
+        """Say how far something long has come for a finished job, beside the current one; see `hear`."""
+        self._work_beside = None if long_work is None else (job, long_work)
 
     def count_episode(self, *, success: bool | None, error: bool = False) -> None:
         """Count a finished episode.
@@ -188,13 +197,17 @@ class StatusPublisher:
     def _next_beat(self) -> RankStatus:
         self._recent.append((time.monotonic(), self._env_steps))
         (since, steps), (now, steps_now) = self._recent[0], self._recent[-1]
-        work = self._long_work
+        work, beside = self._long_work, self._work_beside
+        job = None
+        if work is None and beside is not None:
+            job, work = beside
         return dataclasses.replace(
             self._status,
             env_steps=steps_now,
             steps_per_s=round((steps_now - steps) / (now - since), 1) if now > since else 0.0,
             job_stepping_s=0.0 if self._stepping_since is None else round(now - self._stepping_since, 1),
             long_work=None if work is None else work.doing,
+            long_work_job=job,
             long_work_done=0 if work is None else work.done,
             long_work_total=0 if work is None else work.total,
             beat=self._status.beat + 1,

@@ -58,6 +58,10 @@ class JobRun:
         watchdog: Is told that the job goes on.
         stop_requested: Asked before every step; True ends the job there.
         start_up: Measures how the job begins.
+
+    Attributes:
+        recorded: Has recorded the episodes of a job that came to its end, and has yet to put them into one dataset;
+            otherwise None.
     """
 
     def __init__(
@@ -86,6 +90,7 @@ class JobRun:
         self._env_steps = _EnvStepCounter()
         self._pictures_drawn = 0
         self._built: BuiltGroups | None = None
+        self.recorded: EpisodeRecorder | None = None
 
     def run(self, directory: Path) -> None:
         """Run every rebuild of the job in which this rank has something to do."""
@@ -104,8 +109,7 @@ class JobRun:
             if not self._results:
                 # Everything had finished before. What is left is to say what the job promises.
                 self._build(directory, anew=False)
-            with self._stopwatch.measure(Phase.RECORD):
-                writers.finish()
+            self.recorded = writers.recorder
         finally:
             with self._stopwatch.measure(Phase.RECORD):
                 writers.close()
@@ -281,11 +285,6 @@ class _Writers:
 
     def observers(self) -> list[Observer]:
         return [writer for writer in (self.recorder, self.videos) if writer is not None]
-
-    def finish(self) -> None:
-        """Put the recorded episodes into one dataset."""
-        if self.recorder is not None:
-            self.recorder.consolidate()
 
     def close(self) -> None:
         try:

@@ -1,11 +1,16 @@
 """Runs one job after the other on a rank, and writes a report of each, whatever happens."""
 
 import logging
+import time
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from isaaclab_arena.clock import now
 from isaaclab_arena.errors import DiskUnusableError
+from isaaclab_arena.evaluation.job.consolidations import Consolidations
 from isaaclab_arena.evaluation.job.group_building import GroupBuilder
 from isaaclab_arena.evaluation.job.job_run import JobRun
 from isaaclab_arena.evaluation.job.rank_settings import RankSettings
@@ -15,9 +20,10 @@ from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.process.watchdog import Watchdog
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.recording.recorder import EpisodeRecorder
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.layout import job_directory, traceback_file_name
-from isaaclab_arena.storage.run.job_reports import JobReport, write_job_report
+from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, write_job_report
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,6 +35,9 @@ class JobRunner:
         settings: What all jobs share.
         stop_requested: Asked before every step; True ends the job under way.
         tell: Is told what a job does before its first control step, in words, and None once that is made.
+        consolidations: Puts the episodes of a job of known length into one dataset while the next job runs; None to
+            do that before `run` returns.
+        ended: Is told the report of each job once it is written, also from the thread of ``consolidations``.
     """
 
     def __init__(
@@ -37,10 +46,14 @@ class JobRunner:
         *,
         stop_requested: Callable[[], bool] = lambda: False,
         tell: Callable[[str | None], None] = lambda _: None,
+        consolidations: Consolidations | None = None,
+        ended: Callable[[JobReport], None] = lambda _: None,
     ) -> None:
         self._settings = settings
         self._tell = tell
         self._stop_requested = stop_requested
+        self._consolidations = consolidations
+        self._ended = ended
         self._builder = GroupBuilder(settings)
         self._import_s = settings.import_s
         self._watchdog = Watchdog(settings.output_directory / "logs" / f"rank{settings.rank}.watchdog.txt")
@@ -48,7 +61,8 @@ class JobRunner:
     def run(self, job: Job, observers: Sequence[Observer] = (), *, supply: EpisodeSupply = EVERYTHING) -> JobReport:
         """Run one job, or this rank's part of it, and write a report.
 
-        A job that fails is reported with its traceback; nothing it raises gets out, so the next job can run.
+        A job that fails is reported with its traceback; nothing it raises gets out, so the next job can run. With
+        ``consolidations`` the report is written later, and may yet say that the dataset could not be made.
 
         Args:
             job: What to run.
@@ -57,8 +71,12 @@ class JobRunner:
 
         Raises:
             DiskUnusableError: If the disk is full; the next job would fail as well, so nothing is made of this one.
-            StorageError: If the report cannot be written.
+                With ``consolidations`` also if that was so for the job before.
+            StorageError: If the report cannot be written, or that of the job before.
         """
+        if self._consolidations is not None:
+            # The same job again, as happens where ranks take work over, writes where its episodes are taken from.
+            self._consolidations.wait(job.config.name)
         directory = job_directory(self._settings.output_directory, job.config.name)
         with storage_errors("make", directory):
             directory.mkdir(parents=True, exist_ok=True)
@@ -68,23 +86,66 @@ class JobRunner:
         job_run = JobRun(
             job, supply, self._settings, self._builder, observers, self._watchdog, self._stop_requested, start_up
         )
-        error, traceback_file = None, None
+        error, traceback_file = self._failure(job_run, job, directory)
+        report = job_run.report(error=error, traceback_file=traceback_file)
+        # Not with `job_run`, whose environment and policy would stay in memory beside those of the next job.
+        return self._finish_or_begin_to(job, directory, job_run.recorded, report)
+
+    def close(self) -> None:
+        """Close the environment and the policy in use, and wait until the last job has its dataset and its report.
+
+        Raises:
+            DiskUnusableError: See `run`.
+            StorageError: See `run`.
+        """
+        try:
+            self._builder.clear()
+        finally:
+            if self._consolidations is not None:
+                self._consolidations.close()
+
+    def _failure(self, job_run: JobRun, job: Job, directory: Path) -> tuple[str | None, str | None]:
+        """Run a job; return what went wrong, in one line, and the file with the traceback, None if nothing did."""
         try:
             job_run.run(directory)
         except DiskUnusableError:
             raise
         except BaseException as raised:  # noqa: BLE001  a failed job must not take the next one down
-            error = describe(raised)
-            traceback_file = self._write_traceback(job, directory)
+            failure = describe(raised), self._write_traceback(job, directory)
             # What took part in a failure may be in any state, and the next job deserves better.
             self._builder.clear()
-        report = job_run.report(error=error, traceback_file=traceback_file)
-        write_job_report(directory, report)
+            return failure
+        return None, None
+
+    def _finish_or_begin_to(
+        self, job: Job, directory: Path, recorded: EpisodeRecorder | None, report: JobReport
+    ) -> JobReport:
+        finish = partial(self._finish, job, directory, recorded, report)
+        # That a job of unknown length has ended is known from its report alone, before other ranks hear that it has.
+        is_known = job.config.num_episodes is not None
+        if self._consolidations is None or recorded is None or not is_known:
+            return finish()
+        self._consolidations.begin(job.config.name, finish)
         return report
 
-    def close(self) -> None:
-        """Close the environment and the policy in use."""
-        self._builder.clear()
+    def _finish(self, job: Job, directory: Path, recorded: EpisodeRecorder | None, report: JobReport) -> JobReport:
+        """Put the episodes of a job into one dataset, and write its report."""
+        if recorded is not None:
+            begin_s = time.perf_counter()
+            try:
+                recorded.consolidate()
+            except DiskUnusableError:
+                raise
+            except BaseException as raised:  # noqa: BLE001  a failed job must not take the next one down
+                traceback_file = self._write_traceback(job, directory)
+                report = replace(
+                    report, status=ReportedStatus.FAILED, error=describe(raised), traceback_file=traceback_file
+                )
+            took_s = time.perf_counter() - begin_s
+            report = replace(report, ended_at=now(), wall_s=report.wall_s + took_s, record_s=report.record_s + took_s)
+        write_job_report(directory, report)
+        self._ended(report)
+        return report
 
     def _write_traceback(self, job: Job, directory: Path) -> str:
         path = directory / traceback_file_name(self._settings.rank, self._settings.attempt)

@@ -11,6 +11,7 @@ from isaaclab_arena.evaluation.heartbeat.rank_status import (
     write_rank_status,
 )
 from isaaclab_arena.evaluation.heartbeat.status_publisher import StatusPublisher
+from isaaclab_arena.long_work import LongWork
 
 
 def status_of(**changes) -> RankStatus:
@@ -55,6 +56,7 @@ def test_the_publisher_writes_what_was_counted(tmp_path):
         assert beaten.beat > before.beat
         assert beaten.current_job == "lift"
         assert beaten.state is RankState.RUNNING
+        publisher.leave_job()
         publisher.finish_job(failed=True)
         publisher.set_state(RankState.FINISHED)
         final = read_rank_status(tmp_path, 1)
@@ -67,6 +69,29 @@ def test_the_publisher_writes_what_was_counted(tmp_path):
     assert (last.jobs_done, last.jobs_failed, last.current_job) == (1, 1, None)
     assert last.episodes_total == 6, "the episode that the failed job did not run is no longer expected"
     assert last.exited
+
+
+def test_a_job_is_counted_when_its_report_is_written_though_the_next_one_has_begun(tmp_path):
+    with StatusPublisher(tmp_path, status_of(jobs_total=2, episodes_total=7)) as publisher:
+        publisher.start_job("lift", num_episodes=4)
+        publisher.leave_job()
+        publisher.start_job("drawer", num_episodes=3)
+        publisher.hear_of("lift", LongWork("consolidating", 1, 4))
+        publisher.finish_job()
+        beside = read_rank_status(tmp_path, 1)
+        assert beside is not None
+        assert (beside.current_job, beside.jobs_done, beside.episodes_total) == ("drawer", 1, 3)
+        assert (beside.long_work_job, beside.long_work, beside.long_work_done) == ("lift", "consolidating", 1)
+        publisher.hear(LongWork("pondering", 2, 3))
+        publisher.finish_job()
+        own = read_rank_status(tmp_path, 1)
+        assert own is not None
+        assert (own.long_work_job, own.long_work) == (None, "pondering")
+        publisher.hear(None)
+        publisher.hear_of("lift", None)
+    last = read_rank_status(tmp_path, 1)
+    assert last is not None
+    assert (last.long_work_job, last.long_work) == (None, None)
 
 
 def test_speed_is_measured_between_beats(tmp_path):
