@@ -58,6 +58,7 @@ _GROUPS = {
     },
     "machine": {
         "doctor": (f"{_HERE}.machine.doctor:DoctorOptions", "show what this machine has to offer"),
+        "completion": (f"{_HERE}.machine.completion:CompletionOptions", "what makes bash, zsh or fish complete a line"),
     },
 }
 """By heading and name, the module and the options of a command, and what it does."""

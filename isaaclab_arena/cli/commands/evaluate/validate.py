@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tyro
 
+from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.config.arena.experiments import is_override
 from isaaclab_arena.config.loading import limit_in_words, limited, load_jobs_file
 from isaaclab_arena.config.options import Count, refuse_wrong_numbers
@@ -46,6 +48,9 @@ class ValidateOptions:
     no_import: bool = False
     """Import no module and run no interpreter that a job file names: registered names only."""
 
+    json: bool = False
+    """Print what was found as JSON: files, and problems with file, job, key and message."""
+
 
 def main(argv: Sequence[str]) -> int:
     """Check the files named in ``argv``.
@@ -62,6 +67,22 @@ def main(argv: Sequence[str]) -> int:
     files = [path for path in options.files if not is_override(str(path))]
     if not files:
         raise ConfigError("name at least one job file: isaaclab-arena validate jobs.json")
+    checked, problems = _checked(files, overrides, defaults, options)
+    if options.json:
+        print_json({"files": [_facts(jobs_file) for jobs_file in checked], "problems": problems})
+        return 2 if problems else 0
+    for jobs_file in checked:
+        print(plain_text(_summary(jobs_file, options.limit)))
+    if problems:
+        raise ConfigError(problems)
+    return 0
+
+
+def _checked(
+    files: Sequence[Path], overrides: Sequence[str], defaults: JobDefaults, options: ValidateOptions
+) -> tuple[list[JobsFile], list[Problem]]:
+    """Return the files without a problem, and the problems of the others."""
+    sound: list[JobsFile] = []
     problems: list[Problem] = []
     for path in files:
         try:
@@ -75,20 +96,28 @@ def main(argv: Sequence[str]) -> int:
         except ConfigError as error:
             problems.extend(error.problems)
         else:
-            print(plain_text(_summary(jobs_file, options.limit)))
-    if problems:
-        raise ConfigError(problems)
-    return 0
+            sound.append(jobs_file)
+    return sound, problems
+
+
+def _facts(jobs_file: JobsFile) -> dict[str, Any]:
+    return {
+        "file": jobs_file.path,
+        "jobs": [job.name for job in jobs_file.jobs],
+        "episodes": sum(job.num_episodes or 0 for job in jobs_file.jobs),
+        "environments": sorted({job.environment for job in jobs_file.jobs}),
+        "policies": sorted({job.policy_type for job in jobs_file.jobs}),
+        "config_hash": jobs_file.config_hash,
+    }
 
 
 def _summary(jobs_file: JobsFile, limit: int | None) -> str:
-    jobs = jobs_file.jobs
-    episodes = sum(job.num_episodes or 0 for job in jobs)
-    environments = sorted({job.environment for job in jobs})
-    policies = sorted({job.policy_type for job in jobs})
-    noun = "job" if len(jobs) == 1 else "jobs"
+    facts = _facts(jobs_file)
+    num_jobs = len(facts["jobs"])
+    noun = "job" if num_jobs == 1 else "jobs"
     at_most = "" if limit is None else f", {limit_in_words(limit)}"
     return (
-        f"{jobs_file.path}: {len(jobs)} {noun}, {episodes} episodes, environments {', '.join(environments)}, "
-        f"policies {', '.join(policies)}, hash {jobs_file.config_hash}{at_most}"
+        f"{jobs_file.path}: {num_jobs} {noun}, {facts['episodes']} episodes, "
+        f"environments {', '.join(facts['environments'])}, policies {', '.join(facts['policies'])}, "
+        f"hash {jobs_file.config_hash}{at_most}"
     )

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import tyro
 
+from isaaclab_arena.cli.json_output import stdout_for_json
 from isaaclab_arena.evaluation.console import results_console
 from isaaclab_arena.evaluation.plan.condition_sets import save_conditions
+from isaaclab_arena.results.freshness import TABLE
 from isaaclab_arena.results.grouping import group_by, groups_table, write_groups
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.result_files import write_tables
@@ -24,6 +26,8 @@ class MergeOptions:
     """Also pool jobs by a key of theirs, such as variations.cube.mass.sampler_cfg.high; may be given several times."""
     save_conditions: Path | None = None
     """Also save what the episodes of complete jobs started from, for a job's 'conditions'."""
+    json: bool = False
+    """Print results.json, and what is for people to stderr."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -33,6 +37,15 @@ def main(argv: Sequence[str]) -> int:
         ConfigError: If the directory is no output of a run, or no job has a key that results are wanted by.
     """
     options = tyro.cli(MergeOptions, args=argv, prog="isaaclab-arena merge")
+    with stdout_for_json(wanted=options.json):
+        is_complete = _merge(options)
+    if options.json:
+        print((options.output_directory / TABLE).read_text(encoding="utf-8"), end="")
+    return 0 if is_complete else 1
+
+
+def _merge(options: MergeOptions) -> bool:
+    """Write and show the tables of a run; return whether nothing is missing in it."""
     merged = merge_results(options.output_directory)
     write_tables(options.output_directory, merged)
     console = results_console()
@@ -44,4 +57,4 @@ def main(argv: Sequence[str]) -> int:
     if options.save_conditions is not None:
         for line in save_conditions(options.save_conditions, options.output_directory):
             console.print(line, markup=False)
-    return 0 if merged.complete else 1
+    return merged.complete

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import tyro
 
+from isaaclab_arena.cli.json_output import print_json, stdout_for_json
 from isaaclab_arena.config.options import Count, refuse_wrong_numbers
 from isaaclab_arena.distributed.devices.device_names import check_device_exists
 from isaaclab_arena.distributed.devices.visible_gpus import visible_gpu_count
@@ -43,6 +44,9 @@ class ReplayOptions:
     allow_import: bool = False
     """Import the module, or run the interpreter, that the recording names for its environment: trust who made it."""
 
+    json: bool = False
+    """Print what came of each episode as JSON, and what is for people to stderr."""
+
 
 def main(argv: Sequence[str]) -> int:
     """Replay recordings, say of each episode whether it came out the same, and return the exit code.
@@ -58,9 +62,13 @@ def main(argv: Sequence[str]) -> int:
         num_envs=options.num_envs, device=device, num_threads=default_num_threads(), may_import=options.allow_import
     )
     shown = _Shown(files)
-    replay(files, settings, shown.add)
-    print(plain_text(summary(shown.replayed), keep_lines=True))
-    return 0 if all(episode.is_bitwise for episode in shown.replayed) else 1
+    with stdout_for_json(wanted=options.json):
+        replay(files, settings, shown.add)
+        print(plain_text(summary(shown.replayed), keep_lines=True))
+    is_bitwise = all(episode.is_bitwise for episode in shown.replayed)
+    if options.json:
+        print_json({"is_bitwise": is_bitwise, "episodes": shown.replayed})
+    return 0 if is_bitwise else 1
 
 
 class _Shown:

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import tyro
 
+from isaaclab_arena.cli.json_output import print_json, stdout_for_json
 from isaaclab_arena.config.options import Count, NotNegative, refuse_wrong_numbers
 from isaaclab_arena.distributed.devices.visible_gpus import visible_gpu_count
 from isaaclab_arena.evaluation.verify.directory_check import check_directory
@@ -54,6 +55,24 @@ class VerifyOptions:
     no_import: bool = False
     """Refuse jobs that would import code which is not registered: for runs of people whom you do not trust."""
 
+    json: bool = False
+    """Print what was found as JSON, and what is for people to stderr."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """What a verification found.
+
+    Attributes:
+        problems: What is wrong with the files of the run.
+        episodes: What came of the episodes that were run again.
+        is_sound: Whether the files are whole, and nothing differs in an episode of what was asked for.
+    """
+
+    problems: tuple[str, ...]
+    episodes: tuple[VerifiedEpisode, ...]
+    is_sound: bool
+
 
 def main(argv: Sequence[str]) -> int:
     """Verify a run, say what was found, and return the exit code.
@@ -64,15 +83,25 @@ def main(argv: Sequence[str]) -> int:
     """
     options = tyro.cli(VerifyOptions, args=list(argv), prog="isaaclab-arena verify", use_underscores=True)
     refuse_wrong_numbers(options)
+    with stdout_for_json(wanted=options.json):
+        found = _verify(options)
+    if options.json:
+        print_json(found)
+    return 0 if found.is_sound else 1
+
+
+def _verify(options: VerifyOptions) -> Verification:
+    """Check the files, run a sample again, and say what is found as it is found."""
     merged = merge_results(options.output_dir)
-    is_whole = _tell_problems(check_directory(options.output_dir, merged), merged.plan, len(merged.episodes))
+    problems = tuple(_told(check_directory(options.output_dir, merged), merged.plan, len(merged.episodes)))
     sample = draw_sample(episodes_to_draw_from(options.output_dir, merged.plan), options.sample, seed=options.seed)
     if not sample:
         _say("no episode was run again" if options.sample == 0 else "no episode has finished that could be run again")
-        return 0 if is_whole and options.sample == 0 else 1
-    verified = _verified(options, merged.plan, sample)
+        return Verification(problems=problems, episodes=(), is_sound=not problems and options.sample == 0)
+    verified = tuple(_verified(options, merged.plan, sample))
     _say(summary(verified))
-    return 0 if is_whole and all(episode.is_same and not episode.contents for episode in verified) else 1
+    is_same = all(episode.is_same and not episode.contents for episode in verified)
+    return Verification(problems=problems, episodes=verified, is_sound=not problems and is_same)
 
 
 def described(episode: VerifiedEpisode) -> str:
@@ -150,19 +179,19 @@ def _end(number: int, _frame: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def _tell_problems(problems: Iterable[str], plan: RunPlan, num_episodes: int) -> bool:
-    """Say what is wrong with the files of the run; return whether nothing is."""
-    is_whole = True
+def _told(problems: Iterable[str], plan: RunPlan, num_episodes: int) -> list[str]:
+    """Say what is wrong with the files of the run, or that nothing is; return what is."""
+    found = []
     for problem in problems:
-        is_whole = False
+        found.append(problem)
         _say(problem)
-    if is_whole:
+    if not found:
         jobs = "1 job" if len(plan.jobs) == 1 else f"{len(plan.jobs)} jobs"
         _say(
             f"{jobs}, {num_episodes} episodes: every array is what was written, nothing is missing or there twice, "
             "the tables are those that a merge gives"
         )
-    return is_whole
+    return found
 
 
 def _another_number_of_ranks(plan: RunPlan) -> int:

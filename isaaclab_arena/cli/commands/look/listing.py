@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import tyro
 
+from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.config.options import option_types
 from isaaclab_arena.environments.arena.summary import EnvironmentSummary
 from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS, OBJECTS
@@ -33,6 +34,9 @@ class ListOptions:
     """Show this one alone; of an environment also what a policy is given there and gives, with its options as typed
     after it, such as --embodiment so101 or --enable_cameras."""
 
+    json: bool = False
+    """Print it as JSON."""
+
 
 def main(argv: Sequence[str]) -> int:
     """Show one catalog, or one entry of it.
@@ -46,15 +50,70 @@ def main(argv: Sequence[str]) -> int:
     if rest and (options.what != "environments" or not options.name):
         raise ConfigError(Problem(f"unexpected argument '{rest[0]}'; options follow the name of an environment"))
     if not options.name:
-        print(catalog_text(registry))
-        return 0
-    entry = registry.get(options.name)
-    print(catalog_text(registry, [options.name]))
-    if options.what == "environments":
-        from isaaclab_arena.cli.commands.look.specs import environment_specs  # noqa: PLC0415  loads the simulation
-
-        print(environment_specs(options.name, entry, rest))
+        _show(options, registry, None)
+    elif options.what == "environments":
+        _show_environment(options, registry.get(options.name), rest)
+    else:
+        registry.get(options.name)
+        _show(options, registry, [options.name])
     return 0
+
+
+def _show(options: ListOptions, registry: Registry, names: Sequence[str] | None) -> None:
+    if options.json:
+        print_json(catalog_data(registry, names))
+    else:
+        print(catalog_text(registry, names))
+
+
+def _show_environment(options: ListOptions, entry: Any, rest: list[str]) -> None:
+    """Show one environment, and what a policy is given and gives there."""
+    from isaaclab_arena.cli.commands.look import specs  # noqa: PLC0415  loads the simulation
+
+    if options.json:
+        [data] = catalog_data(ENVIRONMENTS, [options.name])
+        print_json([{**data, **specs.environment_specs(options.name, entry, rest, specs.specs_as_data)}])
+    else:
+        print(catalog_text(ENVIRONMENTS, [options.name]))
+        print(specs.environment_specs(options.name, entry, rest, specs.described_specs))
+
+
+def catalog_data(registry: Registry, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """Return a catalog as data: of each name what it is, its options and, of an environment, what is worth knowing.
+
+    Args:
+        registry: The catalog.
+        names: Those to return, all of them where None; names without number such as ``gym:...`` are not among them.
+    """
+    return [_data(name, registry) for name in (registry.names() if names is None else names)]
+
+
+def _data(name: str, registry: Registry) -> dict[str, Any]:
+    try:
+        entry = registry.get(name)
+    except ConfigError as error:
+        return {"name": name, "error": str(error)}
+    data: dict[str, Any] = {"name": name, "summary": _summary(entry), "options": _options_data(entry)}
+    summarise = getattr(entry, "summary", None)
+    return data if isinstance(entry, type) or summarise is None else {**data, **vars(summarise())}
+
+
+def _options_data(entry: Any) -> list[dict[str, Any]]:
+    config_class = getattr(entry, "config_class", None)
+    if config_class is None or not dataclasses.is_dataclass(config_class):
+        return []
+    hints = option_types(config_class)
+    return [_option_data(field, hints.get(field.name)) for field in dataclasses.fields(config_class) if field.init]
+
+
+def _option_data(field: dataclasses.Field[Any], hint: Any) -> dict[str, Any]:
+    choices = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
+    data: dict[str, Any] = {"name": field.name, "required": False, "choices": choices}
+    if field.default is not dataclasses.MISSING:
+        return {**data, "default": field.default}
+    if field.default_factory is not dataclasses.MISSING:
+        return {**data, "default": field.default_factory()}
+    return {**data, "required": True}
 
 
 def catalog_text(registry: Registry, names: Sequence[str] | None = None) -> str:
@@ -98,7 +157,7 @@ def _summary(entry: Any) -> str:
 
 
 def _details(entry: Any) -> list[str]:
-    options = _options(getattr(entry, "config_class", None))
+    options = [_option(option) for option in _options_data(entry)]
     summarise = getattr(entry, "summary", None)
     if isinstance(entry, type) or summarise is None:
         return options
@@ -119,18 +178,8 @@ def _details(entry: Any) -> list[str]:
     ]
 
 
-def _options(config_class: type | None) -> list[str]:
-    if config_class is None or not dataclasses.is_dataclass(config_class):
-        return []
-    hints = option_types(config_class)
-    return [_option(field, hints.get(field.name)) for field in dataclasses.fields(config_class) if field.init]
-
-
-def _option(field: dataclasses.Field[Any], hint: Any) -> str:
-    choices = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
-    suffix = f"  ({' | '.join(map(str, choices))})" if choices else ""
-    if field.default is not dataclasses.MISSING:
-        return f"{field.name} = {field.default}{suffix}"
-    if field.default_factory is not dataclasses.MISSING:
-        return f"{field.name} = {field.default_factory()}{suffix}"
-    return f"{field.name}, required{suffix}"
+def _option(option: dict[str, Any]) -> str:
+    suffix = f"  ({' | '.join(map(str, option['choices']))})" if option["choices"] else ""
+    if option["required"]:
+        return f"{option['name']}, required{suffix}"
+    return f"{option['name']} = {option['default']}{suffix}"

@@ -1,7 +1,8 @@
 """Describes the observations and actions of an environment as text: names, shapes, units and bounds."""
 
 import textwrap
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 
@@ -14,16 +15,21 @@ from isaaclab_arena.interfaces.environment_builder import EnvironmentBuilder, Sa
 from isaaclab_arena.interfaces.specs import ArraySpec
 from isaaclab_arena.nested import leaves
 
+Described = TypeVar("Described")
+
 _WIDTH = 110
 
 
-def environment_specs(name: str, builder: EnvironmentBuilder, tokens: list[str]) -> str:
+def environment_specs(
+    name: str, builder: EnvironmentBuilder, tokens: list[str], described: Callable[[Environment], Described]
+) -> Described:
     """Return what a policy is given and gives in an environment; one env slot of it is built and closed.
 
     Args:
         name: The environment's name, for messages.
         builder: Its builder.
         tokens: Its options as typed on a command line, ``--embodiment so101``; defaults for what is not said.
+        described: What describes the environment: `described_specs`, `specs_as_data`.
 
     Raises:
         ConfigError: If an option is unknown, malformed or cannot work.
@@ -38,9 +44,19 @@ def environment_specs(name: str, builder: EnvironmentBuilder, tokens: list[str])
     builder.check(config)
     environment = _one_env(builder, config)
     try:
-        return described_specs(environment)
+        return described(environment)
     finally:
         environment.close()
+
+
+def specs_as_data(environment: Environment) -> dict[str, Any]:
+    """Return the observations, the action and the control rate of an environment as data, for JSON."""
+    return {
+        "observation": {".".join(path): spec for path, spec in leaves(environment.observation_spec)},
+        "action": environment.action_spec,
+        "control_dt": environment.control_dt,
+        "max_episode_length": environment.max_episode_length,
+    }
 
 
 def described_specs(environment: Environment) -> str:

@@ -17,7 +17,8 @@ import torch.cuda.nccl
 import torch.distributed as dist
 import tyro
 
-from isaaclab_arena.cli.commands.machine.rank_views import gather_views, show_views, usable_cores
+from isaaclab_arena.cli.commands.machine.rank_views import RankView, gather_views, show_views, usable_cores
+from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.distributed.devices.egl_devices import describe_egl_devices, describe_variables
 from isaaclab_arena.distributed.devices.gpu_ids import joined_gpu_ids
@@ -67,36 +68,49 @@ class DoctorOptions(LaunchOptions):
     Among several ranks, under torchrun or with --gpu_ids or --nproc_per_node, show what each of them sees.
     """
 
+    json: bool = False
+    """Print what was found as JSON."""
+
 
 def main(argv: Sequence[str]) -> int:
     """Look at this machine, on every rank, and show on rank 0 what was found."""
-    options = tyro.cli(DoctorOptions, args=joined_gpu_ids(argv), prog="isaaclab-arena doctor", use_underscores=True)
+    options = tyro.cli(
+        DoctorOptions,
+        args=joined_gpu_ids(argv),
+        prog="isaaclab-arena doctor",
+        use_underscores=True,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
     launched = launch_if_asked(options, module=MODULE, arguments=argv)
     if launched is not None:
         return launched
     try:
         context = DistributedContext.from_environment()
     except ConfigError:
-        return _show_findings()
+        return _show(options, views=())
     if not context.is_distributed:
-        return _show_findings()
+        return _show(options, views=())
     if context.launched_by_torchrun:
         die_with_parent()
     with initialise(context) as ranks:
         views = gather_views(ranks)
-        if not context.is_rank_zero:
-            return 0
-        code = _show_findings()
-    show_results(lambda console: show_views(views, console))
-    return code
+        return _show(options, views) if context.is_rank_zero else 0
 
 
-def _show_findings() -> int:
-    broken = 0
+def _show(options: DoctorOptions, views: Sequence[RankView]) -> int:
+    """Show what is found here, and what each rank sees; return the exit code."""
+    findings: list[Finding] = []
     for finding in examine():
-        print(plain_text(finding, keep_lines=True), flush=True)
-        broken += finding.required and not finding.present
-    print(f"{broken} needed parts do not work" if broken else "everything that is needed works")
+        findings.append(finding)
+        if not options.json:
+            print(plain_text(finding, keep_lines=True), flush=True)
+    broken = sum(finding.required and not finding.present for finding in findings)
+    if options.json:
+        print_json({"works": broken == 0, "findings": findings, "ranks": views})
+    else:
+        print(f"{broken} needed parts do not work" if broken else "everything that is needed works")
+    if views and not options.json:
+        show_results(lambda console: show_views(views, console))
     return 1 if broken else 0
 
 

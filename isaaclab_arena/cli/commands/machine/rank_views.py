@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import torch
@@ -69,7 +70,7 @@ def gather_views(ranks: Ranks) -> list[RankView]:
     return [RankView(**json.loads(text)) for text in ranks.gather("view of the machine", own)]
 
 
-def show_views(views: list[RankView], console: Console) -> None:
+def show_views(views: Sequence[RankView], console: Console) -> None:
     """Show one line per rank, and which backend they would use."""
     table = Table(box=None, pad_edge=False)
     for heading in ("rank", "local rank", "host", "device", "because", "gpu", *views[0].variables, "cores"):
