@@ -34,6 +34,7 @@ class Command:
 _GROUPS = {
     "start": {
         "quickstart": (f"{_HERE}.start.quickstart:QuickstartOptions", "write job files to begin with, and run one"),
+        "new": (f"{_HERE}.start.new:NewOptions", "write a skeleton of a policy, a task or a robot, with its test"),
     },
     "evaluate": {
         "run": ("isaaclab_arena.evaluation.eval_runner:EvalOptions", "run the jobs of a job file, show their table"),

@@ -64,10 +64,10 @@ def test_there_is_one_copy_of_the_jobs_and_the_models_in_the_repository():
 def test_it_works_in_a_clean_environment_outside_the_repository(wheel, tmp_path):
     programs = installed_wheel(wheel, tmp_path / "venv")
 
-    def run(*arguments: str) -> str:
+    def run(*arguments: str, directory: Path = tmp_path) -> str:
         command = [str(programs / "isaaclab-arena"), *arguments]
         finished = subprocess.run(
-            command, cwd=tmp_path, env={"PATH": str(programs)}, capture_output=True, text=True, check=False
+            command, cwd=directory, env={"PATH": str(programs)}, capture_output=True, text=True, check=False
         )
         assert finished.returncode == 0, finished.stdout + finished.stderr
         return finished.stdout
@@ -78,5 +78,7 @@ def test_it_works_in_a_clean_environment_outside_the_repository(wheel, tmp_path)
     assert [job["status"] for job in jobs] == ["completed"] * 8
     assert str(tmp_path / "venv") in (tmp_path / "arena_quickstart" / "trained.json").read_text()
     run("run", "--eval_jobs_config", "arena_quickstart/trained.json", "--limit", "1", "--no_dataset")
+    run("new", "policy", "my_policy")
+    run("run", "--eval_jobs_config", "jobs.json", "--limit", "1", directory=tmp_path / "my_policy")
     assert "lift_object" in run("list", "environments")
     assert "gr00t_closedloop" in run("list", "policies")

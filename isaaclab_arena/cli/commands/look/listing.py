@@ -99,7 +99,7 @@ def _data(name: str, registry: Registry) -> dict[str, Any]:
 
 
 def _options_data(entry: Any) -> list[dict[str, Any]]:
-    config_class = getattr(entry, "config_class", None)
+    config_class: type | None = getattr(entry, "config_class", None)
     if config_class is None or not dataclasses.is_dataclass(config_class):
         return []
     hints = option_types(config_class)

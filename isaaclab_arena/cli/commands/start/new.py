@@ -1,0 +1,94 @@
+"""``isaaclab-arena new``: write a skeleton of a policy, a task or a robot that works, with its test."""
+
+import importlib.util
+import keyword
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.logs import plain_text
+from isaaclab_arena.policy.catalog import POLICIES
+
+SKELETONS = Path(__file__).parents[3] / "assets" / "skeletons"
+"""One directory for each kind; in names of files and in texts ``my_name`` stands for the name."""
+
+_TEMPLATE_SUFFIX = ".txt"
+_TAKEN = {"policy": POLICIES, "task": ENVIRONMENTS, "robot": EMBODIMENTS}
+_RUN = "isaaclab-arena run --eval_jobs_config jobs.json"
+_NEXT = {
+    "policy": ["python -m pytest", _RUN],
+    "task": ["python -m pytest", "python -m pip install --no-deps --editable .", _RUN],
+    "robot": ["python -m pytest", _RUN],
+}
+"""By kind, what may be typed in the new directory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewOptions:
+    """Write a skeleton that works, with a test and a job file, into a new directory NAME."""
+
+    kind: tyro.conf.Positional[Literal["policy", "task", "robot"]]
+    """What to begin."""
+
+    name: tyro.conf.Positional[str]
+    """Its name, in lower case with underscores, such as my_policy."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write the skeleton, and say what can be typed next.
+
+    Raises:
+        ConfigError: If the name cannot be one, is taken, or its directory is there already.
+    """
+    options = tyro.cli(NewOptions, args=list(argv), prog="isaaclab-arena new")
+    directory = Path(options.name)
+    if directory.exists():
+        raise ConfigError(Problem(f"'{directory}' is there already; nothing was written", key="NAME"))
+    _refuse_name(options.kind, options.name)
+    files = write_skeleton(options.kind, options.name, directory)
+    print(plain_text(f"wrote {directory}/: {', '.join(path.name for path in files)}"))
+    print(plain_text(f"next: cd {directory}"))
+    for line in _NEXT[options.kind]:
+        print(f"      {line}")
+    return 0
+
+
+def write_skeleton(kind: str, name: str, directory: Path) -> list[Path]:
+    """Write the files of a skeleton, and return their paths.
+
+    Args:
+        kind: ``policy``, ``task`` or ``robot``.
+        name: The name, an identifier in lower case.
+        directory: The directory, which does not exist.
+    """
+    directory.mkdir(parents=True)
+    files = []
+    for template in sorted((SKELETONS / kind).glob(f"*{_TEMPLATE_SUFFIX}")):
+        path = directory / _named(template.name.removesuffix(_TEMPLATE_SUFFIX), name)
+        path.write_text(_named(template.read_text(encoding="utf-8"), name), encoding="utf-8")
+        files.append(path)
+    return files
+
+
+def _named(text: str, name: str) -> str:
+    in_camel_case = "".join(part.capitalize() for part in name.split("_"))
+    return text.replace("my_name", name).replace("MyName", in_camel_case).replace("MY_NAME", name.upper())
+
+
+def _refuse_name(kind: str, name: str) -> None:
+    """Refuse a name that no module can have, or that stands for something else already."""
+    problem = None
+    if re.fullmatch(r"[a-z][a-z0-9_]*", name) is None or keyword.iskeyword(name):
+        problem = f"'{name}' cannot be the name of a module; use lower case, digits and underscores: my_{kind}"
+    elif _TAKEN[kind].is_listed(name):
+        problem = f"there is a {kind} called '{name}' already; choose another name"
+    elif importlib.util.find_spec(name) is not None:
+        problem = f"there is a module called '{name}' already, which yours would hide; choose another name"
+    if problem:
+        raise ConfigError(Problem(problem, key="NAME"))
