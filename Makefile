@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
-.PHONY: help install eval test test-slow test-gpu gpu-check mutants check format floors bench clean
+.PHONY: help install eval test test-slow test-gpu gpu-check mutants check format floors docs bench clean
 
 install: $(INSTALLED)
 	@echo "Installed in $(VENV). Next: make eval, which runs nine jobs in twenty seconds and shows their table;"
@@ -20,6 +20,7 @@ help:
 	@echo "make gpu-check  check and measure what needs a GPU, or say that there is none"
 	@echo "make mutants    put small faults into a copy of the code, and say which of them the tests notice; half an hour"
 	@echo "make floors     write the floors of the house into the documents, from the import contracts"
+	@echo "make docs       build the site of docs/ into site/, which needs no network to be read: open site/index.html"
 	@echo "make check      ruff, pyright and import-linter"
 	@echo "make bench      throughput, recording, ranks, training, occupancy, merging, memory, GR00T, pipeline; about an hour"
 
@@ -46,7 +47,17 @@ test-gpu: $(INSTALLED)
 
 # Says so and does nothing where there is no GPU. OPTIONS="--limit_s 540 --missing" does what fits into nine minutes,
 # and the next time goes on.
-gpu-check: $(INSTALLED)
+gpu-# The site has an environment of its own, so that what is tested stays lean.
+$(VENV)-docs/.installed: documentation/requirements.txt
+	$(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/python -m pip install --quiet --requirement documentation/requirements.txt
+	@touch $@
+
+docs: $(INSTALLED) $(VENV)-docs/.installed
+	$(BIN)/python -m documentation build/docs
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict --quiet --config-file documentation/mkdocs.yml
+
+check: $(INSTALLED)
 	$(BIN)/python -m benchmarks.gpu.check $(OPTIONS)
 
 # OPTIONS="--area storage", "--file grpo", "--processes 4" or "--sample 20" try fewer, or more at a time.

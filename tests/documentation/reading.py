@@ -4,11 +4,11 @@ import re
 import shlex
 import sys
 
-_FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def blocks(text: str, language: str) -> list[str]:
-    """Return the fenced blocks of a language in a document."""
+    """Return the fenced blocks of a language in a document; those of no language are called by an empty name."""
     return [body for kind, body in _FENCE.findall(text) if kind == language]
 
 

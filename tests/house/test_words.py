@@ -73,6 +73,7 @@ TABLES = (
     "benchmarks/harness/tables.py",
     "docs/glossary.md",
     "docs/reference/results.md",
+    "docs/start/read_the_results.md",
     "isaaclab_arena/cli/commands/machine/rank_views.py",
     "isaaclab_arena/evaluation/console.py",
     "isaaclab_arena/evaluation/plan/variation_listing.py",

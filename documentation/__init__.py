@@ -1,0 +1,1 @@
+"""The programs that make the site from docs/: `make docs`."""

@@ -1,0 +1,127 @@
+"""The site of docs/ has every page, and pages that programs write have everything that the programs have."""
+
+import ast
+import dataclasses
+import importlib
+import re
+import subprocess
+
+import pytest
+import yaml
+
+import isaaclab_arena
+from documentation.api import CHAPTERS, modules_of
+from documentation.command_line import MODULES, commands, help_of, options_of, page
+from documentation.staging import DOCS, generated, linked_outside, place_of, stage, with_links_of_the_site
+from isaaclab_arena.evaluation.eval_runner import EvalOptions
+from isaaclab_arena.evaluation.policy_runner import PolicyOptions
+from isaaclab_arena.training.settings.options import TrainOptions
+from tests.documentation.reading import blocks
+from tests.end_to_end.launching import ROOT
+
+SETTINGS = ROOT / "documentation" / "mkdocs.yml"
+MKDOCS = ROOT / ".venv-docs" / "bin" / "mkdocs"
+# What a browser would load without being asked: scripts, styles, fonts, pictures, frames.
+_LOADED = re.compile(r"<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=[\"']?((?:https?:)?//[^\"' >]+)")
+PUBLIC = {module for chapter in CHAPTERS.values() for module in modules_of(chapter)}
+
+
+def in_navigation(entry: object) -> set[str]:
+    """Return the pages that a part of the navigation names."""
+    if isinstance(entry, dict | list):
+        parts = entry.values() if isinstance(entry, dict) else entry
+        return set().union(*map(in_navigation, parts))
+    return {str(entry)}
+
+
+def test_the_navigation_has_every_page():
+    settings = re.sub(r"!!python\S+", "", SETTINGS.read_text())
+    shown = in_navigation(yaml.safe_load(settings)["nav"])
+    written = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")} | set(generated())
+    assert shown == {name for name in written if not name.startswith("reference/task_catalog/")}
+
+
+@pytest.mark.parametrize(
+    ("command", "options"), [("run", EvalOptions), ("policy", PolicyOptions), ("train", TrainOptions)]
+)
+def test_the_page_of_commands_has_every_option(command, options):
+    named = " ".join(option.name for option in options_of(help_of(command)))
+    for field in dataclasses.fields(options):
+        assert re.search(rf"--(no_)?{field.name}\b", named), field.name
+
+
+def test_every_option_says_what_it_does():
+    for command in commands():
+        for option in options_of(help_of(command)):
+            assert option.says, f"{command} {option.name}"
+            assert "│" not in option.says + option.name + option.default
+
+
+def test_every_command_has_a_section():
+    text = page()
+    headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert headings == [f"isaaclab-arena {name}" for name in commands()] + [f"python -m {name}" for name in MODULES]
+    assert len(headings) > 10
+    assert "| `--num_envs INT` |" in text
+
+
+def test_every_module_of_the_python_reference_exists_and_says_what_it_is_for():
+    for module in PUBLIC:
+        place = ROOT / module.replace(".", "/")
+        file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        assert ast.get_docstring(ast.parse(file.read_text())), module
+
+
+def imported(body: str) -> set[str]:
+    """Return the modules of the package that a program imports, or imports names from."""
+    nodes = [node for node in ast.walk(ast.parse(body)) if isinstance(node, ast.ImportFrom)]
+    names = [(node.module, alias.name) for node in nodes if node.module for alias in node.names]
+    modules = {f"{module}.{name}" if is_module(f"{module}.{name}") else module for module, name in names}
+    return {module for module in modules if module.startswith("isaaclab_arena.")}
+
+
+def is_module(name: str) -> bool:
+    return (ROOT / f"{name.replace('.', '/')}.py").is_file()
+
+
+def test_what_the_documents_have_users_import_is_in_the_python_reference():
+    bodies = [body for path in DOCS.rglob("*.md") for body in blocks(path.read_text(), "python")]
+    bodies += [path.read_text() for path in (ROOT / "examples").glob("*.py")]
+    used = set().union(*map(imported, bodies))
+    assert len(used) > 10
+    # The command line's page describes programs.
+    assert {name for name in used - PUBLIC if not hasattr(importlib.import_module(name), "main")} == set()
+
+
+def test_every_public_name_is_in_the_python_reference():
+    sources = "\n".join((ROOT / f"{module.replace('.', '/')}.py").read_text() for module in PUBLIC - {"isaaclab_arena"})
+    for name in getattr(isaaclab_arena, "__all__", ()):
+        assert re.search(rf"^(class|def) {name}\b|^{name}\b", sources, re.MULTILINE), name
+
+
+def test_links_to_other_files_of_the_project_lead_to_copies_in_the_site():
+    source = DOCS / "how_to" / "training.md"
+    text = "[models](../../models) [one](tasks.md) [its card](../../models/reach/README.md#results) [web](https://a.b)"
+    assert [path.name for path in linked_outside(text, source)] == ["models", "README.md"]
+    assert with_links_of_the_site(text, source) == (
+        "[models](../project/models.md) [one](tasks.md) [its card](../project/models/reach/read_me.md#results) "
+        "[web](https://a.b)"
+    )
+    assert place_of(ROOT / "jobs" / "quickstart.json").as_posix() == "project/jobs/quickstart.json.md"
+
+
+@pytest.mark.skipif(not MKDOCS.exists(), reason="make docs has not been run")
+def test_the_site_is_read_without_a_network(tmp_path):
+    pages, site = tmp_path / "docs", tmp_path / "site"
+    (tmp_path / "settings").mkdir()
+    settings = SETTINGS.read_text().replace("../build/docs", str(pages)).replace("../site", str(site))
+    (tmp_path / "settings" / "mkdocs.yml").write_text(settings.replace("paths: [..]", f"paths: [{ROOT}]"))
+    stage(pages)
+    line = [MKDOCS, "build", "--strict", "--quiet", "--config-file", tmp_path / "settings" / "mkdocs.yml"]
+    built = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    texts = [path.read_text() for path in site.rglob("*.html")]
+    assert len(texts) > 60
+    assert [url for text in texts for url in _LOADED.findall(text)] == []
+    styles = "\n".join(path.read_text() for path in site.rglob("*.css"))
+    assert not re.search(r"url\([\"']?(https?:)?//|@import", styles)
