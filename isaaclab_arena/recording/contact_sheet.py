@@ -26,8 +26,12 @@ _COLOURS = {
 _UNKNOWN_COLOUR = (200, 200, 200)
 
 
+_LARGEST_KEPT_BYTES = 2**20
+"""Frames that are larger are not kept whole until it is known whether they get onto the sheet."""
+
+
 class FrameSamples:
-    """Small copies of a few frames spread over an episode whose length is not known beforehand."""
+    """A few frames spread over an episode whose length is not known beforehand."""
 
     def __init__(self) -> None:
         self._frames: list[np.ndarray] = []
@@ -35,13 +39,14 @@ class FrameSamples:
         self._seen = 0
 
     def add(self, frame: np.ndarray) -> None:
-        """Take note of the next frame. Shape: (height, width, 3), uint8."""
+        """Take note of the next frame, which nobody changes afterwards. Shape: (height, width, 3), uint8."""
         if self._seen % self._stride == 0:
             if len(self._frames) == _SAMPLES:
                 self._frames = self._frames[::2]
                 self._stride *= 2
             if self._seen % self._stride == 0:
-                self._frames.append(thumbnail(frame, _STRIP_HEIGHT))
+                is_large = frame.nbytes > _LARGEST_KEPT_BYTES
+                self._frames.append(thumbnail(frame, _STRIP_HEIGHT) if is_large else frame)
         self._seen += 1
 
     def first_and_middle(self) -> tuple[np.ndarray, np.ndarray]:
@@ -56,11 +61,16 @@ class SheetStrip:
 
     Attributes:
         record: How it went.
-        frames: First, middle and last. Shape of each: (height, width, 3), uint8.
+        frames: First, middle and last, as high as a strip. Shape of each: (height, width, 3), uint8.
     """
 
     record: EpisodeRecord
     frames: Sequence[np.ndarray]
+
+    @classmethod
+    def of(cls, record: EpisodeRecord, frames: Sequence[np.ndarray]) -> "SheetStrip":
+        """Return the strip of an episode with small copies of frames of any size."""
+        return cls(record=record, frames=[thumbnail(frame, _STRIP_HEIGHT) for frame in frames])
 
     def image(self) -> np.ndarray:
         """Return the strip as a picture. Shape: (height, width, 3), uint8."""
@@ -73,8 +83,7 @@ class SheetStrip:
             f"return {record.episode_return:.2f}",
         ]
         colour = _UNKNOWN_COLOUR if outcome is None else _COLOURS[outcome]
-        frames = [thumbnail(frame, _STRIP_HEIGHT) for frame in self.frames]
-        return np.concatenate([*frames, text_block(_TEXT_WIDTH, _STRIP_HEIGHT, lines, colour=colour)], axis=1)
+        return np.concatenate([*self.frames, text_block(_TEXT_WIDTH, _STRIP_HEIGHT, lines, colour=colour)], axis=1)
 
 
 def write_contact_sheet(path: Path, strips: Sequence[SheetStrip]) -> None:

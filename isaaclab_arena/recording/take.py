@@ -105,7 +105,7 @@ class Take:
             file.finish()
         if sheet is not None:
             last = self._latest[self.cameras[0]]
-            sheet.append(SheetStrip(record=record, frames=(*self._samples.first_and_middle(), last)))
+            sheet.append(SheetStrip.of(record, (*self._samples.first_and_middle(), last)))
 
     def _discard_files(self) -> None:
         for file in self._files.values():

@@ -14,6 +14,9 @@ _CELLS = 256
 _REACH_M = 2.0
 """Half the width of the map of shadows, around what moves; whatever is farther away shares the cells at its edge."""
 
+_CELL_M = 2 * _REACH_M / _CELLS
+"""Length of a side of a cell."""
+
 _ROUND = (mujoco.mjtGeom.mjGEOM_CAPSULE, mujoco.mjtGeom.mjGEOM_CYLINDER)
 _BOUNDED = {
     int(kind)
@@ -57,24 +60,32 @@ class MovingGeoms:
         self._types = model.geom_type[self.ids].astype(int)
         self.are_bounded = set(self._types.tolist()) <= _BOUNDED
         self._is_mesh = self._types == int(mujoco.mjtGeom.mjGEOM_MESH)
-        self._is_round = np.isin(self._types, [int(kind) for kind in _ROUND])
+        self._is_capsule = self._types == int(mujoco.mjtGeom.mjGEOM_CAPSULE)
+        self._is_round = self._is_capsule | (self._types == int(mujoco.mjtGeom.mjGEOM_CYLINDER))
+        self._is_ball = self._is_mesh | (self._types == int(mujoco.mjtGeom.mjGEOM_SPHERE))
         self._mesh_radius = model.geom_rbound[self.ids]
 
     def balls(self, world: VisibleWorld) -> Balls:
         """Return balls that hold all moving geoms of a world."""
         places = world.poses["geom_xpos"].reshape(-1, 3)[self.ids]
-        axes = world.poses["geom_xmat"].reshape(-1, 3, 3)[self.ids][:, :, 2]
         sizes = world.fields["geom_size"].reshape(-1, 3)[self.ids]
-        radii = np.linalg.norm(sizes, axis=1)
-        radii[self._is_mesh] = self._mesh_radius[self._is_mesh]
-        # A long geom is held by three balls along its axis rather than by one that is as wide as it is long.
-        round_, third = self._is_round, sizes[self._is_round, 1] / 3
-        radii[round_] = sizes[round_, 0] + third
-        steps = 2 * third[:, None] * axes[round_]
-        ends = (places[round_] - steps, places[round_] + steps)
+        numbers = np.arange(len(sizes))
+        # Half the length along the axis of a round geom, or along the longest side of another.
+        axis = np.where(self._is_round, 1, sizes.argmax(axis=1))
+        half = np.where(self._is_ball, 0.0, sizes[numbers, axis])
+        across = np.sqrt(np.maximum((sizes**2).sum(axis=1) - half**2, 0.0))
+        across[self._is_mesh] = self._mesh_radius[self._is_mesh]
+        radii = np.where(self._is_capsule, across + half, np.hypot(across, half))
+        # A long geom is held by three balls along its axis rather than by one that is as wide as it is long: one for
+        # each third of it, but for a capsule with two at the centres of its round ends.
+        long = half > 0.3 * across
+        radii[long] = np.hypot(across, half / np.where(self._is_capsule, 2, 3))[long]
+        directions = world.poses["geom_xmat"].reshape(-1, 3, 3)[self.ids, :, np.where(self._is_round, 2, axis)]
+        steps = (np.where(self._is_capsule, half, half * 2 / 3)[:, None] * directions)[long]
+        ends = (places[long] - steps, places[long] + steps)
         return Balls(
             centres=np.concatenate([places, *ends]),
-            radii=np.concatenate([radii, radii[round_], radii[round_]]) + _MARGIN_M,
+            radii=np.concatenate([radii, radii[long], radii[long]]) + _MARGIN_M,
         )
 
 
@@ -150,25 +161,27 @@ class _ShadowMap:
         first /= np.linalg.norm(first)
         self._axes = np.stack([first, np.cross(direction, first)], axis=1)
         self._corner = around.centres.mean(axis=0) @ self._axes - _REACH_M
-        cells = self._cell(points @ self._axes)
+        cells = self._cell(points @ self._axes - self._corner)
         self._cells = cells[:, 0] * _CELLS + cells[:, 1]
-        self._middles = (np.arange(_CELLS) + 0.5) * (2 * _REACH_M / _CELLS)
+        # The cells at the edge stand for all that is beyond.
+        inner = np.arange(1, _CELLS) * _CELL_M
+        self._lower, self._upper = np.append(-np.inf, inner), np.append(inner, np.inf)
 
     def shadowed(self, balls: Balls) -> np.ndarray:
         """Return which points things within balls may take the light from. Shape: (number of points,), bool."""
-        marks = np.zeros((_CELLS, _CELLS), bool)
-        centres = balls.centres @ self._axes
-        radii = balls.radii + 2 * _REACH_M / _CELLS
-        low, high = self._cell(centres - radii[:, None]), self._cell(centres + radii[:, None])
-        for centre, radius, (left, lower), (right, upper) in zip(centres - self._corner, radii, low, high, strict=True):
-            across = (self._middles[left : right + 1] - centre[0]) ** 2
-            along = (self._middles[lower : upper + 1] - centre[1]) ** 2
-            marks[left : right + 1, lower : upper + 1] |= across[:, None] + along <= radius**2
-            # The cells at the edge stand for all that is beyond.
-            for edge in (0, _CELLS - 1):
-                marks[edge, lower : upper + 1] |= left <= edge <= right
-                marks[left : right + 1, edge] |= lower <= edge <= upper
-        return marks.ravel()[self._cells]
+        x, y = (balls.centres @ self._axes - self._corner).T[:, :, None]
+        # A ball's shadow is a circle, which covers one span of each of the map's lines.
+        apart = np.maximum(0, np.maximum(self._lower - x, x - self._upper))
+        squares = balls.radii[:, None] ** 2 - apart**2
+        ball, line = np.nonzero(squares >= 0)
+        halves = np.sqrt(squares[ball, line])
+        first, last = self._cell(y[ball, 0] - halves), self._cell(y[ball, 0] + halves)
+        # Within a span one more has begun than has ended. A line has one entry more than cells: no span goes beyond.
+        size, starts = _CELLS * (_CELLS + 1), line * (_CELLS + 1)
+        begun = np.bincount(starts + first, minlength=size) - np.bincount(starts + last + 1, minlength=size)
+        return (begun.cumsum() > 0).reshape(_CELLS, _CELLS + 1)[:, :-1].ravel()[self._cells]
 
-    def _cell(self, places: np.ndarray) -> np.ndarray:
-        return np.clip((places - self._corner) * (_CELLS / (2 * _REACH_M)), 0, _CELLS - 1).astype(np.int64)
+    @staticmethod
+    def _cell(places: np.ndarray) -> np.ndarray:
+        """Return the index of the cell that holds each place [m], counted from the map's corner."""
+        return np.clip(places // _CELL_M, 0, _CELLS - 1).astype(np.int64)

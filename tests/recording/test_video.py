@@ -267,6 +267,21 @@ def test_the_middle_of_an_episode_is_found_without_keeping_it_all(length):
     assert abs(int(middle.mean()) - (255 // 2 if length > 1 else 0)) <= 255 / 8 + (255 / length if length < 4 else 0)
 
 
+def test_frames_of_usual_size_are_made_small_only_once_they_are_on_the_sheet():
+    samples, frames = FrameSamples(), [np.full((240, 320, 3), step, np.uint8) for step in range(40)]
+    for frame in frames:
+        samples.add(frame)
+    first, middle = samples.first_and_middle()
+    assert first is frames[0]
+    assert any(middle is frame for frame in frames)
+
+
+def test_frames_that_are_large_are_not_kept_whole():
+    samples = FrameSamples()
+    samples.add(np.zeros((720, 1280, 3), np.uint8))
+    assert samples.first_and_middle()[0].shape == (96, 171, 3)
+
+
 def test_an_odd_size_loses_nothing(tmp_path):
     picture = np.zeros((7, 9, 3), np.uint8)
     picture[-1], picture[:, -1] = 255, 255

@@ -144,8 +144,7 @@ class MujocoBackend(Backend):
         if self._shown is None:
             self._shown = mujoco.MjData(self.model)
         data = self.batch.get_data(env_id, self._shown)
-        varied = any(self.batch.expanded(name) is not None for name in mujoco_batch.MODEL_FIELDS)
-        if varied:
+        if self._varied:
             self._shown_model = self.batch.get_model(env_id, self._shown_model)
         model = self.model if self._shown_model is None else self._shown_model
         mujoco.mj_kinematics(model, data)

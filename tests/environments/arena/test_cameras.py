@@ -1,5 +1,6 @@
 """What policies and films see of the environments on the table."""
 
+import mujoco
 import numpy as np
 import pytest
 import torch
@@ -10,6 +11,7 @@ from isaaclab_arena.errors import ConfigError, UnannouncedPictureError
 from isaaclab_arena.interfaces.environment import VIEWPORT
 from isaaclab_arena.interfaces.pictures import SomePictures
 from isaaclab_arena.interfaces.specs import ArraySpec
+from isaaclab_arena.sim.model_changes import ModelChange
 from isaaclab_arena.sim.mujoco.backend import MujocoBackend
 from tests.environments.building import ALL_ENVIRONMENTS, build, hold_still, start, steps_of
 from tests.environments.variations.varying import begin, build_varied, fixed
@@ -117,24 +119,25 @@ def test_objects_of_different_colours_can_be_told_apart_at_64_pixels(thing, chan
     assert float(spread.max()) > 50
 
 
-def paint(backend: MujocoBackend, env_id: int) -> None:
-    backend.batch.expand("geom_rgba")[env_id, backend.model.body("object/body").geomadr[0]] = (0.1, 0.2, 0.9, 1)
+def paint(model: mujoco.MjModel) -> ModelChange:
+    return ModelChange(field="geom_rgba", entry=model.body("object/body").geomadr[0], value=(0.1, 0.2, 0.9, 1))
 
 
-def dim(backend: MujocoBackend, env_id: int) -> None:
-    backend.batch.expand("light_diffuse")[env_id] *= 0.2
+def dim(model: mujoco.MjModel) -> ModelChange:
+    return ModelChange(field="light_diffuse", entry=0, value=tuple(0.2 * model.light_diffuse[0]))
 
 
-def move_camera(backend: MujocoBackend, env_id: int) -> None:
-    backend.batch.expand("cam_pos")[env_id, backend.model.camera("robot_head_cam").id] += (0.05, 0.0, 0.0)
+def move_camera(model: mujoco.MjModel) -> ModelChange:
+    camera = model.camera("robot_head_cam")
+    return ModelChange(field="cam_pos", entry=camera.id, value=tuple(camera.pos + (0.05, 0.0, 0.0)))
 
 
-@pytest.mark.parametrize("vary", [paint, dim, move_camera])
-def test_what_varies_in_one_world_shows_in_its_picture_alone(vary):
+@pytest.mark.parametrize("change", [paint, dim, move_camera])
+def test_what_varies_in_one_world_shows_in_its_picture_alone(change):
     env = build("lift_object", num_envs=2, camera_size=64)
     start(env)
     before = env.film([0, 1], [RGB[0]])[RGB[0]]
-    vary(mujoco_backend(env), 1)
+    env.backend.vary(torch.tensor([1]), [[change(env.backend.model)]])
     after = env.film([0, 1], [RGB[0]])[RGB[0]]
     assert (before[0] == after[0]).all()
     assert (before[1] != after[1]).any()
