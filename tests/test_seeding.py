@@ -1,4 +1,7 @@
+import pickle
+
 import numpy as np
+import pytest
 
 from isaaclab_arena.seeding import MAX_SEED, Stream, episode_generator, episode_seed, episode_seed_sequence
 
@@ -61,3 +64,32 @@ def test_a_hundred_thousand_episode_seeds_do_not_collide():
     seeds = {episode_seed(0, Stream.CONDITIONS, episode) for episode in range(100_000)}
     assert len(seeds) == 100_000
     assert all(0 <= seed <= MAX_SEED for seed in seeds)
+
+
+EDGES = (0, 1, 2**32 - 1, 2**32, 2**62 + 5, MAX_SEED)
+
+
+@pytest.mark.parametrize("part", [None, "", "cube.mass", "light"])
+@pytest.mark.parametrize("stream", Stream)
+def test_streams_that_are_seeded_together_are_those_that_numpy_seeds_one_by_one(stream, part):
+    for seed in (*EDGES, 2**127 + 3, 2**130 + 1):
+        for index in (*EDGES, 7, 255, 256, 2**31, 2**32 + 256, 2**40 + 3):
+            alone = np.random.default_rng(episode_seed_sequence(seed, stream, index, part))
+            together = episode_generator(seed, stream, index, part)
+            assert together.bit_generator.state == alone.bit_generator.state, (seed, index)
+
+
+def test_an_episode_has_a_number_from_0_to_63_bits():
+    for index in (-1, 2**63):
+        with pytest.raises(ValueError, match="index must be 0 to"):
+            episode_generator(0, Stream.POLICY, index)
+
+
+def test_a_generator_can_be_copied_and_spawn_others_as_numpys_can():
+    alone = np.random.default_rng(episode_seed_sequence(3, Stream.POLICY, 5))
+    together = pickle.loads(pickle.dumps(episode_generator(3, Stream.POLICY, 5)))
+    for first, second in zip(alone.spawn(2) + alone.spawn(1), together.spawn(2) + together.spawn(1), strict=True):
+        assert first.random() == second.random()
+    assert together.random() == alone.random()
+    sequence = together.bit_generator.seed_seq
+    assert (sequence.generate_state(3) == episode_seed_sequence(3, Stream.POLICY, 5).generate_state(3)).all()

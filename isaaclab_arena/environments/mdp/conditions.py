@@ -10,7 +10,9 @@ from isaaclab_arena.interfaces.episode import ConditionValue
 
 def draw_uniform(generator: np.random.Generator, low: tuple[float, ...], high: tuple[float, ...]) -> tuple[float, ...]:
     """Draw a point of a box, as plain numbers that fit into JSON."""
-    return tuple(float(value) for value in generator.uniform(low, high))
+    # These are the numbers of generator.uniform(low, high), which takes four times as long.
+    shares = generator.random(len(low)).tolist()
+    return tuple(least + (most - least) * share for least, most, share in zip(low, high, shares, strict=True))
 
 
 def upright_pose(position: ConditionValue, yaw: ConditionValue) -> tuple[float, ...]:

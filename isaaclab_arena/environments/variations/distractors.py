@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 
 from isaaclab_arena.environments.catalog import OBJECTS
-from isaaclab_arena.environments.mdp.conditions import number, point, upright_pose
+from isaaclab_arena.environments.mdp.conditions import draw_uniform, number, point, upright_pose
 from isaaclab_arena.environments.mdp.task import Task
 from isaaclab_arena.environments.objects import ObjectAsset
 from isaaclab_arena.environments.variations.catalogue import DISTRACTOR_COUNT
@@ -77,20 +77,19 @@ class Distractors:
         )
 
     def placed(
-        self, model: mujoco.MjModel, task: Task, conditions: Conditions, generator: np.random.Generator
+        self, among: Sequence["Footprint"], conditions: Conditions, generator: np.random.Generator
     ) -> dict[str, ConditionValue]:
         """Draw where the first of them stand on the table, clear of each other and of the task's things.
 
         Args:
-            model: The compiled scene.
-            task: The task in it.
-            conditions: Where the task's things start, and how many distractors there are.
+            among: The task's things.
+            conditions: Where these start, and how many distractors there are.
             generator: The stream to draw from.
 
         Returns:
             Their poses, and how many there was room for.
         """
-        taken = obstacles(model, task, conditions)
+        taken = [footprint.at(conditions) for footprint in among]
         count = round(number(conditions[DISTRACTOR_COUNT]))
         poses: dict[str, ConditionValue] = {}
         num_placed = 0
@@ -131,35 +130,53 @@ class Obstacle:
     half_y: float
 
 
-def obstacles(model: mujoco.MjModel, task: Task, conditions: Conditions) -> list[Obstacle]:
+@dataclass(frozen=True, kw_only=True)
+class Footprint:
+    """What one of the task's things takes of the table, wherever an episode puts it.
+
+    Attributes:
+        asset: Its name among conditions.
+        place: Where it is in the model [m]; it stays there in episodes whose conditions do not place it.
+        middle: The middle of its rectangle, relative to its origin [m].
+        half: Half the rectangle's lengths along x and y [m].
+    """
+
+    asset: str
+    place: tuple[float, float]
+    middle: tuple[float, float]
+    half: tuple[float, float]
+
+    def at(self, conditions: Conditions) -> Obstacle:
+        """Return what it takes in an episode."""
+        x, y = point(conditions.get(f"{self.asset}.position", self.place))[:2]
+        return Obstacle(x=x + self.middle[0], y=y + self.middle[1], half_x=self.half[0], half_y=self.half[1])
+
+
+def footprints(model: mujoco.MjModel, task: Task) -> tuple[Footprint, ...]:
     """Return what the task's things take of the table, seen from above.
 
     Args:
         model: The compiled scene.
         task: The task in it.
-        conditions: Where its things start.
     """
     asset_of = {joint.partition("/")[0]: name for name, joint in task.spec.rigid_objects.items()}
     asset_of |= {asset.root_body.partition("/")[0]: name for name, asset in task.spec.articulations.items()}
     found = []
     for index in range(1, model.nbody):
-        name = model.body(index).name
+        name = str(model.body(index).name)
         prefix = name.partition("/")[0]
         if int(model.body_parentid[index]) != 0 or prefix.startswith(_NOT_PLACED_BY_US):
             continue
         low, high = _outline(model, name)
-        asset = asset_of.get(prefix, prefix)
-        place = conditions.get(f"{asset}.position", tuple(map(float, model.body_pos[index])))
-        x, y = point(place)[:2]
         if int(model.body_jntnum[index]) > 0:
+            # It may be turned in any way.
             radius = float(np.sqrt(np.maximum(-low, high) @ np.maximum(-low, high)))
-            found.append(Obstacle(x=x, y=y, half_x=radius, half_y=radius))
+            middle, half = (0.0, 0.0), (radius, radius)
         else:
-            middle, half = (low + high) / 2, (high - low) / 2
-            found.append(
-                Obstacle(x=x + float(middle[0]), y=y + float(middle[1]), half_x=float(half[0]), half_y=float(half[1]))
-            )
-    return found
+            middle, half = tuple(((low + high) / 2).tolist()), tuple(((high - low) / 2).tolist())
+        x, y, _ = model.body_pos[index].tolist()
+        found.append(Footprint(asset=asset_of.get(prefix, prefix), place=(x, y), middle=middle, half=half))
+    return tuple(found)
 
 
 _BOUNDED = (SamplerType.UNIFORM, SamplerType.BERNOULLI)
@@ -185,7 +202,7 @@ def _outline(model: mujoco.MjModel, body: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _free_spot(taken: Sequence[Obstacle], radius: float, generator: np.random.Generator) -> tuple[float, float] | None:
     for _ in range(_TRIES):
-        x, y = (float(value) for value in generator.uniform(_LOW, _HIGH))
+        x, y = draw_uniform(generator, _LOW, _HIGH)
         if all(_gap(obstacle, x, y) >= radius + _ROOM_M for obstacle in taken):
             return x, y
     return None

@@ -19,7 +19,7 @@ from isaaclab_arena.environments.variations.catalogue import (
     camera_assets,
     object_bodies,
 )
-from isaaclab_arena.environments.variations.distractors import Distractors
+from isaaclab_arena.environments.variations.distractors import Distractors, footprints
 from isaaclab_arena.environments.variations.imperfections import ActionNoise, ObservationDelay
 from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.interfaces.episode import Conditions, ConditionValue, Episode
@@ -70,9 +70,9 @@ class VariedWorld:
         self._backend = backend
         self._model = backend.model
         self._base_body = base_body
-        self._task = task
         self._variations = tuple(variations)
         self._distractors = distractors
+        self._footprints = footprints(self._model, task) if distractors.things else ()
         self._objects = object_bodies(self._model, task)
         self._cameras = camera_assets(self._model)
         self._noise = ActionNoise(action_spec, backend.num_envs, max_steps=max_steps, device=backend.device)
@@ -96,7 +96,7 @@ class VariedWorld:
             varied[ACTION_NOISE_SEED] = episode.noise_seed
         if DISTRACTOR_COUNT in varied:
             stream = episode.variation_generator("distractors.position")
-            varied |= self._distractors.placed(self._model, self._task, varied, stream)
+            varied |= self._distractors.placed(self._footprints, varied, stream)
         return varied
 
     def begin(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> None:

@@ -6,7 +6,7 @@ import torch
 
 from benchmarks.simulation.varied_steps import operations
 from isaaclab_arena.environments.mdp.conditions import point
-from isaaclab_arena.environments.variations.distractors import obstacles
+from isaaclab_arena.environments.variations.distractors import footprints
 from isaaclab_arena.policy.random_action import RandomActionPolicy
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from tests.environments.building import build, episode, hold_still, play, steps_of
@@ -157,7 +157,7 @@ def test_distractors_stand_clear_of_the_task_and_of_each_other():
     gaps = [np.linalg.norm(a - b) for i, a in enumerate(spots) for b in spots[:i]]
     assert min(gaps) > 0.1
     assert min(np.linalg.norm(spots - things[0].numpy(), axis=1)) > 0.1
-    assert len(obstacles(model, env.task, conditions[0])) == 2
+    assert len(footprints(model, env.task)) == 2
     steps_of(env, hold_still(env), 20)
     poses = env.state()["rigid_object"]["distractor_1"]["root_pose"].numpy()
     assert poses[:, :2] == pytest.approx(
