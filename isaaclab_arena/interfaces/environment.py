@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import gymnasium
 import numpy as np
@@ -41,6 +41,7 @@ class Step:
         metrics: Further scalars per env slot, each of shape (num_envs,), float32; their value at the end of an episode
             is kept in its record.
         errors: Env slot to what went wrong there, for diverged ones where it was not the physics.
+        made: Env slots that made the step, None for all that run; see `TriesSteps`. Shape: (num_envs,), bool.
     """
 
     observation: Observation
@@ -51,6 +52,7 @@ class Step:
     diverged: torch.Tensor
     metrics: Mapping[str, torch.Tensor] = field(default_factory=dict)
     errors: Mapping[int, str] = field(default_factory=dict)
+    made: torch.Tensor | None = None
 
 
 class Environment(ABC):
@@ -61,8 +63,8 @@ class Environment(ABC):
     ``terminated``, ``truncated`` or ``diverged``. Then it rests, and costs no physics, until it is reset.
 
     An environment may offer more by having the methods of a protocol: `Recordable`, `PartwiseRecordable`,
-    `Restorable`, `Snapshottable`, `Filmable` and `FilmableLater`. What it does not offer is left out where it would
-    be used.
+    `Restorable`, `Snapshottable`, `TriesSteps`, `Filmable` and `FilmableLater`. What it does not offer is left out
+    where it would be used.
 
     Attributes:
         num_envs: Number of env slots.
@@ -216,6 +218,27 @@ class EnvironmentWrapper(Environment):
     def render_s(self) -> float:
         """See `Environment.render_s`."""
         return self.real.render_s
+
+
+@runtime_checkable
+class TriesSteps(Protocol):
+    """An environment on a GPU that can begin a step before anybody knows whether there is room for its contacts.
+
+    Whoever calls `try_step` has to read ``Step.made``, and can read it together with what else the step gave. To wait
+    for the GPU twice would take longer.
+    """
+
+    def try_step(self, action: torch.Tensor) -> Step:
+        """Make a step as `Environment.step` does, or none: then ``made`` is False in every env slot, and nothing moved.
+
+        Args:
+            action: Shape: (num_envs, action_dim).
+        """
+        ...
+
+    def step_again(self) -> Step:
+        """Make the step that `try_step` did not make, with the same action; this one is made in any case."""
+        ...
 
 
 def _box(spec: ArraySpec) -> gymnasium.spaces.Box:

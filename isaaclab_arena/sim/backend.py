@@ -78,6 +78,21 @@ class Backend(NamedState, ABC):
             num_substeps: Physics steps of ``physics_dt`` each.
         """
 
+    def try_step(self, moved: torch.Tensor, num_substeps: int) -> torch.Tensor:
+        """Advance some worlds as `step` does, without waiting to learn whether that was possible; by default it is.
+
+        Where it was not, all worlds are as they were, and `step` with the same arguments advances them.
+
+        Args:
+            moved: See `step`.
+            num_substeps: See `step`.
+
+        Returns:
+            Which worlds were advanced: those of ``moved``, or none. Shape: (num_envs,), bool, on the backend's device.
+        """
+        self.step(moved, num_substeps)
+        return moved
+
     @abstractmethod
     def jacobian(self, body: str, site: str) -> torch.Tensor:
         """Return how a site, moving with its body, follows the degrees of freedom.

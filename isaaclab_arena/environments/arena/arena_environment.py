@@ -1,12 +1,12 @@
 """An environment made of a backend and a task; what moves in it is a subclass's business."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.arena.cameras import CameraOptions, EnvironmentCameras
+from isaaclab_arena.environments.arena.cameras import CameraOptions, EnvironmentCameras, ShowsPictures
 from isaaclab_arena.environments.arena.state import StateReader
 from isaaclab_arena.environments.mdp.observations import ObservationTerm, read_terms
 from isaaclab_arena.environments.mdp.task import Task
@@ -20,7 +20,7 @@ from isaaclab_arena.sim.backend import Backend, StartState
 _INTEGRATION_STATE = "integration_state"
 
 
-class ArenaEnvironment(Environment):
+class ArenaEnvironment(ShowsPictures, Environment):
     """A batch of one task. A subclass says what actions do, `_controls`, and may add to how episodes start.
 
     It remembers its env slots in ordinary tensors without gradients, in whatever mode it is called: tensors made in
@@ -123,31 +123,24 @@ class ArenaEnvironment(Environment):
     @torch.no_grad()
     def step(self, action: torch.Tensor) -> Step:
         """Advance every running env slot by one control step. Shape of ``action``: (num_envs, action_dim)."""
-        running = self._running
-        controls = self._controls(action.to(self.backend.device), running)
-        self.backend.ctrl.copy_(torch.where(running[:, None], controls, self.backend.ctrl))
-        self.backend.step(running, self._num_substeps)
-        self._length += running
-        diverged = running & self.backend.diverged
-        sound = running & ~diverged
-        judgement = self.task.judge(self.backend, sound)
-        success = sound & judgement.success
-        terminated = success | (sound & judgement.lost)
-        truncated = sound & ~terminated & (self._length >= self.max_episode_length)
-        self._running = sound & ~terminated & ~truncated
-        # To read from a GPU which of them moved would be to wait for it.
-        self._cameras.outdate(running.nonzero()[:, 0].tolist() if running.is_cpu else None)
-        return Step(
-            observation=self._observation(running),
-            reward=torch.where(sound, judgement.reward, 0.0).to(self.device, torch.float32),
-            terminated=terminated.to(self.device),
-            truncated=truncated.to(self.device),
-            success=success.to(self.device),
-            diverged=diverged.to(self.device),
-            metrics={
-                name: value.to(self.device, torch.float32, copy=True) for name, value in judgement.metrics.items()
-            },
-        )
+        self._command(action)
+        self.backend.step(self._running, self._num_substeps)
+        return self._outcome(self._running)
+
+    @torch.inference_mode(mode=False)
+    @torch.no_grad()
+    def try_step(self, action: torch.Tensor) -> Step:
+        """Advance every running env slot, or none; see `TriesSteps`. Shape of ``action``: (num_envs, action_dim)."""
+        self._command(action)
+        return self._outcome(self.backend.try_step(self._running, self._num_substeps))
+
+    @torch.inference_mode(mode=False)
+    @torch.no_grad()
+    def step_again(self) -> Step:
+        """Advance every running env slot, as `try_step` could not; see `TriesSteps`."""
+        self._cameras.observe_again()
+        self.backend.step(self._running, self._num_substeps)
+        return self._outcome(self._running)
 
     def state(self) -> StateTree:
         """Return the state of all that moves; see `StateReader`."""
@@ -187,37 +180,9 @@ class ArenaEnvironment(Environment):
         self._cameras.outdate(None)
         return self._observation(torch.ones_like(self._running))
 
-    def draw_pictures_of(self, env_ids: Sequence[int] | None) -> None:
-        """Say which env slots are looked at next; see `PicturesOnDemand`."""
-        self._cameras.announce(env_ids)
-
-    def load_renderer(self) -> None:
-        """Load what draws pictures for policies; see `LoadsRenderer`."""
-        self._cameras.load()
-
-    @property
-    def pictures_drawn(self) -> int:
-        """Pictures for policies that were drawn so far."""
-        return self._cameras.num_drawn
-
-    def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """Return what cameras see of some env slots now; see `Filmable`."""
-        return self._cameras.film(env_ids, cameras)
-
-    def film_later(
-        self, env_ids: Sequence[int], cameras: Sequence[str]
-    ) -> Sequence[Callable[[], Mapping[str, np.ndarray]]]:
-        """Keep what cameras see of some env slots now, to be drawn later; see `FilmableLater`."""
-        return self._cameras.film_later(env_ids, cameras)
-
     def close(self) -> None:
         """Release what the simulation holds on its device."""
         self.backend.close()
-
-    @property
-    def render_s(self) -> float:
-        """Time spent on rendering so far [s]."""
-        return self._cameras.render_s
 
     def provenance(self) -> Mapping[str, str]:
         """Return the model's hash and the engine."""
@@ -241,6 +206,36 @@ class ArenaEnvironment(Environment):
     def _start_state(self, conditions: Conditions) -> StartState:
         """Return what one env slot starts from; by default what the task says."""
         return self.task.start_state(conditions)
+
+    def _command(self, action: torch.Tensor) -> None:
+        """Give the actuators of running env slots what actions ask for. Shape: (num_envs, action_dim)."""
+        controls = self._controls(action.to(self.backend.device), self._running)
+        self.backend.ctrl.copy_(torch.where(self._running[:, None], controls, self.backend.ctrl))
+
+    def _outcome(self, moved: torch.Tensor) -> Step:
+        """Return what a step gave to the env slots that made it; nothing changes for others. Shape: (num_envs,)."""
+        self._length += moved
+        diverged = moved & self.backend.diverged
+        sound = moved & ~diverged
+        judgement = self.task.judge(self.backend, sound)
+        success = sound & judgement.success
+        terminated = success | (sound & judgement.lost)
+        truncated = sound & ~terminated & (self._length >= self.max_episode_length)
+        self._running = self._running & ~(diverged | terminated | truncated)
+        # To read from a GPU which of them moved would be to wait for it.
+        self._cameras.outdate(moved.nonzero()[:, 0].tolist() if moved.is_cpu else None)
+        return Step(
+            observation=self._observation(moved),
+            reward=torch.where(sound, judgement.reward, 0.0).to(self.device, torch.float32),
+            terminated=terminated.to(self.device),
+            truncated=truncated.to(self.device),
+            success=success.to(self.device),
+            diverged=diverged.to(self.device),
+            metrics={
+                name: value.to(self.device, torch.float32, copy=True) for name, value in judgement.metrics.items()
+            },
+            made=moved.to(self.device),
+        )
 
     def _observation(self, moved: torch.Tensor) -> Observation:
         """Return what policies observe.

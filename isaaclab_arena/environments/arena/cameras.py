@@ -113,6 +113,7 @@ class EnvironmentCameras:
         # Which env slots have moved since policies could see them last.
         self._outdated = np.ones(backend.num_envs, bool)
         self.num_drawn = 0
+        self._before_observed = self._announced, self.num_drawn
 
     @property
     def enabled(self) -> bool:
@@ -160,6 +161,7 @@ class EnvironmentCameras:
         Returns:
             The pictures of all env slots, shape (num_envs, height, width, channels), or those that are of the present.
         """
+        self._before_observed = self._announced, self.num_drawn
         announced, self._announced = self._announced, None
         self._bring_up_to_date(range(self._backend.num_envs) if announced is None else announced)
         if not self._outdated.any():
@@ -176,6 +178,10 @@ class EnvironmentCameras:
         slots = torch.from_numpy(env_ids).to(self._backend.device, non_blocking=True)
         drawn = {name: kept[name][slots].to(self._device) for name in self.spec()}
         return {name: SomePictures(name, pictures, places) for name, pictures in drawn.items()}
+
+    def observe_again(self) -> None:
+        """Be as before `observe` was called last: its pictures are announced, and those that it drew do not count."""
+        self._announced, self.num_drawn = self._before_observed
 
     def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> dict[str, np.ndarray]:
         """Return what cameras see of the named env slots as they are now, whether or not policies see it.
@@ -271,6 +277,40 @@ class EnvironmentCameras:
         if self._backend.renders:
             return BatchStudio(self._backend, names, only_films=only_films, **wanted)
         return ThreadStudio(self._backend, names, num_threads=self._num_threads, **wanted)
+
+
+class ShowsPictures:
+    """An environment with cameras, as whoever wants its pictures sees it."""
+
+    _cameras: EnvironmentCameras
+
+    def draw_pictures_of(self, env_ids: Sequence[int] | None) -> None:
+        """Say which env slots are looked at next; see `PicturesOnDemand`."""
+        self._cameras.announce(env_ids)
+
+    def load_renderer(self) -> None:
+        """Load what draws pictures for policies; see `LoadsRenderer`."""
+        self._cameras.load()
+
+    @property
+    def pictures_drawn(self) -> int:
+        """Pictures for policies that were drawn so far."""
+        return self._cameras.num_drawn
+
+    def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> Mapping[str, np.ndarray]:
+        """Return what cameras see of some env slots now; see `Filmable`."""
+        return self._cameras.film(env_ids, cameras)
+
+    def film_later(
+        self, env_ids: Sequence[int], cameras: Sequence[str]
+    ) -> Sequence[Callable[[], Mapping[str, np.ndarray]]]:
+        """Keep what cameras see of some env slots now, to be drawn later; see `FilmableLater`."""
+        return self._cameras.film_later(env_ids, cameras)
+
+    @property
+    def render_s(self) -> float:
+        """Time spent on rendering so far [s]."""
+        return self._cameras.render_s
 
 
 def _together(

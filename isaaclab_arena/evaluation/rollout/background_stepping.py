@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 
+from isaaclab_arena.evaluation.rollout.attempts import attempt_of
 from isaaclab_arena.evaluation.rollout.stopwatch import Phase, Stopwatch
 from isaaclab_arena.interfaces.environment import Environment, Step
 
@@ -39,7 +40,7 @@ class BackgroundStepping:
     """
 
     def __init__(self, environment: Environment, stopwatch: Stopwatch) -> None:
-        self._environment = environment
+        self._environment, self._attempt = environment, attempt_of(environment)
         self._stopwatch = stopwatch
         self._under_way: Future[_Made] | None = None
         is_gpu = environment.device.type == "cuda"
@@ -88,7 +89,7 @@ class BackgroundStepping:
 
     def _timed(self, action: torch.Tensor) -> _Made:
         began_s, rendered_s = self._stopwatch.elapsed_s(), self._environment.render_s
-        step = self._environment.step(action)
+        step = self._attempt(action)
         return _Made(
             step=step,
             taken_s=self._stopwatch.elapsed_s() - began_s,

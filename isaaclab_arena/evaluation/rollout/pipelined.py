@@ -127,6 +127,6 @@ class _GroupTurns:
         answer, self._answer = self._answer, None
         if answer is None:
             return ()
-        step = self._stepping.finish()
+        step, over = self.loop.settle(answer, self._stepping.finish())
         self.loop.observe(answer, step)
-        return self.loop.end(answer, step)
+        return self.loop.end(step, over)

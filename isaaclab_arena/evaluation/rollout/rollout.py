@@ -10,6 +10,7 @@ from functools import partial
 import torch
 
 from isaaclab_arena.errors import PolicyLostError
+from isaaclab_arena.evaluation.rollout.attempts import attempt_of, made_again
 from isaaclab_arena.evaluation.rollout.endings import Ending, policy_lost
 from isaaclab_arena.evaluation.rollout.limits import NO_LIMITS, RolloutLimits
 from isaaclab_arena.evaluation.rollout.picture_readers import PictureReaders
@@ -56,10 +57,9 @@ def rollout(
         loop.reset(range(limits.num_used(environment.num_envs)))
         while loop.may_step and not (interrupted := stop_requested()):
             answer = loop.act()
-            step = loop.step(answer)
+            step, over = loop.settle(answer, loop.step(answer))
             loop.observe(answer, step)
-            free = loop.end(answer, step)
-            loop.reset(free)
+            loop.reset(loop.end(step, over))
     except PolicyLostError as error:
         loop.end_lost_episodes(error)
         raise
@@ -84,6 +84,7 @@ class EpisodeLoop:
         self._measure = partial(stopwatch.measure, environment=environment)
         self._instruction = agreed_instruction(policy, environment, language_instruction)
         self._observation: Observation = {}
+        self._attempt = attempt_of(environment)
         self.pictures = PictureReaders(environment, policy, observers, stopwatch)
         self.episodes = RunningEpisodes(environment.num_envs, environment.device)
 
@@ -114,9 +115,20 @@ class EpisodeLoop:
             return self.pictures.ask(self._observation, self.episodes.running, self.episodes.num_running)
 
     def step(self, answer: PolicyAnswer) -> Step:
-        """Make the control step that the policy answered."""
+        """Make the control step that the policy answered, as far as it can be known before it is settled."""
         with self._measure(Phase.SIMULATE):
-            return self._environment.step(answer.action)
+            return self._attempt(answer.action)
+
+    def settle(self, answer: PolicyAnswer, step: Step) -> tuple[Step, dict[int, Ending]]:
+        """Return a step that was made, again if the first attempt failed, and how episodes end with it, by env slot.
+
+        Only here, and only once in a step, the CPU waits for what a GPU has computed.
+        """
+        max_length = self._environment.max_episode_length
+        with self._measure(Phase.SIMULATE):
+            while (over := self.episodes.over(answer, step, max_length=max_length)) is None:
+                step = made_again(self._environment)
+        return step, over
 
     def observe(self, answer: PolicyAnswer, step: Step) -> None:
         """Show the step to the observers, with the observation that led to it."""
@@ -126,13 +138,12 @@ class EpisodeLoop:
             for observer, seen in self.pictures.transitions(transition):
                 observer.on_step(self._environment, seen)
 
-    def end(self, answer: PolicyAnswer, step: Step) -> Sequence[int]:
-        """Count the step, end the episodes that are over, and return their env slots."""
+    def end(self, step: Step, over: Mapping[int, Ending]) -> Sequence[int]:
+        """Count the step, end the episodes that are over or late, and return their env slots."""
         self.episodes.count(step)
         late = self.episodes.late(now_s=self._stopwatch.elapsed_s(), limit_s=self._limits.episode_timeout_s)
-        over = self.episodes.over(answer, max_length=self._environment.max_episode_length)
-        self._end(late | over)
-        if free := sorted(late | over):
+        self._end({**late, **over})
+        if free := sorted({*late, *over}):
             with self._measure(Phase.POLICY):
                 self._policy.end_episodes(self._environment, free)
         return free

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from isaaclab_arena.device_reads import on_cpu
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.evaluation.rollout.endings import Ending, ending_of, out_of_time
 from isaaclab_arena.evaluation.rollout.policy_answers import PolicyAnswer
@@ -38,34 +39,37 @@ class RunningEpisodes:
         device: Where masks and sums live.
 
     Attributes:
-        running: Env slots in which an episode is under way. Shape: (num_envs,), bool.
+        running: Env slots in which an episode is under way. Shape: (num_envs,), bool, on the device.
         num_running: Their number.
         num_steps: Control steps counted so far.
     """
 
     def __init__(self, num_envs: int, device: torch.device) -> None:
-        self.running = torch.zeros(num_envs, dtype=torch.bool, device=device)
+        # What is known without asking a GPU is kept on the CPU.
+        self._is_running = torch.zeros(num_envs, dtype=torch.bool)
+        self.running = self._is_running.to(device)
         self.num_running = 0
         self.num_steps = 0
         self._env_steps = 0
         self._num_finished = 0
         self._starts: list[EpisodeStart | None] = [None] * num_envs
         self._started_s: dict[int, float] = {}
-        self._length = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        self._length = torch.zeros(num_envs, dtype=torch.int64)
         # Double precision, so that the sum does not depend on the order of magnitude of what came before.
         self._return = torch.zeros(num_envs, dtype=torch.float64, device=device)
         self._latest: Step | None = None
 
     def begin(self, starts: Sequence[EpisodeStart], *, now_s: float) -> None:
         """Begin episodes in env slots that are free."""
-        env_ids = torch.tensor([start.env_id for start in starts], dtype=torch.int64, device=self.running.device)
         for start in starts:
             self._starts[start.env_id] = start
             self._started_s[start.env_id] = now_s
-        self.running[env_ids] = True
+        begins = torch.zeros_like(self._is_running)
+        begins[[start.env_id for start in starts]] = True
+        self._set_running(self._is_running | begins)
         self.num_running += len(starts)
-        self._length[env_ids] = 0
-        self._return[env_ids] = 0.0
+        self._length[begins] = 0
+        self._return.masked_fill_(begins.to(self._return.device, non_blocking=True), 0.0)
 
     def transition(self, observation: Observation, action: torch.Tensor, step: Step) -> Transition:
         """Return what observers are shown of a step that the running episodes made.
@@ -85,36 +89,32 @@ class RunningEpisodes:
         self._latest = step
         self.num_steps += 1
         self._env_steps += self.num_running
-        self._length += self.running
+        self._length += self._is_running
         self._return += torch.where(self.running, step.reward, 0.0)
 
-    def over(self, answer: PolicyAnswer, *, max_length: int) -> dict[int, Ending]:
-        """Return how episodes ended with the step that was counted last, by env slot.
+    def over(self, answer: PolicyAnswer, step: Step, *, max_length: int) -> dict[int, Ending] | None:
+        """Return how episodes end with a step that is not counted yet, by env slot; None if the step was not made.
 
         Args:
             answer: What the policy answered before that step.
+            step: What came of it.
             max_length: Control steps after which an episode must be over.
 
         Raises:
             ArenaError: If one of them is longer.
             PolicyError: If an action of the answer held NaN or infinity.
         """
-        step = self._counted()
-        over = step.terminated | step.truncated | step.diverged
-        if answer.finished is not None:
-            over = over | answer.finished.to(over.device)
-        overdue = ~over & (self._length >= max_length)
-        # Together, because each time that it is read back what a GPU has computed takes as long as a small network.
-        over, overdue, unusable = (torch.stack((over, overdue, answer.unusable)) & self.running).cpu()
+        verdicts, finished, unusable, unmade = _on_cpu(step, answer, self.running)
         answer.refuse(unusable)
+        if bool(unmade.any()):
+            return None
+        over = verdicts.terminated | verdicts.truncated | verdicts.diverged | finished
+        overdue = self._is_running & ~over & (self._length + 1 >= max_length)
         if bool(overdue.any()):
             raise ArenaError(
                 f"the environment broke its contract: env slot {int(torch.nonzero(overdue)[0])} made {max_length} "
                 "steps, its max_episode_length, and was not truncated"
             )
-        if not bool(over.any()):
-            return {}
-        verdicts = _on_cpu(step)
         return {env_id: ending_of(verdicts, env_id) for env_id in torch.nonzero(over).flatten().tolist()}
 
     def late(self, *, now_s: float, limit_s: float | None) -> dict[int, Ending]:
@@ -126,7 +126,7 @@ class RunningEpisodes:
 
     def tried(self) -> list[int]:
         """Return the env slots of episodes that have made a step."""
-        return torch.nonzero(self.running & (self._length > 0)).flatten().tolist()
+        return torch.nonzero(self._is_running & (self._length > 0)).flatten().tolist()
 
     def end(self, endings: Mapping[int, Ending]) -> list[EpisodeRecord]:
         """End episodes with the step that was counted last, and return what is known of them.
@@ -136,9 +136,12 @@ class RunningEpisodes:
         """
         if not endings:
             return []
-        lengths, returns = self._length.cpu(), self._return.cpu()
-        metrics = {name: values.cpu() for name, values in self._counted().metrics.items()}
-        self.running[torch.tensor(list(endings), device=self.running.device)] = False
+        step = self._counted()
+        returns, *numbers = on_cpu([self._return, *step.metrics.values()])
+        metrics = dict(zip(step.metrics, numbers, strict=True))
+        ends = torch.zeros_like(self._is_running)
+        ends[list(endings)] = True
+        self._set_running(self._is_running & ~ends)
         self.num_running -= len(endings)
         self._num_finished += len(endings)
         records = []
@@ -152,7 +155,7 @@ class RunningEpisodes:
                 env_id=env_id,
                 outcome=ending.outcome,
                 success=ending.success,
-                length=int(lengths[env_id]),
+                length=int(self._length[env_id]),
                 episode_return=float(returns[env_id]),
                 termination=ending.termination,
                 conditions=start.conditions,
@@ -176,18 +179,40 @@ class RunningEpisodes:
             interrupted=interrupted,
         )
 
+    def _set_running(self, is_running: torch.Tensor) -> None:
+        self._is_running = is_running
+        self.running = is_running.to(self.running.device, non_blocking=True)
+
     def _counted(self) -> Step:
         if self._latest is None:
             raise RuntimeError("no step was counted yet")
         return self._latest
 
 
-def _on_cpu(step: Step) -> Step:
-    """Return a step whose verdicts are read once, and not slot by slot."""
-    return replace(
-        step,
-        terminated=step.terminated.cpu(),
-        truncated=step.truncated.cpu(),
-        success=None if step.success is None else step.success.cpu(),
-        diverged=step.diverged.cpu(),
+def _on_cpu(
+    step: Step, answer: PolicyAnswer, running: torch.Tensor
+) -> tuple[Step, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return what a step says of running env slots, and where a policy finished, was unusable or made no step.
+
+    All of it is read together, because each time that it is read back what a GPU has computed takes as long as a small
+    network.
+    """
+    none = torch.zeros_like(running)
+    masks = (
+        step.terminated,
+        step.truncated,
+        step.diverged,
+        none if step.success is None else step.success,
+        none if answer.finished is None else answer.finished.to(none.device, non_blocking=True),
+        answer.unusable,
+        none if step.made is None else ~step.made,
     )
+    terminated, truncated, diverged, success, finished, unusable, unmade = (torch.stack(masks) & running).cpu()
+    verdicts = replace(
+        step,
+        terminated=terminated,
+        truncated=truncated,
+        diverged=diverged,
+        success=None if step.success is None else success,
+    )
+    return verdicts, finished, unusable, unmade

@@ -18,12 +18,12 @@ from isaaclab_arena.sim.math.rotation import rotate
 from isaaclab_arena.sim.model_changes import ModelChange
 from isaaclab_arena.sim.model_names import model_names, model_sha256
 from isaaclab_arena.sim.warp.buffers import (
-    LEFT_OUT,
     BufferSizes,
     RoomUsed,
-    lacks_room,
     make_data,
+    nothing_missed,
     probed_sizes,
+    refuse_what_cannot_fit,
     room_used,
     sizes_for,
     with_more_room,
@@ -112,11 +112,18 @@ class WarpBackend(Backend):
 
     def step(self, moved: torch.Tensor, num_substeps: int) -> None:
         """Advance some worlds; one that breaks down is marked in ``diverged``; see `Backend.step`."""
-        before = {name: tensor.clone() for name, tensor in (self._state | {"sensordata": self.sensordata}).items()}
+        before = self._before_step()
         self._run_with_room(partial(self._substeps, num_substeps), before)
-        self._restore(before, ~moved)
-        self._mark_diverged(moved)
-        self._derive()
+        self._after_step(before, moved)
+
+    def try_step(self, moved: torch.Tensor, num_substeps: int) -> torch.Tensor:
+        """Advance some worlds, or none where contacts do not fit; see `Backend.try_step`."""
+        before = self._before_step()
+        self._overflow.zero_()
+        self._substeps(num_substeps)
+        made = moved & nothing_missed(self._data)
+        self._after_step(before, made)
+        return made
 
     def vary(self, env_ids: torch.Tensor, changes: Sequence[Sequence[ModelChange]]) -> None:
         """Give the named worlds values of the model of their own; see `Backend.vary`."""
@@ -205,6 +212,14 @@ class WarpBackend(Backend):
         """The worlds as MuJoCo-Warp has them, good until the next call of `step` or `vary`."""
         return self._model, self._data
 
+    def _before_step(self) -> Mapping[str, torch.Tensor]:
+        return {name: tensor.clone() for name, tensor in (self._state | {"sensordata": self.sensordata}).items()}
+
+    def _after_step(self, before: Mapping[str, torch.Tensor], moved: torch.Tensor) -> None:
+        self._restore(before, ~moved)
+        self._mark_diverged(moved)
+        self._derive()
+
     def _run_with_room(self, run: Callable[[], None], before: Mapping[str, torch.Tensor]) -> None:
         """Do something with all worlds, and again with more room where something did not fit.
 
@@ -215,22 +230,15 @@ class WarpBackend(Backend):
         for _ in range(_MOST_GROWTHS):
             self._overflow.zero_()
             run()
-            used = room_used(self._data)
-            if used.missed & LEFT_OUT:
-                self._refuse_what_cannot_fit(used.missed)
-            if not lacks_room(self._data, used):
+            if bool(nothing_missed(self._data)):
                 return
+            used = room_used(self._data)
+            refuse_what_cannot_fit(used)
             self._grow(used)
             self._restore(before, torch.ones_like(self.diverged))
         raise EnvironmentBuildError(
             f"contacts and constraints of this scene do not fit, not even {self.sizes.contacts} contacts and "
             f"{self.sizes.constraints} constraints to a world; use the backend 'mujoco', or fewer environments"
-        )
-
-    def _refuse_what_cannot_fit(self, missed: int) -> None:
-        names = mujoco_warp.OverflowType(missed & LEFT_OUT)
-        raise EnvironmentBuildError(
-            f"MuJoCo-Warp left out contacts ({names!r}), for which it cannot make room; use the backend 'mujoco'"
         )
 
     def _grow(self, used: RoomUsed) -> None:

@@ -1,7 +1,7 @@
 """Size MuJoCo-Warp's buffers for contacts and constraints: measure first, and grow them when they are too small.
 
 MuJoCo-Warp has arrays of fixed sizes, and leaves out what does not fit. So a backend starts with what a few worlds on
-the CPU needed, looks after every control step whether something did not fit, and makes the step again with more room.
+the CPU needed, notes with every control step whether something did not fit, and makes it again with more room.
 """
 
 import dataclasses
@@ -12,6 +12,8 @@ import mujoco_warp
 import numpy as np
 import torch
 import warp
+
+from isaaclab_arena.errors import EnvironmentBuildError
 
 _PROBE_STEPS = 400
 _PROBE_EVERY = 20
@@ -28,7 +30,7 @@ _TOO_SMALL = int(
 )
 """Bits of ``Data.overflow`` that more room mends."""
 
-LEFT_OUT = int(
+_LEFT_OUT = int(
     mujoco_warp.OverflowType.HFIELD | mujoco_warp.OverflowType.CONTACT_MATCH | mujoco_warp.OverflowType.EPA_HORIZON
 )
 """Bits that say that something was left out for which no room can be made. That a solver stopped at its limit of
@@ -97,13 +99,29 @@ def room_used(data: mujoco_warp.Data) -> RoomUsed:
     return RoomUsed(missed=missed, contacts=contacts, constraints=constraints)
 
 
-def lacks_room(data: mujoco_warp.Data, used: RoomUsed) -> bool:
-    """Whether something did not fit into ``data``.
+def nothing_missed(data: mujoco_warp.Data) -> torch.Tensor:
+    """Return whether everything fitted since ``Data.overflow`` was cleared, on the device. Shape: (), bool.
 
     Only integration sets the bits of contacts and constraints, so a forward pass shows in the counts alone, and an
     earlier one of several steps in the bits alone.
     """
-    return bool(used.missed & _TOO_SMALL) or used.contacts > data.naconmax or used.constraints > data.njmax
+    contacts = torch.cat((warp.to_torch(data.nacon), warp.to_torch(data.ncollision)))
+    missed = warp.to_torch(data.overflow) & (_TOO_SMALL | _LEFT_OUT)
+    too_many = (contacts > data.naconmax).any() | (warp.to_torch(data.nefc) > data.njmax).any()
+    return ~(too_many | (missed != 0).any())
+
+
+def refuse_what_cannot_fit(used: RoomUsed) -> None:
+    """Refuse worlds in which something was left out for which no room can be made.
+
+    Raises:
+        EnvironmentBuildError: If there was such a thing.
+    """
+    if used.missed & _LEFT_OUT:
+        names = mujoco_warp.OverflowType(used.missed & _LEFT_OUT)
+        raise EnvironmentBuildError(
+            f"MuJoCo-Warp left out contacts ({names!r}), for which it cannot make room; use the backend 'mujoco'"
+        )
 
 
 def sizes_for(used: RoomUsed, before: BufferSizes, *, num_envs: int) -> BufferSizes:

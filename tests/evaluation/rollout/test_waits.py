@@ -22,8 +22,6 @@ from tests.pretend_gpu import GPU, PretendGpu
 
 NUM_ENVS = 3
 WHICH_ENDED = "evaluation/rollout/running_episodes.py"
-WHETHER_CONTACTS_FIT = "sim/warp/buffers.py"
-"""Only MuJoCo-Warp has buffers that may be too small: it makes the step again before anybody sees it."""
 
 POLICIES: list[Callable[[], PolicyBase]] = [ZeroActionPolicy, RandomActionPolicy, ScriptedPolicy]
 
@@ -52,9 +50,9 @@ def begun(env: ArenaEnvironment, policy: PolicyBase) -> EpisodeLoop:
 
 def make_step(loop: EpisodeLoop) -> None:
     answer = loop.act()
-    step = loop.step(answer)
+    step, over = loop.settle(answer, loop.step(answer))
     loop.observe(answer, step)
-    assert loop.end(answer, step) == []
+    assert loop.end(step, over) == []
 
 
 def places_of_waits(gpu: PretendGpu, loop: EpisodeLoop) -> list[str]:
@@ -85,10 +83,10 @@ def test_so_it_is_in_worlds_that_vary_in_everything(gpu):
 
 
 @pytest.mark.parametrize("policy", [ZeroActionPolicy, RandomActionPolicy])
-def test_mujoco_warp_waits_once_more_to_learn_whether_contacts_fit_and_not_for_pictures(gpu, monkeypatch, policy):
+def test_with_mujoco_warp_and_its_pictures_the_same_wait_tells_whether_contacts_had_room(gpu, monkeypatch, policy):
     simulate_with_warp(monkeypatch)
     env = built(enable_cameras=True, camera_size=16)
-    assert places_of_waits(gpu, begun(env, policy())) == [WHETHER_CONTACTS_FIT, WHICH_ENDED]
+    assert places_of_waits(gpu, begun(env, policy())) == [WHICH_ENDED]
 
 
 class TurnsToNaN(ZeroActionPolicy):

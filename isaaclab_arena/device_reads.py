@@ -1,0 +1,28 @@
+"""Read several tensors of a device in one copy, because each copy lets the CPU wait until the device has caught up."""
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+
+
+def on_cpu(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return tensors on the CPU, in order and bit for bit: those that are there, and copies of all others.
+
+    Args:
+        tensors: Of any types and shapes. Those that are not on the CPU are all on one device.
+    """
+    # The largest numbers first, so that each tensor begins where numbers of its type may lie in memory.
+    away = sorted((tensor for tensor in tensors if not tensor.is_cpu), key=lambda tensor: -tensor.element_size())
+    if not away:
+        return list(tensors)
+    packed = torch.cat([tensor.reshape(-1).view(torch.uint8) for tensor in away])
+    # A GPU writes into memory that the system cannot move without a copy in between.
+    staged = torch.empty(packed.shape, dtype=torch.uint8, pin_memory=packed.device.type == "cuda")
+    staged.copy_(packed)
+    sizes = [tensor.element_size() * prod(tensor.shape) for tensor in away]
+    copies = {
+        id(tensor): part.view(tensor.dtype).reshape(tensor.shape).clone()
+        for tensor, part in zip(away, staged.split(sizes), strict=True)
+    }
+    return [copies.get(id(tensor), tensor) for tensor in tensors]

@@ -1,0 +1,243 @@
+"""Steps are tried before anybody knows whether there is room for contacts, and nobody notices where there was none."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from isaaclab_arena.environments.arena.arena_environment import ArenaEnvironment
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
+from isaaclab_arena.evaluation.rollout.attempts import attempt_of, made_again
+from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
+from isaaclab_arena.evaluation.rollout.pipelined import EnvGroup, pipelined_rollout
+from isaaclab_arena.evaluation.rollout.rollout import rollout
+from isaaclab_arena.interfaces.environment import Environment, EnvironmentWrapper, Observation, Step
+from isaaclab_arena.interfaces.episode import Conditions
+from isaaclab_arena.interfaces.observer import Observer, Transition
+from isaaclab_arena.interfaces.policy import PolicyBase
+from isaaclab_arena.nested import leaves
+from isaaclab_arena.policy.random_action import RandomActionPolicy
+from isaaclab_arena.policy.scripted import ScriptedPolicy
+from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
+from isaaclab_arena.sim.backends import make_backend
+from isaaclab_arena.sim.warp.backend import WarpBackend
+from isaaclab_arena.sim.warp.buffers import BufferSizes, with_more_room
+from tests.environments.building import build, episode
+from tests.environments.variations.varying import build_varied, everything
+from tests.fakes import Notebook
+from tests.fakes_environment import PushPolicy, ScriptedEnvironment, episodes
+from tests.pretend_backend import simulate_with_warp
+from tests.pretend_gpu import GPU
+
+NUM_ENVS, NUM_STEPS = 2, 7
+
+
+class Cramped(WarpBackend):
+    """Has no room for contacts in every third step that is tried.
+
+    Attributes:
+        num_failed: Tries that made no step.
+    """
+
+    num_tries = num_failed = 0
+
+    def try_step(self, moved: torch.Tensor, num_substeps: int) -> torch.Tensor:
+        self.num_tries += 1
+        if self.num_tries % 3 == 0:
+            self.sizes = BufferSizes(contacts=1, constraints=1)
+            self.launcher.forget_graphs()
+            self._data = with_more_room(self.model, self._data, self.sizes)
+        made = super().try_step(moved, num_substeps)
+        self.num_failed += bool((moved & ~made).any())
+        return made
+
+
+@pytest.fixture(autouse=True)
+def _cramped_environments() -> Iterator[None]:
+    with ENVIRONMENTS.restored_afterwards():
+        for name in ("lift_object", "velocity_go1", "track_motion"):
+            roomy = ENVIRONMENTS.get(name)
+            cramped = replace(roomy, make_backend=partial(make_backend, on_gpu=Cramped))
+            ENVIRONMENTS.register(f"cramped_{name}", cramped)
+        yield
+
+
+class Seen(Observer):
+    """Keeps all that observers and policies are shown, as bytes."""
+
+    def __init__(self) -> None:
+        self.shown: list[tuple[str, bytes]] = []
+
+    def on_episode_start(self, environment: Environment, starts: Sequence[Any], observation: Observation) -> None:
+        self._keep(observation)
+
+    def on_step(self, environment: Environment, transition: Transition) -> None:
+        step = transition.step
+        self._keep(step.observation)
+        masks = {"success": step.success, "terminated": step.terminated, "truncated": step.truncated}
+        self._keep({**masks, "reward": step.reward, "diverged": step.diverged, "running": transition.running})
+        self._keep(step.metrics)
+        assert isinstance(environment, ArenaEnvironment)
+        self._keep(environment.state())
+
+    def _keep(self, tree: Any) -> None:
+        self.shown += [("/".join(keys), value.contiguous().numpy().tobytes()) for keys, value in leaves(tree)]
+
+
+def played(env: ArenaEnvironment, policy: PolicyBase) -> list[tuple[str, bytes]]:
+    """Return what was seen of a few steps."""
+    seen = Seen()
+    rollout(env, policy, map(episode, range(NUM_ENVS)), [seen], limits=RolloutLimits(max_steps=NUM_STEPS))
+    return seen.shown
+
+
+def num_failed(env: ArenaEnvironment) -> int:
+    assert isinstance(env.backend, Cramped)
+    return env.backend.num_failed
+
+
+def varied(name: str, **options: Any) -> ArenaEnvironment:
+    return build_varied(name, everything(name), **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("lift_object", varied),
+        ("velocity_go1", build),
+        ("track_motion", build),
+    ],
+)
+def test_a_run_that_has_to_make_room_shows_the_same_bits_as_one_that_has_it(
+    name: str, make: Callable[..., ArenaEnvironment]
+):
+    roomy, cramped = (make(each, num_envs=NUM_ENVS, backend="warp") for each in (name, f"cramped_{name}"))
+    policy = ScriptedPolicy if name == "lift_object" else RandomActionPolicy
+    assert played(cramped, policy()) == played(roomy, policy())
+    assert num_failed(cramped) >= 2
+
+
+class LooksNowAndThen(ZeroActionPolicy):
+    """Looks at one env slot before every other step.
+
+    Attributes:
+        pictures: What it has seen.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pictures: list[torch.Tensor] = []
+        self._num_calls = 0
+
+    def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
+        del env, starting
+        return [1] if self._num_calls % 2 else []
+
+    def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
+        if self._num_calls % 2:
+            self.pictures += [pictures[[1]].cpu() for pictures in observation["camera_obs"].values()]
+        self._num_calls += 1
+        return super().get_action(env, observation)
+
+
+def test_pictures_that_were_announced_are_drawn_once_where_a_step_is_made_again(gpu, monkeypatch):
+    simulate_with_warp(monkeypatch)
+    options = {"device": GPU, "backend": "warp", "enable_cameras": True, "camera_size": 16}
+    roomy, cramped = (build(name, num_envs=NUM_ENVS, **options) for name in ("lift_object", "cramped_lift_object"))
+    policies = LooksNowAndThen(), LooksNowAndThen()
+    for env, policy in zip((roomy, cramped), policies, strict=True):
+        rollout(env, policy, map(episode, range(NUM_ENVS)), [], limits=RolloutLimits(max_steps=NUM_STEPS))
+    assert num_failed(cramped) == 2
+    assert roomy.pictures_drawn == cramped.pictures_drawn > 0
+    assert all(map(torch.equal, policies[0].pictures, policies[1].pictures))
+
+
+def test_it_does_where_groups_take_turns():
+    seen = []
+    for name in ("lift_object", "cramped_lift_object"):
+        groups = [EnvGroup(environment=build(name, backend="warp"), policy=ScriptedPolicy()) for _ in range(2)]
+        seen.append(Seen())
+        pipelined_rollout(groups, map(episode, range(2)), [seen[-1]], limits=RolloutLimits(max_steps=NUM_STEPS))
+    assert seen[0].shown == seen[1].shown
+
+
+def test_a_step_that_was_not_made_leaves_everything_as_it_was():
+    env = build("cramped_lift_object", num_envs=NUM_ENVS, backend="warp")
+    conditions = [env.draw_conditions(episode(index).conditions_generator()) for index in range(NUM_ENVS)]
+    env.reset(torch.arange(NUM_ENVS), conditions)
+    action = torch.zeros((NUM_ENVS, *env.action_spec.shape))
+    for _ in range(2):
+        env.try_step(action)
+    before = env.snapshot()
+    step = env.try_step(action)
+    after = env.snapshot()
+    assert step.made is not None
+    assert not (step.made | step.terminated | step.truncated | step.diverged | step.reward.bool()).any()
+    assert before is not None
+    assert after is not None
+    for key in before.keys() - {"backend.ctrl"}:
+        np.testing.assert_array_equal(after[key].numpy(), before[key].numpy(), err_msg=key)
+    again = env.step_again()
+    assert again.made is not None
+    assert again.made.all()
+
+
+class Tries(ScriptedEnvironment):
+    """Fails at first in every step."""
+
+    def try_step(self, action: torch.Tensor) -> Step:
+        self._action = action
+        nothing = torch.zeros_like(self._running)
+        return Step(
+            observation=self._observe(),
+            reward=torch.full_like(self._position[:, 0], torch.nan),
+            terminated=nothing,
+            truncated=nothing,
+            success=nothing,
+            diverged=nothing,
+            made=nothing,
+        )
+
+    def step_again(self) -> Step:
+        return super().step(self._action)
+
+
+def test_observers_are_shown_no_step_that_was_not_made():
+    notebooks = Notebook(), Notebook()
+    for environment, notebook in zip((ScriptedEnvironment(3), Tries(3)), notebooks, strict=True):
+        rollout(environment, PushPolicy(), episodes(9), [notebook])
+    assert notebooks[0].lines == notebooks[1].lines
+    assert [record.episode_return for record in notebooks[0].records] == pytest.approx(
+        [record.episode_return for record in notebooks[1].records], abs=0.0, nan_ok=True
+    )
+
+
+class HasAStepOfItsOwn(Tries):
+    def step(self, action: torch.Tensor) -> Step:
+        return super().step(0.5 * action)
+
+
+class Wraps(EnvironmentWrapper):
+    def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
+        return self.real.reset(env_ids, conditions)
+
+    def step(self, action: torch.Tensor) -> Step:
+        return self.real.step(0.5 * action)
+
+
+def test_whoever_defines_its_own_steps_over_one_that_tries_is_asked_for_those():
+    tries, own, wrapper = Tries(1), HasAStepOfItsOwn(1), Wraps(Tries(1))
+    assert attempt_of(tries) == tries.try_step
+    assert attempt_of(own) == own.step
+    assert attempt_of(wrapper) == wrapper.step
+
+
+def test_an_environment_that_does_not_try_is_never_asked_again():
+    env = ScriptedEnvironment(1)
+    assert attempt_of(env) == env.step
+    with pytest.raises(TypeError, match="ScriptedEnvironment says that it made no step"):
+        made_again(env)
