@@ -43,6 +43,7 @@ class Options(PageOptions):
 
     repeats: int = 3  # Rounds in which each kind of run has its turn.
     episodes: int = 50  # Episodes of each run.
+    only_two: bool = False  # Whether only films of two episodes are measured, beside none; done within a minute.
 
 
 class LoopRecorder(Observer):
@@ -100,11 +101,8 @@ def recorder_of(options: VideoOptions, directory: Path) -> Observer:
     return VideoRecorder(directory, "films", options, num_threads=available_cores())
 
 
-def main(options: Options) -> None:
-    """Film episodes in every way, and write the page."""
-    torch.set_num_threads(1)
-    page = Page("films", "What films cost", options)
-    environment = build(ENVIRONMENT, NUM_ENVS)
+def recorders_of(options: Options, environment: Environment) -> dict[str, Callable[[Path], Observer] | None]:
+    """Return what films in each way, by what the way is called."""
     films = {
         f"2 of {options.episodes}, 10 frames a second": VideoOptions(viewport=True, first_episodes=2),
         "all, 10 frames a second": VideoOptions(viewport=True),
@@ -113,8 +111,17 @@ def main(options: Options) -> None:
     recorders: dict[str, Callable[[Path], Observer] | None] = {WITHOUT: None}
     recorders |= {name: partial(recorder_of, wanted) for name, wanted in films.items()}
     recorders[IN_THE_LOOP] = partial(LoopRecorder, environment=environment)
+    return dict(list(recorders.items())[:2]) if options.only_two else recorders
+
+
+def main(options: Options) -> None:
+    """Film episodes in every way, and write the page."""
+    torch.set_num_threads(1)
+    page = Page("films", "What films cost", options)
+    environment = build(ENVIRONMENT, NUM_ENVS)
     # Warp loads with the first film of a process.
-    run_once(environment, 1, recorders["all, 10 frames a second"])
+    run_once(environment, 1, partial(recorder_of, VideoOptions(viewport=True)))
+    recorders = recorders_of(options, environment)
     calls = {name: partial(run_once, environment, options.episodes, each) for name, each in recorders.items()}
     runs = in_turn(calls, options.repeats)
     table = Table("films", "CPU s", "wall s", "CPU / none", "wall / none", "in the loop / CPU")
@@ -123,7 +130,7 @@ def main(options: Options) -> None:
             name,
             *(f"{median(measured, unit):.2f}" for unit in ("cpu_s", "wall_s")),
             *(f"{statistics.median(ratios(measured, runs[WITHOUT], unit)):.2f}" for unit in ("cpu_s", "wall_s")),
-            f"{statistics.median(ratios(runs[IN_THE_LOOP], measured, 'cpu_s')):.1f}",
+            f"{statistics.median(ratios(runs[IN_THE_LOOP], measured, 'cpu_s')):.1f}" if IN_THE_LOOP in runs else "",
         )
     text = f"""\
 `{ENVIRONMENT}`, {POLICY}, {NUM_ENVS} env slots, physics on one thread, {options.episodes} episodes a run, viewport of

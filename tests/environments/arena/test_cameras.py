@@ -129,7 +129,7 @@ def dim(model: mujoco.MjModel) -> ModelChange:
 
 def move_camera(model: mujoco.MjModel) -> ModelChange:
     camera = model.camera("robot_head_cam")
-    return ModelChange(field="cam_pos", entry=camera.id, value=tuple(camera.pos + (0.05, 0.0, 0.0)))
+    return ModelChange(field="cam_pos", entry=camera.id, value=tuple(np.add(camera.pos, (0.05, 0.0, 0.0))))
 
 
 @pytest.mark.parametrize("change", [paint, dim, move_camera])
