@@ -42,6 +42,11 @@ _GROUPS = {
         "resume": (f"{_HERE}.evaluate.resume:ResumeOptions", "go on with the run in a directory"),
         "validate": (f"{_HERE}.evaluate.validate:ValidateOptions", "check job files without running anything"),
     },
+    "compare": {
+        "compare": (f"{_HERE}.compare.compare:CompareOptions", "say which of two policies is better, and how surely"),
+        "leaderboard": (f"{_HERE}.compare.leaderboard:LeaderboardOptions", "order runs, say which are not told apart"),
+        "plan": (f"{_HERE}.compare.plan:PlanOptions", "say how many episodes tell two policies apart"),
+    },
     "look": {
         "list": (f"{_HERE}.look.listing:ListOptions", "environments, policies, embodiments or objects, or one of them"),
         "view": (f"{_HERE}.look.view:ViewOptions", "watch a policy in a window, or write a video of it"),

@@ -132,10 +132,11 @@ def _harmless(table: pd.DataFrame, column: str) -> pd.Series:
     together = "".join(texts)
     if together.isascii() and together.isprintable() and not any(text.startswith(FORMULA_STARTS) for text in texts):
         return values
-    changed = {text: harmless for text in texts if (harmless := _harmless_text(text)) != text}
+    changed = {text: harmless for text in texts if (harmless := harmless_text(text)) != text}
     return values.map(lambda value: changed.get(value, value), na_action="ignore") if changed else values
 
 
-def _harmless_text(text: str) -> str:
+def harmless_text(text: str) -> str:
+    """Return text that a spreadsheet takes for no formula, and that steers no terminal."""
     plain = plain_text(text, keep_lines=True)
     return f"'{plain}" if plain.startswith(FORMULA_STARTS) else plain

@@ -18,7 +18,7 @@ def test_help_lists_the_commands(capsys):
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
     headings = [line for line in out.splitlines() if line.endswith(":") and not line.startswith("usage")]
-    assert headings[:6] == ["start:", "evaluate:", "look:", "files of a run:", "train:", "machine:"]
+    assert headings[:7] == ["start:", "evaluate:", "compare:", "look:", "files of a run:", "train:", "machine:"]
     assert all(f"\n  {name} " in out for name in COMMANDS)
 
 

@@ -1,0 +1,121 @@
+"""Evidence that may be looked at after every episode, and intervals that hold at every look. Pure functions.
+
+A test for a fixed number of episodes is wrong if one stops as soon as it says yes. An e-value is the wealth of a
+gambler who bets against the hypothesis. If the hypothesis is true, the chance that this wealth ever reaches 1 / alpha
+is at most alpha (Ville's inequality), however often one looks. The bets here are mixtures with Jeffreys' prior.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from scipy.optimize import root_scalar
+from scipy.special import betaincc, betaln, gammaln, xlogy
+
+from isaaclab_arena.analysis.paired_rates import PairCounts
+from isaaclab_arena.results.statistics import Interval
+
+_PRIOR = 0.5
+
+
+def log_e_value(wins: int, losses: int, *, one_sided: bool = False) -> float:
+    """Return the logarithm of the e-value against "neither policy is better"; decided once it reaches log(1 / alpha).
+
+    Pairs in which both policies came out the same say nothing, and are not counted.
+
+    Args:
+        wins: Pairs in which the first policy alone succeeded.
+        losses: Pairs in which the second policy alone succeeded.
+        one_sided: Whether only "the first is better" is to be found; then it is found sooner.
+    """
+    _check(wins, losses)
+    wealth = float(log_e_values(np.asarray(wins), np.asarray(losses)))
+    if not one_sided:
+        return wealth
+    # The prior on the better half alone, where it has twice the weight.
+    above_half = float(betaincc(_PRIOR + wins, _PRIOR + losses, 0.5))
+    return wealth + math.log(2.0 * above_half) if above_half > 0.0 else -math.inf
+
+
+def log_e_values(wins: np.ndarray, losses: np.ndarray) -> np.ndarray:
+    """Return `log_e_value` of many streams at once. Shapes: (num_streams,)."""
+    return betaln(_PRIOR + wins, _PRIOR + losses) - betaln(_PRIOR, _PRIOR) + (wins + losses) * math.log(2.0)
+
+
+def rate_interval(successes: int, trials: int, *, alpha: float = 0.05) -> Interval:
+    """Return the interval of a success rate that holds at every look at once, with a confidence of 1 - alpha.
+
+    These are the rates against which the evidence has not reached 1 / alpha. Without trials it is 0 to 1.
+
+    Raises:
+        ValueError: If a count is negative, there are more successes than trials, or ``alpha`` is no chance.
+    """
+    _check(successes, trials - successes)
+    floor = _log_mixture(successes, trials - successes) + _log_alpha(alpha)
+
+    def excess(rate: float) -> float:
+        return float(xlogy(successes, rate) + xlogy(trials - successes, 1.0 - rate)) - floor
+
+    return _where_positive(excess, best=successes / trials if trials else 0.5, lowest=0.0, highest=1.0)
+
+
+def difference_interval(counts: PairCounts, *, alpha: float = 0.05) -> Interval:
+    """Return the interval of the first rate less the second that holds at every look; see `rate_interval`.
+
+    A pair comes out in one of three ways: the first policy alone succeeds, the second alone, or they agree. A
+    difference is left out if the evidence against every distribution over the three that has it has reached 1 / alpha.
+    """
+    wins, losses = counts.only_first, counts.only_second
+    outcomes = (wins, losses, counts.both + counts.neither)
+    mixture = sum(gammaln(_PRIOR + each) - gammaln(_PRIOR) for each in outcomes)
+    mixture += gammaln(3.0 * _PRIOR) - gammaln(3.0 * _PRIOR + counts.total)
+    floor = float(mixture) + _log_alpha(alpha)
+
+    def excess(difference: float) -> float:
+        return _highest_log_likelihood(outcomes, difference) - floor
+
+    return _where_positive(excess, best=counts.difference or 0.0, lowest=-1.0, highest=1.0)
+
+
+def _log_mixture(successes: int, failures: int) -> float:
+    return float(betaln(_PRIOR + successes, _PRIOR + failures) - betaln(_PRIOR, _PRIOR))
+
+
+def _highest_log_likelihood(outcomes: tuple[int, int, int], difference: float) -> float:
+    """Return the likelihood's logarithm for the likeliest distribution whose first chance less the second is given."""
+    wins, losses, rest = outcomes
+    total = wins + losses + rest
+    # The derivative by the second chance is zero at the larger root of a quadratic.
+    linear = wins * (1.0 - difference) + losses * (1.0 - 3.0 * difference) - 2.0 * rest * difference
+    constant = losses * difference * (1.0 - difference)
+    root = (linear + math.sqrt(max(0.0, linear * linear + 8.0 * total * constant))) / (4.0 * total) if total else 0.0
+    second = min(max(root, 0.0, -difference), (1.0 - difference) / 2.0)
+    chances = (max(0.0, second + difference), second, max(0.0, 1.0 - 2.0 * second - difference))
+    return float(sum(xlogy(count, chance) for count, chance in zip(outcomes, chances, strict=True)))
+
+
+def _where_positive(excess: Callable[[float], float], *, best: float, lowest: float, highest: float) -> Interval:
+    """Return where a function with one peak, which is positive there, is positive."""
+
+    def end(outer: float) -> float:
+        if outer == best or excess(outer) > 0.0:
+            return outer
+        return float(root_scalar(_finite(excess), bracket=(outer, best), method="brentq").root)
+
+    return Interval(low=end(lowest), high=end(highest))
+
+
+def _finite(excess: Callable[[float], float]) -> Callable[[float], float]:
+    """Return the function with a large negative value instead of minus infinity, which a search cannot use."""
+    return lambda value: max(excess(value), -1e300)
+
+
+def _log_alpha(alpha: float) -> float:
+    if not 0.0 < alpha < 1.0:
+        raise ValueError(f"alpha must be between 0 and 1, got {alpha:g}")
+    return math.log(alpha)
+
+
+def _check(one: int, other: int) -> None:
+    if min(one, other) < 0:
+        raise ValueError(f"counts must not be negative, got {one} and {other}")

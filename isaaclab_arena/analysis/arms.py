@@ -1,0 +1,212 @@
+"""Read the runs whose jobs are compared: their tables, what they ran and what ran them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.results.freshness import tables_are_current
+from isaaclab_arena.results.merge import merge_results
+from isaaclab_arena.storage.contents import Contents
+from isaaclab_arena.storage.layout import VIDEOS_DIRECTORY, job_directory, parse_video_file_name
+from isaaclab_arena.storage.provenance import Provenance
+from isaaclab_arena.storage.run.attempts import contents_in_effect, read_attempts
+from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan, read_run_plan
+
+_COLUMNS = ["job", "episode_index", "episode_seed", "success", "length", "return", "conditions", "metrics"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeColumns:
+    """Finished episodes, one array per measure, all in the order of ``index``.
+
+    Attributes:
+        index: Position in the job, ascending. Shape: (num_episodes,), int64, like all.
+        episode_seed: What stands for the conditions where none are said.
+        success: 1 and 0; NaN for an error and where it is not measured.
+        length: Control steps.
+        episode_return: Sum of the rewards, NaN where that is not a number.
+        conditions: What the episode started from, as JSON.
+        metrics: Further measures, as JSON.
+    """
+
+    index: np.ndarray
+    episode_seed: np.ndarray
+    success: np.ndarray
+    length: np.ndarray
+    episode_return: np.ndarray
+    conditions: np.ndarray
+    metrics: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def at(self, positions: np.ndarray) -> "EpisodeColumns":
+        """Return some of the episodes.
+
+        Args:
+            positions: Which, as NumPy takes it: positions, or a mask.
+        """
+        return EpisodeColumns(**{name: column[positions] for name, column in vars(self).items()})
+
+
+_NONE = EpisodeColumns(
+    index=np.zeros(0, np.int64),
+    episode_seed=np.zeros(0, np.int64),
+    success=np.zeros(0),
+    length=np.zeros(0),
+    episode_return=np.zeros(0),
+    conditions=np.zeros(0, object),
+    metrics=np.zeros(0, object),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One side of a comparison: a job of a run.
+
+    Attributes:
+        directory: The run's directory.
+        entry: What was planned.
+        contents: What it evaluated, None where nobody wrote it down.
+        provenance: What ran it.
+        episodes: Its finished episodes.
+        planned: How many episodes it should have, None where steps decide.
+    """
+
+    directory: Path
+    entry: PlanEntry
+    contents: Contents | None
+    provenance: Provenance
+    episodes: EpisodeColumns
+    planned: int | None
+
+    @property
+    def label(self) -> str:
+        """How messages call it: the run's directory and the job."""
+        return f"{self.directory}: {self.entry.name}"
+
+    @property
+    def num_missing(self) -> int:
+        """Planned episodes that have not finished."""
+        return 0 if self.planned is None else max(0, self.planned - len(self.episodes))
+
+    @property
+    def measures_success(self) -> bool:
+        """Whether any episode says whether it succeeded."""
+        return bool(np.isfinite(self.episodes.success).any())
+
+    def videos(self, episode_index: int) -> tuple[Path, ...]:
+        """Return the films of an episode."""
+        directory = job_directory(self.directory, self.entry.name) / VIDEOS_DIRECTORY
+        found = [(path, parse_video_file_name(path.name)) for path in sorted(directory.glob("*.mp4"))]
+        return tuple(path for path, name in found if name is not None and name.episode_index == episode_index)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadRun:
+    """A run that was read.
+
+    Attributes:
+        directory: Its directory.
+        plan: What it set out to do.
+        contents: What each job evaluated, by its name.
+        planned: How many episodes each job should have, by its name; None where steps decide.
+        episodes: The finished episodes of each job that has any, by its name.
+    """
+
+    directory: Path
+    plan: RunPlan
+    contents: Mapping[str, Contents | None]
+    planned: Mapping[str, int | None]
+    episodes: Mapping[str, EpisodeColumns]
+
+    def arms(self) -> dict[str, Arm]:
+        """Return its jobs by name, in order of the plan; those that were not to run are left out."""
+        return {
+            entry.name: Arm(
+                directory=self.directory,
+                entry=entry,
+                contents=self.contents[entry.name],
+                provenance=self.plan.provenance,
+                episodes=self.episodes.get(entry.name, _NONE),
+                planned=self.planned[entry.name],
+            )
+            for entry in self.plan.jobs
+            if entry.is_to_run
+        }
+
+
+def read_run(directory: Path) -> ReadRun:
+    """Read a run: its tables, or where these are old what its ranks have written.
+
+    Raises:
+        ConfigError: If there is no run.
+        StorageError: If its files cannot be read.
+    """
+    plan = read_run_plan(directory)
+    attempts, _ = read_attempts(directory)
+    jobs, episodes = _tables(directory)
+    return ReadRun(
+        directory=directory,
+        plan=plan,
+        contents=contents_in_effect(plan.jobs, attempts),
+        planned=_planned(jobs),
+        episodes={str(job): _columns(part) for job, part in episodes.groupby("job", sort=False)},
+    )
+
+
+def named_arm(arms: Mapping[str, Arm], name: str, *, option: str) -> Arm:
+    """Return the job of a name.
+
+    Args:
+        arms: The jobs of a run.
+        name: The job's.
+        option: Where the user has named it, for the message.
+
+    Raises:
+        ConfigError: If there is no such job.
+    """
+    if name not in arms:
+        raise ConfigError(Problem(f"there is no job '{name}'{did_you_mean(name, arms)}", key=option))
+    return arms[name]
+
+
+def _planned(jobs: pd.DataFrame) -> dict[str, int | None]:
+    numbers = jobs["planned"].to_numpy(float, na_value=np.nan)
+    return {
+        str(name): None if np.isnan(number) else int(number) for name, number in zip(jobs["name"], numbers, strict=True)
+    }
+
+
+def _columns(episodes: pd.DataFrame) -> EpisodeColumns:
+    def numbers(name: str) -> np.ndarray:
+        return episodes[name].to_numpy(float, na_value=np.nan)
+
+    order = np.argsort(episodes["episode_index"].to_numpy(np.int64), kind="stable")
+    return EpisodeColumns(
+        index=episodes["episode_index"].to_numpy(np.int64),
+        episode_seed=episodes["episode_seed"].to_numpy(np.int64),
+        success=numbers("success"),
+        length=numbers("length"),
+        episode_return=numbers("return"),
+        conditions=episodes["conditions"].to_numpy(object),
+        metrics=episodes["metrics"].to_numpy(object),
+    ).at(order)
+
+
+def _tables(directory: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    if tables_are_current(directory):
+        try:
+            return (
+                pd.read_parquet(directory / "results.parquet", columns=["name", "planned"]),
+                pd.read_parquet(directory / "episodes.parquet", columns=_COLUMNS),
+            )
+        except (OSError, ValueError, KeyError):
+            # Tables can be rebuilt, so a damaged one is no reason to give up.
+            pass
+    merged = merge_results(directory)
+    return merged.jobs, merged.episodes

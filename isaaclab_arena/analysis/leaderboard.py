@@ -1,0 +1,153 @@
+"""Order several policies by success, and say which of them cannot be told apart."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from isaaclab_arena.analysis.arms import Arm, ReadRun
+from isaaclab_arena.analysis.comparison import Question
+from isaaclab_arena.analysis.families import holm
+from isaaclab_arena.analysis.matching import differences_of_tasks, match
+from isaaclab_arena.analysis.paired_rates import PairCounts, mcnemar_mid_p
+from isaaclab_arena.analysis.report import NotComparableError
+from isaaclab_arena.results.statistics import Interval, wilson_interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """One line of a leaderboard.
+
+    Attributes:
+        name: The run, or the job where all are of one run.
+        rank: From 1, by the mean of the tasks' rates; policies with equal means share one.
+        mean_rate: Mean of the tasks' success rates: every task weighs the same.
+        successes: Successes over all episodes.
+        episodes: Episodes that say whether they succeeded.
+        interval: Wilson interval of the rate over all of them.
+        like: The policies that it cannot be told apart from.
+    """
+
+    name: str
+    rank: int
+    mean_rate: float
+    successes: int
+    episodes: int
+    interval: Interval
+    like: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaderboard:
+    """Policies in order.
+
+    Attributes:
+        tasks: Jobs that all of them have, or the one task of a run's jobs.
+        places: One per policy, the best first.
+        num_comparisons: Pairs of policies that were compared, and whose p-values were adjusted as one family.
+    """
+
+    tasks: tuple[str, ...]
+    places: tuple[Place, ...]
+    num_comparisons: int
+
+
+def leaderboard(runs: Sequence[ReadRun], question: Question) -> Leaderboard:
+    """Order runs by the jobs that all of them have; of a single run its jobs, which must be of one task.
+
+    Args:
+        runs: Each a policy, or one run with a job for each policy.
+        question: Its level is that of all comparisons together.
+
+    Raises:
+        NotComparableError: If they have no job in common, or jobs that are not finished or measure no success.
+    """
+    entries = _jobs_of_one(runs[0]) if len(runs) == 1 else _common_jobs(runs)
+    tasks = tuple(next(iter(entries.values())))
+    _check(entries)
+    pairs = list(combinations(entries, 2))
+    p_values = holm([_p_value(entries[one], entries[other]) for one, other in pairs])
+    like: dict[str, list[str]] = {name: [] for name in entries}
+    for (one, other), p_value in zip(pairs, p_values, strict=True):
+        if p_value > question.alpha:
+            like[one].append(other)
+            like[other].append(one)
+    means = {name: _mean_rate(arms) for name, arms in entries.items()}
+    ordered = sorted(entries, key=lambda name: -means[name])
+    return Leaderboard(
+        tasks=tasks,
+        places=tuple(
+            _place(
+                name, entries[name], rank=1 + sum(mean > means[name] for mean in means.values()), like=tuple(like[name])
+            )
+            for name in ordered
+        ),
+        num_comparisons=len(pairs),
+    )
+
+
+def _common_jobs(runs: Sequence[ReadRun]) -> dict[str, dict[str, Arm]]:
+    arms = {str(run.directory): run.arms() for run in runs}
+    common = [job for job in next(iter(arms.values())) if all(job in own for own in arms.values())]
+    if not common:
+        raise NotComparableError("the runs have no job that all of them have")
+    return {name: {job: own[job] for job in common} for name, own in arms.items()}
+
+
+def _jobs_of_one(run: ReadRun) -> dict[str, dict[str, Arm]]:
+    arms = run.arms()
+    return {name: {"": arm} for name, arm in arms.items()}
+
+
+def _check(entries: Mapping[str, Mapping[str, Arm]]) -> None:
+    first = next(iter(entries.values()))
+    for arms in entries.values():
+        for task, arm in arms.items():
+            if differences := differences_of_tasks(first[task], arm):
+                raise NotComparableError(
+                    f"{first[task].label} and {arm.label} are not the same task: {', '.join(differences)}"
+                )
+            if arm.num_missing:
+                raise NotComparableError(f"{arm.label} has {arm.num_missing} episodes to go: finish it with --resume")
+            if not arm.measures_success:
+                raise NotComparableError(f"{arm.label} does not measure success")
+
+
+def _p_value(one: Mapping[str, Arm], other: Mapping[str, Arm]) -> float:
+    counts = [match(one[task], other[task]).counts for task in one]
+    pooled = PairCounts(
+        both=sum(each.both for each in counts),
+        only_first=sum(each.only_first for each in counts),
+        only_second=sum(each.only_second for each in counts),
+        neither=sum(each.neither for each in counts),
+    )
+    if not pooled.total:
+        names = " and ".join(next(iter(arms.values())).label for arms in (one, other))
+        raise NotComparableError(f"{names} have no two episodes that started from the same conditions")
+    return mcnemar_mid_p(pooled.only_first, pooled.only_second)
+
+
+def _counts(arm: Arm) -> tuple[int, int]:
+    """Return successes, and episodes that say whether they succeeded."""
+    success = arm.episodes.success
+    return int((success > 0).sum()), int((success >= 0).sum())
+
+
+def _mean_rate(arms: Mapping[str, Arm]) -> float:
+    rates = [successes / episodes for successes, episodes in map(_counts, arms.values())]
+    return sum(rates) / len(rates)
+
+
+def _place(name: str, arms: Mapping[str, Arm], *, rank: int, like: tuple[str, ...]) -> Place:
+    successes, episodes = (sum(each) for each in zip(*map(_counts, arms.values()), strict=True))
+    interval = wilson_interval(successes, episodes)
+    if interval is None:
+        raise ValueError("no episode tells a success from a failure")
+    return Place(
+        name=name,
+        rank=rank,
+        mean_rate=_mean_rate(arms),
+        successes=successes,
+        episodes=episodes,
+        interval=interval,
+        like=like,
+    )

@@ -1,0 +1,128 @@
+"""Find the pairs: episodes of two jobs that truly started from the same conditions."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from isaaclab_arena.analysis.arms import Arm, EpisodeColumns
+from isaaclab_arena.analysis.paired_rates import PairCounts
+
+_ANY_BACKEND = "backend"
+_NO_CONDITIONS = "{}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnequalConditions:
+    """An episode of both jobs that started from other conditions in each.
+
+    Attributes:
+        episode_index: The episode.
+        names: The conditions that differ, such as ``cube.position``.
+    """
+
+    episode_index: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchedEpisodes:
+    """The episodes of two jobs, paired.
+
+    Attributes:
+        first: The pairs' episodes of the first job.
+        second: Those of the second job, in the same order.
+        unequal: Episodes that are no pairs, because their conditions differ.
+        only_first: How many episodes the first job alone has.
+        only_second: How many the second job alone has.
+    """
+
+    first: EpisodeColumns
+    second: EpisodeColumns
+    unequal: tuple[UnequalConditions, ...] = ()
+    only_first: int = 0
+    only_second: int = 0
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def without_errors(self) -> "MatchedEpisodes":
+        """Return the pairs in which both episodes say whether they succeeded."""
+        return self.where(np.isfinite(self.first.success) & np.isfinite(self.second.success))
+
+    def where(self, mask: np.ndarray) -> "MatchedEpisodes":
+        """Return some of the pairs. Shape of ``mask``: (number of pairs,)."""
+        return replace(self, first=self.first.at(mask), second=self.second.at(mask))
+
+    @property
+    def counts(self) -> PairCounts:
+        """How the pairs without an error came out."""
+        pairs = self.without_errors()
+        first, second = pairs.first.success > 0, pairs.second.success > 0
+        return PairCounts(
+            both=int((first & second).sum()),
+            only_first=int((first & ~second).sum()),
+            only_second=int((~first & second).sum()),
+            neither=int((~first & ~second).sum()),
+        )
+
+
+def differences_of_tasks(first: Arm, second: Arm) -> tuple[str, ...]:
+    """Return what keeps two jobs from being paired: that they are not the same task. Empty where they are."""
+    return tuple(
+        f"{name} {_shown(before)} and {_shown(now)}" for name, before, now in _facts(first, second) if before != now
+    )
+
+
+def match(first: Arm, second: Arm, *, prefix_only: bool = False) -> MatchedEpisodes:
+    """Pair the episodes of two jobs of the same task, see `differences_of_tasks`.
+
+    Two episodes are a pair if they have the same index and the conditions that were applied are equal. Where an
+    environment says no conditions, the seed of the episode stands for them.
+
+    Args:
+        first: One job.
+        second: The other.
+        prefix_only: Whether to stop at the first episode that either job has not finished, as for runs that are still
+            going: otherwise the episodes that end soon would weigh too much.
+    """
+    indices, at_first, at_second = np.intersect1d(
+        first.episodes.index, second.episodes.index, assume_unique=True, return_indices=True
+    )
+    if prefix_only:
+        at_first, at_second = (at[indices == np.arange(len(indices))] for at in (at_first, at_second))
+    one, other = first.episodes.at(at_first), second.episodes.at(at_second)
+    said = one.conditions != _NO_CONDITIONS
+    same = (one.conditions == other.conditions) & (said | (one.episode_seed == other.episode_seed))
+    return MatchedEpisodes(
+        first=one.at(same),
+        second=other.at(same),
+        unequal=tuple(_unequal(one.at(~same), other.at(~same))),
+        only_first=len(first.episodes) - len(one),
+        only_second=len(second.episodes) - len(one),
+    )
+
+
+def _facts(first: Arm, second: Arm) -> Iterator[tuple[str, Any, Any]]:
+    one, other = first.entry, second.entry
+    yield "environment", one.config.environment, other.config.environment
+    yield "task", one.task, other.task
+    yield "embodiment", one.embodiment, other.embodiment
+    yield "object", one.object, other.object
+    told = {"object", "embodiment", _ANY_BACKEND}
+    before, now = one.config.environment_args, other.config.environment_args
+    for name in sorted((before.keys() | now.keys()) - told):
+        yield name, before.get(name), now.get(name)
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else f"'{value}'" if isinstance(value, str) else json.dumps(value)
+
+
+def _unequal(first: EpisodeColumns, second: EpisodeColumns) -> Iterator[UnequalConditions]:
+    for index, before, now in zip(first.index.tolist(), first.conditions, second.conditions, strict=True):
+        one, other = json.loads(before), json.loads(now)
+        names = sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
+        yield UnequalConditions(episode_index=index, names=tuple(names) or ("episode_seed",))

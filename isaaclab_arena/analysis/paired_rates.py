@@ -1,0 +1,108 @@
+"""Compare two success rates over pairs of episodes with the same conditions. Pure functions."""
+
+import math
+from dataclasses import dataclass
+
+from scipy.stats import binom
+
+from isaaclab_arena.results.statistics import Interval, wilson_interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairCounts:
+    """How pairs of episodes came out. A pair is one episode of each policy, from the same conditions.
+
+    Attributes:
+        both: Pairs in which both policies succeed.
+        only_first: Pairs in which the first one alone succeeds.
+        only_second: Pairs in which the second one alone succeeds.
+        neither: Pairs in which neither succeeds.
+
+    Raises:
+        ValueError: If a count is negative.
+    """
+
+    both: int
+    only_first: int
+    only_second: int
+    neither: int
+
+    def __post_init__(self) -> None:
+        if min(self.both, self.only_first, self.only_second, self.neither) < 0:
+            raise ValueError(f"counts must not be negative, got {self}")
+
+    @property
+    def total(self) -> int:
+        """Number of pairs."""
+        return self.both + self.only_first + self.only_second + self.neither
+
+    @property
+    def successes(self) -> tuple[int, int]:
+        """Successes of the first policy and of the second."""
+        return self.both + self.only_first, self.both + self.only_second
+
+    @property
+    def difference(self) -> float | None:
+        """Rate of the first policy less that of the second, None without pairs."""
+        return (self.only_first - self.only_second) / self.total if self.total else None
+
+
+def mcnemar_exact_p(only_first: int, only_second: int) -> float:
+    """Return the two-sided p-value of McNemar's exact test, which is conservative.
+
+    Args:
+        only_first: Pairs in which the first policy alone succeeds.
+        only_second: Pairs in which the second policy alone succeeds.
+    """
+    discordant = only_first + only_second
+    if discordant == 0:
+        return 1.0
+    return min(1.0, 2.0 * float(binom.cdf(min(only_first, only_second), discordant, 0.5)))
+
+
+def mcnemar_mid_p(only_first: int, only_second: int) -> float:
+    """Return the two-sided mid-p value of McNemar's test: the exact one less the point mass of what was observed.
+
+    It rejects about as often as it says, where the exact test rejects less often (Fagerland, Lydersen and Laake 2013,
+    BMC Medical Research Methodology 13, 91). For arguments see `mcnemar_exact_p`.
+    """
+    discordant = only_first + only_second
+    if discordant == 0:
+        return 1.0
+    mass = float(binom.pmf(only_first, discordant, 0.5))
+    # An even split is its own mirror image, and half of its mass goes.
+    return 1.0 - mass / 2.0 if only_first == only_second else mcnemar_exact_p(only_first, only_second) - mass
+
+
+def paired_difference_interval(counts: PairCounts, *, confidence: float = 0.95) -> Interval | None:
+    """Return an interval of the first rate less the second, -1 to 1; None without pairs.
+
+    Method 10 of Newcombe 1998 (Statistics in Medicine 17, 2635): the Wilson intervals of both rates, joined with the
+    correlation of the pairs, corrected for continuity.
+    """
+    total = counts.total
+    first, second = (wilson_interval(successes, total, confidence=confidence) for successes in counts.successes)
+    if first is None or second is None:
+        return None
+    first_rate, second_rate = (successes / total for successes in counts.successes)
+    phi, difference = _correlation(counts), first_rate - second_rate
+    return Interval(
+        low=difference - _joined(first_rate - first.low, second.high - second_rate, phi),
+        high=difference + _joined(first.high - first_rate, second_rate - second.low, phi),
+    )
+
+
+def _joined(one: float, other: float, phi: float) -> float:
+    return math.sqrt(max(0.0, one * one - 2.0 * phi * one * other + other * other))
+
+
+def _correlation(counts: PairCounts) -> float:
+    """Return the pairs' correlation, pulled towards zero by half a pair where it is positive."""
+    (first, second), total = counts.successes, counts.total
+    margins = first * (total - first) * second * (total - second)
+    if margins == 0:
+        return 0.0
+    numerator = counts.both * counts.neither - counts.only_first * counts.only_second
+    if numerator > 0:
+        numerator = max(0.0, numerator - total / 2.0)
+    return numerator / math.sqrt(margins)

@@ -1,0 +1,200 @@
+"""How many episodes a comparison needs, through the very test that will decide. Pure functions."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import binom, hypergeom
+
+from isaaclab_arena.analysis.anytime import log_e_values
+
+_MAX_EPISODES = 100_000
+_LOOKED_AT = 10
+_STREAMS = 400
+_NUISANCE_RATES = np.linspace(0.005, 0.995, 199)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairChances:
+    """The chances of how a pair of episodes comes out, beside "both the same".
+
+    Attributes:
+        only_first: That the first policy alone succeeds.
+        only_second: That the second policy alone succeeds.
+    """
+
+    only_first: float
+    only_second: float
+
+
+def pair_chances(first_rate: float, second_rate: float, *, agreement: float) -> PairChances:
+    """Return the chances for two rates whose outcomes agree as much as is said.
+
+    Args:
+        first_rate: Success rate of the first policy.
+        second_rate: Success rate of the second policy.
+        agreement: Share of the conditions under which it is the conditions that decide, so that the better policy
+            succeeds wherever the other does; under the rest the outcomes have nothing to do with each other.
+
+    Raises:
+        ValueError: If one of the three is outside 0 to 1.
+    """
+    for name, value in (("rate", first_rate), ("rate", second_rate), ("agreement", agreement)):
+        if not 0.0 <= value <= 1.0:
+            raise ValueError(f"the {name} must be 0 to 1, got {value:g}")
+    both = agreement * min(first_rate, second_rate) + (1.0 - agreement) * first_rate * second_rate
+    return PairChances(only_first=first_rate - both, only_second=second_rate - both)
+
+
+def paired_power(num_pairs: int, chances: PairChances, *, alpha: float = 0.05) -> float:
+    """Return the chance that McNemar's mid-p test finds a difference, by enumeration.
+
+    Args:
+        num_pairs: Pairs of episodes.
+        chances: How they come out.
+        alpha: The level of the test.
+    """
+    discordant = chances.only_first + chances.only_second
+    if discordant == 0.0:
+        return 0.0
+    # By the number of pairs that differ, which decides how uneven they must be.
+    numbers = np.arange(num_pairs + 1)
+    limits = _largest_rejected(numbers, alpha)
+    share = chances.only_first / discordant
+    rejected = binom.cdf(limits, numbers, share) + binom.sf(numbers - limits - 1, numbers, share)
+    return float(binom.pmf(numbers, num_pairs, discordant) @ np.where(limits >= 0, rejected, 0.0))
+
+
+def independent_power(num_episodes: int, first_rate: float, second_rate: float, *, alpha: float = 0.05) -> float:
+    """Return the chance that Boschloo's test finds a difference with so many episodes of either policy, exactly."""
+    rejected = boschloo_region(num_episodes, alpha=alpha)
+    counts = np.arange(num_episodes + 1)
+    first, second = (binom.pmf(counts, num_episodes, rate) for rate in (first_rate, second_rate))
+    return float(first @ rejected @ second)
+
+
+def fisher_power(num_episodes: int, first_rate: float, second_rate: float, *, alpha: float = 0.05) -> float:
+    """Return the same for Fisher's exact test, which other tools plan with."""
+    counts = np.arange(num_episodes + 1)
+    first, second = (binom.pmf(counts, num_episodes, rate) for rate in (first_rate, second_rate))
+    return float(first @ (fisher_p_values(num_episodes) <= alpha) @ second)
+
+
+def fisher_p_values(num_episodes: int) -> np.ndarray:
+    """Return the two-sided p-values of Fisher's test for all outcomes of two arms.
+
+    Args:
+        num_episodes: Episodes of each arm.
+
+    Returns:
+        By successes of the first arm and of the second. Shape: (num_episodes + 1, num_episodes + 1).
+    """
+    p_values = np.ones((num_episodes + 1, num_episodes + 1))
+    for successes in range(2 * num_episodes + 1):
+        first = np.arange(max(0, successes - num_episodes), min(num_episodes, successes) + 1)
+        masses = hypergeom.pmf(first, 2 * num_episodes, num_episodes, successes)
+        order = np.argsort(masses, kind="stable")
+        below = np.cumsum(masses[order])
+        # Outcomes as likely as the one observed count too; the two masses may differ in their last bits.
+        reached = np.searchsorted(masses[order], masses * (1.0 + 1e-7), side="right") - 1
+        p_values[first, successes - first] = np.minimum(1.0, below[reached])
+    return p_values
+
+
+def boschloo_region(num_episodes: int, *, alpha: float = 0.05) -> np.ndarray:
+    """Return which outcomes Boschloo's test rejects, as `boschloo_p` decides: either side at half the level.
+
+    On one side these are Fisher's one-sided p-values up to the largest bound that keeps the level for every rate.
+
+    Args:
+        num_episodes: Episodes of each arm.
+        alpha: The level of the test.
+
+    Returns:
+        By successes of the first arm and of the second. Shape: (num_episodes + 1, num_episodes + 1), bool.
+    """
+    counts = np.arange(num_episodes + 1)
+    first, second = counts[:, None], counts[None, :]
+    # Outcomes that mirror each other are equally extreme, and must not differ in their last bits.
+    p_values = np.round(hypergeom.sf(first - 1, 2 * num_episodes, num_episodes, first + second), 12)
+    masses = binom.pmf(counts, num_episodes, _NUISANCE_RATES[:, None])
+    # By k, the chance of at least k successes. Shape: (number of rates, num_episodes + 2).
+    at_least = binom.sf(np.arange(-1, num_episodes + 1), num_episodes, _NUISANCE_RATES[:, None])
+    bounds = np.unique(p_values)
+
+    def level(bound: float) -> float:
+        # The more successes the first arm has beside a number of the second's, the smaller the p-value.
+        least_rejected = np.sum(p_values > bound, axis=0)
+        return float(np.max(np.sum(masses * at_least[:, least_rejected], axis=1)))
+
+    low, high = -1, len(bounds) - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if level(bounds[middle]) <= alpha / 2.0 else (low, middle - 1)
+    first_is_better = p_values <= (bounds[low] if low >= 0 else -1.0)
+    return first_is_better | first_is_better.T
+
+
+def least_number(power_of: Callable[[int], float], *, power: float, at_most: int = _MAX_EPISODES) -> int | None:
+    """Return the least number from which on a test has a power, None if no number up to ``at_most`` has.
+
+    The power of an exact test goes up in steps and falls a little between them. So the number returned is the first of
+    ten neighbours that all suffice.
+
+    Args:
+        power_of: Power by number of episodes.
+        power: What is wanted.
+        at_most: Where the search ends.
+    """
+    if not 0.0 < power < 1.0:
+        raise ValueError(f"power must be between 0 and 1, got {power:g}")
+    high = 8
+    while power_of(high) < power:
+        if high >= at_most:
+            return None
+        high = min(2 * high, at_most)
+    low = high // 2
+    while low < high - 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if power_of(middle) >= power else (middle, high)
+    return _settled(power_of, power, start=max(1, high - _LOOKED_AT))
+
+
+def simulated_stop(chances: PairChances, *, alpha: float = 0.05, at_most: int = _MAX_EPISODES) -> float | None:
+    """Return after how many pairs it is decided on average, if one looks after each and stops as soon as it is.
+
+    The streams are always the same ones. None if not all of them are decided in time.
+
+    Args:
+        chances: How pairs come out.
+        alpha: The level; see `isaaclab_arena.analysis.anytime.log_e_value`.
+        at_most: Where a stream ends.
+    """
+    generator = np.random.default_rng(0)
+    wins = losses = np.zeros(_STREAMS, np.int64)
+    total, undecided = 0, np.ones(_STREAMS, bool)
+    for _ in range(at_most):
+        total += int(undecided.sum())
+        draw = generator.random(_STREAMS)
+        wins = wins + (draw < chances.only_first)
+        losses = losses + ((draw >= chances.only_first) & (draw < chances.only_first + chances.only_second))
+        undecided &= log_e_values(wins, losses) < -np.log(alpha)
+        if not undecided.any():
+            return total / _STREAMS
+    return None
+
+
+def _settled(power_of: Callable[[int], float], power: float, *, start: int) -> int:
+    suffice, number = 0, start
+    while suffice < _LOOKED_AT:
+        suffice = suffice + 1 if power_of(number) >= power else 0
+        number += 1
+    return number - _LOOKED_AT
+
+
+def _largest_rejected(discordant: np.ndarray, alpha: float) -> np.ndarray:
+    """Return the largest count of the rarer outcome at which mid-p rejects, -1 if it never does, by number of pairs."""
+    # With one more than this the test does not reject: two neighbouring values of the distribution are too large.
+    most = binom.ppf(alpha / 2.0, discordant, 0.5).astype(int)
+    mid_p = 2.0 * binom.cdf(most, discordant, 0.5) - binom.pmf(most, discordant, 0.5)
+    return np.where((mid_p <= alpha) & (2 * most < discordant), most, most - 1)

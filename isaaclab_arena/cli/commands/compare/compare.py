@@ -1,0 +1,113 @@
+"""``isaaclab-arena compare``: say whether the policy of one run or job is better than that of another."""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+from rich.text import Text
+
+from isaaclab_arena.analysis.arms import read_run
+from isaaclab_arena.analysis.comparison import Verdict
+from isaaclab_arena.analysis.comparison_files import document, markdown, write_comparison
+from isaaclab_arena.analysis.comparison_table import measures_table, rates_table, sentences
+from isaaclab_arena.analysis.report import ComparisonReport, NotComparableError, compare_runs, compare_with_job
+from isaaclab_arena.cli.commands.compare.asking import NOT_COMPARABLE, drawn, question_of
+from isaaclab_arena.cli.json_output import print_json
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.console import results_console
+from isaaclab_arena.logs import plain_text
+
+_SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
+_EXIT_CODES = {Verdict.BETTER: 0, Verdict.NO_WORSE: 0, Verdict.WORSE: 1, Verdict.UNDECIDED: 4}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions:
+    """Compare two runs, or jobs of one run, over the episodes that started from the same conditions.
+
+    The exit code is 0 if the candidate is better, or with --margin no worse; 1 if it is worse, 2 for a mistake in the
+    request, 3 if nothing can be compared, 4 if it is undecided.
+    """
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """The baseline's run and the candidate's; or one run, with --baseline."""
+    baseline: str | None = None
+    """The job of the one run by which its other jobs are judged."""
+    map: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """OLD=NEW: the baseline's job OLD against the candidate's job NEW; may be given several times."""
+    margin: float | None = None
+    """Ask whether the candidate is at most this much worse, 0.05 for 5 points, and not whether it is better."""
+    alpha: float = 0.05
+    """How often a difference may be found where there is none."""
+    partial: bool = False
+    """Compare jobs that are not finished too, over the episodes before the first that is missing."""
+    output_dir: Path | None = None
+    """Directory for comparison.json, .csv, .md and .tex; by default the candidate's run."""
+    github_summary: bool = False
+    """Also append the tables to the summary of a GitHub workflow."""
+    json: bool = False
+    """Print comparison.json instead of tables."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Compare, write the files and show the tables.
+
+    Raises:
+        ConfigError: If what is asked for contradicts itself, or a run or a job does not exist.
+        StorageError: If a file cannot be read or written.
+    """
+    options = tyro.cli(CompareOptions, args=argv, prog="isaaclab-arena compare", use_underscores=True)
+    try:
+        report = _compare(options)
+    except NotComparableError as error:
+        print(plain_text(error, keep_lines=True), file=sys.stderr)
+        return NOT_COMPARABLE
+    written = write_comparison(options.output_dir or options.runs[-1], report)
+    if options.github_summary:
+        _append_summary(markdown(report))
+    if options.json:
+        print_json(document(report))
+    else:
+        show(report, results_console())
+        results_console().print(Text(f"written to {written[0]}"))
+    return _EXIT_CODES[report.verdict]
+
+
+def show(report: ComparisonReport, console: Console) -> None:
+    """Print the tables, and what they cannot say."""
+    for table in (rates_table(report), measures_table(report)):
+        if table.rows:
+            console.print(drawn(table))
+    for sentence in sentences(report):
+        console.print(Text(plain_text(sentence)))
+    console.print(Text(f"verdict: {report.verdict}", style="bold"))
+
+
+def _compare(options: CompareOptions) -> ComparisonReport:
+    question = question_of(alpha=options.alpha, margin=options.margin)
+    names = dict(_mapped(each) for each in options.map)
+    if len(options.runs) == 1 and options.baseline is not None and not names:
+        return compare_with_job(read_run(options.runs[0]), options.baseline, question, partial=options.partial)
+    if len(options.runs) == 2 and options.baseline is None:
+        baseline, candidate = map(read_run, options.runs)
+        return compare_runs(candidate, baseline, question, names=names, partial=options.partial)
+    raise ConfigError("give two runs, the baseline's and the candidate's, or one run and --baseline JOB")
+
+
+def _mapped(text: str) -> tuple[str, str]:
+    old, equals, new = text.partition("=")
+    if not (old and equals and new):
+        raise ConfigError(Problem(f"give OLD=NEW, two names of jobs, got '{text}'", key="--map"))
+    return old, new
+
+
+def _append_summary(text: str) -> None:
+    path = os.environ.get(_SUMMARY_VARIABLE)
+    if not path:
+        raise ConfigError(Problem(f"needs {_SUMMARY_VARIABLE}, which GitHub sets", key="--github_summary"))
+    with Path(path).open("a", encoding="utf-8") as file:
+        file.write(text)

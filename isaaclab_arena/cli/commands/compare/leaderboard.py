@@ -1,0 +1,84 @@
+"""``isaaclab-arena leaderboard``: order runs by success, and say which of them cannot be told apart."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+from rich.text import Text
+
+from isaaclab_arena.analysis.arms import read_run
+from isaaclab_arena.analysis.comparison_table import TextTable
+from isaaclab_arena.analysis.leaderboard import Leaderboard, leaderboard
+from isaaclab_arena.analysis.report import NotComparableError
+from isaaclab_arena.cli.commands.compare.asking import NOT_COMPARABLE, drawn, question_of
+from isaaclab_arena.cli.json_output import print_json
+from isaaclab_arena.evaluation.console import results_console
+from isaaclab_arena.logs import plain_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaderboardOptions:
+    """Order runs by their success over the jobs that all of them have; of one run, its jobs.
+
+    The exit code is 3 if they cannot be compared.
+    """
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Directories of runs, each of one policy; or one run with a job for each policy."""
+    alpha: float = 0.05
+    """How often any two policies that are alike may be told apart, over all pairs together."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Show the leaderboard.
+
+    Raises:
+        ConfigError: If a directory is no output of a run, or the level is out of range.
+    """
+    options = tyro.cli(LeaderboardOptions, args=argv, prog="isaaclab-arena leaderboard", use_underscores=True)
+    question = question_of(alpha=options.alpha)
+    try:
+        found = leaderboard([read_run(path) for path in dict.fromkeys(options.runs)], question)
+    except NotComparableError as error:
+        print(plain_text(error, keep_lines=True), file=sys.stderr)
+        return NOT_COMPARABLE
+    if options.json:
+        print_json(found)
+    else:
+        show(found, results_console(), alpha=options.alpha)
+    return 0
+
+
+def show(found: Leaderboard, console: Console, *, alpha: float) -> None:
+    """Print one line per policy, the best first."""
+    console.print(drawn(leaderboard_table(found)))
+    console.print(
+        Text(
+            f"not told apart: McNemar's mid-p over all pairs of episodes, adjusted by Holm's method for "
+            f"{found.num_comparisons} comparisons, above {alpha:g}"
+        )
+    )
+
+
+def leaderboard_table(found: Leaderboard) -> TextTable:
+    """Return the lines as text."""
+    numbers = {place.name: str(number) for number, place in enumerate(found.places, start=1)}
+    rows = tuple(
+        (
+            plain_text(place.name),
+            numbers[place.name],
+            str(place.rank),
+            f"{100 * place.mean_rate:.1f}",
+            f"{place.successes}/{place.episodes}",
+            f"{100 * place.interval.low:.1f} to {100 * place.interval.high:.1f}",
+            ", ".join(sorted((numbers[name] for name in place.like), key=int)) or "-",
+        )
+        for place in found.places
+    )
+    headings = ("policy", "no.", "rank", "mean of tasks %", "successes", "95 % of all", "not told apart from no.")
+    return TextTable(headings=headings, rows=rows)

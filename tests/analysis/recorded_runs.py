@@ -1,0 +1,53 @@
+"""Runs on disk whose episodes came out as letters say; see `tests.results.evidence.commit_lines`."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from isaaclab_arena.analysis.arms import Arm, ReadRun, read_run
+from isaaclab_arena.results.merge import merge_results
+from isaaclab_arena.results.result_files import write_tables
+from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
+
+
+def write_run(
+    directory: Path, jobs: dict[str, str], *, moved: dict[int, float] | None = None, **planned_as: Any
+) -> Path:
+    """Write a run.
+
+    Args:
+        directory: Where to; it is made.
+        jobs: Name of a job to the outcomes of its episodes.
+        moved: Episodes that start from another place, to that place.
+        planned_as: What is said of every job, see `planned`.
+    """
+    directory.mkdir(parents=True)
+    entries = [
+        planned(name, index=index, num_episodes=len(outcomes), rank=0, **planned_as)
+        for index, (name, outcomes) in enumerate(jobs.items())
+    ]
+    write_plan(directory, *entries)
+    for name, outcomes in jobs.items():
+        lines = [
+            dataclasses.replace(line, variations={"cube.x": (moved or {}).get(line.episode_index, 0.5)})
+            for line in commit_lines(outcomes, job=name)
+        ]
+        write_lines(directory, lines)
+        if "-" not in outcomes:
+            write_report(directory, report(name))
+    return directory
+
+
+def run_of(directory: Path, jobs: dict[str, str], **how: Any) -> ReadRun:
+    """Write a run and read it."""
+    return read_run(write_run(directory, jobs, **how))
+
+
+def arm_of(directory: Path, outcomes: str, **how: Any) -> Arm:
+    """Write a run of one job and return that."""
+    return run_of(directory, {"lift": outcomes}, **how).arms()["lift"]
+
+
+def write_all_tables(directory: Path) -> None:
+    """Write the tables that a run has when it is over."""
+    write_tables(directory, merge_results(directory))

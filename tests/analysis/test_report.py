@@ -1,0 +1,101 @@
+import dataclasses
+
+import pytest
+
+from isaaclab_arena.analysis.comparison import Question, Verdict
+from isaaclab_arena.analysis.report import NotComparableError, compare_runs, compare_with_job
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.storage.contents import Contents
+from tests.analysis.recorded_runs import run_of
+
+
+def runs(tmp_path, candidate: dict[str, str], baseline: dict[str, str]):
+    return run_of(tmp_path / "candidate", candidate), run_of(tmp_path / "baseline", baseline)
+
+
+def test_jobs_of_the_same_name_are_compared_as_one_family(tmp_path):
+    report = compare_runs(
+        *runs(tmp_path, {"lift": "s" * 8, "new": "s", "reach": "sf" * 4}, {"lift": "f" * 8, "reach": "sf" * 4}),
+        Question(),
+    )
+    assert [each.first.entry.name for each in report.tasks] == ["lift", "reach"]
+    assert [each.verdict for each in report.tasks] == [Verdict.BETTER, Verdict.UNDECIDED]
+    assert report.verdict is Verdict.BETTER
+    assert report.together is not None
+    assert report.together.counts.total == 16
+    assert report.together.difference == report.together.mean_of_tasks == 0.5
+
+
+def test_a_task_that_got_worse_outweighs_one_that_got_better(tmp_path):
+    report = compare_runs(
+        *runs(tmp_path, {"lift": "s" * 9, "reach": "f" * 9}, {"lift": "f" * 9, "reach": "s" * 9}), Question()
+    )
+    assert report.verdict is Verdict.WORSE
+
+
+def test_no_worse_means_no_worse_on_every_task(tmp_path):
+    same = {"lift": "s" * 200, "reach": "s" * 200}
+    assert compare_runs(*runs(tmp_path / "1", same, same), Question(margin=0.05)).verdict is Verdict.NO_WORSE
+    unsure = {"lift": "s" * 200, "reach": "s" * 10 + "f" * 5}
+    assert compare_runs(*runs(tmp_path / "2", unsure, unsure), Question(margin=0.05)).verdict is Verdict.UNDECIDED
+
+
+def test_jobs_may_be_named_to_belong_together(tmp_path):
+    candidate, baseline = runs(tmp_path, {"lift-new": "ss"}, {"lift-old": "sf"})
+    with pytest.raises(NotComparableError, match=r"have no job of the same name; .* --map OLD=NEW"):
+        compare_runs(candidate, baseline, Question())
+    report = compare_runs(candidate, baseline, Question(), names={"lift-old": "lift-new"})
+    assert report.tasks[0].counts.total == 2
+    with pytest.raises(ConfigError, match="there is no job 'lift'"):
+        compare_runs(candidate, baseline, Question(), names={"lift-old": "lift"})
+
+
+def test_a_job_is_the_baseline_of_the_others_of_its_task(tmp_path):
+    report = compare_with_job(run_of(tmp_path / "run", {"old": "sf", "a": "ss", "b": "ff"}), "old", Question())
+    assert [each.first.entry.name for each in report.tasks] == ["a", "b"]
+    with pytest.raises(NotComparableError, match="there is no other job"):
+        compare_with_job(run_of(tmp_path / "alone", {"old": "sf"}), "old", Question())
+
+
+def test_a_job_that_is_not_finished_is_refused_unless_what_there_is_will_do(tmp_path):
+    candidate, baseline = runs(tmp_path, {"lift": "ss-s"}, {"lift": "sfff"})
+    with pytest.raises(NotComparableError, match=r"lift has 1 of 4 episodes to go: finish it with --resume"):
+        compare_runs(candidate, baseline, Question())
+    assert compare_runs(candidate, baseline, Question(), partial=True).tasks[0].counts.total == 2
+
+
+def test_jobs_without_a_measured_success_are_refused(tmp_path):
+    with pytest.raises(NotComparableError, match="lift does not measure success"):
+        compare_runs(*runs(tmp_path, {"lift": "uu"}, {"lift": "uu"}), Question())
+
+
+def test_jobs_without_one_pair_say_which_conditions_differ(tmp_path):
+    candidate = run_of(tmp_path / "candidate", {"lift": "ss"}, moved={0: 0.1, 1: 0.2})
+    baseline = run_of(tmp_path / "baseline", {"lift": "ss"})
+    with pytest.raises(
+        NotComparableError, match=r"no two episodes started from the same conditions: 2 differ in cube\.x"
+    ):
+        compare_runs(candidate, baseline, Question())
+
+
+def test_what_cannot_be_compared_is_told_beside_what_can(tmp_path):
+    report = compare_runs(*runs(tmp_path, {"lift": "ss", "reach": "uu"}, {"lift": "sf", "reach": "uu"}), Question())
+    assert len(report.tasks) == 1
+    assert [each.reason for each in report.refused] == [f"{tmp_path / 'candidate'}: reach does not measure success"]
+
+
+def test_the_same_policy_on_both_sides_is_told(tmp_path):
+    candidate, baseline = runs(tmp_path, {"lift": "ss"}, {"lift": "ss"})
+    assert compare_runs(candidate, baseline, Question()).notes == ()
+    known = {"lift": Contents(policy={"checkpoint": "1.0"})}
+    report = compare_runs(
+        dataclasses.replace(candidate, contents=known), dataclasses.replace(baseline, contents=known), Question()
+    )
+    assert report.notes == ("both sides are the same policy, with the same options and content: lift",)
+
+
+def test_versions_that_differ_are_told(tmp_path):
+    candidate, baseline = runs(tmp_path, {"lift": "ss"}, {"lift": "ss"})
+    plan = dataclasses.replace(candidate.plan, versions={"torch": "3.0"})
+    report = compare_runs(dataclasses.replace(candidate, plan=plan), baseline, Question())
+    assert report.notes == ("torch was None for the baseline and 3.0 for the candidate",)
