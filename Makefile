@@ -47,17 +47,7 @@ test-gpu: $(INSTALLED)
 
 # Says so and does nothing where there is no GPU. OPTIONS="--limit_s 540 --missing" does what fits into nine minutes,
 # and the next time goes on.
-gpu-# The site has an environment of its own, so that what is tested stays lean.
-$(VENV)-docs/.installed: documentation/requirements.txt
-	$(PYTHON) -m venv $(VENV)-docs
-	$(VENV)-docs/bin/python -m pip install --quiet --requirement documentation/requirements.txt
-	@touch $@
-
-docs: $(INSTALLED) $(VENV)-docs/.installed
-	$(BIN)/python -m documentation build/docs
-	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict --quiet --config-file documentation/mkdocs.yml
-
-check: $(INSTALLED)
+gpu-check: $(INSTALLED)
 	$(BIN)/python -m benchmarks.gpu.check $(OPTIONS)
 
 # OPTIONS="--area storage", "--file grpo", "--processes 4" or "--sample 20" try fewer, or more at a time.
@@ -66,6 +56,16 @@ mutants: $(INSTALLED)
 
 floors: $(INSTALLED)
 	$(BIN)/python -m tests.documentation.floors
+
+# The site has an environment of its own, so that what is tested stays lean.
+$(VENV)-docs/.installed: documentation/requirements.txt
+	$(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/python -m pip install --quiet --requirement documentation/requirements.txt
+	@touch $@
+
+docs: $(INSTALLED) $(VENV)-docs/.installed
+	$(BIN)/python -m documentation build/docs
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict --quiet --config-file documentation/mkdocs.yml
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .

@@ -1,4 +1,5 @@
 import dataclasses
+from contextlib import closing
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from isaaclab_arena.models.action_scaling import ActionScaler, ActionScaling
 from isaaclab_arena.training.learner.episode_starts import EpisodeStarts
 from isaaclab_arena.training.learner.episode_statistics import EpisodeStatistics, statistics_of
 from isaaclab_arena.training.learner.vec_env import TrainingEnvironment
+from tests.environments.building import build
 from tests.fakes_environment import ScriptedEnvironment
 
 
@@ -133,3 +135,18 @@ def test_a_group_without_terms_is_a_vector_without_numbers():
 
 def test_an_environment_that_takes_no_snapshots_says_so():
     assert env_slots(ScriptedEnvironment(2)).snapshot() is None
+
+
+def test_no_picture_is_drawn_because_no_network_looks_at_one():
+    seeing, blind = (build("reach", num_envs=3, enable_cameras=enabled) for enabled in (True, False))
+    with closing(env_slots(seeing)) as with_cameras, closing(env_slots(blind)) as without:
+        for training in (with_cameras, without):
+            # Past the end of the first episodes, and then all begin anew.
+            training.begin_in_the_middle()
+            training.episode_length_buf[:] = training.max_episode_length - 2
+        for _ in range(4):
+            seen, *_ = with_cameras.step(torch.zeros(3, with_cameras.num_actions))
+            assert seen["policy"].equal(without.step(torch.zeros(3, without.num_actions))[0]["policy"])
+        assert with_cameras.restart()["policy"].equal(without.restart()["policy"])
+        assert set(with_cameras.get_observations().keys()) == {"policy"}
+    assert seeing.pictures_drawn == 0
