@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -70,6 +72,13 @@ def test_make_knows_the_targets_that_the_readme_names():
     targets = re.findall(r"(?:^ {4}|`)make ([\w-]+)", README, re.MULTILINE)
     assert {"eval", "test", "check", "bench"} <= set(targets)
     assert all(f"\n{target}:" in makefile for target in targets)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+@pytest.mark.parametrize(("target", "command"), [("check", "pyright"), ("gpu-check", "benchmarks.gpu.check")])
+def test_make_does_what_a_target_is_named_for(target, command):
+    planned = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert command in planned.stdout
 
 
 @pytest.mark.parametrize("name", ["sweep.yaml", "variations.yaml", "arena_legacy.json"])

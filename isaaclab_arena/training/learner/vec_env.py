@@ -1,6 +1,6 @@
 """An environment as rsl_rl expects it: env slots restart by themselves, and observations are vectors."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -8,13 +8,14 @@ from rsl_rl.env import VecEnv
 from tensordict import TensorDict
 
 from isaaclab_arena.interfaces.environment import Environment, Observation
+from isaaclab_arena.interfaces.episode import Conditions
+from isaaclab_arena.interfaces.pictures import CAMERAS, PicturesOnDemand
 from isaaclab_arena.interfaces.snapshottable import Snapshottable
 from isaaclab_arena.models.action_scaling import ActionScaler
 from isaaclab_arena.policy.network_inputs import flattened
 from isaaclab_arena.training.learner.episode_starts import EpisodeStarts
 from isaaclab_arena.training.learner.episode_statistics import EpisodeCounter
 
-_CAMERAS = "camera_obs"
 _EPISODE_LENGTH, _BEGAN_LATE = "training/episode_length", "training/began_late"
 _NUM_DRAWN = "training/num_drawn"
 _RETURNS, _LENGTHS, _SUMS = "training/returns", "training/lengths", "training/sums"
@@ -54,14 +55,15 @@ class TrainingEnvironment(VecEnv):
         self.observation_terms = {
             group: tuple(terms)
             for group, terms in environment.observation_spec.items()
-            if group != _CAMERAS and isinstance(terms, Mapping)
+            if group != CAMERAS and isinstance(terms, Mapping)
         }
         self.episode_length_buf = torch.zeros(self.num_envs, dtype=torch.long, device=self.device)
         self._began_late = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
         self._starts = starts
         self._scaler = scaler
         self._all_env_ids = torch.arange(self.num_envs, device=self.device)
-        self._observation = self._flat(environment.reset(self._all_env_ids, starts.next_conditions(self.num_envs)))
+        self._drawing = environment if isinstance(environment, PicturesOnDemand) else None
+        self._observation = self._flat(self._reset(self._all_env_ids, starts.next_conditions(self.num_envs)))
         self._counter: EpisodeCounter | None = None
 
     @property
@@ -86,6 +88,7 @@ class TrainingEnvironment(VecEnv):
             both of shape (num_envs,); ``time_outs`` of the same shape.
         """
         environment = self.environment
+        self._draw_nothing()
         step = environment.step(self._scaler(actions))
         if self._counter is None:
             self._counter = EpisodeCounter(
@@ -104,7 +107,7 @@ class TrainingEnvironment(VecEnv):
         env_ids = ended.nonzero()[:, 0]
         observation = step.observation
         if env_ids.numel():
-            observation = environment.reset(env_ids, self._starts.next_conditions(env_ids.numel()))
+            observation = self._reset(env_ids, self._starts.next_conditions(env_ids.numel()))
             self.episode_length_buf[env_ids] = 0
         self._observation = self._flat(observation)
         return self._observation, step.reward, ended, {"time_outs": time_outs}
@@ -122,9 +125,7 @@ class TrainingEnvironment(VecEnv):
 
     def restart(self) -> TensorDict:
         """Start a new episode in every env slot, groups of env slots alike, and return the observation."""
-        self._observation = self._flat(
-            self.environment.reset(self._all_env_ids, self._starts.next_groups(self.num_envs))
-        )
+        self._observation = self._flat(self._reset(self._all_env_ids, self._starts.next_groups(self.num_envs)))
         self.episode_length_buf.zero_()
         self._began_late.zero_()
         if self._counter is not None:
@@ -158,6 +159,7 @@ class TrainingEnvironment(VecEnv):
         if not isinstance(self.environment, Snapshottable):
             raise TypeError(f"{type(self.environment).__name__} takes no snapshots")
         own = {name: value for name, value in snapshot.items() if not name.startswith("training/")}
+        self._draw_nothing()
         self._observation = self._flat(self.environment.restore_snapshot(own))
         self.episode_length_buf.copy_(snapshot[_EPISODE_LENGTH])
         self._began_late.copy_(snapshot[_BEGAN_LATE])
@@ -171,6 +173,15 @@ class TrainingEnvironment(VecEnv):
     def close(self) -> None:
         """Release what the environment holds."""
         self.environment.close()
+
+    def _reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
+        self._draw_nothing()
+        return self.environment.reset(env_ids, conditions)
+
+    def _draw_nothing(self) -> None:
+        """Have the environment leave out pictures the next time: no network here looks at any."""
+        if self._drawing is not None:
+            self._drawing.draw_pictures_of(())
 
     def _flat(self, observation: Observation) -> TensorDict:
         vectors = {
