@@ -1,6 +1,7 @@
 """Cameras and videos through the whole program: they show what happens and change nothing of it."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -152,7 +153,19 @@ def test_view_writes_a_file_where_no_window_is_wanted(tmp_path, capsys, kind):
     size = ["--viewport_width", "64", "--viewport_height", "48"]
     assert command_line(["view", "reach", "--output", str(output), "--episode", "2", *size]) == 0
     assert output.stat().st_size > 500
-    assert f"wrote {output}" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"wrote {output}" in said
+    if kind == "mp4":
+        num_steps = re.search(r"after (\d+) steps", said)
+        assert num_steps is not None
+        assert num_frames(output) == int(num_steps[1]) + 1
+
+
+def test_a_film_of_view_that_cannot_be_written_leaves_nothing(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert command_line(["view", "reach", "--output", str(tmp_path / "file" / "reach.mp4")]) == 1
+    assert "cannot write" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize(

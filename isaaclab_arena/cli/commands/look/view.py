@@ -20,10 +20,11 @@ from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
-from isaaclab_arena.interfaces.pictures import Filmable
+from isaaclab_arena.interfaces.pictures import FilmableLater
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.recording.captions import write_png
+from isaaclab_arena.recording.film_threads import FilmThreads
 from isaaclab_arena.recording.video_file import VideoFile
 from isaaclab_arena.sim.mujoco.backend import MujocoBackend
 from isaaclab_arena.sim.mujoco.window import Window, has_display
@@ -160,12 +161,13 @@ class _Showing(Observer):
 
 
 class _Filming(Observer):
-    """Films the one episode."""
+    """Films the one episode, every control step of it, beside the loop."""
 
     sees_pictures = False
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._threads = FilmThreads(1)
         self._video: VideoFile | None = None
         self.ending = ""
 
@@ -174,23 +176,30 @@ class _Filming(Observer):
     ) -> None:
         del starts, observation
         self._video = VideoFile(self._path, frames_per_second=1 / environment.control_dt, title=self._path.stem)
-        self._add(environment)
+        self._add(environment, self._video)
 
     def on_step(self, environment: Environment, transition: Transition) -> None:
         del transition
-        self._add(environment)
+        self._threads.raise_failure()
+        if self._video is not None:
+            self._add(environment, self._video)
 
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         del environment
         self.ending = f"{record.outcome} after {record.length} steps"
+        self._threads.close()
         if self._video is not None:
             self._video.finish()
             self._video = None
 
     def close(self) -> None:
-        if self._video is not None:
-            self._video.discard()
+        try:
+            self._threads.close()
+        finally:
+            if self._video is not None:
+                self._video.discard()
 
-    def _add(self, environment: Environment) -> None:
-        if self._video is not None and isinstance(environment, Filmable):
-            self._video.add(environment.film([0], [VIEWPORT])[VIEWPORT][0])
+    def _add(self, environment: Environment, video: VideoFile) -> None:
+        if isinstance(environment, FilmableLater):
+            [draw] = environment.film_later([0], [VIEWPORT])
+            self._threads.for_a_film().do(lambda: video.add(draw()[VIEWPORT]))
