@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from isaaclab_arena.device_reads import on_cpu
 from isaaclab_arena.errors import PolicyError
 from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.interfaces.pictures import SomePictures
@@ -83,10 +84,10 @@ def model_observation(shown: Shown, wiring: Wiring, instructions: Sequence[str])
 
 def as_arrays(observation: Mapping[str, Any]) -> dict[str, Any]:
     """Return what `model_observation` returned with arrays in contiguous memory of the CPU in place of tensors."""
-    arrays = {
-        modality: {key: values.contiguous().cpu().numpy() for key, values in observation[modality].items()}
-        for modality in ("video", "state")
-    }
+    places = [(modality, key) for modality in ("video", "state") for key in observation[modality]]
+    arrays: dict[str, Any] = {"video": {}, "state": {}}
+    for (modality, key), values in zip(places, on_cpu([observation[m][k] for m, k in places]), strict=True):
+        arrays[modality][key] = values.contiguous().numpy()
     return {**observation, **arrays}
 
 

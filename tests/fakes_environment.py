@@ -92,8 +92,8 @@ class ScriptedEnvironment(Environment):
     def state(self) -> StateTree:
         return _state_at(self._position.clone())
 
-    def episode_state(self, env_id: int) -> Mapping[str, np.ndarray]:
-        return {"integration_state": self._position[env_id].double().numpy()}
+    def episode_states(self, env_ids: Sequence[int]) -> Sequence[Mapping[str, np.ndarray]]:
+        return [{"integration_state": self._position[env_id].double().numpy()} for env_id in env_ids]
 
     def restore(
         self, env_ids: torch.Tensor, conditions: Sequence[Conditions], states: Sequence[Mapping[str, np.ndarray]]

@@ -57,8 +57,8 @@ class PretendGpuBackend(Backend):
     def jacobian(self, body: str, site: str) -> torch.Tensor:
         return GpuTensor(self.worlds.jacobian(body, site))
 
-    def integration_state(self, env_id: int) -> np.ndarray:
-        return self.worlds.integration_state(env_id)
+    def integration_states(self, env_ids: Sequence[int]) -> np.ndarray:
+        return self.worlds.integration_states(env_ids)
 
     def set_integration_state(self, env_id: int, state: np.ndarray) -> None:
         self.worlds.set_integration_state(env_id, state)

@@ -38,7 +38,7 @@ class Episode:
         seed: Seed of the job.
         conditions_seed: Seed of the initial conditions where it differs from ``seed`` (Arena's ``placement_seed``).
         saved_conditions: What it starts from where that was saved earlier, instead of what its streams would give.
-        start_state: A recorded state to start from, as `Restorable.episode_state` returned it; None to start from the
+        start_state: A recorded state to start from, as `Restorable.episode_states` returned it; None to start from the
             conditions alone.
     """
 

@@ -54,11 +54,11 @@ class PartwiseRecordable(Recordable, Protocol):
 class Restorable(Protocol):
     """An environment that starts a recorded episode again bit for bit, and not only from its conditions."""
 
-    def episode_state(self, env_id: int) -> Mapping[str, np.ndarray]:
-        """Return what restores an env slot bit for bit; recorded once, at the start of an episode.
+    def episode_states(self, env_ids: Sequence[int]) -> Sequence[Mapping[str, np.ndarray]]:
+        """Return what restores each of some env slots bit for bit; recorded once, at the start of their episodes.
 
         Args:
-            env_id: The env slot.
+            env_ids: The env slots.
         """
         ...
 
@@ -70,7 +70,7 @@ class Restorable(Protocol):
         Args:
             env_ids: Env slots to start, ascending. Shape: (n,), int64.
             conditions: What each of them started from, in the same order.
-            states: What `episode_state` returned for each; empty where that was not recorded.
+            states: What `episode_states` returned for each; empty where that was not recorded.
 
         Returns:
             The observation of all env slots.
@@ -78,6 +78,6 @@ class Restorable(Protocol):
         ...
 
 
-def episode_state_of(environment: Environment, env_id: int) -> Mapping[str, np.ndarray]:
-    """Return what restores an env slot bit for bit, empty where the environment is not `Restorable`."""
-    return environment.episode_state(env_id) if isinstance(environment, Restorable) else {}
+def episode_states_of(environment: Environment, env_ids: Sequence[int]) -> Sequence[Mapping[str, np.ndarray]]:
+    """Return what restores each of some env slots bit for bit, empty where the environment is not `Restorable`."""
+    return environment.episode_states(env_ids) if isinstance(environment, Restorable) else [{}] * len(env_ids)

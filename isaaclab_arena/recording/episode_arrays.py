@@ -11,7 +11,7 @@ import torch
 
 from isaaclab_arena.interfaces.environment import Environment, Observation, StateTree
 from isaaclab_arena.interfaces.observer import Transition
-from isaaclab_arena.interfaces.recordable import PartwiseRecordable, Recordable, episode_state_of
+from isaaclab_arena.interfaces.recordable import PartwiseRecordable, Recordable, episode_states_of
 from isaaclab_arena.nested import leaves
 from isaaclab_arena.recording.step_ring import StepRing
 from isaaclab_arena.storage import layout
@@ -72,9 +72,10 @@ class EpisodeArrays:
         """Begin an episode in the named env slots, which were just reset."""
         self._copy_held()
         states = self._initial_states(env_ids)
-        for number, env_id in enumerate(env_ids):
+        simulator_states = episode_states_of(self._environment, env_ids)
+        for number, (env_id, own) in enumerate(zip(env_ids, simulator_states, strict=True)):
             initial = {name: values[number : number + 1].copy() for name, values in states.items()}
-            for name, array in episode_state_of(self._environment, env_id).items():
+            for name, array in own.items():
                 initial[f"{layout.INITIAL_STATE}/{layout.SIMULATOR}/{name}"] = np.asarray(array)
             self._initial[env_id] = initial
         self._ring.start(env_ids)
@@ -118,7 +119,7 @@ class EpisodeArrays:
     def _initial_states(self, env_ids: Sequence[int]) -> dict[str, np.ndarray]:
         """Return the state of env slots, or what it can be made of later, in one copy where its parts allow."""
         if self._state_parts:
-            started = torch.tensor(env_ids, device=self._state_parts[0].device)
+            started = torch.tensor(env_ids).to(self._state_parts[0].device, non_blocking=True)
             return {_PARTS: torch.cat([part[started] for part in self._state_parts], dim=1).cpu().numpy()}
         states = self._state(layout.INITIAL_STATE)
         return {path: tensor[list(env_ids)].cpu().numpy() for path, tensor in states.items()}

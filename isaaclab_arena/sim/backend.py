@@ -106,8 +106,12 @@ class Backend(NamedState, ABC):
         """
 
     @abstractmethod
+    def integration_states(self, env_ids: Sequence[int]) -> np.ndarray:
+        """Return everything that some worlds' future depends on, copied. Shape: (len(env_ids), state_size), float64."""
+
     def integration_state(self, env_id: int) -> np.ndarray:
         """Return everything the future of a world depends on, copied. Shape: (state_size,), float64."""
+        return self.integration_states([env_id])[0]
 
     @abstractmethod
     def set_integration_state(self, env_id: int, state: np.ndarray) -> None:

@@ -235,12 +235,12 @@ class EnvironmentConformance(PictureConformance):
                 )
 
     def test_a_recorded_episode_starts_again_exactly(self) -> None:
-        """`Restorable`: `restore` from `episode_state` gives the same episode, in another env slot too."""
+        """`Restorable`: `restore` from `episode_states` gives the same episode, in another env slot too."""
         with self._made(2) as environment:
             if not isinstance(environment, Restorable):
                 raise SkipTest("the environment is not Restorable")
             shown = [shown_in(start(environment, {0: 0}), 0)]
-            kept = {name: np.array(value) for name, value in environment.episode_state(0).items()}
+            kept = {name: np.array(value) for name, value in environment.episode_states([0])[0].items()}
             expected = continued(environment, 0, {0: 0}, shown, self.num_steps)
         with self._made(2) as environment:
             if not isinstance(environment, Restorable):

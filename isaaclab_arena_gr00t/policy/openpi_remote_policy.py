@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from isaaclab_arena.device_reads import on_cpu
 from isaaclab_arena.errors import ConfigError, PolicyError, Problem, did_you_mean
 from isaaclab_arena.interfaces.content import ContentSources
 from isaaclab_arena.interfaces.environment import Environment, Observation
@@ -134,19 +135,20 @@ class OpenpiRemotePolicy(PolicyBase[OpenpiRemotePolicyCfg]):
         """Store the instructions of the episodes that begin, and drop earlier chunks of their env slots."""
         self._instructions.update({start.env_id: start.language_instruction for start in starts})
         chunks = self._chunks_for(env, all_active=False)
-        self._chunks = chunks.restarted(_indices([start.env_id for start in starts], env))
+        self._chunks = chunks.restarted(_indices([start.env_id for start in starts]))
 
     def end_episodes(self, env: Environment, env_ids: Sequence[int]) -> None:
         """Stop asking for env slots that rest."""
+        del env
         if self._chunks is not None:
-            self._chunks = self._chunks.rested(_indices(env_ids, env))
+            self._chunks = self._chunks.rested(_indices(env_ids))
 
     def reset(self, env_ids: torch.Tensor | None = None) -> None:
         """Forget the remaining chunks of the named env slots; with None also the instructions."""
         if env_ids is None:
             self._instructions, self._chunks = {}, None
         elif self._chunks is not None:
-            self._chunks = self._chunks.restarted(env_ids)
+            self._chunks = self._chunks.restarted(env_ids.cpu())
 
     def get_action(self, env: Environment, observation: Observation) -> torch.Tensor:
         """Return the action of every env slot, asking the server for the env slots whose chunk is used up.
@@ -162,9 +164,9 @@ class OpenpiRemotePolicy(PolicyBase[OpenpiRemotePolicyCfg]):
         env_ids = torch.nonzero(chunks.needs_chunk()).flatten()
         if len(env_ids):
             new = torch.stack([self._ask(env, observation, env_id) for env_id in env_ids.tolist()])
-            chunks = chunks.refilled(env_ids, new.to(env.device))
+            chunks = chunks.refilled(env_ids, new)
         action, self._chunks = chunks.popped()
-        return action
+        return action.to(env.device, non_blocking=True)
 
     def pictures_to_see(self, env: Environment, starting: Sequence[int]) -> Sequence[int] | None:
         """Return the env slots that start, and those whose chunk is used up by the next step."""
@@ -201,13 +203,14 @@ class OpenpiRemotePolicy(PolicyBase[OpenpiRemotePolicyCfg]):
     def _request(self, env: Environment, observation: Observation, env_id: int) -> dict[str, Any]:
         options = self._options
         height, width = options.image_size
-        request: dict[str, Any] = {}
+        shown: dict[str, torch.Tensor] = {}
         for key, camera in options.images.items():
             image = observation[_CAMERAS][camera][env_id][None]
-            request[key] = resized_with_padding(image, height=height, width=width)[0].cpu().numpy()
+            shown[key] = resized_with_padding(image, height=height, width=width)[0]
         for key, names in options.states.items():
             parts = [observation["policy"][name][env_id].to(torch.float32).flatten() for name in names]
-            request[key] = torch.cat(parts).cpu().numpy()
+            shown[key] = torch.cat(parts)
+        request = {key: part.numpy() for key, part in zip(shown, on_cpu(list(shown.values())), strict=True)}
         words = self._instructions.get(env_id) or self.task_description or env.task_description
         return {**request, options.prompt_key: words}
 
@@ -215,9 +218,11 @@ class OpenpiRemotePolicy(PolicyBase[OpenpiRemotePolicyCfg]):
         if self._chunks is not None and self._chunks.num_envs == env.num_envs:
             return self._chunks
         length, (action_dim,) = self._options.action_chunk_length, env.action_spec.shape
-        chunks = ActionChunks.empty(env.num_envs, chunk_length=length, action_dim=action_dim, device=env.device)
+        # Answers come to the CPU. To ask a GPU which chunks are used up would be to wait for it.
+        device = torch.device("cpu")
+        chunks = ActionChunks.empty(env.num_envs, chunk_length=length, action_dim=action_dim, device=device)
         # A loop that does not announce its episodes plays in all env slots.
-        return chunks.restarted(_indices(range(env.num_envs), env)) if all_active else chunks
+        return chunks.restarted(_indices(range(env.num_envs))) if all_active else chunks
 
 
 def _mistakes(config: OpenpiRemotePolicyCfg) -> list[Problem]:
@@ -233,5 +238,5 @@ def _mistakes(config: OpenpiRemotePolicyCfg) -> list[Problem]:
     return problems
 
 
-def _indices(env_ids: Sequence[int], env: Environment) -> torch.Tensor:
-    return torch.tensor(list(env_ids), dtype=torch.int64, device=env.device)
+def _indices(env_ids: Sequence[int]) -> torch.Tensor:
+    return torch.tensor(list(env_ids), dtype=torch.int64)

@@ -16,7 +16,7 @@ from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.interfaces.policy import PolicyBase
-from isaaclab_arena.interfaces.recordable import episode_state_of
+from isaaclab_arena.interfaces.recordable import episode_states_of
 from isaaclab_arena.interfaces.specs import ArraySpec
 
 ALL_ENVIRONMENTS = (
@@ -114,7 +114,8 @@ class EndStates(Observer):
     def on_episode_end(self, environment: Environment, record: EpisodeRecord) -> None:
         index = record.episode.episode_index
         self.records[index] = record
-        self.states[index] = episode_state_of(environment, record.env_id)["integration_state"].tobytes()
+        (state,) = episode_states_of(environment, [record.env_id])
+        self.states[index] = state["integration_state"].tobytes()
 
 
 def play(env: ArenaEnvironment, policy: PolicyBase, num_episodes: int, *, seed: int = 0) -> EndStates:

@@ -63,6 +63,18 @@ def test_states_are_taken_up_again(model):
     assert len(backend.visible_world(0)[1].qpos) == model.nq
 
 
+def test_the_states_of_several_worlds_are_read_with_one_wait(gpu, model):
+    backend = worlds(model)
+    backend.step(everyone(backend), SUBSTEPS)
+    alone = [backend.integration_state(env_id) for env_id in (2, 0)]
+    gpu.waits.clear()
+    together = backend.integration_states([2, 0])
+    assert len(gpu.waits) == 1
+    np.testing.assert_array_equal(together, alone)
+    backend.visible_world(1)
+    assert len(gpu.waits) == 2
+
+
 def test_a_world_that_breaks_down_is_put_back(model):
     backend = worlds(model)
     backend.ctrl[1] = torch.nan

@@ -68,8 +68,8 @@ class PointEnvironment(Environment):
     def state_of(self, parts: np.ndarray) -> StateTree:
         return {"rigid_object": {"point": {"root_pose": parts}}}
 
-    def episode_state(self, env_id: int) -> Mapping[str, np.ndarray]:
-        return {"position": self.position[env_id].numpy().copy()}
+    def episode_states(self, env_ids: Sequence[int]) -> Sequence[Mapping[str, np.ndarray]]:
+        return [{"position": self.position[env_id].numpy().copy()} for env_id in env_ids]
 
     def restore(
         self, env_ids: torch.Tensor, conditions: Sequence[Conditions], states: Sequence[Mapping[str, np.ndarray]]

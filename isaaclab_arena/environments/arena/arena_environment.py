@@ -156,9 +156,9 @@ class ArenaEnvironment(ShowsPictures, Environment):
         """Return the state in earlier moments. Shape of ``parts``: (n, width)."""
         return self._state.tree(parts)
 
-    def episode_state(self, env_id: int) -> Mapping[str, np.ndarray]:
-        """Return the env slot's whole integration state, from which `Backend.set_integration_state` continues."""
-        return {_INTEGRATION_STATE: self.backend.integration_state(env_id)}
+    def episode_states(self, env_ids: Sequence[int]) -> Sequence[Mapping[str, np.ndarray]]:
+        """Return each env slot's whole integration state, from which `Backend.set_integration_state` continues."""
+        return [{_INTEGRATION_STATE: state} for state in self.backend.integration_states(env_ids)]
 
     def snapshot(self) -> Mapping[str, torch.Tensor] | None:
         """Return what the future of all env slots depends on; None with cameras, whose last pictures are not kept."""

@@ -16,7 +16,7 @@ from isaaclab_arena.interfaces.episode import Episode, EpisodeRecord, conditions
 from isaaclab_arena.interfaces.observer import EpisodeStart, Observer, Transition
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import PolicyTraits
-from isaaclab_arena.interfaces.recordable import episode_state_of
+from isaaclab_arena.interfaces.recordable import episode_states_of
 from isaaclab_arena.recording.episode_arrays import EpisodeArrays, RecordedObservations
 from isaaclab_arena.storage import layout
 from isaaclab_arena.storage.json_values import json_line
@@ -189,7 +189,7 @@ def _simulator_state(recording: RecordedEpisode, environment: Environment) -> Ma
         for name, array in recording.arrays.items()
         if name.startswith(_SIMULATOR_PREFIX)
     }
-    own = episode_state_of(environment, 0)
+    (own,) = episode_states_of(environment, [0])
     fits = own.keys() == recorded.keys() and all(own[name].shape == array.shape for name, array in recorded.items())
     return recorded if fits else {}
 

@@ -104,9 +104,9 @@ class MujocoBackend(Backend):
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             return torch.from_numpy(self.batch.bind(name))
 
-    def integration_state(self, env_id: int) -> np.ndarray:
-        """Return a world's mjSTATE_INTEGRATION, copied. Shape: (state_size,), float64."""
-        return self.batch.state[env_id].copy()
+    def integration_states(self, env_ids: Sequence[int]) -> np.ndarray:
+        """Return the mjSTATE_INTEGRATION of some worlds, copied. Shape: (len(env_ids), state_size), float64."""
+        return self.batch.state[list(env_ids)]
 
     def set_integration_state(self, env_id: int, state: np.ndarray) -> None:
         """Continue a world from an mjSTATE_INTEGRATION. Shape: (state_size,)."""

@@ -2,7 +2,7 @@
 
 import copy
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 import warp
 
+from isaaclab_arena.device_reads import on_cpu
 from isaaclab_arena.errors import EnvironmentBuildError
 from isaaclab_arena.sim.backend import Backend, StartState
 from isaaclab_arena.sim.math.rotation import rotate
@@ -152,12 +153,12 @@ class WarpBackend(Backend):
         self.launcher.replay(f"jacobian of {site} on {body}", lambda: asked.launch(self._model, self._data))
         return torch.cat((asked.found[0], asked.found[1]), dim=1)
 
-    def integration_state(self, env_id: int) -> np.ndarray:
-        """Return a world's mjSTATE_INTEGRATION, copied. Shape: (state_size,), float64."""
-        data = self._on_host(env_id)
-        state = np.empty(mujoco.mj_stateSize(self.model, _INTEGRATION))
-        mujoco.mj_getState(self.model, data, state, _INTEGRATION)
-        return state
+    def integration_states(self, env_ids: Sequence[int]) -> np.ndarray:
+        """Return the mjSTATE_INTEGRATION of some worlds, copied. Shape: (len(env_ids), state_size), float64."""
+        states = np.empty((len(env_ids), mujoco.mj_stateSize(self.model, _INTEGRATION)))
+        for state, data in zip(states, self._on_host(env_ids), strict=True):
+            mujoco.mj_getState(self.model, data, state, _INTEGRATION)
+        return states
 
     def set_integration_state(self, env_id: int, state: np.ndarray) -> None:
         """Continue a world from an mjSTATE_INTEGRATION. Shape: (state_size,)."""
@@ -197,7 +198,7 @@ class WarpBackend(Backend):
             self._shown_model = model = self._shown_model or copy.copy(self.model)
             for name in self._varied.fields:
                 getattr(model, name)[:] = self.model_field(name)[env_id]
-        data = self._on_host(env_id)
+        data = next(self._on_host([env_id]))
         mujoco.mj_kinematics(model, data)
         mujoco.mj_comPos(model, data)
         mujoco.mj_camlight(model, data)
@@ -318,15 +319,19 @@ class WarpBackend(Backend):
     def _view(self, name: str) -> torch.Tensor:
         return warp.to_torch(getattr(self._data, name))
 
-    def _on_host(self, env_id: int) -> mujoco.MjData:
+    def _on_host(self, env_ids: Sequence[int]) -> Iterator[mujoco.MjData]:
+        """Yield the state of some worlds, read in one copy; each is good until the next."""
+        worlds = torch.tensor(list(env_ids), dtype=torch.int64).to(self.device, non_blocking=True)
+        states = on_cpu([tensor[worlds] for tensor in self._state.values()])
         data = self._scratch
-        for name, tensor in self._state.items():
-            value = tensor[env_id].cpu().numpy()
-            if name == "time":
-                data.time = float(value)
-            else:
-                getattr(data, name)[:] = value
-        return data
+        for number in range(len(env_ids)):
+            for name, values in zip(self._state, states, strict=True):
+                value = values[number].numpy()
+                if name == "time":
+                    data.time = float(value)
+                else:
+                    getattr(data, name)[:] = value
+            yield data
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,20 +79,20 @@ def test_a_nan_action_is_an_error_of_its_env_slot_alone():
 def test_an_episode_replays_bit_for_bit_from_its_stored_start(name):
     env = build(name, num_envs=2)
     start(env)
-    stored = env.episode_state(1)["integration_state"]
+    stored = env.episode_states([1])[0]["integration_state"]
     policy = ScriptedPolicy()
     actions = []
     observation = start(env)
     for _ in range(25):
         actions.append(policy.get_action(env, observation))
         observation = env.step(actions[-1]).observation
-    expected = env.episode_state(1)["integration_state"]
+    expected = env.episode_states([1])[0]["integration_state"]
     replay = build(name, num_envs=1)
     start(replay)
     replay.backend.set_integration_state(0, stored)
     for action in actions:
         replay.step(action[1:])
-    assert np.array_equal(replay.episode_state(0)["integration_state"], expected)
+    assert np.array_equal(replay.episode_states([0])[0]["integration_state"], expected)
 
 
 def test_the_state_has_isaac_labs_layout():

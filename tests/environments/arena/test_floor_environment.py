@@ -40,12 +40,14 @@ def test_an_episode_replays_bit_for_bit_from_its_stored_start(name):
     env, replay = build_on_the_floor(name, num_envs=2), build_on_the_floor(name)
     start(env)
     conditions = env.draw_conditions(episode(1).conditions_generator())
-    stored = env.episode_state(1)
+    stored = env.episode_states([1])[0]
     replay.restore(torch.tensor([0]), [conditions], [stored])
     for action in some_actions(env, 25):
         seen, again = env.step(action), replay.step(action[1:])
         assert torch.equal(seen.reward[1:], again.reward)
-    assert np.array_equal(replay.episode_state(0)["integration_state"], env.episode_state(1)["integration_state"])
+    assert np.array_equal(
+        replay.episode_states([0])[0]["integration_state"], env.episode_states([1])[0]["integration_state"]
+    )
 
 
 @ALL

@@ -31,5 +31,5 @@ def test_pictures_show_colour_light_and_camera_and_the_physics_does_not():
     assert pictures[2].mean() < 0.85 * pictures[0].mean()
     assert np.array_equal(shows_cube[0], shows_cube[2])
     assert not np.array_equal(shows_cube[0], shows_cube[3])
-    states = [env.episode_state(env_id)["integration_state"] for env_id in range(4)]
+    states = [state["integration_state"] for state in env.episode_states(range(4))]
     assert all(np.array_equal(state, states[0]) for state in states)

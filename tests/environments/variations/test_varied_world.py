@@ -68,7 +68,7 @@ def test_conditions_survive_json_and_give_the_same_episode_again():
     for given in (conditions, json.loads(json.dumps(conditions))):
         env.reset(torch.tensor([0]), [given])
         steps_of(env, hold_still(env), 5)
-        states.append(env.episode_state(0)["integration_state"])
+        states.append(env.episode_states([0])[0]["integration_state"])
     assert np.array_equal(*states)
 
 

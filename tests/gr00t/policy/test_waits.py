@@ -12,6 +12,8 @@ from isaaclab_arena.interfaces.environment import Observation
 from isaaclab_arena.nested import with_leaves
 from isaaclab_arena_gr00t.config import ClosedloopPolicyArgs
 from isaaclab_arena_gr00t.modality import Modality
+from isaaclab_arena_gr00t.policy.closedloop import ClosedloopPolicy
+from isaaclab_arena_gr00t.policy.openpi_remote_policy import OpenpiRemotePolicy
 from tests.fakes_environment import episodes
 from tests.gr00t.fakes import (
     DIMENSIONS,
@@ -22,6 +24,7 @@ from tests.gr00t.fakes import (
     LimbPolicy,
     write_policy_yaml,
 )
+from tests.gr00t.policy.test_openpi_remote_policy import Pi, conversation, policy_at, talking
 from tests.pretend_gpu import GPU, PretendGpu
 
 NUM_ENVS, CHUNK = 3, 4
@@ -72,8 +75,13 @@ class LooksBack(TakesTensors):
 
 def waits_of_calls(gpu: PretendGpu, directory: Path, policy_class: type[LimbPolicy]) -> tuple[list[int], LimbPolicy]:
     """Return how often each call of a policy made the CPU wait, from the second chunk on, and the policy."""
-    args = ClosedloopPolicyArgs(policy_config_yaml_path=write_policy_yaml(directory))
-    env, policy = LimbsOnGpu(NUM_ENVS), policy_class(args)
+    policy = policy_class(ClosedloopPolicyArgs(policy_config_yaml_path=write_policy_yaml(directory)))
+    return waits_of(gpu, policy), policy
+
+
+def waits_of(gpu: PretendGpu, policy: ClosedloopPolicy[Any] | OpenpiRemotePolicy) -> list[int]:
+    """Return how often each call makes the CPU wait, from the second chunk on."""
+    env = LimbsOnGpu(NUM_ENVS)
     conditions = [env.draw_conditions(each.conditions_generator()) for each in episodes(NUM_ENVS)]
     env.reset(torch.arange(NUM_ENVS), conditions)
     policy.set_task_description("move")
@@ -84,7 +92,7 @@ def waits_of_calls(gpu: PretendGpu, directory: Path, policy_class: type[LimbPoli
         assert policy.get_action(env, seen).device == GPU
         policy.pictures_to_see(env, ())
         waits.append(len(gpu.waits))
-    return waits[CHUNK:], policy
+    return waits[CHUNK:]
 
 
 @pytest.mark.parametrize("policy_class", [TakesTensors, LooksBack])
@@ -95,11 +103,19 @@ def test_nothing_waits_until_a_model_on_the_gpu_has_answered(gpu, tmp_path, poli
     assert {part.device for group in ("video", "state") for part in asked[group].values()} == {GPU}
 
 
-def test_a_model_that_knows_arrays_alone_waits_for_each_of_them_when_it_is_asked(gpu, tmp_path):
+def test_a_model_that_knows_arrays_alone_waits_once_for_all_of_them_when_it_is_asked(gpu, tmp_path):
     waits, policy = waits_of_calls(gpu, tmp_path, TakesArrays)
     asked = policy.queries[-1].observation
     num_arrays = sum(isinstance(part, np.ndarray) for group in ("video", "state") for part in asked[group].values())
-    assert (num_arrays, waits) == (5, 2 * [5, *[0] * (CHUNK - 1)])
+    assert (num_arrays, waits) == (5, 2 * [1, *[0] * (CHUNK - 1)])
+
+
+def test_a_policy_server_waits_once_for_each_request_and_never_to_learn_whose_chunk_is_used_up(gpu):
+    with talking(conversation(Pi())) as port:
+        policy = policy_at(port, action_chunk_length=CHUNK)
+        waits = waits_of(gpu, policy)
+        policy.close()
+    assert waits == 2 * [NUM_ENVS, *[0] * (CHUNK - 1)]
 
 
 def test_arrays_and_tensors_hold_the_same_bits(gpu, tmp_path):
