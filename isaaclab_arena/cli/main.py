@@ -1,5 +1,6 @@
 """``isaaclab-arena``: finds the command that was typed and hands it the rest of the line."""
 
+import inspect
 import os
 import signal
 import sys
@@ -60,7 +61,8 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     try:
         with without_collecting():
             command = MAINS.get(name)
-        code = command(arguments)
+        takes_name = "typed_as" in inspect.signature(command).parameters
+        code = command(arguments, typed_as=f"isaaclab-arena {name}") if takes_name else command(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read has seen enough, as `head` has. Python flushes stdout once more at its end.

@@ -38,22 +38,23 @@ class EvalOptions(RunOptions):
     """The job file or experiment, JSON or YAML; keys of an experiment may follow: runs.NAME.num_rebuilds=2."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, *, typed_as: str = PROGRAM) -> int:
     """Run the command and return its exit code.
 
     Args:
         argv: Arguments after the program's name; those of this process where None.
+        typed_as: The name by which the help calls the program.
 
     Returns:
         0 if every job completed, 1 if not, 2 for a mistake of the user's, 130 or 143 if interrupted.
     """
     arguments = tuple(sys.argv[1:] if argv is None else argv)
     import_s = process_age_s()
-    return exit_code_of(lambda: _run(arguments, import_s))
+    return exit_code_of(lambda: _run(arguments, import_s, typed_as))
 
 
-def _run(arguments: Sequence[str], import_s: float | None) -> int:
-    options, overrides = _read(arguments)
+def _run(arguments: Sequence[str], import_s: float | None, typed_as: str) -> int:
+    options, overrides = _read(arguments, typed_as)
     launched = launch_if_asked(options, module=PROGRAM, arguments=arguments)
     if launched is not None:
         return launched
@@ -75,14 +76,14 @@ def asked_for(arguments: Sequence[str], *, may_import: bool) -> RunRequest:
         ConfigError: If the job file is not there or wrong.
         SystemExit: If an option is malformed.
     """
-    options, overrides = _read(arguments)
+    options, overrides = _read(arguments, PROGRAM)
     may_import = may_import and not options.no_import
     return jobs_request(options, overrides, arguments, import_s=None, may_import=may_import)
 
 
-def _read(arguments: Sequence[str]) -> tuple[EvalOptions, Sequence[str]]:
+def _read(arguments: Sequence[str], program: str) -> tuple[EvalOptions, Sequence[str]]:
     """Return the options, and the overrides of an experiment's keys."""
-    options, rest = read_command_line(EvalOptions, arguments, program=PROGRAM)
+    options, rest = read_command_line(EvalOptions, arguments, program=program)
     overrides, unknown = split_overrides(rest)
     refuse_unknown(unknown, options)
     return options, overrides

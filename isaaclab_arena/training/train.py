@@ -32,22 +32,25 @@ PROGRAM = "isaaclab_arena.training.train"
 Launch = Callable[..., int | None]
 
 
-def main(argv: Sequence[str] | None = None, *, launch: Launch = launch_if_asked) -> int:
+def main(
+    argv: Sequence[str] | None = None, *, launch: Launch = launch_if_asked, typed_as: str = f"python -m {PROGRAM}"
+) -> int:
     """Train, and return the exit code.
 
     Args:
         argv: Arguments after the program's name; those of this process where None.
         launch: Starts the ranks that the command line asks for.
+        typed_as: The name by which the help calls the program.
 
     Returns:
         0, 1 for what went wrong on the way, 2 for a mistake of the user's, 130 or 143 if it was interrupted.
     """
     arguments = tuple(sys.argv[1:] if argv is None else argv)
-    return exit_code_of(lambda: _run(arguments, launch))
+    return exit_code_of(lambda: _run(arguments, launch, typed_as))
 
 
-def _run(arguments: tuple[str, ...], launch: Launch) -> int:
-    options, task, words = read_train_options(arguments, program=f"python -m {PROGRAM}")
+def _run(arguments: tuple[str, ...], launch: Launch, typed_as: str) -> int:
+    options, task, words = read_train_options(arguments, program=typed_as)
     options.check()
     options = with_chosen_checkpoint(options, task, words)
     if options.gpu_ids is not None or options.nproc_per_node is not None:

@@ -24,11 +24,12 @@ from isaaclab_arena_gr00t.training.training_run import TrainingRun
 PROGRAM = "isaaclab_arena_gr00t.training.finetune"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, *, typed_as: str = f"python -m {PROGRAM}") -> int:
     """Train, and return the exit code.
 
     Args:
         argv: Arguments after the program's name; those of this process where None.
+        typed_as: The name by which the help calls the program.
 
     Returns:
         0, 1 for what went wrong on the way, 2 for a mistake of the user's, 130 or 143 if it was interrupted.
@@ -36,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     options = tyro.cli(
         FinetuneOptions,
-        prog=f"python -m {PROGRAM}",
+        prog=typed_as,
         args=arguments,
         config=(tyro.conf.FlagCreatePairsOff,),
         use_underscores=True,

@@ -46,12 +46,12 @@ def test_another_package_may_bring_a_command_whose_module_says_what_it_does(tmp_
     assert greeted.stdout.splitlines() == ["loaded", "['you']"]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help(command, capsys):
+@pytest.mark.parametrize("command", [*COMMANDS, "finetune"])
+def test_every_command_has_help_that_calls_it_as_it_was_typed(command, capsys):
     with pytest.raises(SystemExit) as left:
         raise SystemExit(main([command, "--help"]))
     assert left.value.code == 0
-    assert "usage:" in capsys.readouterr().out.lower()
+    assert f"usage: isaaclab-arena {command} " in capsys.readouterr().out
 
 
 def test_list_environments_shows_summaries_and_options_with_defaults(capsys):

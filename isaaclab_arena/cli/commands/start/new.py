@@ -14,6 +14,7 @@ from isaaclab_arena.environments.catalog import EMBODIMENTS, ENVIRONMENTS
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.logs import plain_text
 from isaaclab_arena.policy.catalog import POLICIES
+from isaaclab_arena.storage.atomic import write_text
 
 SKELETONS = Path(__file__).parents[3] / "assets" / "skeletons"
 """One directory for each kind; in names of files and in texts ``my_name`` stands for the name."""
@@ -45,6 +46,7 @@ def main(argv: Sequence[str]) -> int:
 
     Raises:
         ConfigError: If the name cannot be one, is taken, or its directory is there already.
+        StorageError: If it cannot be written.
     """
     options = tyro.cli(NewOptions, args=list(argv), prog="isaaclab-arena new")
     directory = Path(options.name)
@@ -66,12 +68,14 @@ def write_skeleton(kind: str, name: str, directory: Path) -> list[Path]:
         kind: ``policy``, ``task`` or ``robot``.
         name: The name, an identifier in lower case.
         directory: The directory, which does not exist.
+
+    Raises:
+        StorageError: If it cannot be written.
     """
-    directory.mkdir(parents=True)
     files = []
     for template in sorted((SKELETONS / kind).glob(f"*{_TEMPLATE_SUFFIX}")):
         path = directory / _named(template.name.removesuffix(_TEMPLATE_SUFFIX), name)
-        path.write_text(_named(template.read_text(encoding="utf-8"), name), encoding="utf-8")
+        write_text(path, _named(template.read_text(encoding="utf-8"), name))
         files.append(path)
     return files
 

@@ -14,6 +14,7 @@ from isaaclab_arena.config.schema import JobConfig, JobDefaults
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.storage.atomic import write_text
 
 PACKAGES = Path(__file__).parents[4]
 """Where this package and what is installed with it are."""
@@ -41,6 +42,7 @@ def main(argv: Sequence[str]) -> int:
 
     Raises:
         ConfigError: If the directory is a file.
+        StorageError: If nothing can be written there.
     """
     own = 1 if argv and (not argv[0].startswith("-") or argv[0] in {"-h", "--help"}) else 0
     options = tyro.cli(QuickstartOptions, args=list(argv[:own]), prog="isaaclab-arena quickstart")
@@ -60,14 +62,14 @@ def write_starter(directory: Path, starter: Path) -> Iterator[str]:
 
     Raises:
         ConfigError: If ``directory`` is a file.
+        StorageError: If nothing can be written there.
     """
     if directory.exists() and not directory.is_dir():
         raise ConfigError(f"'{directory}' is no directory; name another one: isaaclab-arena quickstart DIRECTORY")
-    directory.mkdir(parents=True, exist_ok=True)
     for path in sorted((starter / "jobs").glob("*.*")):
         target, text = directory / path.name, with_paths_of(path.read_text(encoding="utf-8"), (starter, PACKAGES))
         if _ABSENT_MODEL not in text and not target.exists():
-            target.write_text(text, encoding="utf-8")
+            write_text(target, text)
             if path.name == _FIRST:
                 yield from (f"left out of {_FIRST}: {line}" for line in leave_out_foreign_jobs(target))
     others = ", ".join(sorted(path.name for path in directory.glob("*.*") if path.name != _FIRST and path.is_file()))
@@ -94,7 +96,7 @@ def leave_out_foreign_jobs(path: Path) -> list[str]:
     if left_out:
         document = json.loads(path.read_text(encoding="utf-8"))
         document["jobs"] = [job for job in document["jobs"] if job["name"] not in left_out]
-        path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(document, indent=2) + "\n", overwrite=True)
     return [f"{name}: {reason}" for name, reason in left_out.items()]
 
 
