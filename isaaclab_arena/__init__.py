@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from isaaclab_arena.api.evaluating import evaluate
+    from isaaclab_arena.api.making import make
     from isaaclab_arena.api.results import JobResults, Results, load_results
     from isaaclab_arena.errors import ArenaError, ConfigError
 
-__all__ = ["ArenaError", "ConfigError", "JobResults", "Results", "evaluate", "load_results"]
+__all__ = ["ArenaError", "ConfigError", "JobResults", "Results", "evaluate", "load_results", "make"]
 
 _HOMES = {
     "ArenaError": "isaaclab_arena.errors",
@@ -17,6 +18,7 @@ _HOMES = {
     "Results": "isaaclab_arena.api.results",
     "evaluate": "isaaclab_arena.api.evaluating",
     "load_results": "isaaclab_arena.api.results",
+    "make": "isaaclab_arena.api.making",
 }
 """Public name to the module that defines it, which is imported when the name is first used."""
 

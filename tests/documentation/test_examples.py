@@ -10,6 +10,7 @@ from isaaclab_arena.models.run_directory import numbered_checkpoints
 from tests.end_to_end.launching import ROOT, TORCHRUN, jobs_table, patience_s, run
 
 EXAMPLES = ROOT / "examples"
+FEW = ("--num_episodes=1",)
 SMALL = (
     "--max_iterations=1",
     "agent.num_steps_per_env=8",
@@ -42,6 +43,27 @@ def test_many_devices_train_together(tmp_path, launcher):
     assert list(numbered_checkpoints(tmp_path / "run")) == [0, 1]
     settings = yaml.safe_load((tmp_path / "run" / "params" / "train.yaml").read_text())
     assert settings["devices"] == ["cpu", "cpu"]
+
+
+def test_a_loop_of_ones_own_is_evaluated_every_few_iterations(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["evaluate_while_training.py", "--iterations=2", "--evaluate_every=1", *FEW])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_path(str(EXAMPLES / "evaluate_while_training.py"), run_name="__main__")
+    assert left.value.code == 0
+    assert capsys.readouterr().out.count("mean return ") == 2
+
+
+def test_stable_baselines3_is_evaluated_every_few_iterations(monkeypatch, capsys):
+    pytest.importorskip("stable_baselines3")
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        ["evaluate_while_training.py", "--with_stable_baselines3", "--iterations=1", "--evaluate_every=1", *FEW],
+    )
+    with pytest.raises(SystemExit) as left:
+        runpy.run_path(str(EXAMPLES / "evaluate_while_training.py"), run_name="__main__")
+    assert left.value.code == 0
+    assert capsys.readouterr().out.count("mean return ") == 1
 
 
 def test_every_program_is_named_in_the_document_of_training():

@@ -3,23 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from isaaclab_arena.environments.gym.observation_forms import ObservationForm, formed, formed_space
 from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.episode import Episode
-from isaaclab_arena.interfaces.specs import ArraySpec, ObservationSpec
 from isaaclab_arena.nested import with_leaves
-
-_NUMPY_TYPES = {
-    torch.float32: np.float32,
-    torch.float64: np.float64,
-    torch.uint8: np.uint8,
-    torch.int32: np.int32,
-    torch.int64: np.int64,
-}
 
 
 class EnvironmentVectorEnv(VectorEnv):
@@ -31,22 +22,26 @@ class EnvironmentVectorEnv(VectorEnv):
     Args:
         environment: What is shown; closed with this.
         seed: Seed of the episodes until `reset` is given another.
+        observations: The form of observations.
     """
 
-    def __init__(self, environment: Environment, *, seed: int = 0) -> None:
+    def __init__(
+        self, environment: Environment, *, seed: int = 0, observations: ObservationForm = ObservationForm.NESTED
+    ) -> None:
         self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
         self.environment = environment
         self.num_envs = environment.num_envs
         self.single_action_space = environment.single_action_space
         self.action_space = environment.action_space
-        self.single_observation_space = _space(environment.observation_spec, ())
-        self.observation_space = _space(environment.observation_spec, (environment.num_envs,))
+        self.single_observation_space = formed_space(environment.observation_spec, observations, ())
+        self.observation_space = formed_space(environment.observation_spec, observations, (environment.num_envs,))
+        self._form = observations
         self._seed = seed
         self._next_episode = 0
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    ) -> tuple[Any, dict[str, Any]]:
         """Start new episodes in all env slots, or in those of ``options["reset_mask"]``.
 
         Args:
@@ -67,9 +62,9 @@ class EnvironmentVectorEnv(VectorEnv):
         observation = self.environment.reset(
             torch.tensor(slots, dtype=torch.int64, device=self.environment.device), conditions
         )
-        return _arrays(observation), {"conditions": dict(zip(slots, conditions, strict=True))}
+        return self._formed(observation), {"conditions": dict(zip(slots, conditions, strict=True))}
 
-    def step(self, actions: np.ndarray) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Advance every env slot that has not finished. Shape of ``actions``: (num_envs, action_dim)."""
         action = torch.as_tensor(np.asarray(actions), dtype=torch.float32, device=self.environment.device)
         step = self.environment.step(action)
@@ -78,7 +73,7 @@ class EnvironmentVectorEnv(VectorEnv):
             info["success"] = step.success.cpu().numpy()
         truncated = step.truncated | step.diverged
         return (
-            _arrays(step.observation),
+            self._formed(step.observation),
             step.reward.cpu().numpy(),
             step.terminated.cpu().numpy(),
             truncated.cpu().numpy(),
@@ -90,6 +85,10 @@ class EnvironmentVectorEnv(VectorEnv):
         del kwargs
         self.environment.close()
 
+    def _formed(self, observation: Observation) -> Any:
+        arrays = with_leaves(observation, lambda part: part.cpu().numpy())
+        return formed(arrays, self._form, batch_dims=1)
+
     def _episode(self, seed: int | None) -> Episode:
         if seed is not None:
             return Episode(job="vector", episode_index=0, seed=seed)
@@ -99,17 +98,3 @@ class EnvironmentVectorEnv(VectorEnv):
     def _conditions(self, episode: Episode) -> Mapping[str, Any]:
         drawn = self.environment.draw_conditions(episode.conditions_generator())
         return self.environment.vary_conditions(drawn, episode)
-
-
-def _space(spec: ObservationSpec | ArraySpec, batch: tuple[int, ...]) -> Any:
-    if not isinstance(spec, ArraySpec):
-        return gymnasium.spaces.Dict({name: _space(part, batch) for name, part in spec.items()})
-    dtype = _NUMPY_TYPES[spec.dtype]
-    whole = not np.issubdtype(dtype, np.floating)
-    low = np.iinfo(dtype).min if whole else -np.inf
-    high = np.iinfo(dtype).max if whole else np.inf
-    return gymnasium.spaces.Box(low=low, high=high, shape=(*batch, *spec.shape), dtype=dtype)
-
-
-def _arrays(observation: Observation) -> dict[str, Any]:
-    return with_leaves(observation, lambda part: part.cpu().numpy())

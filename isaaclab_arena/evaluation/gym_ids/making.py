@@ -1,39 +1,81 @@
-"""A registered environment with one env slot, made from the keyword arguments of ``gymnasium.make``."""
+"""Make environments of this package for programs that bring a loop of their own, by name and keyword arguments."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from isaaclab_arena.environments.gym.observation_forms import ObservationForm, default_form
 from isaaclab_arena.environments.gym.single_env import SingleEnv
+from isaaclab_arena.environments.gym.vector_env import EnvironmentVectorEnv
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.evaluation.plan.recorded_environment import recorded_environment_job
+from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.sim.threads import default_num_threads
 
 
 def make_single_env(
     environment: str,
     *,
-    enable_cameras: bool = False,
-    variations: Mapping[str, Any] | None = None,
     seed: int = 0,
     render_mode: str | None = None,
-    device: str = "cpu",
-    allow_import: bool = False,
+    observations: str | None = None,
+    enable_cameras: bool = False,
     **options: Any,
 ) -> SingleEnv:
     """Build an environment with one env slot.
 
     Args:
         environment: Its name, as in a job file.
-        enable_cameras: Whether what its cameras see is observed.
-        variations: What varies from episode to episode, as in a job file.
         seed: Seed of the episodes until a reset gives another.
         render_mode: ``rgb_array`` or None.
-        device: Where it is simulated.
-        allow_import: Whether a module or an interpreter that the name or the options mention may be loaded.
-        options: The environment's own, as in ``arena_env_args``.
+        observations: ``flat``, ``dict`` or ``nested``, see `ObservationForm`; None for what `default_form` says.
+        enable_cameras: Whether what its cameras see is observed.
+        options: Those of `_built`.
 
     Raises:
         ConfigError: If there is no such environment, or it refuses its options.
+    """
+    form = _form(observations, enable_cameras=enable_cameras)
+    built = _built(environment, num_envs=1, enable_cameras=enable_cameras, **options)
+    return SingleEnv(built, seed=seed, render_mode=render_mode, observations=form)
+
+
+def make_vector_env(
+    environment: str,
+    *,
+    num_envs: int = 1,
+    seed: int = 0,
+    observations: str | None = None,
+    enable_cameras: bool = False,
+    **options: Any,
+) -> EnvironmentVectorEnv:
+    """Build an environment with ``num_envs`` env slots; see `make_single_env`."""
+    form = _form(observations, enable_cameras=enable_cameras)
+    built = _built(environment, num_envs=num_envs, enable_cameras=enable_cameras, **options)
+    return EnvironmentVectorEnv(built, seed=seed, observations=form)
+
+
+def _built(
+    environment: str,
+    *,
+    num_envs: int,
+    enable_cameras: bool,
+    variations: Mapping[str, Any] | None = None,
+    device: str = "cpu",
+    allow_import: bool = False,
+    **options: Any,
+) -> Environment:
+    """Build an environment.
+
+    Args:
+        environment: Its name.
+        num_envs: Number of env slots.
+        enable_cameras: Whether what its cameras see is observed.
+        variations: What varies from episode to episode, as in a job file.
+        device: Where it is simulated.
+        allow_import: Whether a module or an interpreter that the name or the options mention may be loaded.
+        options: The environment's own, as in ``arena_env_args``.
     """
     job = recorded_environment_job(
         {
@@ -43,9 +85,18 @@ def make_single_env(
             "variations": dict(variations or {}),
         },
         source=None,
-        num_envs=1,
+        num_envs=num_envs,
         cameras=True,
         may_import=allow_import,
     )
-    built = job.build_environment(device=torch.device(device), num_threads=1)
-    return SingleEnv(built, seed=seed, render_mode=render_mode)
+    num_threads = 1 if num_envs == 1 else default_num_threads(1)
+    return job.build_environment(device=torch.device(device), num_threads=num_threads)
+
+
+def _form(observations: str | None, *, enable_cameras: bool) -> ObservationForm:
+    if observations is None:
+        return default_form(enable_cameras=enable_cameras)
+    if observations not in set(ObservationForm):
+        message = f"there is no form '{observations}'{did_you_mean(observations, ObservationForm)}"
+        raise ConfigError(Problem(message, key="observations"))
+    return ObservationForm(observations)

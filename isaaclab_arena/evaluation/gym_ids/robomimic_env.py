@@ -80,4 +80,4 @@ def make_robomimic_env(environment: str, *, lang: str | None = None, **kwargs: A
         kwargs: As `make_single_env` takes them.
     """
     del lang
-    return RobomimicEnv(make_single_env(environment, **kwargs))
+    return RobomimicEnv(make_single_env(environment, observations="nested", **kwargs))

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
-from isaaclab_arena.evaluation.gym_ids.names import ANY_ENVIRONMENT, environment_id
+from isaaclab_arena.evaluation.gym_ids.names import ANY_ENVIRONMENT, ROBOMIMIC_ID
 from isaaclab_arena.evaluation.plan.recorded_environment import recorded_environment_job
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.models.action_scaling import ActionScaler, ActionScaling
@@ -73,7 +73,7 @@ def robomimic_env_args(env_args: Mapping[str, Any]) -> dict[str, Any]:
         ANY_ENVIRONMENT: env_args["env_name"],
         **({"variations": env_args["variations"]} if env_args.get("variations") else {}),
     }
-    return {"env_name": f"{_REGISTERED_BY}:{environment_id(ANY_ENVIRONMENT)}", "type": _GYM_TYPE, "env_kwargs": options}
+    return {"env_name": f"{_REGISTERED_BY}:{ROBOMIMIC_ID}", "type": _GYM_TYPE, "env_kwargs": options}
 
 
 def export_for_robomimic(

@@ -3,16 +3,14 @@
 Gym imports it by itself for an ``env_name`` such as that of `robomimic_env_args`.
 """
 
-import gym  # pyright: ignore[reportMissingImports]  who has robomimic's environments has it
+import importlib
 
-from isaaclab_arena.evaluation.gym_ids.names import ids_of_environments
+from isaaclab_arena.evaluation.gym_ids.names import ROBOMIMIC_ID
 
-for _id, _kwargs in ids_of_environments().items():
-    # Neither wrapper knows Gym's older interface, which robomimic speaks.
-    gym.register(
-        _id,
-        entry_point="isaaclab_arena.evaluation.gym_ids.robomimic_env:make_robomimic_env",
-        kwargs=dict(_kwargs),
-        disable_env_checker=True,
-        order_enforce=False,
-    )
+# Who has robomimic's environments has Gym. Neither of its wrappers knows the older interface, which robomimic speaks.
+importlib.import_module("gym").register(
+    ROBOMIMIC_ID,
+    entry_point="isaaclab_arena.evaluation.gym_ids.robomimic_env:make_robomimic_env",
+    disable_env_checker=True,
+    order_enforce=False,
+)

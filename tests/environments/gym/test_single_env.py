@@ -1,8 +1,6 @@
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env
 
-from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.gym.single_env import SingleEnv
 from isaaclab_arena.errors import ConfigError
 from isaaclab_arena.evaluation.gym_ids.making import make_single_env
@@ -40,26 +38,6 @@ def test_an_episode_ends_and_tells_whether_it_succeeded():
 def test_more_env_slots_than_one_cannot_be_shown():
     with pytest.raises(ValueError, match="one env slot is shown, and the environment has 2"):
         SingleEnv(CoinEnvironment(CoinConfig(), 2))
-
-
-def test_gymnasium_finds_nothing_wrong_with_a_task_under_its_id():
-    import gymnasium  # noqa: PLC0415  the registry is what is tested
-
-    env = gymnasium.make("isaaclab_arena.evaluation.gym_ids.gymnasium_ids:isaaclab_arena/reach-v0", seed=4)
-    check_env(env.unwrapped, skip_render_check=True)
-    assert set(env.reset()[0]) == {"policy"}
-    env.close()
-
-
-def test_every_environment_has_an_id_and_names_with_a_scheme_are_an_option():
-    import gymnasium  # noqa: PLC0415
-
-    from isaaclab_arena.evaluation.gym_ids import gymnasium_ids  # noqa: F401, PLC0415  puts them there
-
-    assert {f"isaaclab_arena/{name}-v0" for name in ENVIRONMENTS.names()} <= set(gymnasium.registry)
-    env = gymnasium.make("isaaclab_arena/environment-v0", environment="gym:Pendulum-v1")
-    assert env.reset(seed=1)[0]["policy"]["obs"].shape == (3,)
-    env.close()
 
 
 def test_a_misspelt_option_is_told():
