@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from isaaclab_arena.device_reads import on_cpu
 from isaaclab_arena.environments.arena.film_studio import FilmStudio
 from isaaclab_arena.environments.arena.simulation import SimulationOptions
 from isaaclab_arena.environments.arena.studios import ROBOT_PREFIX, BatchStudio, Studio, ThreadStudio, rgb_term, term
@@ -225,7 +226,10 @@ class EnvironmentCameras:
         else:
             studio.render(env_ids)
         names = [name for name in studio.pictures if name in self.filmable]
-        pictures = {name: studio.pictures[name][list(env_ids)].cpu().numpy() for name in names}
+        slots = torch.tensor(list(env_ids))
+        kept = [studio.pictures[name] for name in names]
+        read = on_cpu([pictures[slots.to(pictures.device, non_blocking=True)] for pictures in kept])
+        pictures = {name: each.numpy() for name, each in zip(names, read, strict=True)}
         return [partial(_shown, pictures, number) for number in range(len(env_ids))]
 
     def _film_studio(self, place: str) -> FilmStudio:

@@ -10,6 +10,7 @@ import mujoco
 import numpy as np
 import torch
 
+from isaaclab_arena.device_reads import on_cpu
 from isaaclab_arena.interfaces.environment import VIEWPORT
 from isaaclab_arena.sim.backend import Backend
 
@@ -114,6 +115,7 @@ class BatchStudio(Studio):
         from isaaclab_arena.sim.warp.backend import WarpBackend  # noqa: PLC0415  see `Studio`
         from isaaclab_arena.sim.warp.batch_cameras import BatchCameras  # noqa: PLC0415  see `Studio`
 
+        self._keeps_on_cpu = only_films
         device = torch.device("cpu") if only_films else backend.device
         super().__init__(backend, names, device=device, **wanted)
         if not isinstance(backend, WarpBackend):
@@ -125,15 +127,19 @@ class BatchStudio(Studio):
         self.render_s = time.perf_counter() - begin
 
     def _render(self, env_ids: Sequence[int]) -> None:
-        backend = self._backend
-        slots = torch.tensor(list(env_ids)).to(backend.device, non_blocking=True)
-        for camera, pictures in self._renderer(len(slots)).render(slots).items():
+        slots = torch.tensor(list(env_ids))
+        there = slots.to(self._backend.device, non_blocking=True)
+        drawn = self._renderer(len(slots)).render(there)
+        broken, pictures = self._backend.diverged[there], list(drawn.values())
+        if self._keeps_on_cpu:
+            broken, *pictures = on_cpu([broken, *pictures])
+        else:
+            slots = there
+        for camera, picture in zip(drawn, pictures, strict=True):
             name, _, kind = camera.partition(":")
             kept = self.pictures[term(name, kind) if kind else rgb_term(name)]
-            here = slots.to(kept.device)
-            broken = backend.diverged[slots].to(kept.device)[:, None, None, None]
             # Only the GPU knows which worlds broke down, and it is not waited for.
-            kept[here] = torch.where(broken, kept[here], pictures.to(kept.device))
+            kept[slots] = torch.where(broken[:, None, None, None], kept[slots], picture)
 
     def _renderer(self, num_worlds: int) -> "BatchCameras":
         """Return what renders so many worlds in the least time: all at once, or a few at a time."""

@@ -1,6 +1,7 @@
 """Pictures of many worlds of a `WarpBackend` at once: rendered where they live, and left there as tensors."""
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 
 import mujoco_warp
 import torch
@@ -12,6 +13,8 @@ from isaaclab_arena.sim.warp.few_worlds import FewWorlds
 from isaaclab_arena.sim.warp.kernels import one_compiler_at_a_time
 
 _BYTES_PER_PIXEL = 4
+_NUMBERS = count()
+"""Tells the graphs of several `BatchCameras` of one backend apart."""
 
 
 class BatchCameras:
@@ -29,6 +32,7 @@ class BatchCameras:
     ) -> None:
         self._backend = backend
         self._cameras = tuple(cameras)
+        self._kind = f"pictures {next(_NUMBERS)}"
         self._few = None if at_once is None or at_once >= backend.num_envs else FewWorlds(backend, at_once)
         num_worlds = backend.num_envs if self._few is None else self._few.num_worlds
         with backend.launcher.compiling():
@@ -55,23 +59,34 @@ class BatchCameras:
             int32, both of shape (n, height, width, 1). On the backend's device.
         """
         if self._few is None:
-            pictures = self._shot(*self._backend.warp_worlds)
-            return pictures if env_ids is None else {name: each[env_ids] for name, each in pictures.items()}
+            return self._shot(*self._backend.warp_worlds, slice(None) if env_ids is None else env_ids)
         if env_ids is None:
             env_ids = torch.arange(self._backend.num_envs, device=self._backend.device)
         parts: dict[str, list[torch.Tensor]] = {}
         for part in env_ids.split(self._few.num_worlds):
-            for name, each in self._shot(*self._few.show(part)).items():
-                parts.setdefault(name, []).append(each[: len(part)])
+            for name, each in self._shot(*self._few.show(part), slice(len(part))).items():
+                parts.setdefault(name, []).append(each)
         return {name: torch.cat(each) for name, each in parts.items()}
 
-    def _shot(self, model: mujoco_warp.Model, data: mujoco_warp.Data) -> Mapping[str, torch.Tensor]:
-        """Take pictures of all worlds that there is memory for."""
-        with self._backend.launcher.work():
-            mujoco_warp.refit_bvh(model, data, self._context)
-            mujoco_warp.render(model, data, self._context)
-        context, num_worlds = self._context, self._context.rgb_data.shape[0]
-        colours = warp.to_torch(context.rgb_data.view(warp.int32)).view(torch.uint8)
+    def _shot(
+        self, model: mujoco_warp.Model, data: mujoco_warp.Data, wanted: torch.Tensor | slice
+    ) -> Mapping[str, torch.Tensor]:
+        """Take pictures of all worlds that there is memory for, and return those of some of them.
+
+        Args:
+            model: The model of these worlds.
+            data: Their state.
+            wanted: Which of them are returned; no others are copied.
+        """
+        context = self._context
+
+        def launch() -> None:
+            mujoco_warp.refit_bvh(model, data, context)
+            mujoco_warp.render(model, data, context)
+
+        self._backend.launcher.replay(self._kind, launch)
+        colours = warp.to_torch(context.rgb_data.view(warp.int32))[wanted].view(torch.uint8)
+        num_worlds = len(colours)
         pictures = {}
         for camera, (rgb_start, depth_start, seen_start) in zip(self._cameras, self._starts, strict=True):
             shape, pixels = (num_worlds, camera.height, camera.width), camera.height * camera.width
@@ -80,10 +95,10 @@ class BatchCameras:
             packed = colours[:, first : first + pixels * _BYTES_PER_PIXEL].reshape(*shape, _BYTES_PER_PIXEL)
             pictures[camera.name] = packed[..., :3].flip(-1)
             if camera.depth:
-                depth = warp.to_torch(context.depth_data)[:, depth_start : depth_start + pixels]
+                depth = warp.to_torch(context.depth_data)[wanted, depth_start : depth_start + pixels]
                 pictures[f"{camera.name}:depth"] = depth.reshape(*shape, 1).clone()
             if camera.segmentation:
-                geoms = warp.to_torch(context.seg_data)[:, seen_start : seen_start + pixels, 0]
+                geoms = warp.to_torch(context.seg_data)[wanted, seen_start : seen_start + pixels, 0]
                 bodies = torch.where(geoms >= 0, self._geom_body[geoms.clamp(min=0).long()], -1)
                 pictures[f"{camera.name}:segmentation"] = bodies.reshape(*shape, 1).to(torch.int32)
         return pictures

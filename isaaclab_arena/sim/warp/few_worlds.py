@@ -24,9 +24,12 @@ class FewWorlds:
         with backend.launcher.compiling():
             # Nothing ever touches there, and room for contacts would be most of it.
             self._data = mujoco_warp.make_data(backend.model, nworld=num_worlds, nconmax=1, njmax=1)
+        self._own: dict[str, warp.array] = {}
 
     def show(self, env_ids: torch.Tensor) -> tuple[mujoco_warp.Model, mujoco_warp.Data]:
         """Return worlds as they are now, good until the next call; those behind them are of no interest.
+
+        They are in the same memory each time, as a graph that renders them needs it.
 
         Args:
             env_ids: At most ``num_worlds`` of them. Shape: (n,), int64.
@@ -38,6 +41,9 @@ class FewWorlds:
         for name in VISIBLE_FIELDS:
             array = getattr(model, name)
             if array.shape[0] > 1:
-                own = warp.to_torch(array)[env_ids].contiguous()
-                setattr(shown, name, warp.from_torch(own, dtype=array.dtype))
+                if name not in self._own:
+                    shape = (self.num_worlds, *array.shape[1:])
+                    self._own[name] = warp.zeros(shape, dtype=array.dtype, device=array.device)
+                warp.to_torch(self._own[name])[: len(env_ids)] = warp.to_torch(array)[env_ids]
+                setattr(shown, name, self._own[name])
         return shown, self._data

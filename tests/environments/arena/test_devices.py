@@ -15,7 +15,7 @@ from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.environments.mdp.actions import ACTION_MODES
 from isaaclab_arena.evaluation.rollout.limits import RolloutLimits
 from isaaclab_arena.evaluation.rollout.rollout import rollout
-from isaaclab_arena.interfaces.environment import Environment, Step
+from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Step
 from isaaclab_arena.interfaces.observer import Observer, Transition
 from isaaclab_arena.policy.scripted import ScriptedPolicy
 from isaaclab_arena.policy.zero_action_policy import ZeroActionPolicy
@@ -145,6 +145,17 @@ def test_pictures_of_worlds_on_the_gpu_are_there_too(monkeypatch):
     env = build("lift_object", num_envs=NUM_ENVS, device=GPU, backend="warp", **PICTURES)
     assert isinstance(env.backend, WarpBackend)
     assert_pictures_are_there(env)
+
+
+def test_a_frame_of_a_film_is_read_from_the_gpu_in_one_copy_for_each_size_of_pictures(gpu, monkeypatch):
+    simulate_with_warp(monkeypatch)
+    env = build("lift_object", num_envs=NUM_ENVS, device=GPU, backend="warp", enable_cameras=True, camera_size=16)
+    start(env)
+    for cameras in ([env.filmable[0]], env.filmable):
+        env.film([0, 2], cameras)
+        gpu.waits.clear()
+        env.film([0, 2], cameras)
+        assert len(gpu.waits) == len({name == VIEWPORT for name in cameras})
 
 
 def assert_pictures_are_there(env: ArenaEnvironment) -> None:

@@ -1,8 +1,11 @@
 """Pictures of all worlds at once, held to those that are rendered one by one."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from isaaclab_arena.sim.backend import StartState
 from isaaclab_arena.sim.model_changes import moved_camera, painted
@@ -10,6 +13,7 @@ from isaaclab_arena.sim.scene.scene import ScenePart, compose_scene
 from isaaclab_arena.sim.warp.backend import WarpBackend
 from isaaclab_arena.sim.warp.batch_cameras import BatchCameras
 from isaaclab_arena.sim.warp.cameras import Camera, RayTracers
+from tests.sim.warp.test_launching import Worker, between
 
 PARTS = (
     ScenePart(prefix="robot", asset="robots/panda.xml"),
@@ -90,3 +94,48 @@ def test_a_few_worlds_at_a_time_look_as_they_do_together(model, cameras, env_ids
         shown = few[cameras[0].name]
         assert not torch.equal(shown[0], shown[1])
         assert not torch.equal(shown[0], shown[2])
+
+
+@pytest.mark.parametrize("at_once", [None, 1])
+def test_replayed_pictures_have_the_bits_of_launches(model, cameras, at_once):
+    replaying, launching = (WarpBackend(model, num_envs=2, device=torch.device("cpu")) for _ in range(2))
+    drawers = [BatchCameras(each, cameras, at_once=at_once) for each in (replaying, launching)]
+    for number in range(3):
+        changes = [[], painted(model, "object/body", (0.0, 0.5 * number, 1.0))]
+        place = StartState(joint_positions={"object/free": (0.4 + 0.05 * number, 0.0, 0.1 * number, 1, 0, 0, 0)})
+        for each in (replaying, launching):
+            each.vary(torch.arange(2), changes)
+            each.reset(torch.arange(2), [place, place])
+        launching.launcher.forget_graphs()
+        replayed, launched = (each.render() for each in drawers)
+        assert replayed.keys() == launched.keys()
+        for name, pictures in replayed.items():
+            assert torch.equal(pictures, launched[name]), name
+
+
+def test_pictures_are_drawn_in_a_stream_in_which_no_other_thread_is_in_their_way(model, cameras):
+    backend, worker = WarpBackend(model, num_envs=2, device=torch.device("cpu")), Worker()
+    backend.launcher = worker.launcher
+    pictures = BatchCameras(backend, cameras[:1])
+    for _ in range(2):
+        assert worker.noted(lambda: pictures.render(torch.tensor([1]))) == between("independent")
+
+
+class CopiedColours(TorchDispatchMode):
+    """Counts worlds whose colours are put in order, which copies them."""
+
+    num_worlds = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.flip.default:
+            self.num_worlds += len(args[0])
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("at_once", [None, 2])
+def test_only_worlds_that_are_wanted_are_copied(model, cameras, at_once):
+    backend = WarpBackend(model, num_envs=3, device=torch.device("cpu"))
+    pictures = BatchCameras(backend, cameras[:1], at_once=at_once)
+    with CopiedColours() as copied:
+        pictures.render(torch.tensor([1]))
+    assert copied.num_worlds == 1

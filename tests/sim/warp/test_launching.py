@@ -59,7 +59,7 @@ class Worker:
         self.notes.append("launch")
         warp.launch(double, dim=2, inputs=[self.numbers], device="cpu")
 
-    def noted(self, call: Callable[[], None]) -> list[str]:
+    def noted(self, call: Callable[[], object]) -> list[str]:
         """Return what happens during a call."""
         self.notes.clear()
         call()
