@@ -82,6 +82,12 @@ def test_elsewhere_its_paths_would_be_others(shy_run, tmp_path_factory, monkeypa
     assert num_attempts(shy_run) == 1
 
 
+def test_it_imports_nothing_that_a_run_names_if_asked_not_to(shy_run, capsys):
+    assert main(["resume", "out", "--no_import"]) == 2
+    assert "--no_import allows registered names only" in capsys.readouterr().err
+    assert num_attempts(shy_run) == 1
+
+
 def test_a_directory_without_a_run_is_refused(tmp_path, capsys):
     assert main(["resume", str(tmp_path)]) == 2
     assert f"{tmp_path}: holds no run: neither run.json nor params/train.yaml" in capsys.readouterr().err
