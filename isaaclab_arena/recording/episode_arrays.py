@@ -22,6 +22,9 @@ HELD_STEPS = 64
 """Control steps whose tensors are copied at once where nothing else changes them: right after the physics has used all
 of the processor's caches, the first of several copies costs five times as much as the others."""
 
+HELD_BYTES = 1 << 26
+"""Fewer steps are copied at once where their tensors would take more memory than this."""
+
 EXPECTED_STEPS = 1000
 """Control steps for which there is room at first; more is made for longer episodes."""
 
@@ -57,14 +60,14 @@ class EpisodeArrays:
         self._observations = observations
         expected_steps = min(environment.max_episode_length, EXPECTED_STEPS)
         self._ring = StepRing(environment.num_envs, expected_steps)
-        self._states = StepRing(environment.num_envs, expected_steps)
         self._recordable = environment if isinstance(environment, Recordable) else None
         self._partwise = environment if isinstance(environment, PartwiseRecordable) else None
-        self._state_parts = () if self._partwise is None else self._partwise.state_parts()
+        self._state_parts = () if self._partwise is None else tuple(self._partwise.state_parts())
+        self._host_parts = [part.numpy() for part in self._state_parts if part.is_cpu]
         self._held: list[list[torch.Tensor]] = []
         self._max_held = 1
         self._initial: dict[int, dict[str, np.ndarray]] = {}
-        self._terms: list[tuple[str, tuple[str, ...]]] = []
+        self._terms: dict[tuple[str, ...], list[str]] = {}
         self._packs: list[tuple[int, ...]] = []
         self._columns: list[list[_Column]] = []
 
@@ -79,14 +82,11 @@ class EpisodeArrays:
                 initial[f"{layout.INITIAL_STATE}/{layout.SIMULATOR}/{name}"] = np.asarray(array)
             self._initial[env_id] = initial
         self._ring.start(env_ids)
-        self._states.start(env_ids)
 
     def append(self, transition: Transition) -> None:
         """Keep one control step; its action must not change any more."""
         if not self._columns:
             self._lay_out(transition)
-        if self._state_parts:
-            self._states.append((self._state_parts,))
         self._held.append(self._tensors(transition))
         if len(self._held) >= self._max_held:
             self._copy_held()
@@ -105,16 +105,17 @@ class EpisodeArrays:
             for column in columns
         }
         if self._partwise is not None and self._state_parts:
-            arrays |= _states_of(self._partwise, initial.pop(_PARTS), self._states.take(env_id)[0])
+            arrays |= _states_of(self._partwise, initial.pop(_PARTS), arrays.pop(_PARTS))
         arrays |= initial
         arrays[layout.DONES] = np.zeros(len(packs[0]), np.uint8)
         arrays[layout.DONES][-1:] = 1
         return arrays
 
     def _copy_held(self) -> None:
-        for tensors in self._held:
-            self._ring.append([[tensors[number] for number in numbers] for numbers in self._packs])
-        self._held.clear()
+        if self._held:
+            packs = [[tensors[number] for tensors in self._held for number in numbers] for numbers in self._packs]
+            self._ring.append(packs, len(self._held))
+            self._held.clear()
 
     def _initial_states(self, env_ids: Sequence[int]) -> dict[str, np.ndarray]:
         """Return the state of env slots, or what it can be made of later, in one copy where its parts allow."""
@@ -129,26 +130,35 @@ class EpisodeArrays:
 
     def _tensors(self, transition: Transition) -> list[torch.Tensor]:
         """Return what is kept of a step, always in the same order; see `_names`."""
-        action, observation = transition.action, transition.observation
+        action = transition.action
         tensors = [action if action.dtype is torch.float32 else action.to(torch.float32), transition.step.reward]
-        for _, keys in self._terms:
-            value: Any = observation
-            for key in keys:
-                value = value[key]
-            tensors.append(value)
-        if not self._state_parts:
+        for path, names in self._terms.items():
+            terms: Any = transition.observation
+            for key in path:
+                terms = terms[key]
+            tensors += [terms[name] for name in names]
+        if self._host_parts:
+            # Parts are slices of the simulation's memory, of which NumPy makes a copy in a quarter of PyTorch's time.
+            tensors.append(torch.from_numpy(np.concatenate(self._host_parts, axis=1)))
+        elif self._state_parts:
+            tensors.append(torch.cat(self._state_parts, dim=1))
+        else:
             states = self._state(layout.STATES)
             tensors += [states[name] for name in sorted(states)]
         return tensors
 
     def _names(self) -> list[str]:
-        terms = [name for name, _ in self._terms]
-        states = {} if self._state_parts else self._state(layout.STATES)
-        return [layout.ACTIONS, layout.REWARDS, *terms, *sorted(states)]
+        terms = []
+        for path, names in self._terms.items():
+            for group, *keys in ((*path, name) for name in names):
+                terms.append("/".join((observation_path(group), *keys)))
+        states = [_PARTS] if self._state_parts else sorted(self._state(layout.STATES))
+        return [layout.ACTIONS, layout.REWARDS, *terms, *states]
 
     def _lay_out(self, transition: Transition) -> None:
         """Decide which arrays lie side by side: vectors of one type; images are large enough to stand alone."""
-        self._terms = list(_recorded_terms(transition.observation, self._observations))
+        for path, name in _recorded_terms(transition.observation, self._observations):
+            self._terms.setdefault(path, []).append(name)
         tensors = self._tensors(transition)
         groups: dict[object, dict[int, _Column]] = {}
         for number, (name, tensor) in enumerate(zip(self._names(), tensors, strict=True)):
@@ -159,7 +169,7 @@ class EpisodeArrays:
         self._packs = [tuple(group) for group in groups.values()]
         self._columns = [list(group.values()) for group in groups.values()]
         if self._environment.returns_own_tensors and all(tensor.ndim <= 2 for tensor in tensors):
-            self._max_held = HELD_STEPS
+            self._max_held = min(HELD_STEPS, max(1, HELD_BYTES // sum(tensor.nbytes for tensor in tensors)))
 
 
 def _states_of(environment: PartwiseRecordable, initial: np.ndarray, steps: np.ndarray) -> dict[str, np.ndarray]:
@@ -184,9 +194,10 @@ def observation_path(group: str) -> str:
     return group if group == layout.CAMERA_OBSERVATIONS else f"{layout.OBSERVATIONS}_{group}"
 
 
-def _recorded_terms(observation: Observation, wanted: RecordedObservations) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield, for each term that is recorded, its path and the keys that lead to it in an observation."""
+def _recorded_terms(observation: Observation, wanted: RecordedObservations) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield, for each term that is recorded, the keys that lead to what holds it in an observation, and its own."""
     for group, terms in observation.items():
         if wanted is RecordedObservations.ALL or (wanted is RecordedObservations.STATE and group == "policy"):
             for keys, _ in leaves(terms):
-                yield "/".join((observation_path(group), *keys)), (group, *keys)
+                *path, name = (group, *keys)
+                yield tuple(path), name

@@ -33,21 +33,23 @@ class StepRing:
         """Begin an episode in the named env slots with the next step."""
         self._first.update(dict.fromkeys(env_ids, self._next))
 
-    def append(self, packs: Sequence[Sequence[torch.Tensor]]) -> None:
-        """Keep one control step.
+    def append(self, packs: Sequence[Sequence[torch.Tensor]], num_steps: int = 1) -> None:
+        """Keep control steps.
 
         Args:
-            packs: At every call the same number of packs, and in each the same number of tensors, of the same types.
-                Shape of each tensor: (num_envs, ...).
+            packs: At every call the same number of packs, and in each the tensors of one step after the other: for each
+                step the same number, of the same types. Shape of each tensor: (num_envs, ...).
+            num_steps: How many steps those are; at least one.
         """
         if self._packs is None:
-            self._packs = [_Pack(tensors, self._num_envs, self.capacity) for tensors in packs]
-        if self._next >= self._room_until:
-            self._make_room()
+            first = [tensors[: len(tensors) // num_steps] for tensors in packs]
+            self._packs = [_Pack(tensors, self._num_envs, self.capacity) for tensors in first]
+        if self._next + num_steps > self._room_until:
+            self._make_room(num_steps)
         position = (self._next - self._origin) % self.capacity
         for pack, tensors in zip(self._packs, packs, strict=True):
-            pack.write(position, tensors)
-        self._next += 1
+            pack.write(position, tensors, num_steps)
+        self._next += num_steps
 
     def take(self, env_id: int) -> list[np.ndarray]:
         """End an env slot's episode and return its steps, copied.
@@ -59,10 +61,10 @@ class StepRing:
         position, length = (first - self._origin) % self.capacity, self._next - first
         return [pack.read(env_id, position, length) for pack in self._packs or ()]
 
-    def _make_room(self) -> None:
-        """Double the memory if the next step would take the place of one that is still needed."""
+    def _make_room(self, num_steps: int) -> None:
+        """Double the memory until the next steps take the place of none that is still needed."""
         oldest = min(self._first.values(), default=self._next)
-        if self._next - oldest >= self.capacity:
+        while self._next + num_steps - oldest > self.capacity:
             turn = (self._next - self._origin) % self.capacity
             for pack in self._packs or ():
                 pack.double(turn)
@@ -77,16 +79,19 @@ class _Pack:
     def __init__(self, tensors: Sequence[torch.Tensor], num_envs: int, capacity: int) -> None:
         width = sum(tensor[0].numel() for tensor in tensors)
         self._is_flat = all(tensor.ndim == 2 for tensor in tensors)
-        self._is_on_cpu = all(tensor.is_cpu for tensor in tensors)
         self._hold(_untouched((capacity, num_envs, width), tensors[0].dtype))
 
-    def write(self, position: int, tensors: Sequence[torch.Tensor]) -> None:
+    def write(self, position: int, tensors: Sequence[torch.Tensor], num_steps: int) -> None:
         if not self._is_flat:
             tensors = [tensor if tensor.ndim == 2 else tensor.reshape(len(tensor), -1) for tensor in tensors]
-        if self._is_on_cpu:
-            torch.cat(tuple(tensors), dim=1, out=self._steps[position])
-        else:
-            self._steps[position].copy_(torch.cat(tuple(tensors), dim=1))
+        # All steps at once: right after the physics has used all of the processor's caches, each call costs several
+        # times what the next one does.
+        joined = tensors[0] if len(tensors) == 1 else torch.cat(tuple(tensors), dim=1)
+        steps = joined.cpu().reshape(len(joined), num_steps, self._values.shape[2]).transpose(0, 1)
+        before_the_end = min(num_steps, len(self._values) - position)
+        self._values[position : position + before_the_end].copy_(steps[:before_the_end])
+        if before_the_end < num_steps:
+            self._values[: num_steps - before_the_end].copy_(steps[before_the_end:])
 
     def read(self, env_id: int, position: int, length: int) -> np.ndarray:
         before_the_end = self._array[position : position + length, env_id]
@@ -103,7 +108,6 @@ class _Pack:
     def _hold(self, values: torch.Tensor) -> None:
         self._values = values
         self._array = values.numpy()
-        self._steps = values.unbind(0)
 
 
 def _untouched(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

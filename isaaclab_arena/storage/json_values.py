@@ -41,13 +41,18 @@ def plain(value: Any) -> Any:
 def json_line(value: Any) -> str:
     """Return a value as one line of JSON that any reader takes."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        value = {name: getattr(value, name) for name in _field_names(type(value))}
     try:
         # Most values are plain already, and the encoder finds out faster than `plain`.
         line = _LINE.encode(value)
     except (TypeError, ValueError):
         line = _LINE.encode(plain(value))
     return _harmless(line)
+
+
+@cache
+def _field_names(dataclass: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(dataclass))
 
 
 def json_text(value: Any) -> str:

@@ -44,6 +44,25 @@ def test_episodes_of_any_lengths_are_kept_whole_in_any_room(capacity):
             ring.start([env_id])
 
 
+@pytest.mark.parametrize("capacity", [1, 5, 64])
+def test_several_steps_at_once_are_kept_as_one_after_the_other(capacity):
+    generator = np.random.default_rng(capacity)
+    ring = StepRing(3, capacity)
+    begun, step = dict.fromkeys(range(3), 0), 0
+    ring.start([0, 1, 2])
+    while step < 300:
+        number = int(generator.integers(1, 9))
+        steps = [packs(each) for each in range(step, step + number)]
+        ring.append([[tensor for each in steps for tensor in each[pack]] for pack in range(2)], number)
+        step += number
+        for env_id in np.flatnonzero(generator.random(3) < 0.3).tolist():
+            numbers, pictures = ring.take(env_id)
+            np.testing.assert_array_equal(numbers[:, 2], env_id * 100 + np.arange(begun[env_id], step))
+            np.testing.assert_array_equal(pictures[:, 5], (env_id + np.arange(begun[env_id], step)) % 256)
+            begun[env_id] = step
+            ring.start([env_id])
+
+
 def test_memory_is_used_again():
     ring = StepRing(2, 8)
     for episode in range(50):
