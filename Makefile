@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# Where it is set, each of the many programs that tests start would compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := install
 .PHONY: help install eval test test-slow test-gpu gpu-check mutants check format floors docs bench clean

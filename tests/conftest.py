@@ -5,15 +5,16 @@ import os
 import signal
 import sys
 from collections.abc import Generator, Iterator
+from typing import Any
 
 import pytest
 import torch
 
-from tests.preloaded.interpreter import preloaded_python
+from tests.preloaded.interpreter import preloaded_python, use
 from tests.pretend_gpu import PretendGpu
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Hear the signals that whoever started the tests ignores, as ``nohup`` and a shell's ``&`` do: many send them."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_IGN:
@@ -23,6 +24,14 @@ def pytest_configure() -> None:
         os.environ.pop(name, None)
     # As in a rank. Workers of pytest-xdist share the cores, and threads that wait for one another there waste them.
     torch.set_num_threads(1)
+    if given := getattr(config, "workerinput", None):
+        use(given["preloaded_python"])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Let all workers of pytest-xdist start their programs in one preloaded interpreter."""
+    node.workerinput["preloaded_python"] = preloaded_python()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -18,6 +18,7 @@ from tests.documentation.reading import as_arguments, blocks
 from tests.end_to_end.launching import ROOT, run
 
 README = (ROOT / "README.md").read_text()
+QUICKSTART = "jobs/quickstart.json"
 FEW_EPISODES = ["--limit", "2"]
 
 
@@ -31,14 +32,18 @@ def workspace(tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("workspace")
     for name in ("jobs", "models", "isaaclab_arena_gr00t"):
         (directory / name).symlink_to(ROOT / name)
+    quickstart = json.loads((ROOT / QUICKSTART).read_text())
+    (directory / "few_jobs.json").write_text(json.dumps({**quickstart, "jobs": quickstart["jobs"][::4]}))
     return directory
 
 
 @pytest.mark.parametrize("line", readme_commands())
 def test_a_command_of_the_readme_runs(workspace, line):
-    """Whole where the run goes on to be resumed and replayed, otherwise a few episodes of every job."""
-    is_whole = "eval_runner" not in line or "outputs/first" in line
-    finished = run([*as_arguments(line), *([] if is_whole else FEW_EPISODES)], timeout_s=200, directory=workspace)
+    """Whole where the run goes on to be resumed and replayed, otherwise few episodes, of few jobs of the quickstart."""
+    words = as_arguments(line)
+    if "eval_runner" in line and "outputs/first" not in line:
+        words = ["few_jobs.json" if word == QUICKSTART else word for word in words] + FEW_EPISODES
+    finished = run(words, timeout_s=200, directory=workspace)
     assert finished.returncode == 0, finished.stderr
 
 

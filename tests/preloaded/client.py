@@ -10,7 +10,7 @@ import socket
 import sys
 from typing import NoReturn
 
-_PROGRAMS = ("isaaclab_arena.", "isaaclab_arena_gr00t.", "eval_runner", "torch.distributed.run", "gr00t.")
+_PROGRAMS = ("isaaclab_arena.", "isaaclab_arena_gr00t.", "eval_runner", "torch.distributed.run", "gr00t.", "tests.")
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 

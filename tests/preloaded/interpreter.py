@@ -22,9 +22,19 @@ _READ_AT_START = (
 )  # fmt: skip
 
 
+_OF_THE_TEST_RUN: list[str] = []
+
+
+def use(path: str) -> None:
+    """Use an interpreter that another process of the test run has made, which lives longer than this one."""
+    _OF_THE_TEST_RUN[:] = [path]
+
+
 @cache
 def preloaded_python() -> str:
     """Return the path of an interpreter that is quick to start; the usual one on systems where there is none."""
+    if _OF_THE_TEST_RUN:
+        return _OF_THE_TEST_RUN[0]
     if not hasattr(os, "pidfd_open"):
         return sys.executable
     directory = Path(tempfile.mkdtemp(prefix="preloaded_python_"))

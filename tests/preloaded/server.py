@@ -25,6 +25,9 @@ _PRELOADED = (
     "isaaclab_arena.evaluation.eval_runner", "isaaclab_arena.evaluation.policy_runner", "isaaclab_arena.evaluation.run",
     "isaaclab_arena.cli.main", "isaaclab_arena.environments.catalog", "torch.distributed.run", "mujoco", "mujoco.batch",
     "pandas", "pyarrow.parquet", "scipy.stats", "h5py", "rich.live", "tyro", "gymnasium",
+    "isaaclab_arena.training.train", "isaaclab_arena.training.learner.learner",
+    "isaaclab_arena_gr00t.policy.gr00t_closedloop_policy", "gr00t.policy.gr00t_policy",
+    "isaaclab_arena.sim.warp.backend", "isaaclab_arena.sim.warp.cameras",
 )  # fmt: skip
 _MAX_DESCRIPTORS = 64
 
@@ -42,12 +45,9 @@ class Program(NamedTuple):
     client_parent: int
 
 
-def program_to_be(path: str) -> Program | None:
+def program_to_be(listener: socket.socket) -> Program | None:
     """Serve at a socket until nobody holds the other end of stdin; return in each child, with what it is to be."""
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(path)
-        listener.listen(64)
-        os.write(1, b"ready\n")
+    with listener:
         # The system collects keepers.
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         while listener in select.select([0, listener], [], [])[0]:
@@ -57,6 +57,15 @@ def program_to_be(path: str) -> Program | None:
                 return _keep(client)
             client.close()
     return None
+
+
+def listening(path: str) -> socket.socket:
+    """Return a socket at which clients may knock before anything is loaded, and say so on stdout."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen(64)
+    os.write(1, b"ready\n")
+    return listener
 
 
 def _keep(client: socket.socket) -> Program:
@@ -172,8 +181,9 @@ def _stream(program: Program, number: int, mode: str, *, errors: str = "strict")
 _OWN_PATHS = {"", str(Path.cwd()), *os.environ.get("PYTHONPATH", "").split(os.pathsep)}
 
 if __name__ == "__main__":
+    door = listening(sys.argv[1])
     for name in _PRELOADED:
         importlib.import_module(name)
     gc.freeze()
-    if (wanted := program_to_be(sys.argv[1])) is not None:
+    if (wanted := program_to_be(door)) is not None:
         be(wanted, sys.argv[2])
