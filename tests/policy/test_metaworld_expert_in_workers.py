@@ -1,6 +1,7 @@
 """The expert acts wherever the environment's Meta-World is: here, or in another interpreter alone."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.interfaces.environment import Environment
+from isaaclab_arena.interfaces.environment import Environment, EnvironmentWrapper
 from isaaclab_arena.interfaces.episode import Outcome
 from isaaclab_arena.policy.metaworld_expert import MetaWorldExpertCfg, MetaWorldExpertPolicy
 from isaaclab_arena.testing.policy_conformance import PolicyConformance
@@ -30,11 +31,36 @@ def meta_world_here(monkeypatch):
         del sys.modules[name]
 
 
+class LeftOpen(EnvironmentWrapper):
+    """An environment whose worker processes stay when a test closes it, for the next test."""
+
+    def reset(self, env_ids, conditions):
+        return self.real.reset(env_ids, conditions)
+
+    def step(self, action):
+        return self.real.step(action)
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[dict[int, Environment]]:
+    """Return an environment for each number of env slots that a test has asked for."""
+    environments: dict[int, Environment] = {}
+    yield environments
+    for environment in environments.values():
+        environment.close()
+
+
 class TestConformance(PolicyConformance):
     policy_class = MetaWorldExpertPolicy
 
+    @pytest.fixture(autouse=True)
+    def share_workers(self, workers):
+        self.workers = workers
+
     def make_environment(self, num_envs: int) -> Environment:
-        return build("metaworld:reach-v3", num_envs=num_envs, **IN_WORKERS)
+        if num_envs not in self.workers:
+            self.workers[num_envs] = build("metaworld:reach-v3", num_envs=num_envs, **IN_WORKERS)
+        return LeftOpen(self.workers[num_envs])
 
 
 def test_the_expert_acts_in_the_interpreter_that_has_its_package():
