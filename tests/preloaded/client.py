@@ -10,7 +10,10 @@ import socket
 import sys
 from typing import NoReturn
 
-_PROGRAMS = ("isaaclab_arena.", "isaaclab_arena_gr00t.", "eval_runner", "torch.distributed.run", "gr00t.", "tests.")
+_PROGRAMS = (
+    "isaaclab_arena.", "isaaclab_arena_gr00t.", "eval_runner", "torch.distributed.run", "gr00t.",
+    "tests.training.", "tests.gr00t.",
+)  # fmt: skip
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 

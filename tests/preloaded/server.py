@@ -14,6 +14,7 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -121,6 +122,8 @@ def _take_over(program: Program, opened: list[int]) -> None:
     os.environ.clear()
     os.environ.update(program.variables)
     time.tzset()
+    # What was loaded may have asked for it, with the server's variables.
+    tempfile.tempdir = None
     for number in program.ignored_signals:
         signal.signal(number, signal.SIG_IGN)
 

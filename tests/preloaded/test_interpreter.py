@@ -15,9 +15,9 @@ from tests.preloaded.interpreter import preloaded_python
 pytestmark = pytest.mark.skipif(preloaded_python() == sys.executable, reason="Linux only")
 
 TELLING = """
-import json, os, sys
+import json, os, sys, tempfile
 told = {"words": sys.argv[1:], "variable": os.environ.get("MINE"), "directory": os.getcwd(), "read": sys.stdin.read(),
-        "name": __name__, "umask": os.umask(0), "loaded": "torch" in sys.modules,
+        "temporary": tempfile.gettempdir(), "name": __name__, "umask": os.umask(0), "loaded": "torch" in sys.modules,
         "descriptors": len(os.listdir("/proc/self/fd"))}
 json.dump(told, sys.stdout)
 print("to the other stream", file=sys.stderr)
@@ -62,7 +62,8 @@ def is_running(pid: int) -> bool:
 
 
 def test_a_program_has_what_it_would_have_had(tmp_path):
-    options = {"input": "some text", "env": environment({"PYTHONPATH": "", "MINE": "yes"}), "umask": 0o27}
+    variables = {"PYTHONPATH": "", "MINE": "yes", "TMPDIR": str(tmp_path)}
+    options = {"input": "some text", "env": environment(variables), "umask": 0o27}
     quick, usual = (
         run(tmp_path, TELLING, "--one", "two words", python=python, **options)
         for python in (preloaded_python(), sys.executable)
