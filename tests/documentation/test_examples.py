@@ -2,6 +2,8 @@
 
 import runpy
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -66,7 +68,44 @@ def test_stable_baselines3_is_evaluated_every_few_iterations(monkeypatch, capsys
     assert capsys.readouterr().out.count("mean return ") == 1
 
 
-def test_every_program_is_named_in_the_document_of_training():
-    document = (ROOT / "docs" / "how_to" / "training.md").read_text()
+def returned_by(name: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return what the ``main`` of a program returns, run in a directory as Python runs a program."""
+    monkeypatch.chdir(directory)
+    monkeypatch.syspath_prepend(EXAMPLES)
+    return runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"]()
+
+
+@pytest.mark.parametrize(
+    "name", ["policy_of_a_network", "recurrent_policy", "policy_behind_a_server", "robot_with_torque_motors"]
+)
+def test_a_program_solves_its_task(name, tmp_path, monkeypatch):
+    assert returned_by(name, tmp_path, monkeypatch) == 1.0
+
+
+def test_the_own_task_is_solved_by_its_policy_and_not_at_random(tmp_path, monkeypatch):
+    assert returned_by("own_task", tmp_path, monkeypatch) == {"goes_to_both": 1.0, "random_action": 0.0}
+
+
+def test_a_sweep_shows_that_later_checkpoints_are_better(tmp_path, monkeypatch):
+    table = returned_by("sweep_over_checkpoints", tmp_path, monkeypatch)
+    assert table["success_rate"].iloc[0] < table["success_rate"].iloc[-1] == 1.0
+    assert table["policy_sha256"].is_unique
+
+
+def test_recordings_are_read_as_they_were_recorded(tmp_path, monkeypatch):
+    table = returned_by("reading_recordings", tmp_path, monkeypatch)
+    assert table["episode_index"].tolist() == list(range(6))
+    assert (table["cube_lifted_m"] > 0.1).all()
+
+
+def test_two_policies_are_compared_in_the_same_episodes(tmp_path, monkeypatch):
+    table = returned_by("compare_two_policies", tmp_path, monkeypatch)
+    assert table.to_numpy().sum() == 40
+    assert table.loc[True].sum() == 40, "the quick one solves all"
+    assert 0 < table.loc[True, False] < 40, "the slow one does not"
+
+
+def test_every_program_is_named_in_a_document_with_what_it_shows():
+    documents = "\n".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))
     for path in EXAMPLES.glob("*.py"):
-        assert f"examples/{path.name}" in document
+        assert f"examples/{path.name}" in documents, path.name
