@@ -22,7 +22,7 @@ def on_cpu(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     staged.copy_(packed)
     sizes = [tensor.element_size() * prod(tensor.shape) for tensor in away]
     copies = {
-        id(tensor): part.view(tensor.dtype).reshape(tensor.shape).clone()
+        id(tensor): part.view(tensor.dtype).reshape(tensor.shape)
         for tensor, part in zip(away, staged.split(sizes), strict=True)
     }
     return [copies.get(id(tensor), tensor) for tensor in tensors]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from isaaclab_arena.device_reads import on_cpu
 from isaaclab_arena.interfaces.environment import Environment, Observation, StateTree
 from isaaclab_arena.interfaces.observer import Transition
 from isaaclab_arena.interfaces.recordable import PartwiseRecordable, Recordable, episode_states_of
@@ -123,7 +124,8 @@ class EpisodeArrays:
             started = torch.tensor(env_ids).to(self._state_parts[0].device, non_blocking=True)
             return {_PARTS: torch.cat([part[started] for part in self._state_parts], dim=1).cpu().numpy()}
         states = self._state(layout.INITIAL_STATE)
-        return {path: tensor[list(env_ids)].cpu().numpy() for path, tensor in states.items()}
+        read = on_cpu([tensor[list(env_ids)] for tensor in states.values()])
+        return {path: values.numpy() for path, values in zip(states, read, strict=True)}
 
     def _state(self, prefix: str) -> dict[str, torch.Tensor]:
         return {} if self._recordable is None else dict(flatten(self._recordable.state(), prefix))

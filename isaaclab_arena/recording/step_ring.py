@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import torch
 
+from isaaclab_arena.device_reads import on_cpu
+
 
 class StepRing:
     """Keeps the control steps of all env slots, back to the start of the oldest episode under way.
@@ -47,8 +49,9 @@ class StepRing:
         if self._next + num_steps > self._room_until:
             self._make_room(num_steps)
         position = (self._next - self._origin) % self.capacity
-        for pack, tensors in zip(self._packs, packs, strict=True):
-            pack.write(position, tensors, num_steps)
+        joined = on_cpu([pack.joined(tensors) for pack, tensors in zip(self._packs, packs, strict=True)])
+        for pack, tensor in zip(self._packs, joined, strict=True):
+            pack.write(position, tensor, num_steps)
         self._next += num_steps
 
     def take(self, env_id: int) -> list[np.ndarray]:
@@ -81,13 +84,15 @@ class _Pack:
         self._is_flat = all(tensor.ndim == 2 for tensor in tensors)
         self._hold(_untouched((capacity, num_envs, width), tensors[0].dtype))
 
-    def write(self, position: int, tensors: Sequence[torch.Tensor], num_steps: int) -> None:
+    def joined(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         if not self._is_flat:
             tensors = [tensor if tensor.ndim == 2 else tensor.reshape(len(tensor), -1) for tensor in tensors]
         # All steps at once: right after the physics has used all of the processor's caches, each call costs several
         # times what the next one does.
-        joined = tensors[0] if len(tensors) == 1 else torch.cat(tuple(tensors), dim=1)
-        steps = joined.cpu().reshape(len(joined), num_steps, self._values.shape[2]).transpose(0, 1)
+        return tensors[0] if len(tensors) == 1 else torch.cat(tuple(tensors), dim=1)
+
+    def write(self, position: int, joined: torch.Tensor, num_steps: int) -> None:
+        steps = joined.reshape(len(joined), num_steps, self._values.shape[2]).transpose(0, 1)
         before_the_end = min(num_steps, len(self._values) - position)
         self._values[position : position + before_the_end].copy_(steps[:before_the_end])
         if before_the_end < num_steps:

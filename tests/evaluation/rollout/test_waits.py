@@ -89,6 +89,27 @@ def test_with_mujoco_warp_and_its_pictures_the_same_wait_tells_whether_contacts_
     assert places_of_waits(gpu, begun(env, policy())) == [WHICH_ENDED]
 
 
+class Finishes(ZeroActionPolicy):
+    """Has nothing more to do in two env slots from the second step on."""
+
+    is_first = True
+
+    def finished(self) -> torch.Tensor:
+        done = torch.tensor([False, True, True]) & (not self.is_first)
+        self.is_first = False
+        return done
+
+
+def test_however_many_episodes_end_in_a_step_their_numbers_are_read_with_one_wait_more(gpu):
+    loop = begun(built(there("lift_object")), Finishes())
+    gpu.waits.clear()
+    answer = loop.act()
+    step, over = loop.settle(answer, loop.step(answer))
+    loop.observe(answer, step)
+    assert loop.end(step, over) == [1, 2]
+    assert [wait.where.partition(":")[0] for wait in gpu.waits] == [WHICH_ENDED, "device_reads.py"]
+
+
 class TurnsToNaN(ZeroActionPolicy):
     """Says nothing usable in env slot 1 from the second step on."""
 
