@@ -1,8 +1,8 @@
 """Count what two training ranks send to each other.
 
-Two ranks train a cartpole over gloo; every collective of one iteration is counted with the bytes that a rank puts into
-it. What has to be sent is the gradient, once for every mini-batch that is a boundary; the rest is what keeps ranks the
-same, and what they tell. The counts do not depend on the machine.
+Two ranks train a cartpole; every collective of one iteration is counted with the bytes that a rank puts into it. What
+has to be sent is the gradient, once for every mini-batch that is a boundary; the rest is what keeps ranks the same, and
+what they tell. The counts do not depend on the machine.
 """
 
 from collections.abc import Mapping
