@@ -43,7 +43,7 @@ class Options(PageOptions):
 
     repeats: int = 3  # Rounds in which each kind of run has its turn.
     episodes: int = 50  # Episodes of each run.
-    only_two: bool = False  # Whether only films of two episodes are measured, beside none; done within a minute.
+    only_two: bool = False  # Whether only films of two episodes are measured, onto a page of their own, in a minute.
 
 
 class LoopRecorder(Observer):
@@ -117,7 +117,7 @@ def recorders_of(options: Options, environment: Environment) -> dict[str, Callab
 def main(options: Options) -> None:
     """Film episodes in every way, and write the page."""
     torch.set_num_threads(1)
-    page = Page("films", "What films cost", options)
+    page = Page("films_of_two" if options.only_two else "films", "What films cost", options)
     environment = build(ENVIRONMENT, NUM_ENVS)
     # Warp loads with the first film of a process.
     run_once(environment, 1, partial(recorder_of, VideoOptions(viewport=True)))
