@@ -16,7 +16,7 @@ def loaded_after(statement: str) -> set[str]:
 @pytest.mark.parametrize(
     ("module", "heavy"),
     [
-        ("isaaclab_arena", {"torch", "numpy", "mujoco", "h5py", "pandas"}),
+        ("isaaclab_arena", {"torch", "numpy", "mujoco", "h5py", "pandas", "gymnasium", "pydantic", "rich", "tyro"}),
         ("isaaclab_arena.cli.main", {"torch", "mujoco", "h5py", "pandas"}),
         ("isaaclab_arena.results.statistics", {"torch", "mujoco", "h5py", "pandas"}),
         ("isaaclab_arena.evaluation.eval_runner", {"pandas", "statsmodels", "warp", "mujoco_warp", "transformers"}),
@@ -29,3 +29,15 @@ def test_a_module_does_not_load_what_it_may_never_need(module, heavy):
 def test_the_tables_of_names_import_nothing_they_name():
     statement = "from isaaclab_arena.environments.catalog import ENVIRONMENTS; ENVIRONMENTS.names()"
     assert not {"mujoco", "torch"} & loaded_after(statement)
+
+
+def test_the_package_is_imported_in_a_tenth_of_a_second():
+    script = "import time; import isaaclab_arena; dir(isaaclab_arena); print(time.process_time())"
+    output = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True, check=True).stdout
+    bare = subprocess.run(
+        [sys.executable, "-I", "-c", "import time; print(time.process_time())"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert float(output) - float(bare) <= 0.1

@@ -58,3 +58,13 @@ def test_what_cannot_be_closed_takes_nothing_else_down(caplog):
     assert closed == ["b1", "stuck0"]
     assert "closing Thing failed" in caplog.text
     assert filled(cache, closed, "stuck")[0].name == "stuck0"
+
+
+def test_what_was_lent_is_kept_for_the_next_job_and_never_closed():
+    cache, closed = BuildCache[Thing](), []
+    thing = Thing("lent", closed)
+    for _ in range(2):
+        assert cache.get(["a"], lambda _: thing, are_lent=True) == [thing]
+    cache.get(["b"], lambda _: Thing("own", closed))
+    cache.clear()
+    assert closed == ["own"]

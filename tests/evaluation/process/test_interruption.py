@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from isaaclab_arena.evaluation.process.interruption import Interruption, watch_for_interruption
+from isaaclab_arena.evaluation.process.interruption import Interruption, watch_as_guest, watch_for_interruption
 
 STUBBORN_LOOP = """
 import sys, time
@@ -100,3 +100,32 @@ def test_an_interruption_can_be_asked_for_by_hand():
     interruption = Interruption()
     interruption.receive(signal.SIGTERM)
     assert interruption.stop_requested()
+
+
+def test_a_guest_hands_a_second_signal_to_whoever_listened_before():
+    heard: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
+    try:
+        with watch_as_guest() as interruption:
+            signal.raise_signal(signal.SIGUSR1)
+            assert (interruption.signal_number, heard) == (signal.SIGUSR1, [])
+            time.sleep(0.6)
+            signal.raise_signal(signal.SIGUSR1)
+            assert heard == [signal.SIGUSR1]
+        signal.raise_signal(signal.SIGUSR1)
+        assert heard == [signal.SIGUSR1] * 2
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_guest_in_another_thread_listens_for_nothing():
+    told = []
+
+    def listen() -> None:
+        with watch_as_guest() as interruption:
+            told.append(interruption.stop_requested())
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    thread.join()
+    assert told == [False]
