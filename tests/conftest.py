@@ -13,6 +13,12 @@ import torch
 from tests.preloaded.interpreter import preloaded_python, use
 from tests.pretend_gpu import PretendGpu
 
+_LONGEST = (
+    "tests/documentation/test_documents.py",
+    "tests/gr00t/training/test_finetune.py",
+    "tests/training/test_train.py",
+)
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Hear the signals that whoever started the tests ignores, as ``nohup`` and a shell's ``&`` do: many send them."""
@@ -38,6 +44,11 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """One worker more than cores, and four at most: most tests wait for processes that they start."""
     return min(4, (os.cpu_count() or 1) + 1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest, so that no worker of pytest-xdist is alone with one at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith(_LONGEST))
 
 
 @pytest.hookimpl(wrapper=True)
