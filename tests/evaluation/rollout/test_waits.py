@@ -89,6 +89,28 @@ def test_with_mujoco_warp_and_its_pictures_the_same_wait_tells_whether_contacts_
     assert places_of_waits(gpu, begun(env, policy())) == [WHICH_ENDED]
 
 
+class LooksAtOne(ZeroActionPolicy):
+    """Looks at the pictures of one env slot in every other step, as policies do that play chunks."""
+
+    num_calls = 0
+
+    def pictures_to_see(self, env: Any, starting: Any) -> list[int]:
+        del env, starting
+        return [1] if self.num_calls % 2 else []
+
+    def get_action(self, env: Any, observation: Any) -> torch.Tensor:
+        if self.num_calls % 2:
+            assert all(pictures[[1]].device == GPU for pictures in observation["camera_obs"].values())
+        self.num_calls += 1
+        return super().get_action(env, observation)
+
+
+def test_pictures_of_a_few_env_slots_add_no_wait(gpu, monkeypatch):
+    simulate_with_warp(monkeypatch)
+    loop = begun(built(enable_cameras=True, camera_size=16), LooksAtOne())
+    assert [places_of_waits(gpu, loop) for _ in range(3)] == [[WHICH_ENDED]] * 3
+
+
 class Finishes(ZeroActionPolicy):
     """Has nothing more to do in two env slots from the second step on."""
 
