@@ -105,4 +105,4 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.gr00t.pipeline
 
 clean:
-	rm -rf $(VENV) outputs build *.egg-info
+	rm -rf $(VENV) $(VENV)-docs outputs build site *.egg-info
