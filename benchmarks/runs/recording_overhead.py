@@ -1,7 +1,8 @@
 """Measure what recording costs beside the job that is recorded.
 
 Runs the same episodes with and without a recording, in turn, in one process, with the physics on one thread, and
-compares them: the least CPU seconds of either are the figure to quote on a noisy machine. A recording is all that ends
+compares them: the CPU seconds in the recorder's own calls are the figure to quote on a noisy machine, because the runs
+differ by more than a recording costs. A recording is all that ends
 in the dataset: copying each control step, the episode files, their verification, and putting them into one file that is
 flushed to disk. Without one there still are the commit lines, which are the results of a job.
 """
@@ -33,8 +34,6 @@ ENVIRONMENT = "lift_object"
 POLICIES = ("scripted", "zero_action")
 NUM_ENVS = (1, 8, 16)
 PARTS = ("start", "step", "write", "consolidate")
-ROUNDS_PER_DETAIL = 3
-"""Rounds for each one in which the parts of recording are timed too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +46,7 @@ class Options(PageOptions):
 
 @dataclass(kw_only=True)
 class Run:
-    """What one run took, and how long each call of the recorder took in it."""
+    """What one run took, and the CPU seconds of each call of the recorder in it."""
 
     cpu_s: float = 0.0
     wall_s: float = 0.0
@@ -55,7 +54,7 @@ class Run:
 
 
 class TimedRecorder(Observer):
-    """Hands everything to a recorder and notes how long each call takes."""
+    """Hands everything to a recorder and notes the CPU seconds of each call."""
 
     def __init__(self, recorder: EpisodeRecorder, run: Run) -> None:
         self._recorder = recorder
@@ -76,12 +75,12 @@ class TimedRecorder(Observer):
         self._time("write", self._recorder.on_episode_end, environment, record)
 
     def _time(self, part: str, call: Callable[..., None], *event: Any) -> None:
-        begin = time.perf_counter()
+        begin = time.thread_time()
         call(*event)
-        self._calls_s[part].append(time.perf_counter() - begin)
+        self._calls_s[part].append(time.thread_time() - begin)
 
 
-def run_once(environment: Environment, policy: PolicyBase, number: int, *, records: bool, detailed: bool) -> Run:
+def run_once(environment: Environment, policy: PolicyBase, number: int, *, records: bool) -> Run:
     """Run episodes, and return what that took.
 
     Args:
@@ -89,17 +88,15 @@ def run_once(environment: Environment, policy: PolicyBase, number: int, *, recor
         policy: Gives the actions.
         number: Number of episodes.
         records: Whether arrays are recorded.
-        detailed: Whether to time the parts of recording, which costs something itself.
     """
     found = Run()
     with tempfile.TemporaryDirectory(prefix="recording_overhead_", dir=memory_directory()) as name:
         job = RecordedJob(name="overhead", rank=0, world_size=1, attempt=1, env_args={"env_name": ENVIRONMENT})
         recorder = EpisodeRecorder(Path(name), job, RecordingOptions(write_dataset=records))
-        observer = TimedRecorder(recorder, found) if detailed else recorder
 
         def record() -> None:
-            rollout(environment, policy, episodes(number), [observer])
-            found.calls_s["consolidate"].append(timed(recorder.consolidate).wall_s)
+            rollout(environment, policy, episodes(number), [TimedRecorder(recorder, found)])
+            found.calls_s["consolidate"].append(timed(recorder.consolidate).cpu_s)
             recorder.close()
 
         took = timed(record)
@@ -116,28 +113,24 @@ def measure(policy_type: str, num_envs: int, options: Options) -> tuple[str, ...
     """Return the figures of one line of the table."""
     environment, policy = build(ENVIRONMENT, num_envs), make_policy(policy_type)
 
-    def calls(*, detailed: bool) -> dict[bool, partial[Run]]:
-        once = partial(run_once, environment, policy, options.episodes, detailed=detailed)
-        return {records: partial(once, records=records) for records in (False, True)}
-
-    runs = in_turn(calls(detailed=False), options.repeats, warm_up=1)
-    details = in_turn(calls(detailed=True), max(1, options.repeats // ROUNDS_PER_DETAIL))
+    once = partial(run_once, environment, policy, options.episodes)
+    runs = in_turn({records: partial(once, records=records) for records in (False, True)}, options.repeats, warm_up=1)
     environment.close()
-
-    def call_s(part: str, *, records: bool = True) -> float:
-        # Of the time of single calls the median is what other programs on the machine disturb least.
-        return statistics.median([call for run in details[records] for call in run.calls_s[part]])
-
-    number = {part: statistics.median(len(run.calls_s[part]) for run in details[True]) for part in PARTS}
-    part_ms = {part: 1000 * call_s(part) * number[part] / options.episodes for part in PARTS}
-    part_ms["write"] -= 1000 * call_s("write", records=False)
     with_it, without = runs[True], runs[False]
+    least_s = min(values(without, "cpu_s"))
+
+    def part_s(part: str) -> float:
+        """Return the CPU seconds of one part of recording: what it took more than without one, at the least."""
+        return min(sum(run.calls_s[part]) for run in with_it) - min(sum(run.calls_s[part]) for run in without)
+
+    of_step_s = statistics.median(call for run in with_it for call in run.calls_s["step"])
     return (
         f"{median(with_it, 'cpu_s'):.2f}",
-        percent(min(values(with_it, "cpu_s")) / min(values(without, "cpu_s"))),
+        percent(1 + sum(map(part_s, PARTS)) / least_s),
+        percent(min(values(with_it, "cpu_s")) / least_s),
         *(percent(statistics.median(ratios(with_it, without, unit))) for unit in ("cpu_s", "wall_s")),
-        *(f"{part_ms[part]:.2f}" for part in PARTS),
-        f"{1e6 * call_s('step'):.0f}",
+        *(f"{1000 * part_s(part) / options.episodes:.2f}" for part in PARTS),
+        f"{1e6 * of_step_s:.0f}",
     )
 
 
@@ -145,7 +138,7 @@ def main(options: Options) -> None:
     """Record episodes of either policy with several numbers of env slots, and write the page."""
     torch.set_num_threads(1)
     page = Page("recording_overhead", "What recording costs", options)
-    overhead = ("CPU s", "overhead, least", "CPU", "wall")
+    overhead = ("CPU s", "overhead: its calls", "least", "CPU", "wall")
     parts = ("ms an episode: start", "steps", "write", "consolidate", "µs a step of the batch")
     table = Table("policy", "num_envs", *overhead, *parts)
     for policy_type in POLICIES:
@@ -154,9 +147,11 @@ def main(options: Options) -> None:
     text = f"""\
 `{ENVIRONMENT}`, physics on one thread, no cameras, no compression, {options.episodes} episodes a run.
 
-Overhead of a recording: `least` compares the CPU seconds of the run with one and of the run without one that other
-programs disturbed least, `CPU` and `wall` are medians over {options.repeats} pairs of neighbouring runs. The parts are
-wall times, the median of single calls; `write` is what the end of an episode costs more than without a recording."""
+Overhead of a recording: `its calls` is the CPU time of the recorder's own calls, as a part of the CPU time of the run
+without a recording. The other three compare whole runs: `least` the CPU seconds of those that other programs disturbed
+least, `CPU` and `wall` are medians over {options.repeats} pairs of neighbouring runs. The parts are CPU times, of which
+`write` is what the end of an episode costs more than without a recording. In a run of several jobs `consolidate`
+happens while the next job runs."""
     page.write(text, table)
 
 
