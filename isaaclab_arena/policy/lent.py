@@ -103,8 +103,8 @@ def _as_policy(policy: Any) -> PolicyBase:
     if callable(policy):
         return FunctionPolicy(policy)
     message = (
-        f"a {type(policy).__name__} is no policy: give a registered name, a class path, a class, an object with "
-        "get_action, a torch module, or a function observation -> action"
+        f"an object of type {type(policy).__name__} is no policy: give a registered name, a class path, a class, an "
+        "object with get_action, a torch module, or a function observation -> action"
     )
     raise ConfigError(Problem(message, key="policy"))
 

@@ -162,7 +162,7 @@ def test_a_policy_of_which_nobody_knows_what_it_holds_cannot_go_on(tmp_path):
         ({"environment": "reach", "policy": "scriptd"}, "--policy_type: no policy called 'scriptd'"),
         ({"environment": "reach"}, "policy: is missing"),
         ({}, "environment: is missing"),
-        ({"environment": "reach", "policy": 3}, "policy: a int is no policy"),
+        ({"environment": "reach", "policy": 3}, "policy: an object of type int is no policy"),
         ({"environment": "reach", "policy": dict}, "'builtins.dict' is no policy"),
         ({"jobs": "none.json", "num_episode": 1}, "--num_episode: unknown option; did you mean '--num_episodes'?"),
         ({"jobs": "none.json"}, "none.json"),

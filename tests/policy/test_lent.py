@@ -15,7 +15,7 @@ def test_whoever_builds_the_class_gets_the_object():
 
 
 def test_what_cannot_act_is_no_policy():
-    with pytest.raises(ConfigError, match="policy: a list is no policy: give a registered name"):
+    with pytest.raises(ConfigError, match="policy: an object of type list is no policy: give a registered name"):
         lent_policy_class([])
 
 
