@@ -1,6 +1,6 @@
-"""The floors of the house as text, written from the import contracts in pyproject.toml into the documents.
+"""The floors of the house as text, written from the import contracts into docs/concepts/architecture.md.
 
-`python -m tests.documentation.floors` writes them; a test holds that the documents have what it would write.
+`python -m tests.documentation.floors` writes them; a test holds that the document has what it would write.
 """
 
 import ast
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = {"README.md": ("isaaclab_arena",), "docs/concepts/architecture.md": None}
+DOCUMENT = ROOT / "docs" / "concepts" / "architecture.md"
 _BLOCK = re.compile(r"(<!-- floors -->\n).*?(<!-- end of floors -->)", re.DOTALL)
 
 
@@ -40,22 +40,16 @@ def floors_of_package(package: str) -> list[Room]:
     ]
 
 
-def floors_text(packages: tuple[str, ...] | None) -> str:
-    """Return what stands between the marks of a document, for some packages or, with None, for all."""
-    chosen = packages or tuple(_contracts())
-    return "\n".join(line for package in chosen for line in _lines(package, with_title=packages is None))
-
-
-def with_floors(text: str, packages: tuple[str, ...] | None) -> str:
+def with_floors(text: str) -> str:
     """Return a document with its floors as they are now."""
-    return _BLOCK.sub(lambda block: f"{block[1]}{floors_text(packages)}\n{block[2]}", text)
+    floors = "\n".join(line for package in _contracts() for line in _lines(package))
+    return _BLOCK.sub(lambda block: f"{block[1]}{floors}\n{block[2]}", text)
 
 
-def _lines(package: str, *, with_title: bool) -> Iterator[str]:
+def _lines(package: str) -> Iterator[str]:
     rooms = floors_of_package(package)
     width = max(len(room.name) for room in rooms)
-    if with_title:
-        yield f"`{package}`:"
+    yield f"`{package}`:"
     yield ""
     floor = None
     for room in rooms:
@@ -80,6 +74,4 @@ def _purpose(package: str, name: str) -> str:
 
 
 if __name__ == "__main__":
-    for document, packages in DOCUMENTS.items():
-        path = ROOT / document
-        path.write_text(with_floors(path.read_text(), packages))
+    DOCUMENT.write_text(with_floors(DOCUMENT.read_text()))

@@ -14,7 +14,8 @@ from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.evaluation.eval_runner import main
 from isaaclab_arena.results.merge import merge_results
 from isaaclab_arena.results.table import table_columns
-from tests.documentation.reading import as_arguments, blocks
+from tests.documentation.reading import blocks
+from tests.documentation.story import Step, follow, steps_of
 from tests.end_to_end.launching import ROOT, run
 
 README = (ROOT / "README.md").read_text()
@@ -22,13 +23,13 @@ QUICKSTART = "jobs/quickstart.json"
 FEW_EPISODES = ["--limit", "2"]
 
 
-def readme_commands() -> list[str]:
-    return [line for block in blocks(README, "bash") for line in block.splitlines()]
+def name_of(step: Step) -> str:
+    return step.file or step.text
 
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory) -> Path:
-    """A directory like the project's, in which the README's commands run one after the other."""
+    """A directory like the project's, in which a reader does one after the other what the README says."""
     directory = tmp_path_factory.mktemp("workspace")
     for name in ("jobs", "models", "isaaclab_arena_gr00t"):
         (directory / name).symlink_to(ROOT / name)
@@ -37,14 +38,12 @@ def workspace(tmp_path_factory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("line", readme_commands())
-def test_a_command_of_the_readme_runs(workspace, line):
+@pytest.mark.parametrize("step", steps_of(README), ids=name_of)
+def test_a_step_of_the_readme_works(workspace, step):
     """Whole where the run goes on to be resumed and replayed, otherwise few episodes, of few jobs of the quickstart."""
-    words = as_arguments(line)
-    if "eval_runner" in line and "outputs/first" not in line:
-        words = ["few_jobs.json" if word == QUICKSTART else word for word in words] + FEW_EPISODES
-    finished = run(words, timeout_s=200, directory=workspace)
-    assert finished.returncode == 0, finished.stderr
+    is_run = "eval_jobs_config" in step.text and "outputs/first" not in step.text and not step.file
+    few = " ".join([step.text.replace(QUICKSTART, "few_jobs.json"), *FEW_EPISODES])
+    follow(Step(step.file, few) if is_run else step, workspace)
 
 
 def test_the_replayed_recording_gives_the_recorded_outcomes(workspace):

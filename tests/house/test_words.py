@@ -68,7 +68,6 @@ def test_every_word_of_the_glossary_is_explained_once_and_in_sentences():
 
 # Files and directories where a row is a line of a table: of results, of a document, of figures, of a Parquet file.
 TABLES = (
-    "README.md",
     "benchmarks/gpu/",
     "benchmarks/harness/tables.py",
     "docs/glossary.md",
