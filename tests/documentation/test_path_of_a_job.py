@@ -4,6 +4,7 @@ import importlib
 import json
 import re
 import sys
+import threading
 from functools import reduce
 from pathlib import Path
 
@@ -36,11 +37,14 @@ def calls(tmp_path_factory):
             seen.setdefault((frame.f_code.co_filename, frame.f_code.co_qualname))
 
     before = sys.getprofile()
+    # A dataset is made in a thread of its own.
+    threading.setprofile(note)
     sys.setprofile(note)
     try:
         code = main(["--eval_jobs_config", str(job_file), "--output_dir", str(directory / "run"), "--device", "cpu"])
     finally:
         sys.setprofile(before)
+        threading.setprofile(None)
     assert code == 0
     assert (directory / "run" / "results.csv").is_file()
     return list(seen)
