@@ -28,7 +28,7 @@ def told(script: str) -> list[str]:
         ("isaaclab_arena.evaluation.experiment_runner", []),
         ("isaaclab_arena.evaluation.policy_runner", []),
         ("isaaclab_arena.training.train", []),
-        ("isaaclab_arena.cli", ["evaluate"]),
+        ("isaaclab_arena.cli", ["run"]),
     ],
 )
 def test_a_program_looks_for_no_garbage_while_it_imports(module, words):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from isaaclab_arena.environments.catalog import ENVIRONMENTS
 from isaaclab_arena.models.run_directory import numbered_checkpoints
 from tests.end_to_end.launching import ROOT, TORCHRUN, jobs_table, patience_s, run
 
@@ -72,7 +73,8 @@ def returned_by(name: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """Return what the ``main`` of a program returns, run in a directory as Python runs a program."""
     monkeypatch.chdir(directory)
     monkeypatch.syspath_prepend(EXAMPLES)
-    return runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"]()
+    with ENVIRONMENTS.restored_afterwards():
+        return runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"]()
 
 
 @pytest.mark.parametrize(

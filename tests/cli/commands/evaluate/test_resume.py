@@ -8,7 +8,7 @@ import pytest
 
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.storage.run.run_plan import read_run_plan, write_run_plan
-from tests.end_to_end.launching import write_jobs
+from tests.end_to_end.launching import ROOT, write_jobs
 
 SHY = {"policy_type": "tests.fakes.ShrugPolicy", "policy_config_dict": {"raise_at": 3}}
 REACH = {"arena_env_args": {"environment": "reach"}, "num_episodes": 1}
@@ -59,7 +59,9 @@ def test_a_training_goes_on_to_what_is_asked_for_now(tmp_path):
     assert (run / "model_2.pt").is_file()
 
 
-def test_as_many_ranks_are_started_as_the_run_had(shy_run, capfd):
+def test_as_many_ranks_are_started_as_the_run_had(shy_run, monkeypatch):
+    # The policy is a test's, and a rank is a process of its own.
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     plan = read_run_plan(shy_run)
     (shy_run / "run.json").unlink()
     write_run_plan(shy_run, replace(plan, devices=("cpu", "cpu"), world_size=2))
