@@ -293,6 +293,18 @@ def test_an_odd_size_loses_nothing(tmp_path):
     assert frame[6:].mean() > 200
 
 
+def test_equal_frames_make_equal_files(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 255, (4, 240, 320, 3), dtype=np.uint8)
+    files = set()
+    for number in range(20):
+        video = VideoFile(tmp_path / f"{number}.mp4", frames_per_second=10, title="noise")
+        for frame in noise:
+            video.add(frame)
+        video.finish()
+        files.add((tmp_path / f"{number}.mp4").read_bytes())
+    assert len(files) == 1
+
+
 def test_a_video_that_cannot_be_written_is_a_storage_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot write"):
