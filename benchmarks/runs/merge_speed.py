@@ -48,13 +48,14 @@ class Merge:
     wall_s: float
 
 
-def write_run(directory: Path, *, num_jobs: int, num_episodes: int) -> None:
+def write_run(directory: Path, *, num_jobs: int, num_episodes: int, policy_seed: int = 0) -> None:
     """Write what a finished run leaves.
 
     Args:
         directory: The run's directory.
         num_jobs: Its jobs, which share the episodes.
         num_episodes: Its episodes.
+        policy_seed: What the outcomes are drawn from; the conditions are the same ones for each.
     """
     jobs = tuple(planned(index, num_episodes // num_jobs) for index in range(num_jobs))
     plan = RunPlan(
@@ -71,12 +72,12 @@ def write_run(directory: Path, *, num_jobs: int, num_episodes: int) -> None:
         jobs=jobs,
     )
     write_run_plan(directory, plan)
-    generator = np.random.default_rng(0)
+    conditions, outcomes = np.random.default_rng(0), np.random.default_rng((1, policy_seed))
     for job in jobs:
         of_job = job_directory(directory, job.name)
         of_job.mkdir()
         writer = CommitWriter(of_job, job.rank or 0)
-        for line in lines(job, generator):
+        for line in lines(job, conditions, outcomes):
             writer.write(line)
         writer.close()
         write_job_report(of_job, report(job))
@@ -96,11 +97,11 @@ def planned(index: int, num_episodes: int) -> PlanEntry:
     return PlanEntry(config=config, rank=index % RANKS, object="cube", embodiment="panda")
 
 
-def lines(job: PlanEntry, generator: np.random.Generator) -> Iterator[CommitLine]:
+def lines(job: PlanEntry, conditions: np.random.Generator, outcomes: np.random.Generator) -> Iterator[CommitLine]:
     """Yield the commit lines of a job."""
     for index in range(job.config.num_episodes or 0):
-        outcome = OUTCOMES[int(generator.integers(len(OUTCOMES)))]
-        numbers = generator.uniform(-1.0, 1.0, 12).tolist()
+        outcome = OUTCOMES[int(outcomes.integers(len(OUTCOMES)))]
+        numbers = conditions.uniform(-1.0, 1.0, 12).tolist()
         yield CommitLine(
             job_name=job.name,
             env_id=index % 16,
@@ -108,7 +109,7 @@ def lines(job: PlanEntry, generator: np.random.Generator) -> Iterator[CommitLine
             language_instruction="put the cube into the bin",
             seed=0,
             success=outcome is Outcome.SUCCESS,
-            episode_length=int(generator.integers(40, 240)),
+            episode_length=int(outcomes.integers(40, 240)),
             timestamp=WHEN,
             variations={
                 "robot.joint_position": numbers[:7],
@@ -118,13 +119,13 @@ def lines(job: PlanEntry, generator: np.random.Generator) -> Iterator[CommitLine
             episode_index=index,
             outcome=outcome,
             termination="terminated",
-            episode_return=numbers[0],
-            metrics={"progress": abs(numbers[1]), "distance_m": abs(numbers[2])},
+            episode_return=float(outcomes.uniform(-1.0, 1.0)),
+            metrics={"progress": float(outcomes.uniform()), "distance_m": abs(numbers[2])},
             rank=job.rank or 0,
-            episode_seed=int(generator.integers(2**62)),
+            episode_seed=int(conditions.integers(2**62)),
             dataset_file=f"dataset_{job.name}.hdf5",
             episode_file=f"episodes/e{index:06d}.h5",
-            checksum=int(generator.integers(2**32)),
+            checksum=int(outcomes.integers(2**32)),
             wall_s=1.5,
         )
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -99,11 +100,15 @@ class Arm:
         """Whether any episode says whether it succeeded."""
         return bool(np.isfinite(self.episodes.success).any())
 
-    def videos(self, episode_index: int) -> tuple[Path, ...]:
-        """Return the films of an episode."""
-        directory = job_directory(self.directory, self.entry.name) / VIDEOS_DIRECTORY
-        found = [(path, parse_video_file_name(path.name)) for path in sorted(directory.glob("*.mp4"))]
-        return tuple(path for path, name in found if name is not None and name.episode_index == episode_index)
+    @cached_property
+    def videos(self) -> Mapping[int, tuple[Path, ...]]:
+        """The films of each episode that has any, by its index."""
+        found: dict[int, tuple[Path, ...]] = {}
+        for path in sorted((job_directory(self.directory, self.entry.name) / VIDEOS_DIRECTORY).glob("*.mp4")):
+            name = parse_video_file_name(path.name)
+            if name is not None:
+                found[name.episode_index] = (*found.get(name.episode_index, ()), path)
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -220,7 +220,8 @@ def _mean_difference(first: np.ndarray, second: np.ndarray) -> MeanDifference | 
 
 def _progress(episodes: EpisodeColumns) -> np.ndarray:
     """Return how much of the task each episode has done, 0 to 1; NaN where that is not measured."""
-    said = (json.loads(metrics).get("progress") for metrics in episodes.metrics)
+    # One document for all of them is read in half the time of one for each.
+    said = (metrics.get("progress") for metrics in json.loads(f"[{','.join(episodes.metrics)}]"))
     return np.array([np.nan if value is None else float(value) for value in said], float)
 
 

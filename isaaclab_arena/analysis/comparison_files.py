@@ -11,6 +11,7 @@ from isaaclab_arena.analysis.comparison import JobComparison
 from isaaclab_arena.analysis.comparison_table import (
     TextTable,
     discordant_episodes,
+    films_of_pair,
     measures,
     measures_table,
     rates_table,
@@ -83,17 +84,16 @@ def markdown(report: ComparisonReport) -> str:
 def _task(each: JobComparison) -> dict[str, Any]:
     plain = ("counts", "num_errors", "rates", "intervals", "difference", "interval", "bounds", "mid_p", "exact_p",
              "adjusted_p", "verdict", "detectable", "pairs_needed")  # fmt: skip
+    discordant = discordant_episodes(each)
     videos = {
-        index: [str(path) for path in (*each.first.videos(index), *each.second.videos(index))]
-        for episodes in discordant_episodes(each).values()
-        for index in episodes
+        index: [str(path) for path in films_of_pair(each, index)] for both in discordant.values() for index in both
     }
     return {
         "candidate": _arm(each.first),
         "baseline": _arm(each.second),
         **{name: getattr(each, name) for name in plain},
         "measures": measures(each),
-        "discordant_episodes": discordant_episodes(each),
+        "discordant_episodes": discordant,
         "videos": {str(index): paths for index, paths in videos.items() if paths},
         "unequal_conditions": each.matched.unequal,
         "without_counterpart": {"candidate": each.matched.only_first, "baseline": each.matched.only_second},

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from isaaclab_arena.analysis.comparison import JobComparison, MeanDifference
 from isaaclab_arena.analysis.report import ComparisonReport, Together
@@ -146,9 +147,14 @@ def discordant_episodes(each: JobComparison) -> dict[str, list[int]]:
     return {"candidate": index[first & ~second].tolist(), "baseline": index[~first & second].tolist()}
 
 
+def films_of_pair(each: JobComparison, episode_index: int) -> tuple[Path, ...]:
+    """Return the films of an episode, the candidate's before the baseline's."""
+    return (*each.first.videos.get(episode_index, ()), *each.second.videos.get(episode_index, ()))
+
+
 def _films(each: JobComparison, episodes: Sequence[int]) -> Iterator[str]:
     for index in episodes[:_MOST_EPISODES]:
-        films = [*each.first.videos(index), *each.second.videos(index)]
+        films = films_of_pair(each, index)
         if films:
             yield f"    episode {index}: {', '.join(map(str, films))}"
 

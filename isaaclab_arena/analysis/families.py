@@ -4,12 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from scipy.stats import bootstrap, wilcoxon
+from scipy.stats import bootstrap, kurtosis, norm, skew, wilcoxon
 
 from isaaclab_arena.results.statistics import Interval
 
 _RESAMPLES = 10_000
 _SEED = 0
+_DRAWN_BELOW = 1_000
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -28,12 +29,15 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def mean_interval(values: Sequence[float], *, confidence: float = 0.95) -> Interval | None:
     """Return the BCa bootstrap interval of a mean, None for fewer than two values.
 
-    The resamples are always the same ones.
+    Below 1,000 values 10,000 resamples are drawn, always the same ones. From there on the interval that infinitely many
+    would have is computed from the moments of the values, which is nearer to it than 10,000 are, and takes no time.
     """
     if len(values) < 2:
         return None
     if min(values) == max(values):
         return Interval(low=values[0], high=values[0])
+    if len(values) >= _DRAWN_BELOW:
+        return _interval_from_moments(np.asarray(values, float), confidence)
     result = bootstrap(
         (np.asarray(values, float),),
         np.mean,
@@ -72,6 +76,25 @@ def mean_of_tasks_interval(
     tail = (1.0 - confidence) / 2.0
     low, high = np.quantile(total / len(values_by_task), [tail, 1.0 - tail])
     return Interval(low=float(low), high=float(high))
+
+
+def _interval_from_moments(values: np.ndarray, confidence: float) -> Interval:
+    """Return the BCa interval of a mean by Cornish and Fisher's expansion (Hall 1992, The Bootstrap, chapter 3)."""
+    # Skewness and excess kurtosis of the mean of a resample.
+    skewness = float(skew(values)) / math.sqrt(len(values))
+    excess = float(kurtosis(values)) / len(values)
+    # For a mean, the correction of the bias and the acceleration are both a sixth of its skewness.
+    correction = skewness / 6.0
+
+    def end(probability: float) -> float:
+        plain = correction + float(norm.ppf(probability))
+        normal = correction + plain / (1.0 - correction * plain)
+        cubic = excess * (normal**3 - 3.0 * normal) / 24.0 - skewness**2 * (2.0 * normal**3 - 5.0 * normal) / 36.0
+        quantile = normal + skewness * (normal**2 - 1.0) / 6.0 + cubic
+        return float(values.mean() + quantile * values.std() / math.sqrt(len(values)))
+
+    tail = (1.0 - confidence) / 2.0
+    return Interval(low=end(tail), high=end(1.0 - tail))
 
 
 def _resampled_means(values: np.ndarray, generator: np.random.Generator) -> np.ndarray:

@@ -11,6 +11,7 @@ from isaaclab_arena.analysis.anytime import log_e_values
 _MAX_EPISODES = 100_000
 _LOOKED_AT = 10
 _STREAMS = 400
+_NEVER = 1e-13
 _NUISANCE_RATES = np.linspace(0.005, 0.995, 199)
 
 
@@ -57,8 +58,9 @@ def paired_power(num_pairs: int, chances: PairChances, *, alpha: float = 0.05) -
     discordant = chances.only_first + chances.only_second
     if discordant == 0.0:
         return 0.0
-    # By the number of pairs that differ, which decides how uneven they must be.
-    numbers = np.arange(num_pairs + 1)
+    # By the number of pairs that differ, which decides how uneven they must be. The rest never comes up.
+    first, last = binom.ppf([_NEVER, 1.0 - _NEVER], num_pairs, discordant).astype(int)
+    numbers = np.arange(first, last + 1)
     limits = _largest_rejected(numbers, alpha)
     share = chances.only_first / discordant
     rejected = binom.cdf(limits, numbers, share) + binom.sf(numbers - limits - 1, numbers, share)

@@ -53,7 +53,7 @@ def test_the_films_of_an_episode_are_found(tmp_path):
         "viewport-env1-episode-0.mp4",
     ):
         (videos / name).touch()
-    assert [path.name for path in arm.videos(1)] == [
+    assert [path.name for path in arm.videos[1]] == [
         "robot-cam-env0-wrist_cam_rgb-episode-1.mp4",
         "viewport-env0-episode-1.mp4",
     ]

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from scipy.stats import bootstrap
 from statsmodels.stats.multitest import multipletests
 
 from isaaclab_arena.analysis.families import holm, mean_interval, mean_of_tasks_interval, signed_rank_p
@@ -19,6 +20,20 @@ def test_the_interval_of_a_mean_holds_it_and_is_the_same_each_time():
     assert interval == mean_interval(values)
     # An exponential's tail is on the right, and the interval reaches further to that side.
     assert interval.high - np.mean(values) > np.mean(values) - interval.low
+
+
+@pytest.mark.parametrize("draw", ["exponential", "standard_normal", "standard_cauchy"])
+def test_the_interval_of_many_values_is_that_of_many_resamples(draw):
+    values = np.clip(getattr(np.random.default_rng(4), draw)(size=1_000), -30.0, 30.0)
+    found, drawn = (
+        mean_interval(values.tolist()),
+        bootstrap((values,), np.mean, n_resamples=40_000, rng=np.random.default_rng(5), batch=1_000),
+    )
+    assert found is not None
+    standard_error = values.std() / np.sqrt(1_000)
+    # So many resamples know an end to about 0.02 standard errors.
+    assert found.low == pytest.approx(drawn.confidence_interval.low, abs=0.05 * standard_error)
+    assert found.high == pytest.approx(drawn.confidence_interval.high, abs=0.05 * standard_error)
 
 
 def test_values_that_are_all_alike_have_an_interval_without_width():
