@@ -1,4 +1,4 @@
-"""Draws captions into pictures, and puts pictures side by side."""
+"""Draws captions into pictures, makes pictures smaller, and writes them as PNG or as a small poster."""
 
 from collections.abc import Sequence
 from io import BytesIO
@@ -10,6 +10,11 @@ from PIL import Image, ImageDraw, ImageFont
 from isaaclab_arena.storage.atomic import write_bytes
 
 BAR_HEIGHT = 16
+
+POSTER_SIDE = 240
+"""Pixels of a poster's longer side; a picture that is smaller keeps its size."""
+POSTER_BYTES = 6_000
+"""Largest file of a poster, so that a page can hold hundreds of them."""
 
 _TEXT_SIZE = 11
 _TEXT = (240, 240, 240)
@@ -54,7 +59,29 @@ def write_png(path: Path, picture: np.ndarray) -> None:
     write_bytes(path, encoded.getvalue(), overwrite=True)
 
 
+def write_poster(path: Path, picture: np.ndarray) -> None:
+    """Write a small copy of a picture as WebP of at most `POSTER_BYTES`, over one of the same name.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    image = Image.fromarray(picture)
+    image.thumbnail((POSTER_SIDE, POSTER_SIDE), Image.Resampling.BILINEAR)
+    encoded = _webp(image, quality=75)
+    while len(encoded) > POSTER_BYTES:
+        # Pictures of a simulation fit at once; noise does not.
+        image.thumbnail((image.width * 3 // 4, image.height * 3 // 4), Image.Resampling.BILINEAR)
+        encoded = _webp(image, quality=50)
+    write_bytes(path, encoded, overwrite=True)
+
+
 def thumbnail(frame: np.ndarray, height: int) -> np.ndarray:
     """Return a smaller or larger copy of a frame. Shape: (height, in proportion, 3), uint8."""
     width = max(1, round(frame.shape[1] * height / frame.shape[0]))
     return np.asarray(Image.fromarray(frame).resize((width, height), Image.Resampling.BILINEAR))
+
+
+def _webp(image: Image.Image, *, quality: int) -> bytes:
+    encoded = BytesIO()
+    image.save(encoded, format="WEBP", quality=quality)
+    return encoded.getvalue()

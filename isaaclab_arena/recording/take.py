@@ -10,10 +10,11 @@ import numpy as np
 from isaaclab_arena.errors import StorageError
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart
-from isaaclab_arena.recording.captions import caption_bar
+from isaaclab_arena.recording.captions import caption_bar, write_poster
 from isaaclab_arena.recording.contact_sheet import FrameSamples, SheetStrip
 from isaaclab_arena.recording.film_threads import FilmThread
 from isaaclab_arena.recording.video_file import VideoFile
+from isaaclab_arena.storage.layout import poster_file
 
 Draw: TypeAlias = Callable[[], Mapping[str, np.ndarray]]
 """Returns a frame of each camera, by its name. Shape of each: (height, width, 3), uint8."""
@@ -73,7 +74,7 @@ class Take:
         self._thread.do(partial(self._try, partial(self._add, draw)))
 
     def finish(self, record: EpisodeRecord, sheet: list[SheetStrip] | None) -> None:
-        """Complete the videos, and add the episode to a contact sheet."""
+        """Complete the videos with their posters, which show how the episode ended, and add it to a contact sheet."""
         self._thread.do(partial(self._try, partial(self._finish, record, sheet)))
 
     def discard(self) -> None:
@@ -101,7 +102,9 @@ class Take:
         outcome = "not measured" if record.outcome is None else str(record.outcome)
         self._bars = {}
         self._write_latest(f": {outcome}")
-        for file in self._files.values():
+        for camera, file in self._files.items():
+            # A video that is there has its poster.
+            write_poster(poster_file(file.path), self._latest[camera])
             file.finish()
         if sheet is not None:
             last = self._latest[self.cameras[0]]

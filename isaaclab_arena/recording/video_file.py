@@ -24,12 +24,15 @@ class VideoFile:
         frames_per_second: How fast it plays.
         title: What players call it.
 
+    Attributes:
+        path: Where it will lie.
+
     Raises:
         StorageError: If it cannot be written.
     """
 
     def __init__(self, path: Path, *, frames_per_second: float, title: str) -> None:
-        self._path = path
+        self.path = path
         self._temporary = temporary_path(path)
         self._rate = Fraction(frames_per_second).limit_denominator(1000)
         with storage_errors("write", path):
@@ -48,7 +51,7 @@ class VideoFile:
         if self._stream is None:
             self._stream = self._new_stream(even)
         picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(even), format="rgb24")
-        with storage_errors("write", self._path):
+        with storage_errors("write", self.path):
             self._container.mux(self._stream.encode(picture))
 
     def finish(self) -> None:
@@ -59,11 +62,11 @@ class VideoFile:
         """
         if self._stream is None:
             self.discard()
-            raise StorageError(f"cannot write {self._path}: it has no frames")
-        with storage_errors("write", self._path):
+            raise StorageError(f"cannot write {self.path}: it has no frames")
+        with storage_errors("write", self.path):
             self._container.mux(self._stream.encode(None))
             self._container.close()
-            self._temporary.replace(self._path)
+            self._temporary.replace(self.path)
 
     def discard(self) -> None:
         """Forget the video; nothing of it stays on disk."""

@@ -83,6 +83,11 @@ def video_file_name(camera: str | None, *, env_id: int, episode_index: int, rebu
     return f"{prefix}-env{env_id}{middle}-episode-{episode_index}.mp4"
 
 
+def poster_file(video: Path) -> Path:
+    """Return where the poster of a video lies: beside it, ``viewport-env0-episode-3.webp``."""
+    return video.with_suffix(".webp")
+
+
 @dataclass(frozen=True, kw_only=True)
 class VideoName:
     """What the name of a video says; see `video_file_name`."""

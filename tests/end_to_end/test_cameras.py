@@ -136,7 +136,8 @@ def test_a_killed_run_leaves_no_broken_video_and_goes_on_filming(tmp_path):
     assert [num_frames(path) for path in before] == [61] * len(before)
     finished = run(command(*arguments, "--resume"))
     assert finished.returncode == 0, finished.stderr
-    after = sorted(videos.iterdir())
+    after = sorted(videos.glob("*.mp4"))
+    assert {path.suffix for path in videos.iterdir()} == {".mp4", ".webp"}
     assert len(episodes_table(tmp_path / "out")) == 10
     assert set(before) <= set(after)
     assert [num_frames(path) for path in after] == [61] * len(after)

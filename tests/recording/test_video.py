@@ -17,12 +17,13 @@ from isaaclab_arena.evaluation.rollout.rollout import rollout
 from isaaclab_arena.interfaces.environment import VIEWPORT, Environment
 from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import Observer, Transition
-from isaaclab_arena.recording.captions import BAR_HEIGHT
+from isaaclab_arena.recording.captions import BAR_HEIGHT, POSTER_BYTES, write_poster
 from isaaclab_arena.recording.contact_sheet import FrameSamples
 from isaaclab_arena.recording.film_threads import TASKS_WAITING
 from isaaclab_arena.recording.video import VideoRecorder
 from isaaclab_arena.recording.video_file import VideoFile
 from isaaclab_arena.recording.video_options import VideoOptions
+from isaaclab_arena.storage.layout import poster_file
 from tests.fakes_environment import PushPolicy, ScriptedEnvironment, episodes, files_below
 
 HEIGHT, WIDTH = 33, 161
@@ -104,13 +105,29 @@ def video_of(directory: Path, index: int, *, pattern: str = "viewport-env*-episo
     return path
 
 
-def test_every_episode_has_a_video_per_camera_under_arenas_name(tmp_path):
+def test_every_episode_has_a_video_per_camera_under_arenas_name_and_a_poster_beside_each(tmp_path):
     records = film(tmp_path, camera=True, viewport=True)
     expected = {"contact_sheet.png"}
     for index, record in records.of.items():
-        expected.add(f"videos/robot-cam-env{record.env_id}-front_rgb-episode-{index}.mp4")
-        expected.add(f"videos/viewport-env{record.env_id}-episode-{index}.mp4")
+        for ending in ("mp4", "webp"):
+            expected.add(f"videos/robot-cam-env{record.env_id}-front_rgb-episode-{index}.{ending}")
+            expected.add(f"videos/viewport-env{record.env_id}-episode-{index}.{ending}")
     assert files_below(tmp_path) == expected
+
+
+def test_a_poster_shows_how_the_episode_ended(tmp_path):
+    records = film(tmp_path, num_episodes=1, viewport=True)
+    poster = Image.open(poster_file(video_of(tmp_path, 0)))
+    assert poster.size == (WIDTH, HEIGHT)
+    assert np.asarray(poster).mean() == pytest.approx(records.of[0].length * GREY_PER_STEP, abs=3)
+
+
+def test_a_poster_is_small_whatever_it_shows(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 255, (720, 1280, 3), dtype=np.uint8)
+    write_poster(tmp_path / "noise.webp", noise)
+    assert (tmp_path / "noise.webp").stat().st_size <= POSTER_BYTES
+    width, height = Image.open(tmp_path / "noise.webp").size
+    assert width / height == pytest.approx(1280 / 720, rel=0.05)
 
 
 def test_a_rebuild_is_named_where_there_are_several(tmp_path):
@@ -160,7 +177,7 @@ def test_the_loop_does_not_wait_until_frames_are_drawn(tmp_path):
     environment.may_draw.set()
     recorder.close()
     assert environment.num_drawn > 0
-    assert len(list((tmp_path / "videos").glob("[!.]*"))) == 2
+    assert len(list((tmp_path / "videos").glob("[!.]*.mp4"))) == 2
 
 
 def test_no_more_than_a_bounded_number_of_frames_waits(tmp_path):
