@@ -8,9 +8,10 @@ from isaaclab_arena.analysis.arms import Arm, ReadRun
 from isaaclab_arena.analysis.comparison import Question
 from isaaclab_arena.analysis.families import holm
 from isaaclab_arena.analysis.matching import differences_of_tasks, match
-from isaaclab_arena.analysis.paired_rates import PairCounts, mcnemar_mid_p
+from isaaclab_arena.analysis.paired_rates import mcnemar_mid_p
 from isaaclab_arena.analysis.report import NotComparableError
 from isaaclab_arena.results.statistics import Interval, wilson_interval
+from isaaclab_arena.results.stopping.counts import PairCounts
 
 
 @dataclass(frozen=True, kw_only=True)

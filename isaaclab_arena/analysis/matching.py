@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from isaaclab_arena.analysis.arms import Arm, EpisodeColumns
-from isaaclab_arena.analysis.paired_rates import PairCounts
+from isaaclab_arena.results.stopping.counts import PairCounts
 
 _ANY_BACKEND = "backend"
 _NO_CONDITIONS = "{}"

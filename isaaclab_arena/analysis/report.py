@@ -13,9 +13,10 @@ from isaaclab_arena.analysis.comparison import (
 )
 from isaaclab_arena.analysis.families import mean_of_tasks_interval
 from isaaclab_arena.analysis.matching import UnequalConditions, differences_of_tasks, match
-from isaaclab_arena.analysis.paired_rates import PairCounts, mcnemar_mid_p, paired_difference_interval
+from isaaclab_arena.analysis.paired_rates import mcnemar_mid_p, paired_difference_interval
 from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.results.statistics import Interval
+from isaaclab_arena.results.stopping.counts import PairCounts
 
 _MOST_NAMED = 3
 

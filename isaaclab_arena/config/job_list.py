@@ -14,7 +14,7 @@ from isaaclab_arena.config.sweeps import MAX_JOBS, expand, num_combinations, swe
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.nested import overlaid, value_at
 
-_TOP_KEYS = frozenset({"jobs", "defaults", "sweep", "variables"})
+_TOP_KEYS = frozenset({"jobs", "defaults", "sweep", "variables", "comparisons", "bars"})
 _DEFAULT_KEYS = JOB_KEYS - {"name", "sweep"}
 _NOTHING = object()
 
@@ -28,12 +28,16 @@ class TopLevel:
         defaults: Keys that lie under every job.
         sweep: The sweep of every job.
         variables: Values for interpolation.
+        comparisons: What is listed as comparisons of jobs.
+        bars: What is listed as rates that jobs have to reach.
     """
 
     jobs: list[Any]
     defaults: dict[str, Any]
     sweep: dict[str, Any]
     variables: dict[str, Any]
+    comparisons: list[Any]
+    bars: list[Any]
 
 
 def checked_top_level(document: Any) -> TopLevel:
@@ -58,9 +62,15 @@ def checked_top_level(document: Any) -> TopLevel:
     for key, block in blocks.items():
         if not isinstance(block, dict):
             problems.append(Problem(f"{shown(block)} is not a mapping", key=key))
+    lists = {key: document.get(key) or [] for key in ("comparisons", "bars")}
+    problems += [
+        Problem(f"{shown(listed)} is not a list", key=key)
+        for key, listed in lists.items()
+        if not isinstance(listed, list)
+    ]
     if problems or not isinstance(jobs, list):
         raise ConfigError(problems)
-    return TopLevel(jobs=jobs, **blocks)
+    return TopLevel(jobs=jobs, comparisons=lists["comparisons"], bars=lists["bars"], **blocks)
 
 
 class Reading:

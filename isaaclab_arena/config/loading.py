@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from isaaclab_arena.config.interpolation import OmegaConfInterpolation
 from isaaclab_arena.config.job_fields import JOB_KEYS, check_defaults
 from isaaclab_arena.config.job_list import Reading, checked_top_level
 from isaaclab_arena.config.schema import WITHOUT_RESULT, JobConfig, JobDefaults, JobsFile
+from isaaclab_arena.config.stopping.questions import Question
+from isaaclab_arena.config.stopping.reading import read_questions
 from isaaclab_arena.errors import ConfigError
 
 
@@ -54,11 +56,16 @@ def read_jobs(
         interpolation = OmegaConfInterpolation(
             variables=top.variables, defaults=top.defaults, jobs=top.jobs, shared=experiment.shared
         )
-        jobs = Reading(top, defaults, interpolation).jobs()
+        read = read_questions(top.comparisons, top.bars, Reading(top, defaults, interpolation).jobs())
     except ConfigError as error:
         problems = (experiment.in_words_of_the_file(problem) for problem in error.problems)
         raise ConfigError([replace(problem, file=source) for problem in problems]) from error
-    return JobsFile(path=source, jobs=jobs, config_hash=hash_jobs(jobs))
+    return JobsFile(
+        path=source,
+        jobs=read.jobs,
+        config_hash=hash_jobs(read.jobs, read.questions),
+        questions=read.questions,
+    )
 
 
 def limited(jobs_file: JobsFile, limit: int | None) -> JobsFile:
@@ -70,8 +77,9 @@ def limited(jobs_file: JobsFile, limit: int | None) -> JobsFile:
     if limit is None:
         return jobs_file
     jobs = tuple(_limited_job(job, limit) for job in jobs_file.jobs)
-    digest = hashlib.sha256(f"{hash_jobs(jobs)} limited to {limit}".encode()).hexdigest()
-    return replace(jobs_file, jobs=jobs, config_hash=digest[:16])
+    questions = tuple(replace(each, max_episodes=min(each.max_episodes, limit)) for each in jobs_file.questions)
+    digest = hashlib.sha256(f"{hash_jobs(jobs, questions)} limited to {limit}".encode()).hexdigest()
+    return replace(jobs_file, jobs=jobs, questions=questions, config_hash=digest[:16])
 
 
 def limit_in_words(limit: int) -> str:
@@ -86,8 +94,8 @@ def _limited_job(job: JobConfig, limit: int) -> JobConfig:
     return replace(job, num_episodes=min(job.num_episodes, limit), num_rebuilds=num_rebuilds)
 
 
-def hash_jobs(jobs: tuple[JobConfig, ...]) -> str:
-    """Return 16 hexadecimal digits that are the same for the same jobs in the same order.
+def hash_jobs(jobs: tuple[JobConfig, ...], questions: tuple[Question, ...] = ()) -> str:
+    """Return 16 hexadecimal digits that are the same for the same jobs in the same order, with the same questions.
 
     How long jobs and episodes may take is left out: it decides whether there is a result, never what it is. So is what
     jobs are labelled with, and what no file says: `limited` sees to that.
@@ -95,5 +103,6 @@ def hash_jobs(jobs: tuple[JobConfig, ...]) -> str:
     left_out = WITHOUT_RESULT | {"max_episodes"}
     names = [field.name for field in fields(JobConfig) if field.name not in left_out]
     plain = [{name: getattr(job, name) for name in names} for job in jobs]
+    plain += [asdict(question) for question in questions]
     canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode("utf-8", errors="surrogatepass")).hexdigest()[:16]

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from isaaclab_arena.config.stopping.questions import Question
+
 TIME_LIMITS = frozenset({"timeout_s", "episode_timeout_s"})
 """Keys of a job that do not say what is to be done, only how long it may take."""
 
@@ -82,11 +84,13 @@ class JobsFile:
         path: Where it was read from.
         jobs: Every job, in order, ``index`` counting from 0.
         config_hash: Hash of the resolved jobs: the same for two files that ask for the same thing.
+        questions: What the file asks of its jobs, which stop as soon as it is answered.
     """
 
     path: str
     jobs: tuple[JobConfig, ...]
     config_hash: str
+    questions: tuple[Question, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -125,6 +125,7 @@ def jobs_request(
         source_file=jobs_file.path,
         command_line=(PROGRAM, *arguments),
         options=options,
+        questions=jobs_file.questions,
         import_s=import_s,
     )
 

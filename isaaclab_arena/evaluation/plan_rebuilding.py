@@ -65,6 +65,7 @@ def rebuilt_plan(output_directory: Path, *, may_import: bool) -> RunPlan:
         devices=attempt.devices,
         jobs=tuple(replace(job, backend=backends.get(job.name)) for job in jobs),
         settings=request.options.result_settings(),
+        questions=request.questions,
         working_directory=str(Path.cwd()),
     )
 

@@ -12,7 +12,8 @@ from isaaclab_arena.config.messages import shown
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.nested import leaves, value_at
 
-_TOP_KEYS = frozenset({"runs", "shared", "variables"})
+_PASSED_ON = ("variables", "comparisons", "bars")
+_TOP_KEYS = frozenset({"runs", "shared", *_PASSED_ON})
 _OVERRIDE = re.compile(r"\+{0,2}((?:runs|shared)\.[^=\s]+)=(.*)", re.DOTALL)
 _WHOLE_BLOCK = re.compile(r"\$\{shared\.([\w.-]+)\}")
 
@@ -81,8 +82,7 @@ def as_jobs(document: Any, job_keys: frozenset[str], overrides: Sequence[str] = 
         "jobs": [_job(name, block, shared) for name, block in runs.items()],
         "defaults": {key: value for key, value in shared.items() if key in job_keys},
     }
-    if "variables" in document:
-        jobs["variables"] = document["variables"]
+    jobs |= {key: document[key] for key in _PASSED_ON if key in document}
     return ExperimentAsJobs(document=jobs, shared=shared)
 
 

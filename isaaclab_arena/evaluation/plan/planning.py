@@ -10,6 +10,7 @@ from typing import Any
 
 from isaaclab_arena.clock import now
 from isaaclab_arena.config.schema import WITHOUT_RESULT, JobStatus
+from isaaclab_arena.config.stopping.questions import Question
 from isaaclab_arena.distributed.context import DistributedContext
 from isaaclab_arena.errors import Problem
 from isaaclab_arena.evaluation.options import Assignment, RunOptions
@@ -34,6 +35,7 @@ class RunRequest:
         source_file: The job file, None for a job from the command line.
         command_line: What was typed, one token each.
         options: The shared options.
+        questions: What is asked of the jobs, which stop as soon as it is answered.
         import_s: What this process took from its start to that of the program [s], its own on every rank; None if
             nobody knows.
     """
@@ -43,6 +45,7 @@ class RunRequest:
     source_file: str | None
     command_line: tuple[str, ...]
     options: RunOptions
+    questions: tuple[Question, ...] = ()
     import_s: float | None = None
 
 
@@ -76,6 +79,7 @@ def plan_run(
         devices=tuple(devices),
         jobs=plan_entries(request, context.world_size, contents or {}),
         settings=request.options.result_settings(),
+        questions=request.questions,
         working_directory=str(Path.cwd()),
     )
 
@@ -138,6 +142,8 @@ def plan_differences(before: RunPlan, now: RunPlan) -> list[Problem]:
         for name, value in now.settings.items()
         if before.settings.get(name) != value
     ]
+    if before.questions != now.questions:
+        problems.append(Problem("are others than when the run began", key="comparisons and bars"))
     known = {job.name: job for job in before.jobs}
     wanted = {job.name: job for job in now.jobs}
     problems += [Problem("is new", job=name) for name in wanted if name not in known]

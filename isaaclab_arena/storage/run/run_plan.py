@@ -7,6 +7,7 @@ from typing import Any
 
 from isaaclab_arena.config.names import name_problem
 from isaaclab_arena.config.schema import JobConfig, JobStatus
+from isaaclab_arena.config.stopping.questions import Question
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.storage.atomic import write_text
 from isaaclab_arena.storage.contents import Contents
@@ -75,6 +76,7 @@ class RunPlan:
         devices: Device of each rank, by rank.
         jobs: Every job, in order of index.
         settings: Options of the command line that decide what is recorded or what comes out.
+        questions: What was asked of the jobs, which stop as soon as it is answered.
         working_directory: Where the command was typed, from which relative paths of policies count.
         schema_version: Version of this layout.
     """
@@ -91,6 +93,7 @@ class RunPlan:
     devices: tuple[str, ...]
     jobs: tuple[PlanEntry, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    questions: tuple[Question, ...] = ()
     working_directory: str | None = None
     schema_version: int = SCHEMA_VERSION
 

@@ -12,8 +12,8 @@ import numpy as np
 from scipy.optimize import root_scalar
 from scipy.special import betaincc, betaln, gammaln, xlogy
 
-from isaaclab_arena.analysis.paired_rates import PairCounts
 from isaaclab_arena.results.statistics import Interval
+from isaaclab_arena.results.stopping.counts import PairCounts, RateCounts
 
 _PRIOR = 0.5
 
@@ -42,6 +42,28 @@ def log_e_values(wins: np.ndarray, losses: np.ndarray) -> np.ndarray:
     return betaln(_PRIOR + wins, _PRIOR + losses) - betaln(_PRIOR, _PRIOR) + (wins + losses) * math.log(2.0)
 
 
+def log_e_value_of_rate(counts: RateCounts, rate: float) -> float:
+    """Return the logarithm of the e-value against a success rate; `rate_interval` holds the rates where it is small.
+
+    Args:
+        counts: How the episodes came out.
+        rate: The rate that it is evidence against, 0 to 1.
+    """
+    successes, failures = counts.successes, counts.trials - counts.successes
+    return _log_mixture(successes, failures) - _log_likelihood(successes, failures, rate)
+
+
+def log_e_value_of_difference(counts: PairCounts, difference: float) -> float:
+    """Return the logarithm of the e-value against a difference of rates; see `difference_interval`.
+
+    Args:
+        counts: How the pairs came out.
+        difference: The first rate less the second that it is evidence against, -1 to 1.
+    """
+    outcomes = (counts.only_first, counts.only_second, counts.both + counts.neither)
+    return _log_mixture_of_three(outcomes) - _highest_log_likelihood(outcomes, difference)
+
+
 def rate_interval(successes: int, trials: int, *, alpha: float = 0.05) -> Interval:
     """Return the interval of a success rate that holds at every look at once, with a confidence of 1 - alpha.
 
@@ -54,7 +76,7 @@ def rate_interval(successes: int, trials: int, *, alpha: float = 0.05) -> Interv
     floor = _log_mixture(successes, trials - successes) + _log_alpha(alpha)
 
     def excess(rate: float) -> float:
-        return float(xlogy(successes, rate) + xlogy(trials - successes, 1.0 - rate)) - floor
+        return _log_likelihood(successes, trials - successes, rate) - floor
 
     return _where_positive(excess, best=successes / trials if trials else 0.5, lowest=0.0, highest=1.0)
 
@@ -65,11 +87,8 @@ def difference_interval(counts: PairCounts, *, alpha: float = 0.05) -> Interval:
     A pair comes out in one of three ways: the first policy alone succeeds, the second alone, or they agree. A
     difference is left out if the evidence against every distribution over the three that has it has reached 1 / alpha.
     """
-    wins, losses = counts.only_first, counts.only_second
-    outcomes = (wins, losses, counts.both + counts.neither)
-    mixture = sum(gammaln(_PRIOR + each) - gammaln(_PRIOR) for each in outcomes)
-    mixture += gammaln(3.0 * _PRIOR) - gammaln(3.0 * _PRIOR + counts.total)
-    floor = float(mixture) + _log_alpha(alpha)
+    outcomes = (counts.only_first, counts.only_second, counts.both + counts.neither)
+    floor = _log_mixture_of_three(outcomes) + _log_alpha(alpha)
 
     def excess(difference: float) -> float:
         return _highest_log_likelihood(outcomes, difference) - floor
@@ -79,6 +98,15 @@ def difference_interval(counts: PairCounts, *, alpha: float = 0.05) -> Interval:
 
 def _log_mixture(successes: int, failures: int) -> float:
     return float(betaln(_PRIOR + successes, _PRIOR + failures) - betaln(_PRIOR, _PRIOR))
+
+
+def _log_likelihood(successes: int, failures: int, rate: float) -> float:
+    return float(xlogy(successes, rate) + xlogy(failures, 1.0 - rate))
+
+
+def _log_mixture_of_three(outcomes: tuple[int, int, int]) -> float:
+    mixture = sum(gammaln(_PRIOR + each) - gammaln(_PRIOR) for each in outcomes)
+    return float(mixture + gammaln(3.0 * _PRIOR) - gammaln(3.0 * _PRIOR + sum(outcomes)))
 
 
 def _highest_log_likelihood(outcomes: tuple[int, int, int], difference: float) -> float:

@@ -5,8 +5,8 @@ import pytest
 from scipy.integrate import quad
 from scipy.special import beta
 
-from isaaclab_arena.analysis.anytime import difference_interval, log_e_value, rate_interval
-from isaaclab_arena.analysis.paired_rates import PairCounts
+from isaaclab_arena.results.stopping.anytime import difference_interval, log_e_value, rate_interval
+from isaaclab_arena.results.stopping.counts import PairCounts
 
 
 def density(chance: float, wins: int, losses: int) -> float:
