@@ -28,10 +28,16 @@ def how_to_go_on(request: RunRequest, context: DistributedContext, output_direct
     if not request.command_line:
         return f"go on with --resume {shlex.quote(directory)}"
     program, *arguments = request.command_line
-    typed = typed_command(arguments, own=sys.orig_argv, parent=command_of_parent() if is_a_rank() else None)
-    if typed is None and is_a_rank():
+    parent = command_of_parent() if is_a_rank() else None
+    typed = typed_command(arguments, own=sys.orig_argv, parent=parent)
+    command = (
+        command_by_directory(parent or sys.orig_argv, directory)
+        if typed is None
+        else resuming_command(typed, directory)
+    )
+    if command is None and is_a_rank():
         return f"go on with the same command and --resume {shlex.quote(directory)}"
-    command = resuming_command(typed or ["python", "-m", program, *arguments], directory)
+    command = command or resuming_command(["python", "-m", program, *arguments], directory)
     several = context.world_size > context.local_world_size
     return f"go on with{', on each machine its own line like' if several else ''}: {shlex.join(command)}"
 
@@ -52,6 +58,22 @@ def typed_command(arguments: Sequence[str], *, own: Sequence[str], parent: Seque
         # A launcher of ours keeps its own options from the ranks; torchrun's stand before the program's name.
         is_it = without_launch_options(found)[-len(arguments) :] == list(arguments)
     return _without_interpreter(found) if is_it else None
+
+
+def command_by_directory(typed: Sequence[str], directory: str) -> list[str] | None:
+    """Return the command that needs no more than a run's directory, None if another program was typed.
+
+    ``isaaclab-arena quickstart`` and ``isaaclab-arena resume`` give the runner a command line that nobody has typed.
+
+    Args:
+        typed: The command line of the process that began the run.
+        directory: The run's directory.
+    """
+    program, *words = _without_interpreter(list(typed))
+    if program != _SCRIPT:
+        return None
+    options = words[2:] if words[:1] == ["resume"] else []
+    return [_SCRIPT, "resume", directory, *options]
 
 
 def resuming_command(command: Sequence[str], directory: str) -> list[str]:

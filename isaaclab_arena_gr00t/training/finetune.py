@@ -42,17 +42,17 @@ def main(argv: Sequence[str] | None = None, *, typed_as: str = f"python -m {PROG
         config=(tyro.conf.FlagCreatePairsOff,),
         use_underscores=True,
     )
-    return exit_code_of(lambda: _run(options))
+    return exit_code_of(lambda: _run(options, arguments))
 
 
-def _run(options: FinetuneOptions) -> int:
+def _run(options: FinetuneOptions, arguments: Sequence[str]) -> int:
     options.check()
     context = DistributedContext.from_environment(device=options.device)
     if context.launched_by_torchrun:
         die_with_parent()
     limit_threads(options.torch_threads)
     with initialise(context, process_group=options.process_group) as ranks:
-        return TrainingRun(options, context, ranks).execute()
+        return TrainingRun(options, context, ranks, command_line=(PROGRAM, *arguments)).execute()
 
 
 if __name__ == "__main__":

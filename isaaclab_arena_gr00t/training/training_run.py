@@ -48,6 +48,7 @@ class TrainingRun:
         options: The options.
         context: Who this process is.
         ranks: All ranks; their process group exists where there are several.
+        command_line: The program and its arguments, by which ``isaaclab-arena resume`` goes on with the run.
 
     Raises:
         ArenaError: If an option, a recording or the directory is wrong.
@@ -55,8 +56,11 @@ class TrainingRun:
 
     evaluation_measure = "success_rate/"
 
-    def __init__(self, options: FinetuneOptions, context: DistributedContext, ranks: Ranks) -> None:
+    def __init__(
+        self, options: FinetuneOptions, context: DistributedContext, ranks: Ranks, *, command_line: Sequence[str]
+    ) -> None:
         self._options = options
+        self._command_line = command_line
         self._context = context
         self._asked = options.what_must_stay(context.world_size)
         if context.is_rank_zero:
@@ -135,7 +139,8 @@ class TrainingRun:
                 self._trainer.load_state(read_state(newest[-1]))
                 _LOG.info("going on from %s", newest[-1])
         elif self._context.is_rank_zero:
-            write_settings(directory, self._asked)
+            began = {"command_line": list(self._command_line), "working_directory": str(Path.cwd())}
+            write_settings(directory, {**self._asked, **began})
 
     def _validate(self, progress: Progress) -> None:
         if self._context.is_rank_zero and len(self._validation):

@@ -3,6 +3,7 @@ import pytest
 
 import isaaclab_arena as arena
 from isaaclab_arena.api.results import Results
+from isaaclab_arena.cli.main import main
 from tests.api.policies import push
 
 
@@ -58,3 +59,22 @@ def test_a_temporary_run_goes_with_its_results(tmp_path):
 def test_a_directory_without_a_run_is_refused(tmp_path):
     with pytest.raises(arena.ConfigError, match=r"run\.json"):
         arena.load_results(tmp_path)
+
+
+def test_the_files_of_a_run_of_an_object_can_be_verified_and_why_not_its_episodes(results, capsys):
+    assert main(["verify", str(results.output_dir), "--sample", "0"]) == 0
+    assert main(["verify", str(results.output_dir)]) == 1
+    told = capsys.readouterr().out
+    assert "job 'cartpole' cannot be run again: its policy lived in the program that began the run" in told
+
+
+def test_a_run_of_a_program_is_gone_on_with_by_the_program(results, capsys):
+    assert main(["resume", str(results.output_dir)]) == 2
+    assert "evaluate(..., output_dir=..., resume=True) in Python" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_episodes_of_a_policy_that_was_named_are_run_again(tmp_path, capsys):
+    arena.evaluate(environment="reach", policy="scripted", num_episodes=4, num_envs=2, output_dir=tmp_path / "named")
+    assert main(["verify", str(tmp_path / "named"), "--sample", "2"]) == 0
+    assert "2 of 2 episodes bitwise" in capsys.readouterr().out

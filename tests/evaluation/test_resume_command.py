@@ -7,7 +7,7 @@ import pytest
 from isaaclab_arena.evaluation.eval_runner import EvalOptions, main
 from isaaclab_arena.evaluation.options import read_command_line
 from isaaclab_arena.evaluation.policy_runner import PolicyOptions
-from isaaclab_arena.evaluation.resume_command import resuming_command, typed_command
+from isaaclab_arena.evaluation.resume_command import command_by_directory, resuming_command, typed_command
 from tests.end_to_end.launching import write_jobs
 
 ARGUMENTS = ["--eval_jobs_config", "my jobs.json"]
@@ -37,6 +37,25 @@ TORCHRUN = ["python", "-m", "torch.distributed.run", "--nproc_per_node=2"]
 )
 def test_the_command_is_the_one_that_was_typed_launcher_and_all(own, parent, typed):
     assert typed_command(ARGUMENTS, own=own, parent=parent) == typed
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["resume", "out"], ["isaaclab-arena", "resume", "out"]),
+        (["resume", "old/out", "--retry_errors"], ["isaaclab-arena", "resume", "out", "--retry_errors"]),
+        (["quickstart", "here", "--limit", "1"], ["isaaclab-arena", "resume", "out"]),
+    ],
+)
+def test_a_command_that_takes_no_line_of_the_runners_is_gone_on_with_by_the_runs_directory(words, told):
+    typed = ["python", "/venv/bin/isaaclab-arena", *words]
+    assert typed_command(ARGUMENTS, own=typed, parent=None) is None
+    assert command_by_directory(typed, "out") == told
+
+
+def test_another_program_is_no_command_by_directory():
+    assert command_by_directory(["pytest", "tests"], "out") is None
+    assert command_by_directory(["python", *MODULE, *ARGUMENTS], "out") is None
 
 
 @pytest.mark.parametrize("before", [[], ["--resume"], ["--resume", "some/run"], ["--resume=some/run"]])

@@ -18,6 +18,7 @@ from isaaclab_arena.evaluation.rollout.endings import BROKEN_OFF
 from isaaclab_arena.evaluation.verify.episode_comparison import Difference, first_difference, result_difference
 from isaaclab_arena.evaluation.verify.plan import plan_sample, read_contents
 from isaaclab_arena.policy.catalog import resolve_policy_class
+from isaaclab_arena.policy.lent_content import STATE
 from isaaclab_arena.results.rows import JobEvidence
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, Contents, differences_of_contents
 from isaaclab_arena.storage.hdf5.episodes import read_attributes, read_episode
@@ -81,18 +82,35 @@ class VerifiedEpisode:
         return self.difference is None and self.failure is None and self.unreadable is None
 
 
+def jobs_of_one_program(plan: RunPlan) -> list[str]:
+    """Return the jobs whose policy lived in the program that began the run: an object, a function, a class of its own.
+
+    Args:
+        plan: What the run set out to do.
+    """
+    return [
+        job.name
+        for job in plan.jobs
+        if (job.contents is not None and STATE in job.contents.policy)
+        or job.config.policy_type.startswith("__main__.")
+        or "<locals>" in job.config.policy_type
+    ]
+
+
 def episodes_to_draw_from(output_directory: Path, plan: RunPlan) -> dict[str, list[int]]:
-    """Return the finished episodes of each job; those that were broken off are left out, for nothing repeats that.
+    """Return the finished episodes of each job that can be run again; nothing repeats how one was broken off.
 
     Args:
         output_directory: The run's directory.
         plan: What it set out to do.
     """
+    gone = jobs_of_one_program(plan)
     return {
         job.name: [
             line.episode_index for line in _lines(output_directory, job.name) if line.termination not in BROKEN_OFF
         ]
         for job in plan.jobs
+        if job.name not in gone
     }
 
 

@@ -14,6 +14,7 @@ import torch
 from gr00t.model.checkpoint import load_processor
 from safetensors.torch import load_file
 
+from isaaclab_arena.cli.main import main as isaaclab_arena
 from isaaclab_arena_gr00t.training.checkpoints import read_state
 from isaaclab_arena_gr00t.training.finetune import main
 from tests.end_to_end.launching import ROOT, command, jobs_table, patience_s, run, start, write_jobs
@@ -58,6 +59,17 @@ def test_training_leaves_checkpoints_and_its_losses_and_goes_on_to_the_same_bits
     assert main(typed(directory, parts, "--max_steps", 4, "--resume")) == 0
     assert measures(parts) == measures(whole)
     assert weights(last) == weights(whole / "checkpoint-4") != weights(whole / "checkpoint-2")
+
+
+def test_the_directory_is_enough_to_go_on(directory, tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert main(typed(directory, whole, "--max_steps", 4)) == 0
+    assert main(typed(directory, parts, "--max_steps", 4)) == 0
+    shutil.rmtree(parts / "checkpoint-4")
+    moved = parts.rename(tmp_path / "moved")
+    assert isaaclab_arena(["resume", str(moved)]) == 0
+    assert not parts.exists()
+    assert weights(moved / "checkpoint-4") == weights(whole / "checkpoint-4")
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,27 @@
 """``isaaclab-arena resume``: go on with the run in a directory, with the command that it was started with."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
 
-from isaaclab_arena.cli.command_table import COMMANDS, MAINS
+from isaaclab_arena.cli.command_table import COMMANDS, MAINS, commands_of_others
+from isaaclab_arena.config.documents import read_document
 from isaaclab_arena.distributed.context import is_a_rank
 from isaaclab_arena.distributed.launching.launch_options import without_launch_options, without_options
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.resume_command import resuming_command
 from isaaclab_arena.storage.layout import RUN_PLAN_FILE
-from isaaclab_arena.storage.run.run_plan import RunPlan, plan_copy_path, read_run_plan
+from isaaclab_arena.storage.run.run_plan import plan_copy_path, read_run_plan
 from isaaclab_arena.training.settings.run_directory import SETTINGS, settings_of
 
 _RUNNERS = {COMMANDS[name].module: name for name in ("run", "policy")}
 _NAMES_OF_DIRECTORY = ("output_dir", "experiment_output_directory")
+_TRAINING_OF_OTHERS = "training.json"
+"""What another package's command writes beside its checkpoints, with the keys ``command_line``, ``working_directory``
+and ``world_size``."""
 _CUDA_DEVICE = re.compile(r"cuda:(\d+)")
 
 
@@ -30,7 +34,8 @@ class ResumeOptions:
     """
 
     directory: tyro.conf.Positional[Path]
-    """The directory of an evaluation, which holds run.json, or of a training, which holds params/train.yaml."""
+    """The directory of an evaluation, which holds run.json, or of a training, which holds params/train.yaml or
+    training.json."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -44,22 +49,44 @@ def main(argv: Sequence[str]) -> int:
     directory = options.directory
     if (directory / SETTINGS).is_file():
         return MAINS.get("train")([*_ranks(_devices_of_training(directory), more), "--resume", str(directory), *more])
+    if (directory / _TRAINING_OF_OTHERS).is_file():
+        return _go_on_with_training_of_others(directory, more)
     if not (directory / RUN_PLAN_FILE).is_file() and not plan_copy_path(directory).is_file():
-        message = f"holds no run: neither {RUN_PLAN_FILE} nor {SETTINGS}"
+        message = f"holds no run: neither {RUN_PLAN_FILE} nor {SETTINGS} nor {_TRAINING_OF_OTHERS}"
         raise ConfigError(Problem(message, file=str(directory)))
     plan = read_run_plan(directory)
     program, *typed = plan.command_line or ("",)
     if program not in _RUNNERS:
-        message = f"was started by {program or 'a program of its own'}, which has to go on with it"
+        way_out = "which has to go on with it: evaluate(..., output_dir=..., resume=True) in Python"
+        message = f"was started by {program or 'a program of its own'}, {way_out}"
         raise ConfigError(Problem(message, file=str(directory), key="command_line"))
-    _refuse_elsewhere(plan, directory)
+    _refuse_elsewhere(plan.working_directory, directory)
     command = resuming_command(without_options(typed, _NAMES_OF_DIRECTORY), str(directory.absolute()))
     return MAINS.get(_RUNNERS[program])([*_ranks(plan.devices, more), *command, *more])
 
 
-def _refuse_elsewhere(plan: RunPlan, directory: Path) -> None:
+def _go_on_with_training_of_others(directory: Path, more: Sequence[str]) -> int:
+    """Go on with a training that a command of another package began, such as `isaaclab-arena finetune`."""
+    file = directory / _TRAINING_OF_OTHERS
+    settings = read_document(file)
+    program, *typed = settings.get("command_line") or ("",) if isinstance(settings, Mapping) else ("",)
+    found = [name for name, command in commands_of_others() if command.module == program]
+    if not isinstance(settings, Mapping) or not found:
+        message = f"names no command that is installed: {program or 'none'}; use the command that began the training"
+        raise ConfigError(Problem(message, file=str(file), key="command_line"))
+    _refuse_elsewhere(settings.get("working_directory"), directory)
+    world_size = settings.get("world_size", 1)
+    if world_size != 1 and not is_a_rank():
+        launch = (
+            f"python -m torch.distributed.run --nproc_per_node={world_size} -m isaaclab_arena.cli resume {directory}"
+        )
+        raise ConfigError(Problem(f"had {world_size} ranks; start as many: {launch}", file=str(file), key="world_size"))
+    kept = without_options([word for word in typed if word != "--resume"], ("output_dir",))
+    return MAINS.get(found[0])([*kept, "--output_dir", str(directory), "--resume", *more])
+
+
+def _refuse_elsewhere(typed_in: str | None, directory: Path) -> None:
     """Refuse to go on where the paths of the command, and the classes that it names, would be others."""
-    typed_in = plan.working_directory
     if typed_in is not None and Path(typed_in).is_dir() and Path(typed_in).resolve() != Path.cwd():
         message = f"was started in '{typed_in}', from where its paths count: change to that directory first"
         raise ConfigError(Problem(message, file=str(directory)))

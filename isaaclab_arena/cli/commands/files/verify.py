@@ -20,6 +20,7 @@ from isaaclab_arena.evaluation.verify.verification import (
     VerifiedEpisode,
     compare_runs,
     episodes_to_draw_from,
+    jobs_of_one_program,
     prepare_sample,
     run_sample,
 )
@@ -95,6 +96,12 @@ def _verify(options: VerifyOptions) -> Verification:
     merged = merge_results(options.output_dir)
     problems = tuple(_told(check_directory(options.output_dir, merged), merged.plan, len(merged.episodes)))
     sample = draw_sample(episodes_to_draw_from(options.output_dir, merged.plan), options.sample, seed=options.seed)
+    if options.sample > 0:
+        for job in jobs_of_one_program(merged.plan):
+            _say(
+                f"job '{job}' cannot be run again: its policy lived in the program that began the run; isaaclab-arena "
+                "replay simulates its recorded actions"
+            )
     if not sample:
         _say("no episode was run again" if options.sample == 0 else "no episode has finished that could be run again")
         return Verification(problems=problems, episodes=(), is_sound=not problems and options.sample == 0)

@@ -92,7 +92,29 @@ def test_it_imports_nothing_that_a_run_names_if_asked_not_to(shy_run, capsys):
 
 def test_a_directory_without_a_run_is_refused(tmp_path, capsys):
     assert main(["resume", str(tmp_path)]) == 2
-    assert f"{tmp_path}: holds no run: neither run.json nor params/train.yaml" in capsys.readouterr().err
+    assert (
+        f"{tmp_path}: holds no run: neither run.json nor params/train.yaml nor training.json" in capsys.readouterr().err
+    )
+
+
+def training_of_another_package(directory: Path, **settings: object) -> Path:
+    directory.mkdir()
+    (directory / "training.json").write_text(json.dumps(settings))
+    return directory
+
+
+def test_a_training_whose_command_is_not_installed_is_refused(tmp_path, capsys):
+    run = training_of_another_package(tmp_path / "run", command_line=["of_nobody.learn", "--fast"])
+    assert main(["resume", str(run)]) == 2
+    assert "names no command that is installed: of_nobody.learn" in capsys.readouterr().err
+
+
+def test_a_training_of_another_package_gets_as_many_ranks_as_it_had_from_torchrun(tmp_path, capsys):
+    program = "isaaclab_arena_gr00t.training.finetune"
+    run = training_of_another_package(tmp_path / "run", command_line=[program], world_size=2)
+    assert main(["resume", str(run)]) == 2
+    told = capsys.readouterr().err
+    assert f"--nproc_per_node=2 -m isaaclab_arena.cli resume {run}" in told
 
 
 def test_it_needs_a_directory_first(capsys):
