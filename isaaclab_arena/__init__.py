@@ -4,18 +4,31 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from isaaclab_arena.api.comparing import Comparison, compare
     from isaaclab_arena.api.evaluating import evaluate
     from isaaclab_arena.api.making import make
     from isaaclab_arena.api.results import JobResults, Results, load_results
     from isaaclab_arena.errors import ArenaError, ConfigError
 
-__all__ = ["ArenaError", "ConfigError", "JobResults", "Results", "evaluate", "load_results", "make"]
+__all__ = [
+    "ArenaError",
+    "Comparison",
+    "ConfigError",
+    "JobResults",
+    "Results",
+    "compare",
+    "evaluate",
+    "load_results",
+    "make",
+]
 
 _HOMES = {
     "ArenaError": "isaaclab_arena.errors",
+    "Comparison": "isaaclab_arena.api.comparing",
     "ConfigError": "isaaclab_arena.errors",
     "JobResults": "isaaclab_arena.api.results",
     "Results": "isaaclab_arena.api.results",
+    "compare": "isaaclab_arena.api.comparing",
     "evaluate": "isaaclab_arena.api.evaluating",
     "load_results": "isaaclab_arena.api.results",
     "make": "isaaclab_arena.api.making",

@@ -65,6 +65,7 @@ def document(report: ComparisonReport) -> dict[str, Any]:
         "question": report.question,
         "verdict": report.verdict,
         "family": report.family,
+        "choice": report.choice,
         "tasks": [_task(each) for each in report.tasks],
         "together": report.together,
         "refused": report.refused,

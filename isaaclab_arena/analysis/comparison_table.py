@@ -61,11 +61,18 @@ def measures(each: JobComparison) -> Mapping[str, MeanDifference]:
 
 def sentences(report: ComparisonReport) -> Iterator[str]:
     """Yield what a table cannot say: how sure one can be, which episodes differ, and what was left out."""
+    if report.choice is not None:
+        yield f"{report.choice.sentence}; all figures here are over the latter"
     for each in report.tasks:
         yield from _about_numbers(each, report)
         yield from _about_pairs(each)
     if len(report.tasks) > 1:
         yield f"p-values are adjusted by Holm's method for the family: {report.family}"
+        if alike := [_name(each) for each in report.tasks if each.counts.total in vars(each.counts).values()]:
+            yield (
+                f"every pair came out the same way in {_listed(alike)}: a bootstrap takes that for certain, so the "
+                "interval of the mean of the tasks is too narrow"
+            )
     yield from report.notes
     for refusal in report.refused:
         yield f"not compared: {refusal.first} and {refusal.second}: {refusal.reason}"

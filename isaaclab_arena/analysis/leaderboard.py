@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from isaaclab_arena.analysis.arms import Arm, ReadRun
+from isaaclab_arena.analysis.choice import Choice, choose_best
 from isaaclab_arena.analysis.comparison import Question
 from isaaclab_arena.analysis.families import holm
 from isaaclab_arena.analysis.matching import differences_of_tasks, match
@@ -45,11 +46,14 @@ class Leaderboard:
         tasks: Jobs that all of them have, or the one task of a run's jobs.
         places: One per policy, the best first.
         num_comparisons: Pairs of policies that were compared, and whose p-values were adjusted as one family.
+        winner: The best by half of the episodes and its score by the other half, which may not be the first place;
+            None where there are too few episodes.
     """
 
     tasks: tuple[str, ...]
     places: tuple[Place, ...]
     num_comparisons: int
+    winner: Choice | None
 
 
 def leaderboard(runs: Sequence[ReadRun], question: Question) -> Leaderboard:
@@ -83,6 +87,7 @@ def leaderboard(runs: Sequence[ReadRun], question: Question) -> Leaderboard:
             for name in ordered
         ),
         num_comparisons=len(pairs),
+        winner=choose_best({name: list(arms.values()) for name, arms in entries.items()}),
     )
 
 

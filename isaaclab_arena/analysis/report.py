@@ -1,9 +1,11 @@
 """Everything that one comparison says: the tasks, all of them together, and what could not be compared."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from isaaclab_arena.analysis.arms import Arm, ReadRun, named_arm
+from isaaclab_arena.analysis.arms import Arm, ReadRun, named_arm, read_run
+from isaaclab_arena.analysis.choice import Choice, choose_best, not_chosen_by
 from isaaclab_arena.analysis.comparison import (
     JobComparison,
     Question,
@@ -14,10 +16,14 @@ from isaaclab_arena.analysis.comparison import (
 from isaaclab_arena.analysis.families import mean_of_tasks_interval
 from isaaclab_arena.analysis.matching import UnequalConditions, differences_of_tasks, match
 from isaaclab_arena.analysis.paired_rates import mcnemar_mid_p, paired_difference_interval
-from isaaclab_arena.errors import ArenaError
+from isaaclab_arena.errors import ArenaError, ConfigError, Problem
 from isaaclab_arena.results.statistics import Interval
 from isaaclab_arena.results.stopping.counts import PairCounts
 
+BEST = "best"
+"""Stands for a baseline that is chosen: the best of a run's jobs."""
+
+_OPTION = "--baseline"
 _MOST_NAMED = 3
 
 
@@ -72,6 +78,7 @@ class ComparisonReport:
         together: All of them together, None where there is one.
         refused: The pairs of jobs that were not compared.
         notes: What whoever reads the figures must know: the same checkpoint on both sides, versions that differ.
+        choice: How the baseline was chosen, None where it was named. All figures are then from the other episodes.
     """
 
     question: Question
@@ -80,6 +87,7 @@ class ComparisonReport:
     together: Together | None
     refused: tuple[Refusal, ...]
     notes: tuple[str, ...]
+    choice: Choice | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -90,6 +98,36 @@ class ComparisonReport:
         if self.question.margin is not None:
             return Verdict.NO_WORSE if verdicts == {Verdict.NO_WORSE} else Verdict.UNDECIDED
         return Verdict.BETTER if Verdict.BETTER in verdicts else Verdict.UNDECIDED
+
+
+def compare_directories(
+    runs: Sequence[Path],
+    question: Question,
+    *,
+    baseline: str | None = None,
+    names: Mapping[str, str] | None = None,
+    partial: bool = False,
+) -> ComparisonReport:
+    """Compare two runs, or the jobs of one, by their directories.
+
+    Args:
+        runs: The baseline's run and the candidate's; or one run.
+        question: What is asked.
+        baseline: The job of the one run that the others are judged by; see `compare_with_job`.
+        names: See `compare_runs`.
+        partial: See `compare_runs`.
+
+    Raises:
+        ConfigError: If what is asked for contradicts itself, or a run or a job does not exist.
+        NotComparableError: If nothing can be compared.
+        StorageError: If a file cannot be read.
+    """
+    if len(runs) == 1 and baseline is not None and not names:
+        return compare_with_job(read_run(runs[0]), baseline, question, partial=partial)
+    if len(runs) == 2 and baseline is None:
+        first, second = (read_run(directory) for directory in runs)
+        return compare_runs(second, first, question, names=names, partial=partial)
+    raise ConfigError("give two runs, the baseline's and the candidate's, or one run and its job that is the baseline")
 
 
 def compare_runs(
@@ -134,20 +172,41 @@ def compare_with_job(run: ReadRun, baseline: str, question: Question, *, partial
 
     Args:
         run: The run.
-        baseline: Name of the job that the others are judged by.
+        baseline: Name of the job that the others are judged by; `BEST` for the best one, if none has that name.
         question: What is asked.
         partial: See `compare_runs`.
 
     Raises:
-        ConfigError: If there is no such job.
+        ConfigError: If there is no such job, or the best is to be chosen of jobs that may not be finished.
         NotComparableError: If no other job can be compared with it.
     """
     arms = run.arms()
-    second = named_arm(arms, baseline, option="--baseline")
+    if baseline == BEST and BEST not in arms:
+        if partial:
+            raise ConfigError(Problem("the best is chosen of jobs that are finished: leave --partial out", key=_OPTION))
+        return _compare_with_best(arms, question)
+    second = named_arm(arms, baseline, option=_OPTION)
     others = [(arm, second) for arm in arms.values() if arm is not second]
     # A run may hold many tasks, and one does not expect those of others to be compared.
     others = [pair for pair in others if not differences_of_tasks(*pair)] or others
     return _report(others, question, family=f"every other job against '{baseline}'", partial=partial)
+
+
+def _compare_with_best(arms: Mapping[str, Arm], question: Question) -> ComparisonReport:
+    first = next(iter(arms.values()))
+    for arm in arms.values():
+        if reason := _reason_against(first, arm, partial=False):
+            raise NotComparableError(f"{first.label} and {arm.label}: {reason}; the best is one of jobs that compare")
+    choice = choose_best({name: [arm] for name, arm in arms.items()})
+    if choice is None:
+        raise NotComparableError(
+            f"{first.directory}: the best is chosen by half of the episodes and scored by the other half, so every job "
+            "needs two that say whether they succeeded"
+        )
+    second = not_chosen_by(arms[choice.name])
+    others = [(not_chosen_by(arm), second) for name, arm in arms.items() if name != choice.name]
+    family = f"every other job against '{choice.name}', the best by the episodes of even index"
+    return replace(_report(others, question, family=family, partial=False), choice=choice)
 
 
 def _report(arms: Sequence[tuple[Arm, Arm]], question: Question, *, family: str, partial: bool) -> ComparisonReport:

@@ -1,1 +1,1 @@
-"""The Python interface: evaluate policies, make environments and read results from a program of one's own."""
+"""The Python interface: evaluate and compare policies, make environments and read results from your own program."""

@@ -25,4 +25,7 @@ def test_ten_lines_of_a_user(tmp_path):
     assert_type(job.num_episodes, int)
     assert_type(results.save(tmp_path / "kept"), Path)
     assert_type(arena.load_results(tmp_path / "kept"), arena.Results)
+    comparison = arena.compare(results, tmp_path / "kept")
+    assert_type(comparison, arena.Comparison)
+    assert_type(comparison.tasks[0].difference, float)
     assert issubclass(arena.ConfigError, arena.ArenaError)

@@ -10,11 +10,10 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from isaaclab_arena.analysis.arms import read_run
 from isaaclab_arena.analysis.comparison import Verdict
 from isaaclab_arena.analysis.comparison_files import document, markdown, write_comparison
 from isaaclab_arena.analysis.comparison_table import measures_table, rates_table, sentences
-from isaaclab_arena.analysis.report import ComparisonReport, NotComparableError, compare_runs, compare_with_job
+from isaaclab_arena.analysis.report import ComparisonReport, NotComparableError, compare_directories
 from isaaclab_arena.cli.commands.compare.asking import NOT_COMPARABLE, drawn, question_of
 from isaaclab_arena.cli.json_output import print_json
 from isaaclab_arena.errors import ConfigError, Problem
@@ -36,7 +35,7 @@ class CompareOptions:
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """The baseline's run and the candidate's; or one run, with --baseline."""
     baseline: str | None = None
-    """The job of the one run by which its other jobs are judged."""
+    """The job of the one run by which its other jobs are judged; "best" for the best by half of the episodes."""
     map: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """OLD=NEW: the baseline's job OLD against the candidate's job NEW; may be given several times."""
     margin: float | None = None
@@ -61,8 +60,12 @@ def main(argv: Sequence[str]) -> int:
         StorageError: If a file cannot be read or written.
     """
     options = tyro.cli(CompareOptions, args=argv, prog="isaaclab-arena compare", use_underscores=True)
+    question = question_of(alpha=options.alpha, margin=options.margin)
+    names = dict(_mapped(each) for each in options.map)
     try:
-        report = _compare(options)
+        report = compare_directories(
+            options.runs, question, baseline=options.baseline, names=names, partial=options.partial
+        )
     except NotComparableError as error:
         print(plain_text(error, keep_lines=True), file=sys.stderr)
         return NOT_COMPARABLE
@@ -85,17 +88,6 @@ def show(report: ComparisonReport, console: Console) -> None:
     for sentence in sentences(report):
         console.print(Text(plain_text(sentence)))
     console.print(Text(f"verdict: {report.verdict}", style="bold"))
-
-
-def _compare(options: CompareOptions) -> ComparisonReport:
-    question = question_of(alpha=options.alpha, margin=options.margin)
-    names = dict(_mapped(each) for each in options.map)
-    if len(options.runs) == 1 and options.baseline is not None and not names:
-        return compare_with_job(read_run(options.runs[0]), options.baseline, question, partial=options.partial)
-    if len(options.runs) == 2 and options.baseline is None:
-        baseline, candidate = map(read_run, options.runs)
-        return compare_runs(candidate, baseline, question, names=names, partial=options.partial)
-    raise ConfigError("give two runs, the baseline's and the candidate's, or one run and --baseline JOB")
 
 
 def _mapped(text: str) -> tuple[str, str]:

@@ -63,6 +63,8 @@ def show(found: Leaderboard, console: Console, *, alpha: float) -> None:
             f"{found.num_comparisons} comparisons, above {alpha:g}"
         )
     )
+    if found.winner is not None:
+        console.print(Text(plain_text(found.winner.sentence)))
 
 
 def leaderboard_table(found: Leaderboard) -> TextTable:

@@ -39,7 +39,10 @@ def test_what_cannot_be_compared_has_an_exit_code_of_its_own(tmp_path, capsys):
         (["--alpha", "1.5"], "--alpha: must be between 0 and 1, got 1.5"),
         (["--margin", "0"], "--margin: must be between 0 and 1, got 0"),
         (["--map", "lift"], "--map: give OLD=NEW, two names of jobs, got 'lift'"),
-        (["--baseline", "lift"], "give two runs, the baseline's and the candidate's, or one run and --baseline JOB"),
+        (
+            ["--baseline", "lift"],
+            "or one run and its job that is the baseline",
+        ),
         (["--github_summary"], "--github_summary: needs GITHUB_STEP_SUMMARY, which GitHub sets"),
     ],
 )
