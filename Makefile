@@ -100,6 +100,7 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.runs.makespan
 	$(BIN)/python -m benchmarks.runs.merge_speed
 	$(BIN)/python -m benchmarks.analysis.comparison_speed
+	$(BIN)/python -m benchmarks.analysis.decision_quality
 	$(BIN)/python -m benchmarks.runs.many_episodes
 	$(BIN)/python -m benchmarks.runs.memory
 	$(BIN)/python -m benchmarks.gr00t.policy

@@ -1,0 +1,274 @@
+"""Measure how often comparisons and decisions are wrong, and how soon decisions come, over simulated episodes.
+
+Every figure has a bar that it must keep. Ends with 1 if one does not.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from scipy.special import betaln, gammaln, xlogy
+
+from benchmarks.harness.pages import Page, PageOptions, run
+from benchmarks.harness.tables import Table
+from isaaclab_arena.analysis.families import holm
+from isaaclab_arena.analysis.paired_rates import mcnemar_exact_p, mcnemar_mid_p
+from isaaclab_arena.analysis.planning import pair_chances
+from isaaclab_arena.results.statistics import Interval
+from isaaclab_arena.results.stopping.anytime import difference_interval, log_e_values, rate_interval
+from isaaclab_arena.results.stopping.counts import PairCounts
+
+ALPHA = 0.05
+PRIOR = 0.5
+ONLY_FIRST, ONLY_SECOND, BOTH, NEITHER = range(4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(PageOptions):
+    """What to simulate."""
+
+    repeats: int = 10_000  # Comparisons, families and streams of each figure.
+    looks: int = 500  # Pairs of each stream, after each of which one looks.
+    seed: int = 0  # What the episodes are drawn from.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Two policies. The agreement is that of `pair_chances`, a correlation where the rates are equal."""
+
+    first: float
+    second: float
+    agreement: float
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        return f"{self.first:g} against {self.second:g}, correlation {self.agreement:g}"
+
+    @property
+    def difference(self) -> float:
+        """The first rate less the second."""
+        return self.first - self.second
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A figure and its bar: a share unless it has a unit."""
+
+    what: str
+    setting: str
+    value: float
+    at_least: float | None = None
+    at_most: float | None = None
+    unit: str = "%"
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the figure keeps its bar."""
+        return (self.at_least is None or self.value >= self.at_least) and (
+            self.at_most is None or self.value <= self.at_most
+        )
+
+    def cells(self) -> tuple[str, str, str, str, str]:
+        """Return a line of the table."""
+        scale = 100.0 if self.unit == "%" else 1.0
+        ends = (("at least", self.at_least), ("at most", self.at_most))
+        bar = ", ".join(f"{words} {scale * end:g}" for words, end in ends if end is not None)
+        value = f"{scale * self.value:.{2 if self.unit == '%' else 1}f} {self.unit}"
+        return self.what, self.setting, value, f"{bar} {self.unit}", "yes" if self.is_kept else "NO"
+
+
+def outcomes(setting: Setting, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
+    """Return how pairs come out: `ONLY_FIRST`, `ONLY_SECOND`, `BOTH` or `NEITHER`. The shape is the one asked for."""
+    chances = pair_chances(setting.first, setting.second, agreement=setting.agreement)
+    both = setting.first - chances.only_first
+    ends = np.cumsum([chances.only_first, chances.only_second, both])
+    return np.searchsorted(ends, generator.random(shape), side="right").astype(np.int8)
+
+
+def rejected_by(
+    p_value: Callable[[int, int], float], setting: Setting, *, pairs: int, repeats: int, generator: np.random.Generator
+) -> float:
+    """Return how often a test of a fixed number of pairs finds a difference at 5 %."""
+    came_out = outcomes(setting, (repeats, pairs), generator)
+    wins, losses = ((came_out == which).sum(axis=1) for which in (ONLY_FIRST, ONLY_SECOND))
+    counts, times = np.unique(np.stack([wins, losses]), axis=1, return_counts=True)
+    found = [p_value(int(won), int(lost)) <= ALPHA for won, lost in counts.T]
+    return float(times[found].sum() / repeats)
+
+
+def families_with_a_rejection(
+    rate: float, *, policies: int, pairs: int, repeats: int, against_first: bool, generator: np.random.Generator
+) -> float:
+    """Return how often a family of comparisons of equal policies finds any difference after Holm's adjustment.
+
+    Args:
+        rate: Success rate of every policy; half of the conditions decide alone.
+        policies: How many there are.
+        pairs: Episodes of each.
+        repeats: How many families.
+        against_first: Whether all are compared with the first one, otherwise each with each.
+        generator: What is drawn from.
+    """
+    family = [(0, other) for other in range(1, policies)] if against_first else list(combinations(range(policies), 2))
+    known: dict[tuple[int, int], float] = {}
+    found = 0
+    for _ in range(repeats):
+        decided = generator.random(pairs) < 0.5
+        alike = generator.random(pairs) < rate
+        success = np.where(decided, alike, generator.random((policies, pairs)) < rate)
+        p_values = []
+        for one, other in family:
+            counts = int((success[one] & ~success[other]).sum()), int((~success[one] & success[other]).sum())
+            p_values.append(known.setdefault(counts, mcnemar_mid_p(*counts)))
+        found += min(holm(p_values)) <= ALPHA
+    return found / repeats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stops:
+    """When streams of pairs were decided, looked at after every pair."""
+
+    decided: float  # Share of the streams.
+    mean_pairs: float  # Mean number of pairs until they were, over these.
+
+
+def stops(setting: Setting, *, looks: int, repeats: int, generator: np.random.Generator) -> Stops:
+    """Return when the evidence reaches 1 / alpha."""
+    came_out = outcomes(setting, (repeats, looks), generator)
+    wins, losses = (np.cumsum(came_out == which, axis=1) for which in (ONLY_FIRST, ONLY_SECOND))
+    reached = log_e_values(wins, losses) >= -np.log(ALPHA)
+    decided = reached.any(axis=1)
+    first = reached.argmax(axis=1)[decided] + 1
+    return Stops(decided=float(decided.mean()), mean_pairs=float(first.mean()) if decided.any() else np.inf)
+
+
+def coverage_of_rates(rate: float, *, looks: int, repeats: int, generator: np.random.Generator) -> float:
+    """Return how many streams have a true rate in the anytime interval at every look."""
+    successes = np.cumsum(generator.random((repeats, looks)) < rate, axis=1)
+    failures = np.arange(1, looks + 1) - successes
+    evidence = betaln(PRIOR + successes, PRIOR + failures) - betaln(PRIOR, PRIOR)
+    evidence -= xlogy(successes, rate) + xlogy(failures, 1.0 - rate)
+
+    def interval(stream: int, look: int) -> Interval:
+        return rate_interval(int(successes[stream, look]), look + 1, alpha=ALPHA)
+
+    return _coverage(evidence, interval, rate)
+
+
+def coverage_of_differences(setting: Setting, *, looks: int, repeats: int, generator: np.random.Generator) -> float:
+    """Return how many streams have the true difference in the anytime interval at every look."""
+    came_out = outcomes(setting, (repeats, looks), generator)
+    wins, losses = (np.cumsum(came_out == which, axis=1) for which in (ONLY_FIRST, ONLY_SECOND))
+    alike = np.arange(1, looks + 1) - wins - losses
+    chances = pair_chances(setting.first, setting.second, agreement=setting.agreement)
+    evidence = sum(gammaln(PRIOR + each) - gammaln(PRIOR) for each in (wins, losses, alike))
+    evidence += gammaln(3.0 * PRIOR) - gammaln(3.0 * PRIOR + wins + losses + alike)
+    same = 1.0 - chances.only_first - chances.only_second
+    evidence -= xlogy(wins, chances.only_first) + xlogy(losses, chances.only_second) + xlogy(alike, same)
+
+    def interval(stream: int, look: int) -> Interval:
+        counts = wins[stream, look], losses[stream, look], alike[stream, look]
+        only_first, only_second, both = (int(each) for each in counts)
+        pairs = PairCounts(both=both, only_first=only_first, only_second=only_second, neither=0)
+        return difference_interval(pairs, alpha=ALPHA)
+
+    return _coverage(evidence, interval, setting.difference)
+
+
+def _coverage(evidence: np.ndarray, interval: Callable[[int, int], Interval], truth: float) -> float:
+    """Return the share of streams whose intervals hold the truth at every look.
+
+    An interval leaves the truth out only where the evidence against what the stream was drawn from has reached
+    1 / alpha, so only these looks are asked.
+
+    Args:
+        evidence: Logarithm of that evidence. Shape: (number of streams, number of looks).
+        interval: Returns the interval of a stream at a look.
+        truth: What it must hold.
+    """
+    doubted = evidence >= -np.log(ALPHA) - 1e-9
+    missed = 0
+    for stream in np.flatnonzero(doubted.any(axis=1)).tolist():
+        found = (interval(stream, look) for look in np.flatnonzero(doubted[stream]).tolist())
+        missed += any(not each.low <= truth <= each.high for each in found)
+    return 1.0 - missed / len(evidence)
+
+
+def fixed_numbers(options: Options, generator: np.random.Generator) -> Iterator[Figure]:
+    """Yield how often tests find a difference that is not there."""
+    # With few pairs that differ, a test of counts cannot come near its level from below.
+    sparse, usual = 0.0, 0.04
+    for rate, agreement, pairs, least in (
+        (0.5, 0.0, 50, usual),
+        (0.7, 0.0, 100, usual),
+        (0.7, 0.5, 200, usual),
+        (0.9, 0.0, 200, usual),
+        (0.9, 0.5, 500, usual),
+        (0.95, 0.5, 50, sparse),
+    ):
+        setting = Setting(first=rate, second=rate, agreement=agreement)
+        for name, p_value, at_least in (("mid-p", mcnemar_mid_p, least), ("exact", mcnemar_exact_p, 0.0)):
+            found = rejected_by(p_value, setting, pairs=pairs, repeats=options.repeats, generator=generator)
+            what = f"{name}: finds a difference that is not there"
+            told = f"{setting}, {pairs} pairs"
+            yield Figure(what=what, setting=told, value=found, at_least=at_least or None, at_most=0.055)
+    for rate in (0.5, 0.8):
+        for against_first, name, policies in ((True, "10 against a baseline", 11), (False, "each pair of 5", 5)):
+            found = families_with_a_rejection(
+                rate, policies=policies, pairs=100, repeats=options.repeats, against_first=against_first,
+                generator=generator,
+            )  # fmt: skip
+            what, setting = "Holm: finds any that is not there", f"{name}, all {rate:g}, 100 pairs"
+            yield Figure(what=what, setting=setting, value=found, at_most=ALPHA)
+
+
+def decisions(options: Options, generator: np.random.Generator) -> Iterator[Figure]:
+    """Yield how often a running evaluation is stopped wrongly, and how soon it is stopped rightly."""
+    for rate, agreement in ((0.5, 0.0), (0.5, 0.5), (0.9, 0.0), (0.9, 0.5)):
+        setting = Setting(first=rate, second=rate, agreement=agreement)
+        found = stops(setting, looks=options.looks, repeats=options.repeats, generator=generator)
+        what = f"e-value: stops within {options.looks} pairs without a difference"
+        yield Figure(what=what, setting=str(setting), value=found.decided, at_most=ALPHA)
+    for first, second, agreement, most in ((0.9, 0.7, 0.5, 60.0), (0.9, 0.7, 0.0, 80.0), (0.7, 0.5, 0.5, 80.0)):
+        setting = Setting(first=first, second=second, agreement=agreement)
+        found = stops(setting, looks=options.looks, repeats=options.repeats, generator=generator)
+        what = "e-value: stops where there is one"
+        yield Figure(what=what, setting=str(setting), value=found.decided, at_least=0.99)
+        what = "e-value: mean number of pairs until then"
+        yield Figure(what=what, setting=str(setting), value=found.mean_pairs, at_most=most, unit="pairs")
+
+
+def intervals(options: Options, generator: np.random.Generator) -> Iterator[Figure]:
+    """Yield how often anytime intervals hold the truth at every look."""
+    for rate in (0.05, 0.5, 0.9):
+        held = coverage_of_rates(rate, looks=options.looks, repeats=options.repeats, generator=generator)
+        what = f"anytime interval of a rate: holds it at all {options.looks} looks"
+        yield Figure(what=what, setting=f"{rate:g}", value=held, at_least=1.0 - ALPHA)
+    for first, second, agreement in ((0.5, 0.5, 0.0), (0.9, 0.7, 0.5), (0.95, 0.95, 0.5)):
+        setting = Setting(first=first, second=second, agreement=agreement)
+        held = coverage_of_differences(setting, looks=options.looks, repeats=options.repeats, generator=generator)
+        what = f"anytime interval of a difference: holds it at all {options.looks} looks"
+        yield Figure(what=what, setting=str(setting), value=held, at_least=1.0 - ALPHA)
+
+
+def main(options: Options) -> int:
+    """Simulate, write the page, and return 1 if a figure does not keep its bar."""
+    page = Page("decision_quality", "How often comparisons and decisions are wrong", options, "numpy", "scipy")
+    generator, kept = np.random.default_rng(options.seed), True
+    table = Table("what", "policies", "simulated", "bar", "kept", words=2)
+    for part in (fixed_numbers, decisions, intervals):
+        for figure in part(options, generator):
+            table.add(*figure.cells())
+            kept = kept and figure.is_kept
+    noise = 196 * np.sqrt(ALPHA * (1 - ALPHA) / options.repeats)
+    text = f"""\
+{options.repeats:,} comparisons, families or streams for each figure, from a fixed seed. All levels are 5 %. A share of
+so many is known to about {noise:.1f} points. Streams are looked at after every pair, up to {options.looks}. A
+correlation of 0.5 says that half of the conditions decide alone."""
+    page.write(text, table)
+    return 0 if kept else 1
+
+
+if __name__ == "__main__":
+    run(main, Options)

@@ -1,0 +1,89 @@
+import numpy as np
+import pytest
+
+from benchmarks.analysis.decision_quality import (
+    BOTH,
+    ONLY_FIRST,
+    ONLY_SECOND,
+    Figure,
+    Options,
+    Setting,
+    coverage_of_differences,
+    coverage_of_rates,
+    decisions,
+    families_with_a_rejection,
+    fixed_numbers,
+    intervals,
+    main,
+    outcomes,
+    rejected_by,
+    stops,
+)
+from isaaclab_arena.analysis.paired_rates import mcnemar_mid_p
+
+EQUAL = Setting(first=0.7, second=0.7, agreement=0.5)
+UNEQUAL = Setting(first=0.9, second=0.7, agreement=0.5)
+
+
+@pytest.fixture
+def generator():
+    return np.random.default_rng(1)
+
+
+def test_pairs_have_the_rates_and_the_agreement_that_are_asked_for(generator):
+    came_out = outcomes(UNEQUAL, (200_000,), generator)
+    wins, losses, both = ((came_out == which).mean() for which in (ONLY_FIRST, ONLY_SECOND, BOTH))
+    assert wins + both == pytest.approx(0.9, abs=0.005)
+    assert losses + both == pytest.approx(0.7, abs=0.005)
+    assert both == pytest.approx(0.5 * 0.7 + 0.5 * 0.63, abs=0.005)
+
+
+def test_the_mid_p_test_keeps_its_level(generator):
+    found = rejected_by(mcnemar_mid_p, EQUAL, pairs=200, repeats=2_000, generator=generator)
+    assert 0.035 < found < 0.065
+
+
+def test_looking_at_a_test_again_and_again_would_not_keep_it(generator):
+    """What the page is for: a p-value that is looked at five times on the way to 200 pairs is wrong far more often."""
+    came_out = outcomes(EQUAL, (1_000, 200), generator)
+    wins, losses = (np.cumsum(came_out == which, axis=1) for which in (ONLY_FIRST, ONLY_SECOND))
+    looks = [
+        [mcnemar_mid_p(int(wins[stream, at]), int(losses[stream, at])) <= 0.05 for at in range(39, 200, 40)]
+        for stream in range(1_000)
+    ]
+    assert np.mean(np.any(looks, axis=1)) > 0.09
+
+
+@pytest.mark.parametrize("against_first", [True, False])
+def test_a_family_finds_nothing_that_is_not_there(against_first, generator):
+    found = families_with_a_rejection(
+        0.6, policies=4, pairs=100, repeats=1_000, against_first=against_first, generator=generator
+    )
+    assert 0.01 < found < 0.06
+
+
+def test_evidence_stops_few_streams_without_a_difference_and_all_with_one(generator):
+    assert 0.01 < stops(EQUAL, looks=300, repeats=1_000, generator=generator).decided < 0.05
+    found = stops(UNEQUAL, looks=300, repeats=1_000, generator=generator)
+    assert found.decided > 0.99
+    assert 48.0 < found.mean_pairs < 58.0
+
+
+def test_anytime_intervals_hold_the_truth_at_every_look(generator):
+    assert 0.95 <= coverage_of_rates(0.5, looks=200, repeats=1_000, generator=generator) < 1.0
+    assert coverage_of_differences(UNEQUAL, looks=200, repeats=1_000, generator=generator) >= 0.98
+
+
+def test_every_figure_keeps_its_bar_or_is_marked():
+    kept = Figure(what="error", setting="", value=0.04, at_most=0.05)
+    missed = Figure(what="pairs", setting="", value=61.26, at_least=10.0, at_most=60.0, unit="pairs")
+    assert kept.cells()[2:] == ("4.00 %", "at most 5 %", "yes")
+    assert missed.cells()[2:] == ("61.3 pairs", "at least 10, at most 60 pairs", "NO")
+
+
+def test_a_page_of_few_streams_has_a_line_for_every_figure(tmp_path, generator):
+    options = Options(repeats=50, looks=60, output=tmp_path / "page.md")
+    main(options)
+    lines = [line for line in (tmp_path / "page.md").read_text().splitlines() if line.startswith("| ")][2:]
+    figures = [each for part in (fixed_numbers, decisions, intervals) for each in part(options, generator)]
+    assert [line.split(" | ")[0].strip("| ") for line in lines] == [each.what for each in figures]
