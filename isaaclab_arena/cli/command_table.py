@@ -55,6 +55,7 @@ _GROUPS = {
         "merge": (f"{_HERE}.files.merge:MergeOptions", "build the tables again from the files of the ranks"),
         "verify": (f"{_HERE}.files.verify:VerifyOptions", "check the files, run a sample again, and compare"),
         "replay": (f"{_HERE}.files.replay:ReplayOptions", "simulate recorded episodes again, compare every step"),
+        "film": (f"{_HERE}.files.film:FilmOptions", "film episodes of a run that is over, from their recordings"),
         "export": (f"{_HERE}.files.export:ExportOptions", "write a run in the format of another system"),
         "recover": (f"{_HERE}.files.recover:RecoverOptions", "bring back a plan, run.json, that was lost or damaged"),
     },

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -58,6 +59,11 @@ class Take:
     def cameras(self) -> tuple[str, ...]:
         """The cameras that are filmed."""
         return tuple(self._files)
+
+    @property
+    def videos(self) -> tuple[Path, ...]:
+        """Where its videos lie once they are complete."""
+        return tuple(file.path for file in self._files.values())
 
     @property
     def shows_latest_step(self) -> bool:

@@ -1,7 +1,8 @@
 """Films episodes: a video per episode and camera, and a contact sheet of the job."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +23,19 @@ from isaaclab_arena.storage import layout
 _LOG = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, kw_only=True)
+class FilmPlace:
+    """What the name of a film says beside camera and episode.
+
+    Attributes:
+        env_id: Env slot among all of the job's.
+        rebuild: Which rebuild, None for a job that has one.
+    """
+
+    env_id: int
+    rebuild: int | None = None
+
+
 class VideoRecorder(Observer):
     """Films the episodes of one job, from the frame before the first step to the one after the last.
 
@@ -34,6 +48,7 @@ class VideoRecorder(Observer):
         options: What is filmed.
         names_rebuilds: Whether file names say which rebuild an episode belongs to.
         num_threads: Threads that draw and encode beside the loop.
+        places: Where each episode ran, by its index, for films of a run that is over; by default where it runs now.
     """
 
     def __init__(
@@ -44,6 +59,7 @@ class VideoRecorder(Observer):
         *,
         names_rebuilds: bool = False,
         num_threads: int = 1,
+        places: Mapping[int, FilmPlace] | None = None,
     ) -> None:
         self._directory = job_directory
         self._job = job
@@ -51,6 +67,7 @@ class VideoRecorder(Observer):
         # Until it is known which environments are filmed.
         self.sees_pictures = options.camera
         self._names_rebuilds = names_rebuilds
+        self._places = places or {}
         self._rebuild = 0
         self._slots = SlotNumbers()
         self._threads = FilmThreads(num_threads)
@@ -115,6 +132,17 @@ class VideoRecorder(Observer):
         self._num_strips += 1
         take.finish(record, self._sheet if self._num_strips <= MAX_EPISODES else None)
 
+    def videos_under_way(self, environment: Environment, env_id: int) -> tuple[Path, ...]:
+        """Return where the videos of the episode in an env slot will lie, none if it is not filmed."""
+        take = self._takes.get(environment, {}).get(env_id)
+        return () if take is None else take.videos
+
+    def discard(self, environment: Environment, env_id: int) -> None:
+        """Forget the videos of the episode that is under way in an env slot, if it is filmed."""
+        take = self._takes.get(environment, {}).pop(env_id, None)
+        if take is not None:
+            take.discard()
+
     def close(self) -> None:
         """Forget the videos of episodes under way, and write the contact sheet of those that finished."""
         self._discard_takes()
@@ -143,11 +171,13 @@ class VideoRecorder(Observer):
         return (*viewport, *others)
 
     def _path(self, environment: Environment, camera: str, start: EpisodeStart) -> Path:
+        index = start.episode.episode_index
+        here = FilmPlace(
+            env_id=self._slots.of(environment, start.env_id), rebuild=self._rebuild if self._names_rebuilds else None
+        )
+        place = self._places.get(index, here)
         name = layout.video_file_name(
-            None if camera == VIEWPORT else camera,
-            env_id=self._slots.of(environment, start.env_id),
-            episode_index=start.episode.episode_index,
-            rebuild=self._rebuild if self._names_rebuilds else None,
+            None if camera == VIEWPORT else camera, env_id=place.env_id, episode_index=index, rebuild=place.rebuild
         )
         return self._directory / layout.VIDEOS_DIRECTORY / name
 

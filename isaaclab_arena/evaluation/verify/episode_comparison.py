@@ -14,6 +14,7 @@ from isaaclab_arena.storage.recorded_episode import Arrays, AttributeValue, Reco
 RESULT_ATTRIBUTES = ("outcome", "success", "termination", "episode_return", "metrics", "error")
 """Attributes of an episode that say how it ended."""
 
+_POSES = ("/joint_position", "/root_pose")
 _START = -1
 
 
@@ -64,6 +65,27 @@ def first_difference(recorded: RecordedEpisode, found: RecordedEpisode) -> Diffe
         or _length_difference(recorded.arrays, found.arrays)
         or result_difference(recorded.attributes, found.attributes)
     )
+
+
+def largest_pose_difference(recorded: RecordedEpisode, found: RecordedEpisode) -> float | None:
+    """Return how far positions and angles of an episode are apart at most [m, rad], over its control steps.
+
+    Args:
+        recorded: The recording.
+        found: The same episode, run again.
+
+    Returns:
+        None where the recording has no poses, or the episode is of another length or has other poses.
+    """
+    names = [name for name in recorded.arrays if name.startswith(f"{layout.STATES}/") and name.endswith(_POSES)]
+    distances = []
+    for name in names:
+        before, now = recorded.arrays[name], found.arrays.get(name)
+        if now is None or now.shape != before.shape:
+            return None
+        distances.append(_largest_difference(before, now))
+    known = [distance for distance in distances if distance is not None]
+    return max(known) if known and len(known) == len(names) else None
 
 
 def result_difference(

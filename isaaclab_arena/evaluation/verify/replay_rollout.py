@@ -40,7 +40,12 @@ class Replay:
     from_exact_state: bool
 
 
-def replay_in(environment: Environment, recordings: Iterable[RecordedEpisode], tell: Callable[[Replay], None]) -> None:
+def replay_in(
+    environment: Environment,
+    recordings: Iterable[RecordedEpisode],
+    tell: Callable[[Replay], None],
+    observers: Sequence[Observer] = (),
+) -> None:
     """Simulate recorded episodes again.
 
     An episode ends when the environment ends it, or with its last recorded action.
@@ -49,6 +54,7 @@ def replay_in(environment: Environment, recordings: Iterable[RecordedEpisode], t
         environment: Built as the recordings say; its env slots run the episodes.
         recordings: The recordings, all with the same observations.
         tell: Called with each replay as it ends.
+        observers: Who else looks on; each is told of an end after ``tell``.
 
     Raises:
         ArenaError: If the actions or the conditions of a recording do not fit the environment.
@@ -63,7 +69,7 @@ def replay_in(environment: Environment, recordings: Iterable[RecordedEpisode], t
         environment,
         RecordedActions(started),
         _episodes(environment, chain((first,), recordings), started),
-        [_ReplayObserver(started, tell, environment, recorded_observations(first))],
+        [_ReplayObserver(started, tell, environment, recorded_observations(first)), *observers],
         language_instruction=environment.task_description,
     )
 

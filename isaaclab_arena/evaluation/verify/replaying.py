@@ -1,7 +1,7 @@
 """Recordings simulated again and compared with themselves: which episodes come out the same, to the last bit."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
@@ -15,9 +15,15 @@ from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.plan.recorded_environment import recorded_environment_job
 from isaaclab_arena.evaluation.provenance.provenance import provenance_on
 from isaaclab_arena.evaluation.startup.contents import ContentReader
-from isaaclab_arena.evaluation.verify.episode_comparison import Difference, compared_fields, first_difference
+from isaaclab_arena.evaluation.verify.episode_comparison import (
+    Difference,
+    compared_fields,
+    first_difference,
+    largest_pose_difference,
+)
 from isaaclab_arena.evaluation.verify.replay_rollout import Replay, recorded_observations, replay_in
 from isaaclab_arena.interfaces.content import UNKNOWN
+from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.recording.recorder import RecordedObservations
 from isaaclab_arena.storage.contents import SAVED_CONDITIONS, changes
 from isaaclab_arena.storage.hdf5.episodes import read_env_args, read_episode
@@ -34,6 +40,7 @@ class ReplayedEpisode:
         episode_index: Which episode.
         num_steps: Control steps that were recorded.
         difference: The first thing that differs, None if nothing does.
+        pose_difference: How far recorded positions and angles are apart at most [m, rad]; None where that is unknown.
         is_damaged: Whether the recording's arrays are not what was written; then it was not replayed.
         from_exact_state: Whether it started from the recorded state of the simulator; otherwise from its conditions.
         compared: What was compared: ``states``, ``rewards``, ``obs`` and so on.
@@ -44,6 +51,7 @@ class ReplayedEpisode:
     episode_index: int
     num_steps: int
     difference: Difference | None = None
+    pose_difference: float | None = None
     is_damaged: bool = False
     from_exact_state: bool = False
     compared: tuple[str, ...] = ()
@@ -73,13 +81,19 @@ class ReplaySettings:
     may_import: bool = False
 
 
-def replay(files: Mapping[int, Path], settings: ReplaySettings, tell: Callable[[ReplayedEpisode], None]) -> None:
+def replay(
+    files: Mapping[int, Path],
+    settings: ReplaySettings,
+    tell: Callable[[ReplayedEpisode], None],
+    observers: Sequence[Observer] = (),
+) -> None:
     """Simulate recorded episodes again, without their policy.
 
     Args:
         files: Which file holds each episode, by index.
         settings: How.
         tell: Called with each episode as it ends.
+        observers: Who else looks on; each is told of an end after ``tell``.
 
     Raises:
         ConfigError: If a recording cannot be read or does not say what its environment was, or there is no such
@@ -94,11 +108,14 @@ def replay(files: Mapping[int, Path], settings: ReplaySettings, tell: Callable[[
     key_of = {file: json.dumps(env_args, sort_keys=True) for file, env_args in told.items()}
     ordered = sorted(files, key=lambda index: (key_of[files[index]], index))
     for _, group in groupby(ordered, key=lambda index: key_of[files[index]]):
-        _replay_together({index: files[index] for index in group}, settings, tell)
+        _replay_together({index: files[index] for index in group}, settings, tell, observers)
 
 
 def _replay_together(
-    files: Mapping[int, Path], settings: ReplaySettings, tell: Callable[[ReplayedEpisode], None]
+    files: Mapping[int, Path],
+    settings: ReplaySettings,
+    tell: Callable[[ReplayedEpisode], None],
+    observers: Sequence[Observer],
 ) -> None:
     """Replay the recordings of one environment."""
     job = _environment_job(files, settings)
@@ -107,7 +124,9 @@ def _replay_together(
     damaged: list[ReplayedEpisode] = []
     try:
         now = Provenance(facts={**provenance_on(settings.device).facts, **environment.provenance()})
-        replay_in(environment, _intact(files, damaged), lambda replayed: tell(_judged(replayed, now, contents)))
+        replay_in(
+            environment, _intact(files, damaged), lambda replayed: tell(_judged(replayed, now, contents)), observers
+        )
     finally:
         environment.close()
     for episode in damaged:
@@ -163,6 +182,7 @@ def _judged(replayed: Replay, now: Provenance, contents: Mapping[str, str]) -> R
         episode_index=recorded.episode_index,
         num_steps=len(recorded.arrays[ACTIONS]),
         difference=first_difference(recorded, replayed.found),
+        pose_difference=largest_pose_difference(recorded, replayed.found),
         from_exact_state=replayed.from_exact_state,
         compared=compared_fields(recorded),
         other_provenance=was.told_differences(now),

@@ -1,0 +1,125 @@
+"""``isaaclab-arena film``: film episodes of a run that is over, from their recordings."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from pydantic import Field
+
+from isaaclab_arena.cli.commands.files.replay import chosen_episodes
+from isaaclab_arena.cli.json_output import print_json, stdout_for_json
+from isaaclab_arena.config.options import Count, refuse_wrong_numbers
+from isaaclab_arena.distributed.devices.device_names import check_device_exists
+from isaaclab_arena.distributed.devices.visible_gpus import visible_gpu_count
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.evaluation.filming.choosing import Choice, chosen_jobs, discordant_episodes, episodes_by_outcome
+from isaaclab_arena.evaluation.filming.filming import FilmedEpisode, film_episodes
+from isaaclab_arena.evaluation.options import MAX_FPS
+from isaaclab_arena.evaluation.verify.replaying import ReplaySettings
+from isaaclab_arena.logs import plain_text
+from isaaclab_arena.recording.video_options import VideoOptions
+from isaaclab_arena.sim.threads import default_num_threads
+from isaaclab_arena.storage.layout import demo_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilmOptions:
+    """Film episodes of a run from their recordings, as the run would have filmed them.
+
+    Each episode is simulated again from its start and its actions, without its policy. Exit code 0 if every episode
+    has its film, 1 if not.
+    """
+
+    run: tyro.conf.Positional[Path]
+    """Directory of the run."""
+
+    episodes: str
+    """Which episodes of each job: all, failures, successes, discordant, or numbers, for example 0,5,7-9."""
+
+    job: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """Only this job; may be given several times."""
+
+    baseline: str | None = None
+    """With --episodes discordant: the run, or the job of this run, that ended otherwise from the same conditions."""
+
+    camera: Literal["viewport", "robot", "all"] = "viewport"
+    """viewport for the whole scene, robot for each camera that policies could see, or all."""
+
+    video_fps: Annotated[float, Field(gt=0, le=MAX_FPS)] = 10.0
+    """Frames of a second of the robot's time; at most one per step."""
+
+    output_dir: Path | None = None
+    """Directory for <job>/videos; by default the run itself."""
+
+    num_envs: Count = 16
+    """Env slots that are simulated at once."""
+
+    device: str = "cpu"
+    """Where to simulate: cpu, cuda or cuda:<index>."""
+
+    allow_import: bool = False
+    """Import the module, or run the interpreter, that a recording names for its environment: trust who made it."""
+
+    json: bool = False
+    """Print what came of each episode as JSON, and what is for people to stderr."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Film episodes, say what came of each, and return the exit code.
+
+    Raises:
+        ConfigError: If there is no such run, job or baseline, or an option is wrong.
+        StorageError: If a film cannot be written.
+    """
+    options = tyro.cli(FilmOptions, args=list(argv), prog="isaaclab-arena film", use_underscores=True)
+    refuse_wrong_numbers(options)
+    device = check_device_exists(options.device, visible_gpus=visible_gpu_count(), option="--device")
+    video = VideoOptions(
+        camera=options.camera != "viewport",
+        viewport=options.camera != "robot",
+        frames_per_second=options.video_fps,
+    )
+    settings = ReplaySettings(
+        num_envs=options.num_envs, device=device, num_threads=default_num_threads(), may_import=options.allow_import
+    )
+    episodes = _chosen(options)
+    filmed: list[FilmedEpisode] = []
+
+    def show(episode: FilmedEpisode) -> None:
+        filmed.append(episode)
+        print(plain_text(described(episode)), flush=True)
+
+    with stdout_for_json(wanted=options.json):
+        film_episodes(options.run, episodes, video, settings, show, output_directory=options.output_dir)
+        with_film = sum(episode.reason is None for episode in filmed)
+        print(f"{with_film} of {len(filmed)} episodes filmed")
+    if options.json:
+        print_json({"episodes": filmed})
+    return 0 if with_film == len(filmed) else 1
+
+
+def described(episode: FilmedEpisode) -> str:
+    """Return in one line what came of an episode."""
+    start = f"{episode.job} {demo_name(episode.episode_index)}"
+    if episode.reason is not None:
+        return f"{start}: no film: {episode.reason}"
+    line = f"{start}: {', '.join(map(str, episode.films))}"
+    if episode.pose_difference > 0:
+        line += f" (poses are up to {episode.pose_difference:.1g} m or rad from those recorded)"
+    return line
+
+
+def _chosen(options: FilmOptions) -> Mapping[str, Sequence[int]]:
+    jobs = chosen_jobs(options.run, options.job)
+    is_discordant = options.episodes == Choice.DISCORDANT
+    if is_discordant != (options.baseline is not None):
+        key = "--episodes" if is_discordant else "--baseline"
+        raise ConfigError(Problem("--episodes discordant and --baseline RUN or JOB belong together", key=key))
+    if options.baseline is not None:
+        return discordant_episodes(options.run, jobs, options.baseline)
+    if options.episodes in set(Choice):
+        return episodes_by_outcome(options.run, jobs, Choice(options.episodes))
+    numbers = chosen_episodes(options.episodes)
+    return dict.fromkeys(jobs, numbers)

@@ -1,0 +1,1 @@
+"""Film episodes of a run that is over, from their recordings."""
