@@ -1,78 +1,84 @@
 """Draws and encodes films on threads beside the loop, so that control steps wait for none of it."""
 
+from collections import deque
 from collections.abc import Callable
-from contextlib import ExitStack
-from queue import Queue
-from threading import Thread
+from functools import partial
+from threading import Condition, Thread
+from typing import TypeAlias
 
-TASKS_WAITING = 64
-"""Tasks of a thread that wait at most, which bounds their memory; then the loop waits."""
+TASKS_UNDONE = 64
+"""Tasks for each thread that are not done yet, at most, which bounds their memory; then the loop waits."""
 
-
-class FilmThread:
-    """Does the tasks of the films that are given to it, in order; one that fails stops none behind it.
-
-    Attributes:
-        failure: What the first task that failed raised, until somebody takes it.
-    """
-
-    def __init__(self) -> None:
-        self.failure: BaseException | None = None
-        self._tasks: Queue[Callable[[], None] | None] = Queue(TASKS_WAITING)
-        # A program that ends without `close` must not wait for films.
-        self._thread = Thread(target=self._work, name="film", daemon=True)
-        self._thread.start()
-
-    @property
-    def num_waiting(self) -> int:
-        """How many tasks wait."""
-        return self._tasks.qsize()
-
-    def do(self, task: Callable[[], None]) -> None:
-        """Do a task once those before it are done; wait while there are `TASKS_WAITING`."""
-        self._tasks.put(task)
-
-    def close(self) -> None:
-        """Return once all tasks are done."""
-        self._tasks.put(None)
-        self._thread.join()
-
-    def _work(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            try:
-                task()
-            except BaseException as error:  # noqa: BLE001  it is raised in the loop's thread, by `raise_failure`
-                self.failure = self.failure or error
+Task: TypeAlias = Callable[[], None]
 
 
 class FilmThreads:
-    """The threads of a job's films.
+    """Does the tasks of a job's films: those of one film in order, one at a time; one that fails stops none behind it.
+
+    A thread takes the next task of any film, so none is idle while tasks of several films wait.
 
     Args:
-        number: How many there are at most; each starts with its first film.
+        number: How many threads there are; they start with the first film.
     """
 
     def __init__(self, number: int) -> None:
         self._number = number
-        self._threads: list[FilmThread] = []
+        self._threads: list[Thread] = []
+        # The tasks of each film that no thread is at; the first of them is next.
+        self._waiting: deque[deque[Task]] = deque()
+        self._num_undone = 0
+        self._is_closing = False
+        self._changed = Condition()
+        self._failure: BaseException | None = None
 
-    def for_a_film(self) -> FilmThread:
-        """Return the thread that has the least to do."""
-        if len(self._threads) < self._number:
-            self._threads.append(FilmThread())
-            return self._threads[-1]
-        return min(self._threads, key=lambda thread: thread.num_waiting)
+    def for_a_film(self) -> Callable[[Task], None]:
+        """Return what has a task of a new film done once those before it are; it waits while too many are undone."""
+        while len(self._threads) < self._number:
+            # A program that ends without `close` must not wait for films.
+            self._threads.append(Thread(target=self._work, name="film", daemon=True))
+            self._threads[-1].start()
+        return partial(self._do, deque())
 
     def raise_failure(self) -> None:
-        """Raise what a task has raised that nobody was told of yet."""
-        for thread in self._threads:
-            failure, thread.failure = thread.failure, None
-            if failure is not None:
-                raise failure
+        """Raise what the first task that failed has raised, if nobody was told of it yet."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def close(self) -> None:
-        """Return once all tasks are done; raise what one of them raised."""
-        with ExitStack() as closing:
-            closing.callback(self.raise_failure)
-            for thread in self._threads:
-                closing.callback(thread.close)
+        """Return once all tasks are done; raise what one of them raised. May be called more than once."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self.raise_failure()
+
+    def _do(self, film: deque[Task], task: Task) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._num_undone < self._number * TASKS_UNDONE)
+            self._num_undone += 1
+            film.append(task)
+            # Whoever is at a task of the film finds the next one.
+            if len(film) == 1:
+                self._waiting.append(film)
+                self._changed.notify_all()
+
+    def _work(self) -> None:
+        while (film := self._next_film()) is not None:
+            try:
+                film[0]()
+            except BaseException as error:  # noqa: BLE001  it is raised in the loop's thread, by `raise_failure`
+                self._failure = self._failure or error
+            with self._changed:
+                film.popleft()
+                self._num_undone -= 1
+                if film:
+                    self._waiting.append(film)
+                self._changed.notify_all()
+
+    def _next_film(self) -> deque[Task] | None:
+        """Return the tasks of a film that has some to do, None once there are no more and none will come."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or (self._is_closing and not self._num_undone))
+            return self._waiting.popleft() if self._waiting else None

@@ -13,7 +13,7 @@ from isaaclab_arena.interfaces.episode import EpisodeRecord
 from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.recording.captions import caption_bar, write_poster
 from isaaclab_arena.recording.contact_sheet import FrameSamples, SheetStrip
-from isaaclab_arena.recording.film_threads import FilmThread
+from isaaclab_arena.recording.film_threads import Task
 from isaaclab_arena.recording.video_file import VideoFile
 from isaaclab_arena.storage.layout import poster_file
 
@@ -24,14 +24,14 @@ Draw: TypeAlias = Callable[[], Mapping[str, np.ndarray]]
 class Take:
     """The videos of one episode. Each frame is written when the next one comes, so the last one can tell the end.
 
-    The loop calls the public methods, which wait for nothing but room in the thread's queue. A video whose frames
+    The loop calls the public methods, which wait for nothing but room for a task. A video whose frames
     could not all be drawn and written does not get its name.
 
     Args:
         start: The episode.
         job: Name of the job.
         files: Camera to its video.
-        thread: Draws and encodes.
+        do: Has the tasks of this film done in order, beside the loop.
         steps_per_frame: Control steps from one frame to the next.
     """
 
@@ -40,14 +40,14 @@ class Take:
         start: EpisodeStart,
         job: str,
         files: Mapping[str, VideoFile],
-        thread: FilmThread,
+        do: Callable[[Task], None],
         *,
         steps_per_frame: int,
     ) -> None:
         self._episode = f"episode {start.episode.episode_index}"
         self._job = job
         self._files = files
-        self._thread = thread
+        self._do = do
         self._steps_per_frame = steps_per_frame
         self._num_steps = 0
         self._is_wanted = True
@@ -77,16 +77,16 @@ class Take:
 
     def add(self, draw: Draw) -> None:
         """Add a frame."""
-        self._thread.do(partial(self._try, partial(self._add, draw)))
+        self._do(partial(self._try, partial(self._add, draw)))
 
     def finish(self, record: EpisodeRecord, sheet: list[SheetStrip] | None) -> None:
         """Complete the videos with their posters, which show how the episode ended, and add it to a contact sheet."""
-        self._thread.do(partial(self._try, partial(self._finish, record, sheet)))
+        self._do(partial(self._try, partial(self._finish, record, sheet)))
 
     def discard(self) -> None:
         """Forget the videos; frames that wait are not drawn any more."""
         self._is_wanted = False
-        self._thread.do(self._discard_files)
+        self._do(self._discard_files)
 
     def _try(self, task: Callable[[], None]) -> None:
         if not self._is_wanted:

@@ -143,9 +143,13 @@ class VideoRecorder(Observer):
         if take is not None:
             take.discard()
 
+    def end_filming(self) -> None:
+        """Forget the videos of episodes under way, and let go of the environments; other videos are still drawn."""
+        self.begin_rebuild(self._rebuild, ())
+
     def close(self) -> None:
-        """Forget the videos of episodes under way, and write the contact sheet of those that finished."""
-        self._discard_takes()
+        """Complete the videos of episodes that finished, and write their contact sheet; forget all others."""
+        self.end_filming()
         try:
             self._threads.close()
         finally:

@@ -60,8 +60,7 @@ class JobRun:
         start_up: Measures how the job begins.
 
     Attributes:
-        recorded: Has recorded the episodes of a job that came to its end, and has yet to put them into one dataset;
-            otherwise None.
+        unfinished: The files of a job that came to its end, which have yet to be finished; otherwise None.
     """
 
     def __init__(
@@ -90,29 +89,32 @@ class JobRun:
         self._env_steps = _EnvStepCounter()
         self._pictures_drawn = 0
         self._built: BuiltGroups | None = None
-        self.recorded: EpisodeRecorder | None = None
+        self.unfinished: JobFiles | None = None
 
     def run(self, directory: Path) -> None:
         """Run every rebuild of the job in which this rank has something to do."""
         seed_global_generators(self._job.config.seed)
-        writers = _Writers()
+        files = JobFiles()
         try:
             for rebuild in range(self._job.config.num_rebuilds):
                 indices = self._known_indices(rebuild)
                 if indices == ():
                     continue
                 groups = self._build(directory, anew=bool(self._results))
-                self._prepare(writers, directory, rebuild, [group.environment for group in groups])
-                self._run_rebuild(rebuild, indices, groups, writers.observers())
+                self._prepare(files, directory, rebuild, [group.environment for group in groups])
+                self._run_rebuild(rebuild, indices, groups, files.observers())
                 if self._results[-1].interrupted:
                     return
             if not self._results:
                 # Everything had finished before. What is left is to say what the job promises.
                 self._build(directory, anew=False)
-            self.recorded = writers.recorder
-        finally:
             with self._stopwatch.measure(Phase.RECORD):
-                writers.close()
+                files.end_recording()
+            self.unfinished = None if files.recorder is None else files
+        finally:
+            if self.unfinished is None:
+                with self._stopwatch.measure(Phase.RECORD):
+                    files.close()
 
     def report(self, *, error: str | None, traceback_file: str | None) -> JobReport:
         """Return how the job went."""
@@ -177,13 +179,13 @@ class JobRun:
         self._built = built
         return built.groups
 
-    def _prepare(self, writers: "_Writers", directory: Path, rebuild: int, environments: Sequence[Environment]) -> None:
-        if writers.recorder is None:
-            writers.recorder = self._new_recorder(directory, environments[0])
-            writers.videos = self._new_video_recorder(directory)
-        writers.recorder.begin_rebuild(environments)
-        if writers.videos is not None:
-            writers.videos.begin_rebuild(rebuild, environments)
+    def _prepare(self, files: "JobFiles", directory: Path, rebuild: int, environments: Sequence[Environment]) -> None:
+        if files.recorder is None:
+            files.recorder = self._new_recorder(directory, environments[0])
+            files.videos = self._new_video_recorder(directory)
+        files.recorder.begin_rebuild(environments)
+        if files.videos is not None:
+            files.videos.begin_rebuild(rebuild, environments)
 
     def _new_recorder(self, directory: Path, environment: Environment) -> EpisodeRecorder:
         config, settings = self._job.config, self._settings
@@ -276,7 +278,7 @@ class JobRun:
         )
 
 
-class _Writers:
+class JobFiles:
     """What writes a job's files; nothing until the first environment is there."""
 
     def __init__(self) -> None:
@@ -284,9 +286,27 @@ class _Writers:
         self.videos: VideoRecorder | None = None
 
     def observers(self) -> list[Observer]:
+        """Return what watches the job."""
         return [writer for writer in (self.recorder, self.videos) if writer is not None]
 
+    def end_recording(self) -> None:
+        """Let go of environments and of episodes under way; videos of those that finished are still drawn."""
+        if self.videos is not None:
+            self.videos.end_filming()
+        if self.recorder is not None:
+            self.recorder.close()
+
+    def finish(self) -> None:
+        """Put the recorded episodes into one dataset, and complete the videos."""
+        try:
+            if self.recorder is not None:
+                self.recorder.consolidate()
+        finally:
+            if self.videos is not None:
+                self.videos.close()
+
     def close(self) -> None:
+        """Complete the videos of episodes that finished; recorded episodes stay in files of their own."""
         try:
             if self.recorder is not None:
                 self.recorder.close()

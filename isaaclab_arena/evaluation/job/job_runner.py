@@ -12,7 +12,7 @@ from isaaclab_arena.clock import now
 from isaaclab_arena.errors import DiskUnusableError
 from isaaclab_arena.evaluation.job.consolidations import Consolidations
 from isaaclab_arena.evaluation.job.group_building import GroupBuilder
-from isaaclab_arena.evaluation.job.job_run import JobRun
+from isaaclab_arena.evaluation.job.job_run import JobFiles, JobRun
 from isaaclab_arena.evaluation.job.rank_settings import RankSettings
 from isaaclab_arena.evaluation.job.start_up_clock import StartUpClock
 from isaaclab_arena.evaluation.plan.episode_supply import EVERYTHING, EpisodeSupply
@@ -20,7 +20,6 @@ from isaaclab_arena.evaluation.plan.job import Job
 from isaaclab_arena.evaluation.process.watchdog import Watchdog
 from isaaclab_arena.interfaces.observer import Observer
 from isaaclab_arena.logs import plain_text
-from isaaclab_arena.recording.recorder import EpisodeRecorder
 from isaaclab_arena.storage.atomic import storage_errors
 from isaaclab_arena.storage.layout import job_directory, traceback_file_name
 from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, write_job_report
@@ -35,8 +34,8 @@ class JobRunner:
         settings: What all jobs share.
         stop_requested: Asked before every step; True ends the job under way.
         tell: Is told what a job does before its first control step, in words, and None once that is made.
-        consolidations: Puts the episodes of a job of known length into one dataset while the next job runs; None to
-            do that before `run` returns.
+        consolidations: Puts the episodes of a job of known length into one dataset, and completes its videos, while
+            the next job runs; None to do that before `run` returns.
         ended: Is told the report of each job once it is written, also from the thread of ``consolidations``.
     """
 
@@ -89,7 +88,7 @@ class JobRunner:
         error, traceback_file = self._failure(job_run, job, directory)
         report = job_run.report(error=error, traceback_file=traceback_file)
         # Not with `job_run`, whose environment and policy would stay in memory beside those of the next job.
-        return self._finish_or_begin_to(job, directory, job_run.recorded, report)
+        return self._finish_or_begin_to(job, directory, job_run.unfinished, report)
 
     def close(self) -> None:
         """Close the environment and the policy in use, and wait until the last job has its dataset and its report.
@@ -117,23 +116,21 @@ class JobRunner:
             return failure
         return None, None
 
-    def _finish_or_begin_to(
-        self, job: Job, directory: Path, recorded: EpisodeRecorder | None, report: JobReport
-    ) -> JobReport:
-        finish = partial(self._finish, job, directory, recorded, report)
+    def _finish_or_begin_to(self, job: Job, directory: Path, files: JobFiles | None, report: JobReport) -> JobReport:
+        finish = partial(self._finish, job, directory, files, report)
         # That a job of unknown length has ended is known from its report alone, before other ranks hear that it has.
         is_known = job.config.num_episodes is not None
-        if self._consolidations is None or recorded is None or not is_known:
+        if self._consolidations is None or files is None or not is_known:
             return finish()
         self._consolidations.begin(job.config.name, finish)
         return report
 
-    def _finish(self, job: Job, directory: Path, recorded: EpisodeRecorder | None, report: JobReport) -> JobReport:
-        """Put the episodes of a job into one dataset, and write its report."""
-        if recorded is not None:
+    def _finish(self, job: Job, directory: Path, files: JobFiles | None, report: JobReport) -> JobReport:
+        """Finish the files of a job, and write its report."""
+        if files is not None:
             begin_s = time.perf_counter()
             try:
-                recorded.consolidate()
+                files.finish()
             except DiskUnusableError:
                 raise
             except BaseException as raised:  # noqa: BLE001  a failed job must not take the next one down

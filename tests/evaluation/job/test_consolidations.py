@@ -1,20 +1,25 @@
 import gc
 import threading
 import weakref
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from isaaclab_arena.evaluation.job.consolidations import Consolidations
 from isaaclab_arena.evaluation.job.job_runner import JobRunner
+from isaaclab_arena.interfaces.environment import VIEWPORT
 from isaaclab_arena.long_work import told
 from isaaclab_arena.recording.recorder import RecordingOptions
+from isaaclab_arena.recording.video_options import VideoOptions
 from isaaclab_arena.storage.hdf5.episodes import list_episodes
 from isaaclab_arena.storage.recordings import episode_files
 from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus, read_job_reports
 from tests.evaluation.jobs import coin_job as job
 from tests.evaluation.jobs import settings
-from tests.fakes import CoinBuilder, CoinConfig, ShrugPolicy
+from tests.fakes import CoinBuilder, CoinConfig, CoinEnvironment, ShrugPolicy
 
 TIMEOUT_S = 20.0
 
@@ -142,6 +147,63 @@ def test_the_next_job_begins_while_episodes_of_the_one_before_are_put_into_one_d
         assert report_on_disk(tmp_path, name).status is ReportedStatus.COMPLETED
         assert list_episodes(tmp_path / name / f"dataset_{name}.hdf5") == list(range(10))
         assert list(episode_files(tmp_path / name)) == []
+
+
+class FilmedCoins(CoinEnvironment):
+    """Coins that are filmed; see `FilmedBuilder`."""
+
+    filmable = (VIEWPORT,)
+
+    def __init__(self, config: CoinConfig, num_envs: int, draw: Callable[[], dict[str, np.ndarray]]) -> None:
+        super().__init__(config, num_envs)
+        self._draw = draw
+
+    def film(self, env_ids: Sequence[int], cameras: Sequence[str]) -> dict[str, np.ndarray]:
+        raise AssertionError("this environment can be filmed later")
+
+    def film_later(self, env_ids: Sequence[int], cameras: Sequence[str]) -> list[Callable[[], dict[str, np.ndarray]]]:
+        return [self._draw for _ in env_ids]
+
+
+class FilmedBuilder(CoinBuilder):
+    """Builds environments that are filmed in grey, drawn no sooner than something has happened.
+
+    Attributes:
+        happened: Set by what it waits for.
+        in_time: Whether that came, for each picture that waited for it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.happened = threading.Event()
+        self.in_time: list[bool] = []
+
+    def build(self, config: CoinConfig, *, num_envs: int, device: torch.device, num_threads: int) -> CoinEnvironment:
+        return FilmedCoins(config, num_envs, self.draw)
+
+    def draw(self) -> dict[str, np.ndarray]:
+        """Return what the viewport shows."""
+        self.in_time.append(all(self.in_time) and self.happened.wait(TIMEOUT_S))
+        return {VIEWPORT: np.full((32, 48, 3), 99, np.uint8)}
+
+
+def test_the_next_job_begins_while_videos_of_the_one_before_are_drawn(tmp_path):
+    coins = FilmedBuilder()
+
+    class Beginning(ShrugPolicy):
+        def get_action(self, env, observation):
+            coins.happened.set()
+            return super().get_action(env, observation)
+
+    filmed = settings(tmp_path, video=VideoOptions(viewport=True))
+    runner = JobRunner(filmed, consolidations=Consolidations(heed_nothing))
+    runner.run(job("first", coins, CoinConfig(success_step=3, failure_step=3), num_episodes=3))
+    runner.run(job("second", policy_class=Beginning))
+    runner.close()
+    assert set(coins.in_time) == {True}
+    assert report_on_disk(tmp_path, "first").status is ReportedStatus.COMPLETED
+    assert len(list((tmp_path / "first" / "videos").glob("*.mp4"))) == 3
+    assert (tmp_path / "first" / "contact_sheet.png").is_file()
 
 
 def test_the_time_of_a_job_holds_that_of_its_dataset(tmp_path):

@@ -168,6 +168,7 @@ class _Filming(Observer):
     def __init__(self, path: Path) -> None:
         self._path = path
         self._threads = FilmThreads(1)
+        self._do = self._threads.for_a_film()
         self._video: VideoFile | None = None
         self.ending = ""
 
@@ -202,4 +203,4 @@ class _Filming(Observer):
     def _add(self, environment: Environment, video: VideoFile) -> None:
         if isinstance(environment, FilmableLater):
             [draw] = environment.film_later([0], [VIEWPORT])
-            self._threads.for_a_film().do(lambda: video.add(draw()[VIEWPORT]))
+            self._do(lambda: video.add(draw()[VIEWPORT]))
