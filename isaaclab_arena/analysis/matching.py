@@ -94,8 +94,7 @@ def match(first: Arm, second: Arm, *, prefix_only: bool = False) -> MatchedEpiso
     if prefix_only:
         at_first, at_second = (at[indices == np.arange(len(indices))] for at in (at_first, at_second))
     one, other = first.episodes.at(at_first), second.episodes.at(at_second)
-    said = one.conditions != _NO_CONDITIONS
-    same = (one.conditions == other.conditions) & (said | (one.episode_seed == other.episode_seed))
+    same = same_conditions(one, other)
     return MatchedEpisodes(
         first=one.at(same),
         second=other.at(same),
@@ -103,6 +102,12 @@ def match(first: Arm, second: Arm, *, prefix_only: bool = False) -> MatchedEpiso
         only_first=len(first.episodes) - len(one),
         only_second=len(second.episodes) - len(one),
     )
+
+
+def same_conditions(first: EpisodeColumns, second: EpisodeColumns) -> np.ndarray:
+    """Return which episodes of equal index started from the same conditions. Shape: (number of episodes,), bool."""
+    said = first.conditions != _NO_CONDITIONS
+    return (first.conditions == second.conditions) & (said | (first.episode_seed == second.episode_seed))
 
 
 def _facts(first: Arm, second: Arm) -> Iterator[tuple[str, Any, Any]]:

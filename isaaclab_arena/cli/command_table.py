@@ -45,6 +45,10 @@ _GROUPS = {
     "compare": {
         "compare": (f"{_HERE}.compare.compare:CompareOptions", "say which of two policies is better, and how surely"),
         "leaderboard": (f"{_HERE}.compare.leaderboard:LeaderboardOptions", "order runs, say which are not told apart"),
+        "replay-decision": (
+            f"{_HERE}.compare.replay_decision:ReplayDecisionOptions",
+            "show the evidence by episode, and when other orders of the episodes had decided",
+        ),
         "plan": (f"{_HERE}.compare.plan:PlanOptions", "say how many episodes tell two policies apart"),
     },
     "look": {

@@ -119,7 +119,7 @@ def answers_of(
 def decided(answer: Answer) -> Answer:
     """Return an answer with the evidence in its counts, and with its verdict if that is enough."""
     evidence, is_above = _evidence(answer.question, answer.counts)
-    verdict = _verdict(answer.question, is_above=is_above) if evidence >= answer.needed_log_e_value else None
+    verdict = verdict_of(answer.question, is_above=is_above) if evidence >= answer.needed_log_e_value else None
     return replace(answer, log_e_value=evidence, verdict=verdict)
 
 
@@ -176,7 +176,13 @@ def _evidence(question: Question, counts: PairCounts | RateCounts) -> tuple[floa
     return evidence, (counts.difference or 0.0) > -question.margin
 
 
-def _verdict(question: Question, *, is_above: bool) -> Verdict:
+def verdict_of(question: Question, *, is_above: bool) -> Verdict:
+    """Return the answer to a question, once there is enough evidence.
+
+    Args:
+        question: The question.
+        is_above: Whether what was seen lies above what there is evidence against.
+    """
     if question.at_least is not None:
         return Verdict.REACHED if is_above else Verdict.MISSED
     if question.margin is not None:

@@ -16,6 +16,7 @@ from isaaclab_arena.results.statistics import Interval
 from isaaclab_arena.results.stopping.counts import PairCounts, RateCounts
 
 _PRIOR = 0.5
+_Outcomes = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def log_e_value(wins: int, losses: int, *, one_sided: bool = False) -> float:
@@ -39,7 +40,7 @@ def log_e_value(wins: int, losses: int, *, one_sided: bool = False) -> float:
 
 def log_e_values(wins: np.ndarray, losses: np.ndarray) -> np.ndarray:
     """Return `log_e_value` of many streams at once. Shapes: (num_streams,)."""
-    return betaln(_PRIOR + wins, _PRIOR + losses) - betaln(_PRIOR, _PRIOR) + (wins + losses) * math.log(2.0)
+    return _log_mixture(wins, losses) + (wins + losses) * math.log(2.0)
 
 
 def log_e_value_of_rate(counts: RateCounts, rate: float) -> float:
@@ -49,7 +50,12 @@ def log_e_value_of_rate(counts: RateCounts, rate: float) -> float:
         counts: How the episodes came out.
         rate: The rate that it is evidence against, 0 to 1.
     """
-    successes, failures = counts.successes, counts.trials - counts.successes
+    successes, failures = np.asarray(counts.successes), np.asarray(counts.trials - counts.successes)
+    return float(log_e_values_of_rate(successes, failures, rate))
+
+
+def log_e_values_of_rate(successes: np.ndarray, failures: np.ndarray, rate: float) -> np.ndarray:
+    """Return `log_e_value_of_rate` of many streams at once. Shapes: (num_streams,)."""
     return _log_mixture(successes, failures) - _log_likelihood(successes, failures, rate)
 
 
@@ -61,6 +67,22 @@ def log_e_value_of_difference(counts: PairCounts, difference: float) -> float:
         difference: The first rate less the second that it is evidence against, -1 to 1.
     """
     outcomes = (counts.only_first, counts.only_second, counts.both + counts.neither)
+    wins, losses, alike = (np.asarray(each) for each in outcomes)
+    return float(log_e_values_of_difference(wins, losses, alike, difference))
+
+
+def log_e_values_of_difference(
+    wins: np.ndarray, losses: np.ndarray, alike: np.ndarray, difference: float
+) -> np.ndarray:
+    """Return `log_e_value_of_difference` of many streams at once.
+
+    Args:
+        wins: Pairs in which the first policy alone succeeded. Shape: (num_streams,), like the other two.
+        losses: Pairs in which the second policy alone succeeded.
+        alike: Pairs in which both came out the same.
+        difference: The first rate less the second that it is evidence against, -1 to 1.
+    """
+    outcomes = (wins, losses, alike)
     return _log_mixture_of_three(outcomes) - _highest_log_likelihood(outcomes, difference)
 
 
@@ -73,10 +95,11 @@ def rate_interval(successes: int, trials: int, *, alpha: float = 0.05) -> Interv
         ValueError: If a count is negative, there are more successes than trials, or ``alpha`` is no chance.
     """
     _check(successes, trials - successes)
-    floor = _log_mixture(successes, trials - successes) + _log_alpha(alpha)
+    counts = np.asarray(successes), np.asarray(trials - successes)
+    floor = _log_mixture(*counts) + _log_alpha(alpha)
 
     def excess(rate: float) -> float:
-        return _log_likelihood(successes, trials - successes, rate) - floor
+        return float(_log_likelihood(*counts, rate) - floor)
 
     return _where_positive(excess, best=successes / trials if trials else 0.5, lowest=0.0, highest=1.0)
 
@@ -87,39 +110,42 @@ def difference_interval(counts: PairCounts, *, alpha: float = 0.05) -> Interval:
     A pair comes out in one of three ways: the first policy alone succeeds, the second alone, or they agree. A
     difference is left out if the evidence against every distribution over the three that has it has reached 1 / alpha.
     """
-    outcomes = (counts.only_first, counts.only_second, counts.both + counts.neither)
+    alike = counts.both + counts.neither
+    outcomes = np.asarray(counts.only_first), np.asarray(counts.only_second), np.asarray(alike)
     floor = _log_mixture_of_three(outcomes) + _log_alpha(alpha)
 
     def excess(difference: float) -> float:
-        return _highest_log_likelihood(outcomes, difference) - floor
+        return float(_highest_log_likelihood(outcomes, difference) - floor)
 
     return _where_positive(excess, best=counts.difference or 0.0, lowest=-1.0, highest=1.0)
 
 
-def _log_mixture(successes: int, failures: int) -> float:
-    return float(betaln(_PRIOR + successes, _PRIOR + failures) - betaln(_PRIOR, _PRIOR))
+def _log_mixture(successes: np.ndarray, failures: np.ndarray) -> np.ndarray:
+    return betaln(_PRIOR + successes, _PRIOR + failures) - betaln(_PRIOR, _PRIOR)
 
 
-def _log_likelihood(successes: int, failures: int, rate: float) -> float:
-    return float(xlogy(successes, rate) + xlogy(failures, 1.0 - rate))
+def _log_likelihood(successes: np.ndarray, failures: np.ndarray, rate: float) -> np.ndarray:
+    return xlogy(successes, rate) + xlogy(failures, 1.0 - rate)
 
 
-def _log_mixture_of_three(outcomes: tuple[int, int, int]) -> float:
-    mixture = sum(gammaln(_PRIOR + each) - gammaln(_PRIOR) for each in outcomes)
-    return float(mixture + gammaln(3.0 * _PRIOR) - gammaln(3.0 * _PRIOR + sum(outcomes)))
+def _log_mixture_of_three(outcomes: _Outcomes) -> np.ndarray:
+    wins, losses, alike = outcomes
+    mixture = gammaln(_PRIOR + wins) + gammaln(_PRIOR + losses) + gammaln(_PRIOR + alike) - 3.0 * gammaln(_PRIOR)
+    return mixture + gammaln(3.0 * _PRIOR) - gammaln(3.0 * _PRIOR + wins + losses + alike)
 
 
-def _highest_log_likelihood(outcomes: tuple[int, int, int], difference: float) -> float:
+def _highest_log_likelihood(outcomes: _Outcomes, difference: float) -> np.ndarray:
     """Return the likelihood's logarithm for the likeliest distribution whose first chance less the second is given."""
-    wins, losses, rest = outcomes
-    total = wins + losses + rest
+    wins, losses, alike = outcomes
+    total = wins + losses + alike
     # The derivative by the second chance is zero at the larger root of a quadratic.
-    linear = wins * (1.0 - difference) + losses * (1.0 - 3.0 * difference) - 2.0 * rest * difference
+    linear = wins * (1.0 - difference) + losses * (1.0 - 3.0 * difference) - 2.0 * alike * difference
     constant = losses * difference * (1.0 - difference)
-    root = (linear + math.sqrt(max(0.0, linear * linear + 8.0 * total * constant))) / (4.0 * total) if total else 0.0
-    second = min(max(root, 0.0, -difference), (1.0 - difference) / 2.0)
-    chances = (max(0.0, second + difference), second, max(0.0, 1.0 - 2.0 * second - difference))
-    return float(sum(xlogy(count, chance) for count, chance in zip(outcomes, chances, strict=True)))
+    rooted = np.sqrt(np.maximum(linear * linear + 8.0 * total * constant, 0.0))
+    root = (linear + rooted) / (4.0 * np.maximum(total, 1))
+    second = np.minimum(np.maximum(root, max(0.0, -difference)), (1.0 - difference) / 2.0)
+    first, neither = np.maximum(second + difference, 0.0), np.maximum(1.0 - 2.0 * second - difference, 0.0)
+    return xlogy(wins, first) + xlogy(losses, second) + xlogy(alike, neither)
 
 
 def _where_positive(excess: Callable[[float], float], *, best: float, lowest: float, highest: float) -> Interval:

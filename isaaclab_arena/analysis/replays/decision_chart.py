@@ -1,0 +1,146 @@
+"""The picture of a decision: the evidence after each episode, and below it when other orders had decided."""
+
+import math
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from isaaclab_arena.analysis.replays.decision_replay import DecisionReplay
+from isaaclab_arena.analysis.replays.picture import Bar, Dot, Line, Picture, Words
+from isaaclab_arena.config.stopping.questions import Question
+from isaaclab_arena.results.stopping.answers import Verdict
+
+_WIDTH, _HEIGHT = 720, 472
+_LEFT, _RIGHT = 64, 24
+_TOP, _CURVE_BOTTOM, _BARS_TOP, _BARS_BOTTOM = 76, 312, 350, 414
+_INK, _QUIET, _GRID, _CURVE, _AFTER, _NEEDED, _BARS = (
+    "#1f2328", "#59636e", "#e4e7eb", "#0072b2", "#a9cbe3", "#d55e00", "#8c959f"
+)  # fmt: skip
+_NUM_BARS = 50
+_MOST_TICKS = 7
+_MOST_NUMBERS = 10
+_VERDICTS = {
+    Verdict.BETTER: "{0} is better than {1}",
+    Verdict.WORSE: "{0} is worse than {1}",
+    Verdict.NO_WORSE: "{0} is no worse than {1}",
+    Verdict.REACHED: "{0} reaches the bar",
+    Verdict.MISSED: "{0} misses the bar",
+}
+
+
+def verdict_in_words(question: Question, verdict: Verdict) -> str:
+    """Return a verdict as a sentence about the jobs, such as ``new is better than old``."""
+    return _VERDICTS[verdict].format(*question.jobs, "")
+
+
+def question_in_words(question: Question) -> str:
+    """Return what was asked."""
+    if question.at_least is not None:
+        return f"does {question.jobs[0]} succeed in at least {100 * question.at_least:g} %?"
+    if question.margin is not None:
+        return f"is {question.jobs[0]} at most {100 * question.margin:g} points worse than {question.jobs[1]}?"
+    return f"is {question.jobs[0]} better or worse than {question.jobs[1]}?"
+
+
+def decision_in_words(replay: DecisionReplay) -> str:
+    """Return what came out in the run's own order."""
+    if replay.decision is None:
+        return f"undecided after {replay.num_episodes} episodes (e-value {math.exp(replay.log_e_values[-1]):.3g})"
+    decided, verdict = replay.decision, verdict_in_words(replay.question, replay.decision.verdict)
+    evidence = f"e-value {math.exp(decided.log_e_value):.3g}"
+    return f"{verdict}, decided after {decided.episodes} of {replay.num_episodes} episodes ({evidence})"
+
+
+def histogram(replay: DecisionReplay, num_bars: int) -> Mapping[tuple[int, int], int]:
+    """Return how many other orders had decided after the first to the last of a range of episodes, by that range."""
+    width = max(1, math.ceil(replay.num_episodes / num_bars))
+    ranges = [
+        (start, min(start + width - 1, replay.num_episodes)) for start in range(1, replay.num_episodes + 1, width)
+    ]
+    counts = np.bincount([(each.episodes - 1) // width for each in replay.reordered], minlength=len(ranges))
+    return dict(zip(ranges, counts.tolist(), strict=True))
+
+
+def decision_picture(replay: DecisionReplay) -> Picture:
+    """Return the picture of a decision."""
+    title = f"{replay.question.name}: {question_in_words(replay.question)}"
+    marks = [
+        Words(at=(_LEFT, 26), text=_cut(title, 80), colour=_INK, size=16.0),
+        Words(at=(_LEFT, 46), text=_cut(decision_in_words(replay), 100), colour=_QUIET),
+        *_scale(replay),
+        *_curve(replay),
+        *_bars(replay),
+    ]
+    return Picture(width=_WIDTH, height=_HEIGHT, marks=marks, description=f"{title} {decision_in_words(replay)}")
+
+
+def _scale(replay: DecisionReplay) -> Iterator[Line | Words]:
+    """Yield both axes with their grid, and the line that decides."""
+    low, high = _decades(replay)
+    step = _step(high - low, _MOST_TICKS)
+    right = _WIDTH - _RIGHT
+    for decade in range(math.ceil(low / step) * step, high + 1, step):
+        y = _y(replay, decade * math.log(10.0))
+        yield Line(points=((_LEFT, y), (right, y)), colour=_GRID)
+        label = f"{10.0**decade:g}" if -3 <= decade <= 3 else f"1e{decade}"
+        yield Words(at=(_LEFT - 8, y + 4), text=label, colour=_QUIET, size=12.0, anchor="end")
+    for episode in range(0, replay.num_episodes + 1, _step(replay.num_episodes, _MOST_NUMBERS)):
+        yield Words(
+            at=(_x(replay, episode), _BARS_BOTTOM + 18), text=str(episode), colour=_QUIET, size=12.0, anchor="middle"
+        )
+    axis = "episodes of the job" if len(replay.question.jobs) == 1 else "episodes of each job"
+    yield Words(at=((_LEFT + right) / 2, _HEIGHT - 16), text=axis, colour=_QUIET, anchor="middle")
+    yield Words(at=(_LEFT - 8, _TOP - 8), text="e-value", colour=_QUIET, size=12.0, anchor="end")
+    y = _y(replay, replay.needed_log_e_value)
+    yield Line(points=((_LEFT, y), (right, y)), colour=_NEEDED, width=1.2)
+    needed = f"{math.exp(replay.needed_log_e_value):g} decides"
+    yield Words(at=(right, y - 6), text=needed, colour=_NEEDED, size=12.0, anchor="end")
+
+
+def _curve(replay: DecisionReplay) -> Iterator[Line | Dot]:
+    points = [(_x(replay, 0), _y(replay, 0.0))]
+    points += [
+        (_x(replay, number), _y(replay, float(each))) for number, each in enumerate(replay.log_e_values, start=1)
+    ]
+    decided = len(points) if replay.decision is None else replay.decision.episodes + 1
+    yield Line(points=points[max(0, decided - 1) :], colour=_AFTER, width=1.6)
+    yield Line(points=points[:decided], colour=_CURVE, width=2.0)
+    if replay.decision is not None:
+        yield Dot(centre=points[replay.decision.episodes], radius=4.5, colour=_NEEDED)
+
+
+def _bars(replay: DecisionReplay) -> Iterator[Bar | Line | Words]:
+    bars = histogram(replay, _NUM_BARS)
+    highest = max(1, *bars.values())
+    for (first, last), count in bars.items():
+        left, right = _x(replay, first - 1), _x(replay, last)
+        height = (_BARS_BOTTOM - _BARS_TOP) * count / highest
+        if count:
+            yield Bar(left=left + 0.5, top=_BARS_BOTTOM - height, width=right - left - 1.0, height=height, colour=_BARS)
+    yield Line(points=((_LEFT, _BARS_BOTTOM), (_WIDTH - _RIGHT, _BARS_BOTTOM)), colour=_QUIET)
+    told = f"{len(replay.reordered):,} of {replay.num_orders:,} other orders of these episodes decide, after so many"
+    yield Words(at=(_LEFT, _BARS_TOP - 8), text=told, colour=_QUIET, size=12.0)
+
+
+def _x(replay: DecisionReplay, episodes: float) -> float:
+    return _LEFT + (_WIDTH - _LEFT - _RIGHT) * episodes / max(1, replay.num_episodes)
+
+
+def _y(replay: DecisionReplay, log_e_value: float) -> float:
+    low, high = _decades(replay)
+    return _CURVE_BOTTOM - (_CURVE_BOTTOM - _TOP - 8) * (log_e_value / math.log(10.0) - low) / (high - low)
+
+
+def _decades(replay: DecisionReplay) -> tuple[int, int]:
+    """Return the powers of ten at the ends of the scale."""
+    found = [0.0, replay.needed_log_e_value + 0.5, *replay.log_e_values.tolist()]
+    return math.floor(min(found) / math.log(10.0) - 1e-9), math.ceil(max(found) / math.log(10.0))
+
+
+def _step(length: int, most: int) -> int:
+    """Return the least of 1, 2, 5, 10, 20 … of which no more than so many make up a length."""
+    return next(each * 10**power for power in range(20) for each in (1, 2, 5) if length <= most * each * 10**power)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -1,0 +1,138 @@
+"""Draw lines, dots and words once, and write them as SVG or as PNG."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+from xml.sax.saxutils import escape
+
+from PIL import Image, ImageDraw, ImageFont
+
+_SAMPLES = 4
+"""Pixels of the drawing for one of the picture, along each side; their mean makes edges smooth."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A line through points, in units of the picture from its upper left corner."""
+
+    points: Sequence[tuple[float, float]]
+    colour: str
+    width: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """A filled rectangle without a border."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+    colour: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dot:
+    """A filled circle."""
+
+    centre: tuple[float, float]
+    radius: float
+    colour: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """One line of text, whose baseline begins, has its middle or ends at a point."""
+
+    at: tuple[float, float]
+    text: str
+    colour: str
+    size: float = 13.0
+    anchor: Literal["start", "middle", "end"] = "start"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A drawing on white.
+
+    Attributes:
+        width: In units, which are the pixels of a PNG of scale 1.
+        height: The same.
+        marks: What is drawn, in this order.
+        description: What it shows, in a sentence, for those who cannot see it.
+    """
+
+    width: int
+    height: int
+    marks: Sequence[Line | Bar | Dot | Words]
+    description: str
+
+
+def svg(picture: Picture) -> str:
+    """Return a picture as an SVG document."""
+    size = f'width="{picture.width}" height="{picture.height}" viewBox="0 0 {picture.width} {picture.height}"'
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" font-family="system-ui, sans-serif">',
+        f"<title>{escape(picture.description)}</title>",
+        f'<rect width="{picture.width}" height="{picture.height}" fill="#ffffff"/>',
+        *(_element(mark) for mark in picture.marks),
+        "</svg>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def png(picture: Picture, *, scale: int = 2) -> bytes:
+    """Return a picture as a PNG file.
+
+    Args:
+        picture: The picture.
+        scale: Pixels for one unit.
+    """
+    times = scale * _SAMPLES
+    drawn = Image.new("RGB", (picture.width * times, picture.height * times), "#ffffff")
+    draw = ImageDraw.Draw(drawn)
+    for mark in picture.marks:
+        _draw(draw, mark, times)
+    small = drawn.resize((picture.width * scale, picture.height * scale), Image.Resampling.BOX)
+    written = io.BytesIO()
+    small.save(written, "PNG", optimize=True)
+    return written.getvalue()
+
+
+def _element(mark: Line | Bar | Dot | Words) -> str:
+    match mark:
+        case Line():
+            points = " ".join(f"{x:.1f},{y:.1f}" for x, y in mark.points)
+            shape = f'fill="none" stroke="{mark.colour}" stroke-width="{mark.width:g}" stroke-linejoin="round"'
+            return f'<polyline points="{points}" {shape}/>'
+        case Bar():
+            size = f'width="{mark.width:.1f}" height="{mark.height:.1f}"'
+            return f'<rect x="{mark.left:.1f}" y="{mark.top:.1f}" {size} fill="{mark.colour}"/>'
+        case Dot():
+            x, y = mark.centre
+            return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{mark.radius:g}" fill="{mark.colour}"/>'
+        case Words():
+            place = f'x="{mark.at[0]:.1f}" y="{mark.at[1]:.1f}" text-anchor="{mark.anchor}"'
+            return f'<text {place} font-size="{mark.size:g}" fill="{mark.colour}">{escape(mark.text)}</text>'
+
+
+def _draw(draw: ImageDraw.ImageDraw, mark: Line | Bar | Dot | Words, times: int) -> None:
+    match mark:
+        case Line():
+            points = [(x * times, y * times) for x, y in mark.points]
+            draw.line(points, fill=mark.colour, width=max(1, round(mark.width * times)), joint="curve")
+        case Bar():
+            left, top = mark.left * times, mark.top * times
+            # Pillow counts the last pixel in.
+            right, bottom = left + mark.width * times - 1, top + mark.height * times - 1
+            if right >= left and bottom >= top:
+                draw.rectangle((left, top, right, bottom), fill=mark.colour)
+        case Dot():
+            (x, y), radius = mark.centre, mark.radius
+            box = ((x - radius) * times, (y - radius) * times, (x + radius) * times, (y + radius) * times)
+            draw.ellipse(box, fill=mark.colour)
+        case Words():
+            anchor = {"start": "ls", "middle": "ms", "end": "rs"}[mark.anchor]
+            font = ImageFont.load_default(mark.size * times)
+            draw.text((mark.at[0] * times, mark.at[1] * times), mark.text, fill=mark.colour, font=font, anchor=anchor)

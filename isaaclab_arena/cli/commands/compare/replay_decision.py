@@ -1,0 +1,187 @@
+"""``isaaclab-arena replay-decision``: show how the evidence of a run grew, and how much its moment was luck."""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.console import Console
+from rich.text import Text
+
+from isaaclab_arena.analysis.arms import Arm, ReadRun, named_arm, read_run
+from isaaclab_arena.analysis.matching import differences_of_tasks
+from isaaclab_arena.analysis.replays.decision_chart import (
+    decision_in_words,
+    decision_picture,
+    histogram,
+    question_in_words,
+    verdict_in_words,
+)
+from isaaclab_arena.analysis.replays.decision_replay import DecisionReplay, replay_decision
+from isaaclab_arena.analysis.replays.picture import png, svg
+from isaaclab_arena.cli.commands.compare.asking import NOT_COMPARABLE, check_share
+from isaaclab_arena.cli.json_output import print_json
+from isaaclab_arena.config.stopping.questions import Question
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
+from isaaclab_arena.evaluation.console import results_console
+from isaaclab_arena.logs import plain_text
+from isaaclab_arena.storage.atomic import write_bytes, write_text
+from isaaclab_arena.storage.json_values import json_text
+
+_NUM_ORDERS = 1_000
+_NUM_BARS = 20
+_BAR_WIDTH = 40
+_QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayDecisionOptions:
+    """Take the decision of a run again, in the order of its episodes and in 1,000 other orders of them.
+
+    Writes the e-value by episode as decision_NAME.svg and .png, and every figure as .json. The exit code is 3 if the
+    jobs cannot be compared.
+    """
+
+    run: tyro.conf.Positional[Path]
+    """The run's directory."""
+    comparison: str | None = None
+    """The comparison or bar of its job file; by default the only one."""
+    jobs: str | None = None
+    """NEW,OLD: two jobs of the run that its job file did not compare."""
+    margin: float | None = None
+    """With --jobs: ask whether NEW is at most this much worse, 0.05 for 5 points, and not whether it is better."""
+    alpha: float | None = None
+    """With --jobs: the chance of a wrong decision, 0.05 by default."""
+    output_dir: Path | None = None
+    """Directory for the files; by default the run's."""
+    json: bool = False
+    """Print the JSON instead of a histogram."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Take the decision again, write the files and show what came out.
+
+    Raises:
+        ConfigError: If what is asked for contradicts itself, or the run, the comparison or a job does not exist.
+        StorageError: If a file cannot be read or written.
+    """
+    options = tyro.cli(ReplayDecisionOptions, args=argv, prog="isaaclab-arena replay-decision", use_underscores=True)
+    run = read_run(options.run)
+    question, num_questions = _question(run, options)
+    arms = [named_arm(run.arms(), job, option="--jobs") for job in question.jobs]
+    if reason := _reason_against(arms):
+        print(plain_text(reason), file=sys.stderr)
+        return NOT_COMPARABLE
+    replay = replay_decision(question, arms, num_questions=num_questions, num_orders=_NUM_ORDERS)
+    written = _write(options.output_dir or options.run, replay)
+    if options.json:
+        print_json(document(replay))
+    else:
+        show(replay, results_console())
+        results_console().print(Text(f"written to {written}"))
+    return 0
+
+
+def document(replay: DecisionReplay) -> dict[str, Any]:
+    """Return everything that a replay says, as JSON holds it."""
+    return {
+        "question": replay.question,
+        "needed_log_e_value": replay.needed_log_e_value,
+        "log_e_values": replay.log_e_values.tolist(),
+        "decision": replay.decision,
+        "left_out": replay.left_out,
+        "other_orders": {
+            "number": replay.num_orders,
+            "verdicts": {str(verdict): count for verdict, count in replay.verdicts.items()},
+            "decided_after": sorted(decision.episodes for decision in replay.reordered),
+            "quantiles": {str(share): replay.quantile(share) for share in _QUANTILES},
+        },
+    }
+
+
+def show(replay: DecisionReplay, console: Console) -> None:
+    """Print the decision, when other orders had decided, and what they had."""
+    for line in _lines(replay):
+        console.print(Text(plain_text(line)))
+
+
+def _lines(replay: DecisionReplay) -> Iterator[str]:
+    yield f"{replay.question.name}: {question_in_words(replay.question)}"
+    yield f"in the order of the run: {decision_in_words(replay)}"
+    if replay.left_out:
+        yield f"{replay.left_out} episodes say nothing: errors, and conditions that are not equal"
+    shares = [f"{verdict_in_words(replay.question, each)} {_percent(n, replay)}" for each, n in replay.verdicts.items()]
+    shares.append(f"undecided {_percent(replay.num_orders - len(replay.reordered), replay)}")
+    yield f"in {replay.num_orders:,} other orders: {', '.join(shares)}"
+    quantiles = [(share, replay.quantile(share)) for share in _QUANTILES]
+    told = [f"{100 * share:g} % by {'-' if stop is None else stop}" for share, stop in quantiles]
+    yield f"decided after so many episodes: {', '.join(told)}"
+    bars = [(f"{first} to {last}", count) for (first, last), count in histogram(replay, _NUM_BARS).items()]
+    highest, width = max(1, *(count for _, count in bars)), max(len(episodes) for episodes, _ in bars)
+    for episodes, count in bars:
+        if count:
+            yield f"{episodes:>{width}} {count:>5} {'█' * round(_BAR_WIDTH * count / highest)}".rstrip()
+
+
+def _percent(number: int, replay: DecisionReplay) -> str:
+    return f"{100 * number / replay.num_orders:.1f} %"
+
+
+def _question(run: ReadRun, options: ReplayDecisionOptions) -> tuple[Question, int]:
+    """Return what is asked, and how many questions share its level."""
+    if options.jobs is not None:
+        if options.comparison is not None:
+            raise ConfigError("give --comparison or --jobs, not both")
+        return _question_of_jobs(options.jobs, options), 1
+    for key in ("margin", "alpha"):
+        if getattr(options, key) is not None:
+            raise ConfigError(Problem("goes with --jobs; a comparison of the job file has its own", key=f"--{key}"))
+    questions = {question.name: question for question in run.plan.questions}
+    return _named(questions, options.comparison), len(questions)
+
+
+def _named(questions: Mapping[str, Question], name: str | None) -> Question:
+    if not questions:
+        raise ConfigError(Problem("the job file of this run compares nothing: name two jobs, NEW,OLD", key="--jobs"))
+    if name is None and len(questions) > 1:
+        raise ConfigError(Problem(f"say which one: {', '.join(questions)}", key="--comparison"))
+    chosen = next(iter(questions)) if name is None else name
+    if chosen not in questions:
+        raise ConfigError(Problem(f"there is no '{chosen}'{did_you_mean(chosen, questions)}", key="--comparison"))
+    return questions[chosen]
+
+
+def _question_of_jobs(text: str, options: ReplayDecisionOptions) -> Question:
+    names = tuple(text.split(","))
+    if len(set(names)) != 2 or len(names) != 2 or not all(names):
+        raise ConfigError(Problem(f"give NEW,OLD, two names of jobs, got '{text}'", key="--jobs"))
+    alpha = 0.05 if options.alpha is None else options.alpha
+    for key, value in (("alpha", alpha), ("margin", options.margin)):
+        check_share(key, value)
+    name = "-vs-".join(names)
+    return Question(name=name, jobs=names, max_episodes=sys.maxsize, alpha=alpha, margin=options.margin)
+
+
+def _reason_against(arms: Sequence[Arm]) -> str | None:
+    """Return why there is no decision to be taken, None if there is one."""
+    if differences := differences_of_tasks(arms[0], arms[-1]):
+        return f"{arms[0].entry.name} and {arms[-1].entry.name} are not the same task: {', '.join(differences)}"
+    for arm in arms:
+        if not arm.measures_success:
+            return f"{arm.label} does not measure success"
+        if arm.episodes.index[0] != 0:
+            return f"{arm.label}: its first episode is not finished, and episodes are looked at in their order"
+    return None
+
+
+def _write(directory: Path, replay: DecisionReplay) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    stem = directory / f"decision_{replay.question.name}"
+    picture = decision_picture(replay)
+    write_text(stem.with_name(f"{stem.name}.json"), json_text(document(replay)), overwrite=True)
+    write_bytes(stem.with_name(f"{stem.name}.png"), png(picture), overwrite=True)
+    drawn = stem.with_name(f"{stem.name}.svg")
+    write_text(drawn, svg(picture), overwrite=True)
+    return drawn
