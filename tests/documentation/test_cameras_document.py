@@ -1,9 +1,7 @@
 """What docs/how_to/cameras.md shows can be typed."""
 
 import re
-import shlex
 
-from isaaclab_arena.cli.main import main
 from isaaclab_arena.config.loading import load_jobs_file
 from isaaclab_arena.environments.arena.cameras import CameraOptions
 from isaaclab_arena.evaluation.options import RunOptions
@@ -29,12 +27,3 @@ def test_every_option_and_column_that_is_named_exists():
     fields = {*RunOptions.__dataclass_fields__, *CameraOptions.__dataclass_fields__, *JOB_TIMING_COLUMNS}
     assert {"record_camera_video", "camera_size", "viewport_width"} <= words
     assert words <= fields
-
-
-def test_an_environment_can_be_looked_at_as_shown(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    lines = [shlex.split(line) for line in blocks(TEXT, "bash")[0].splitlines()]
-    [picture] = [words for words in lines if words[-1].endswith(".png")]
-    assert picture[0] == "isaaclab-arena"
-    assert main(picture[1:]) == 0
-    assert (tmp_path / picture[-1]).stat().st_size > 10_000

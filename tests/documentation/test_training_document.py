@@ -10,14 +10,15 @@ from isaaclab_arena.training.settings.documents import default_document, merged,
 from isaaclab_arena.training.settings.options import read_train_options
 from isaaclab_arena.training.settings.request import training_config
 from isaaclab_arena.training.settings.tasks import TASKS
-from tests.documentation.reading import as_arguments, blocks
+from tests.documentation.reading import as_arguments, blocks, commands_of
 from tests.end_to_end.launching import ROOT, jobs_table, patience_s, run
 
 DOCUMENT = (ROOT / "docs" / "how_to" / "training.md").read_text()
 
 
 def test_a_policy_is_trained_taken_up_again_and_evaluated(tmp_path):
-    lines = [line for block in blocks(DOCUMENT, "bash") for line in block.splitlines()]
+    own, _, others = DOCUMENT.partition("## Coming from")
+    lines = [*commands_of(own), *commands_of(others.partition("\n## ")[2])]
     # Training on two ranks has tests of its own, and takes three times as long.
     lines = [line for line in lines if "torch.distributed.run" not in line]
     assert len(lines) == 3
@@ -40,9 +41,7 @@ def test_the_file_that_is_shown_is_right():
 
 def test_lines_of_other_trainers_are_understood_as_they_are_shown():
     section = DOCUMENT.partition("## Coming from")[2].partition("\n## ")[0]
-    lines = [
-        line.strip() for line in section.splitlines() if line.startswith("    python -m isaaclab_arena.training.train")
-    ]
+    lines = commands_of(section)
     assert len(lines) == 4
     for line in lines:
         options, task, words = read_train_options(shlex.split(line)[3:], program="train")
