@@ -1,12 +1,13 @@
 """Look up classes by name on demand; other packages add names through entry points."""
 
 import importlib
+import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from typing import Any, Self
 
-from isaaclab_arena.errors import ConfigError, did_you_mean
+from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 
 
 class Registry:
@@ -119,6 +120,27 @@ def imported(target: str) -> Any:
     """Return what ``"module:attribute"`` names."""
     module, _, attribute = target.partition(":")
     return getattr(importlib.import_module(module), attribute)
+
+
+def optional_library(module: str, *, key: str) -> Any:
+    """Return a library that an extra of this package installs, whose name is also that of the extra.
+
+    Args:
+        module: Its name.
+        key: The option or the key of a file that asks for it, for the message.
+
+    Raises:
+        ConfigError: If it is not installed.
+    """
+    check_optional_library(module, key=key)
+    return importlib.import_module(module)
+
+
+def check_optional_library(module: str, *, key: str) -> None:
+    """Refuse a library that is not installed, without loading it; see `optional_library`."""
+    if importlib.util.find_spec(module) is None:
+        message = f"needs the package {module}; install it with: pip install 'isaaclab-arena-mujoco[{module}]'"
+        raise ConfigError(Problem(message, key=key))
 
 
 def _origin(entry: Any) -> Any:

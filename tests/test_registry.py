@@ -1,7 +1,7 @@
 import pytest
 
 from isaaclab_arena.errors import ConfigError
-from isaaclab_arena.registry import Registry
+from isaaclab_arena.registry import Registry, optional_library
 
 
 def colours() -> Registry:
@@ -63,3 +63,10 @@ def test_an_unknown_name_is_told_of_the_schemes():
     registry = Registry("number", {"one": "operator:index"}, "no.such.group", {"hex": "binascii:unhexlify"})
     with pytest.raises(ConfigError, match=r"known are: hex:\.\.\., one"):
         registry.get("octal:777")
+
+
+def test_a_library_that_is_not_installed_is_refused_with_the_extra_that_installs_it():
+    message = r"--nowhere: needs the package nowhere; install it with: pip install '.*\[nowhere\]'"
+    with pytest.raises(ConfigError, match=message):
+        optional_library("nowhere", key="--nowhere")
+    assert optional_library("json", key="--json").loads("1") == 1

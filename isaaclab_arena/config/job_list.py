@@ -1,6 +1,6 @@
 """From the blocks of a job file to its jobs: defaults, sweeps and checks, with every problem at once."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,12 +9,12 @@ from isaaclab_arena.config.job_blocks import job_over_defaults, modernised
 from isaaclab_arena.config.job_fields import JOB_KEYS, read_job
 from isaaclab_arena.config.messages import shown
 from isaaclab_arena.config.names import clashes, folded, name_problem
-from isaaclab_arena.config.schema import JobConfig, JobDefaults
+from isaaclab_arena.config.schema import JobConfig, JobDefaults, TrackerName
 from isaaclab_arena.config.sweeps import MAX_JOBS, expand, num_combinations, sweep_problems
 from isaaclab_arena.errors import ConfigError, Problem, did_you_mean
 from isaaclab_arena.nested import overlaid, value_at
 
-_TOP_KEYS = frozenset({"jobs", "defaults", "sweep", "variables", "comparisons", "bars"})
+_TOP_KEYS = frozenset({"jobs", "defaults", "sweep", "variables", "comparisons", "bars", "tracking"})
 _DEFAULT_KEYS = JOB_KEYS - {"name", "sweep"}
 _NOTHING = object()
 
@@ -30,6 +30,7 @@ class TopLevel:
         variables: Values for interpolation.
         comparisons: What is listed as comparisons of jobs.
         bars: What is listed as rates that jobs have to reach.
+        tracking: Where results are logged while the jobs run.
     """
 
     jobs: list[Any]
@@ -38,6 +39,7 @@ class TopLevel:
     variables: dict[str, Any]
     comparisons: list[Any]
     bars: list[Any]
+    tracking: tuple[TrackerName, ...] = ()
 
 
 def checked_top_level(document: Any) -> TopLevel:
@@ -68,9 +70,33 @@ def checked_top_level(document: Any) -> TopLevel:
         for key, listed in lists.items()
         if not isinstance(listed, list)
     ]
+    tracking = document.get("tracking") or []
+    problems += tracker_problems(tracking, key="tracking")
     if problems or not isinstance(jobs, list):
         raise ConfigError(problems)
-    return TopLevel(jobs=jobs, comparisons=lists["comparisons"], bars=lists["bars"], **blocks)
+    return TopLevel(
+        jobs=jobs,
+        comparisons=lists["comparisons"],
+        bars=lists["bars"],
+        tracking=tuple(map(TrackerName, tracking)),
+        **blocks,
+    )
+
+
+def tracker_problems(names: Any, *, key: str) -> list[Problem]:
+    """Return what is wrong with a list of trackers.
+
+    Args:
+        names: What was given.
+        key: What it was given as.
+    """
+    if not isinstance(names, Sequence) or isinstance(names, str):
+        return [Problem(f"{shown(names)} is not a list such as [wandb]", key=key)]
+    return [
+        Problem(f"there is no tracker {shown(name)}{did_you_mean(str(name), TrackerName)}", key=key)
+        for name in names
+        if name not in list(TrackerName)
+    ]
 
 
 class Reading:

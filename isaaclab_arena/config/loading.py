@@ -65,6 +65,7 @@ def read_jobs(
         jobs=read.jobs,
         config_hash=hash_jobs(read.jobs, read.questions),
         questions=read.questions,
+        tracking=top.tracking,
     )
 
 

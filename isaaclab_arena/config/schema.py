@@ -23,6 +23,14 @@ class JobStatus(StrEnum):
     FAILED = "failed"
 
 
+class TrackerName(StrEnum):
+    """The services that a running evaluation can be followed in."""
+
+    WANDB = "wandb"
+    TENSORBOARD = "tensorboard"
+    MLFLOW = "mlflow"
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobConfig:
     """One job as the file describes it, after defaults, interpolation and sweeps.
@@ -85,12 +93,14 @@ class JobsFile:
         jobs: Every job, in order, ``index`` counting from 0.
         config_hash: Hash of the resolved jobs: the same for two files that ask for the same thing.
         questions: What the file asks of its jobs, which stop as soon as it is answered.
+        tracking: Where its results are logged while it runs; no part of the hash.
     """
 
     path: str
     jobs: tuple[JobConfig, ...]
     config_hash: str
     questions: tuple[Question, ...] = ()
+    tracking: tuple[TrackerName, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

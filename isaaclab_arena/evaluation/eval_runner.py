@@ -7,7 +7,7 @@ python -m torch.distributed.run --nproc_per_node=4 -m isaaclab_arena.evaluation.
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from isaaclab_arena.garbage import collect_from_now_on, collect_later
 
@@ -124,8 +124,8 @@ def jobs_request(
         config_hash=agreed_hash(jobs_file.config_hash, [job.saved_conditions for job in jobs]),
         source_file=jobs_file.path,
         command_line=(PROGRAM, *arguments),
-        options=options,
         questions=jobs_file.questions,
+        options=replace(options, tracking=tuple(dict.fromkeys((*jobs_file.tracking, *options.tracking)))),
         import_s=import_s,
     )
 

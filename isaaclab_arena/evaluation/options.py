@@ -13,6 +13,7 @@ from pydantic import Field
 from isaaclab_arena.config.arena.experiments import is_override
 from isaaclab_arena.config.arena.flags import REFUSED, FlagsWithoutEffect, own_name
 from isaaclab_arena.config.job_fields import MAX_ENVS
+from isaaclab_arena.config.job_list import tracker_problems
 from isaaclab_arena.config.options import Amount, Count, NotNegative, wrong_numbers
 from isaaclab_arena.config.schema import JobDefaults
 from isaaclab_arena.distributed.context import claimed_rank
@@ -96,6 +97,9 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
     """Show what may vary in each job's environment, and exit."""
     save_conditions: str | None = None
     """File to save in what every episode started from; a job's 'conditions: FILE' runs the same episodes again."""
+    tracking: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """Log results while the run goes, besides what the job file names: wandb, tensorboard or mlflow; may be given
+    several times. Each needs the extra of its name."""
     fail_fast: bool = False
     """Stop at the first job that fails."""
     continue_on_error: bool = False
@@ -194,6 +198,7 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
         """
         problems = [Problem(message, key=f"--{name}") for name, wrong, message in self._mistakes() if wrong]
         problems += wrong_numbers(self)
+        problems += tracker_problems(self.tracking, key="--tracking")
         if problems:
             raise ConfigError(problems)
         self.video_options()

@@ -35,12 +35,16 @@ from isaaclab_arena.evaluation.startup.settled_backends import with_settled_back
 from isaaclab_arena.evaluation.startup.start_up import StartedRun, start_run
 from isaaclab_arena.logs import log_file
 from isaaclab_arena.long_work import heard_by
+from isaaclab_arena.registry import imported
 from isaaclab_arena.results.freshness import tables_are_current
 from isaaclab_arena.storage.run.attempts import Attempt
 from isaaclab_arena.storage.run.job_reports import JobReport, ReportedStatus
+from isaaclab_arena.tracking.trackers import check_trackers
 
 _LOG = logging.getLogger(__name__)
 _POLL_INTERVAL_S = 0.2
+_LIVE_TRACKING = "isaaclab_arena.tracking.live:LiveTracking"
+"""As text, because it loads pandas, which takes half a second."""
 
 
 def execute(request: RunRequest, context: DistributedContext) -> int:
@@ -59,6 +63,7 @@ def execute(request: RunRequest, context: DistributedContext) -> int:
     """
     if context.launched_by_torchrun:
         die_with_parent()
+    check_trackers(request.options.tracking, key="tracking")
     limit_threads(request.options.torch_threads)
     if request.options.deterministic:
         calculate_deterministically()
@@ -177,7 +182,7 @@ class _RankRun:
             jobs_total=self._work.num_jobs,
             episodes_total=self._work.num_episodes,
         )
-        with self._result_sync, StatusPublisher(self._output_directory, status) as publisher:
+        with self._result_sync, self._tracking(), StatusPublisher(self._output_directory, status) as publisher:
             with self._display():
                 state = self._run_jobs(publisher)
                 merges = self._is_the_one_to_merge(state, heard=publisher.is_heard)
@@ -194,6 +199,13 @@ class _RankRun:
         if not self._conduct.shows_progress:
             return nullcontext()
         return ProgressDisplay(self._watch.look)
+
+    def _tracking(self) -> AbstractContextManager[object]:
+        """Return what logs the results of all ranks elsewhere too, which only rank 0 does."""
+        names = self._request.options.tracking
+        if not names or not self._context.is_rank_zero:
+            return nullcontext()
+        return imported(_LIVE_TRACKING)(self._output_directory, self._started.plan, names)
 
     def _run_jobs(self, publisher: StatusPublisher) -> RankState:
         """Run this rank's jobs, say how it ended, and return that."""

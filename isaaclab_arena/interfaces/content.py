@@ -73,7 +73,7 @@ def sources_in_options(options: Mapping[str, Any]) -> ContentSources:
     files = {
         f"{name} {Path(value).name}": Path(value)
         for name, value in options.items()
-        if name.endswith(_ENDINGS) and not any(word in name for word in _SECRETS)
+        if name.endswith(_ENDINGS) and not holds_secret(name)
         if isinstance(value, str) and value and _exists(Path(value))
     }
     named = (options.get(name) for name in _CHECKPOINTS)
@@ -86,3 +86,8 @@ def _exists(path: Path) -> bool:
     except (OSError, ValueError):
         # Too long, or with a NUL in it: no file has that name.
         return False
+
+
+def holds_secret(name: str) -> bool:
+    """Whether an option holds something that should be written or sent nowhere, by its name."""
+    return any(word in name.lower() for word in _SECRETS)

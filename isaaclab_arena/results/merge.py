@@ -117,7 +117,7 @@ def _merged(output_directory: Path) -> MergedResults:
     contents, reruns = contents_in_effect(jobs, attempts), times_rerun(attempts)
     evidence = [
         replace(
-            _evidence(output_directory, job, problems, same_conditions=same_conditions),
+            read_evidence(output_directory, job, problems, same_conditions=same_conditions),
             contents=contents[job.name],
             times_rerun=reruns[job.name],
         )
@@ -160,7 +160,15 @@ def changes_between(attempts: Sequence[Attempt]) -> list[str]:
     return changes
 
 
-def _evidence(output_directory: Path, job: PlanEntry, problems: list[str], *, same_conditions: bool) -> JobEvidence:
+def read_evidence(output_directory: Path, job: PlanEntry, problems: list[str], *, same_conditions: bool) -> JobEvidence:
+    """Return what the files of a job say, without what the attempts say of it.
+
+    Args:
+        output_directory: The run's directory.
+        job: The job.
+        problems: Gets what could not be read.
+        same_conditions: See `JobEvidence`.
+    """
     directory = job_directory(output_directory, job.name)
     commits = read_commits(directory, job.name)
     reports, unreadable = read_job_reports(directory)

@@ -404,3 +404,23 @@ def test_ten_thousand_jobs_load_in_seconds(tmp_path, instruction):
     assert time.monotonic() - started < 5.0
     assert len(loaded.jobs) == 10_000
     assert {job.language_instruction for job in loaded.jobs} == {"lift it"}
+
+
+def test_where_results_are_logged_is_no_part_of_what_is_hashed(load):
+    document = {"jobs": [{**JOB, "num_episodes": 5}]}
+    tracked = load({**document, "tracking": ["wandb", "tensorboard"]})
+    assert tracked.tracking == ("wandb", "tensorboard")
+    assert tracked.config_hash == load(document).config_hash
+
+
+@pytest.mark.parametrize(
+    ("tracking", "message"),
+    [
+        ("wandb", '"wandb" is not a list such as [wandb]'),
+        (["wandbb"], "there is no tracker \"wandbb\"; did you mean 'wandb'?"),
+        ([{"wandb": True}], 'there is no tracker {"wandb": true}'),
+    ],
+)
+def test_a_wrong_tracker_is_named_with_its_key(problems_of, tracking, message):
+    [problem] = problems_of({"jobs": [{**JOB, "num_episodes": 5}], "tracking": tracking})
+    assert (problem.key, problem.message.startswith(message)) == ("tracking", True)

@@ -54,6 +54,7 @@ def test_one_directory_may_be_named_in_two_ways(tmp_path, monkeypatch):
         (("--step_timeout_s=-1",), "--step_timeout_s: must be at least 0.0, got -1.0"),
         (("--assignment", "dinamic"), "--assignment: there is no 'dinamic'; did you mean 'dynamic'?"),
         (("--assignment", "contiguous"), "no 'contiguous'; known are: dynamic, round_robin, split"),
+        (("--tracking", "tensorbord"), '--tracking: there is no tracker "tensorbord"; did you mean'),
         (("--resume=a", "--output_dir", "b"), "--resume: names 'a', but --output_dir 'b'"),
     ],
 )

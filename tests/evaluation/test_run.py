@@ -228,3 +228,33 @@ def test_the_plan_holds_the_batch_though_the_jobs_own_record_of_it_is_lost(tmp_p
     assert run(begun_elsewhere, tmp_path, resume="") == 0
     assert batches_of_attempts(tmp_path) == [None, 4, 4]
     assert (table(tmp_path)["policy_batch"], table(tmp_path)["reproducible"]) == (4, "bitwise")
+
+
+def test_a_run_that_is_tracked_has_the_same_results_and_says_where_they_are_shown(tmp_path, caplog):
+    reader = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator", reason="the extra tensorboard is not installed"
+    )
+    alone, tracked = tmp_path / "alone", tmp_path / "tracked"
+    with caplog.at_level("INFO", logger="isaaclab_arena"):
+        assert [run(coin_job(), alone), run(coin_job(), tracked, tracking=("tensorboard",))] == [0, 0]
+    for name in ("results.csv", "episodes.csv"):
+        assert (tracked / name).read_bytes() == (alone / name).read_bytes()
+    shown = reader.EventAccumulator(str(tracked / "logs" / "tensorboard"))
+    shown.Reload()
+    assert shown.Scalars("coins/success_rate")[-1].value == pytest.approx(table(tracked)["success_rate"])
+    assert f"tensorboard: tensorboard --logdir {tracked / 'logs' / 'tensorboard'}" in caplog.messages
+
+
+def test_a_tracker_that_fails_is_one_warning_and_no_failure_of_the_run(tmp_path, caplog):
+    pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
+
+    class InTheWay(ShrugPolicy):
+        def get_action(self, env, observation):
+            (tmp_path / "logs" / "tensorboard").touch()
+            return super().get_action(env, observation)
+
+    with caplog.at_level("WARNING", logger="isaaclab_arena"):
+        assert run(coin_job(policy_class=InTheWay), tmp_path, tracking=("tensorboard",)) == 0
+    [warning] = [line for line in caplog.messages if "tensorboard" in line]
+    assert warning.startswith("tensorboard gets no more results of this run, which goes on: ")
+    assert table(tmp_path)["status"] == "completed"

@@ -71,6 +71,7 @@ TABLES = (
     "benchmarks/gpu/",
     "benchmarks/harness/tables.py",
     "docs/glossary.md",
+    "docs/how_to/tracking.md",
     "docs/reference/results.md",
     "docs/start/read_the_results.md",
     "isaaclab_arena/analysis/comparison_",
@@ -80,6 +81,7 @@ TABLES = (
     "isaaclab_arena/evaluation/plan/variation_listing.py",
     "isaaclab_arena/evaluation/progress.py",
     "isaaclab_arena/results/",
+    "isaaclab_arena/tracking/",
     "isaaclab_arena_gr00t/data/files/",
     "isaaclab_arena_gr00t/data/stored_dataset.py",
     "tests/analysis/test_comparison_",
@@ -91,6 +93,7 @@ TABLES = (
     "tests/outsiders/lerobot_",
     "tests/outsiders/test_hostile_lerobot_datasets.py",
     "tests/results/",
+    "tests/tracking/",
     # The texts of a column that others may compare.
     "isaaclab_arena/evaluation/batching/settling.py",
     "tests/evaluation/batching/test_settling.py",

@@ -15,6 +15,7 @@ from isaaclab_arena.config.schema import JobDefaults, JobsFile
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.plan.validation import resolve_jobs
 from isaaclab_arena.logs import plain_text
+from isaaclab_arena.tracking.trackers import check_trackers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +94,7 @@ def _checked(
                 policy_batch=options.policy_batch if options.deterministic else None,
                 may_import=not options.no_import,
             )
+            check_trackers(jobs_file.tracking, key="tracking")
         except ConfigError as error:
             problems.extend(error.problems)
         else:

@@ -1,4 +1,4 @@
-"""``isaaclab-arena export``: write a run in the format of another system, for its tools."""
+"""``isaaclab-arena export``: write a run in the format of another system, or send it to a service, for its tools."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,14 +15,21 @@ from isaaclab_arena.registry import imported
 _FORMATS = {
     "arena": "isaaclab_arena.results.exports.arena:export_arena",
     "robomimic": "isaaclab_arena.evaluation.gym_ids.robomimic_export:export_robomimic",
+    "lerobot": "isaaclab_arena.results.exports.lerobot:export_lerobot",
+    "rerun": "isaaclab_arena.results.exports.rerun_recordings:export_rerun",
+    "wandb": "isaaclab_arena.tracking.exporting:export_wandb",
+    "tensorboard": "isaaclab_arena.tracking.exporting:export_tensorboard",
+    "mlflow": "isaaclab_arena.tracking.exporting:export_mlflow",
 }
 """By the option that asks for it, what writes a run in a format: takes the run's directory and that to write, which is
 empty; returns lines for a person."""
 
+_OF_CHOSEN_JOBS = ("robomimic", "rerun")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """Write a run in the format of another system, into a directory of its own; the run stays as it is."""
+    """Write a run in the format of another system, or send it to a service, and leave the run as it is."""
 
     output_directory: tyro.conf.Positional[Path]
     """The directory of one run, which holds run.json; for robomimic also that of a job, or a recording."""
@@ -30,8 +37,18 @@ class ExportOptions:
     """Isaac Lab Arena's episode_results_rebuild<k>.jsonl, arena_experiment_result.json and experiment_manifest.json."""
     robomimic: bool = False
     """A file per job that robomimic's SequenceDataset loads, and whose environment robomimic can build."""
+    lerobot: bool = False
+    """An eval_info.json as lerobot-eval writes it, for the run and for each job."""
+    rerun: bool = False
+    """A Rerun recording (.rrd) per recorded episode: cameras, joints, actions, rewards and outcome."""
+    wandb: bool = False
+    """Weights & Biases: sent if a key is known, otherwise files for 'wandb sync'."""
+    tensorboard: bool = False
+    """Event files of TensorBoard."""
+    mlflow: bool = False
+    """MLflow: the server of MLFLOW_TRACKING_URI, otherwise an SQLite file."""
     job: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """Only this job, for robomimic; may be given several times."""
+    """Only this job, for robomimic and rerun; may be given several times."""
     allow_import: bool = False
     """For robomimic: import the module, or run the interpreter, that a recording names for its environment: trust who
     made it."""
@@ -57,12 +74,16 @@ def main(argv: Sequence[str]) -> int:
     if len(chosen) != 1:
         known = " or ".join(f"--{name}" for name in _FORMATS)
         raise ConfigError(f"give the one format to write: {known}")
-    if not options.robomimic and (options.job or options.allow_import):
-        raise ConfigError(Problem("is for --robomimic alone", key="--job" if options.job else "--allow_import"))
+    if options.allow_import and not options.robomimic:
+        raise ConfigError(Problem("is for --robomimic alone", key="--allow_import"))
+    if options.job and chosen[0] not in _OF_CHOSEN_JOBS:
+        raise ConfigError(Problem("is for --robomimic and --rerun alone", key="--job"))
     run = options.output_directory
     output = options.output or run.with_name(f"{run.resolve().name}_{chosen[0]}")
     refuse_unless_empty(output)
-    more: dict[str, Any] = {"jobs": options.job, "may_import": options.allow_import} if options.robomimic else {}
+    more: dict[str, Any] = {"jobs": options.job} if chosen[0] in _OF_CHOSEN_JOBS else {}
+    if options.robomimic:
+        more["may_import"] = options.allow_import
     for line in imported(_FORMATS[chosen[0]])(run, output, **more):
         print(plain_text(line), flush=True)
     return 0

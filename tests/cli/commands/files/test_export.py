@@ -1,3 +1,5 @@
+import importlib.util
+
 import pytest
 
 from isaaclab_arena.cli.main import main
@@ -57,3 +59,30 @@ def test_what_is_no_run_is_refused(tmp_path, capsys):
     assert main(["export", str(tmp_path), "--arena", "--output", str(tmp_path / "there")]) == 2
     assert "holds no run.json" in capsys.readouterr().err
     assert not (tmp_path / "there").exists()
+
+
+def test_a_run_is_exported_for_lerobot(run, capsys):
+    assert main(["export", str(run), "--lerobot"]) == 0
+    exported = run.parent / "run_lerobot"
+    assert f"{exported / 'eval_info.json'}: episodes 2, jobs 1" in capsys.readouterr().out
+    assert (exported / "lift" / "eval_info.json").is_file()
+
+
+def test_a_run_is_exported_for_tensorboard(run, capsys):
+    pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
+    assert main(["export", str(run), "--tensorboard"]) == 0
+    assert f"tensorboard --logdir {run.parent / 'run_tensorboard' / 'tensorboard'}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow", "rerun", "tensorboard"])
+def test_a_library_that_is_missing_is_named_with_its_extra(run, capsys, name):
+    if importlib.util.find_spec(name) is not None:
+        pytest.skip(f"{name} is installed here")
+    assert main(["export", str(run), f"--{name}"]) == 2
+    assert f"--{name}: needs the package {name}; install it with: pip install" in capsys.readouterr().err
+    assert not (run.parent / f"run_{name}").exists()
+
+
+def test_jobs_are_chosen_only_where_a_format_has_files_for_each(run, capsys):
+    assert main(["export", str(run), "--lerobot", "--job", "lift"]) == 2
+    assert "--job: is for --robomimic and --rerun alone" in capsys.readouterr().err

@@ -1,0 +1,171 @@
+"""Recorded episodes as Rerun recordings: cameras, joint states, observations, actions, rewards and the outcome."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from isaaclab_arena.errors import ConfigError, Problem, StorageError, did_you_mean
+from isaaclab_arena.registry import optional_library
+from isaaclab_arena.storage.atomic import storage_errors, temporary_path
+from isaaclab_arena.storage.hdf5.episodes import read_episode
+from isaaclab_arena.storage.layout import (
+    ACTIONS,
+    CAMERA_OBSERVATIONS,
+    OBSERVATIONS,
+    REWARDS,
+    STATES,
+    VIDEOS_DIRECTORY,
+    job_directory,
+    parse_video_file_name,
+)
+from isaaclab_arena.storage.recorded_episode import RecordedEpisode
+from isaaclab_arena.storage.recordings import locate_episodes
+from isaaclab_arena.storage.run.run_plan import read_run_plan
+
+_STEP, _TIME = "step", "time"
+_NUMBERS = (OBSERVATIONS, STATES, ACTIONS, REWARDS)
+_JPEG_QUALITY = 90
+_PROPERTIES = (
+    *("job", "episode_index", "outcome", "success", "termination", "episode_return", "num_samples"),
+    *("language_instruction", "seed", "episode_seed", "conditions", "metrics"),
+)
+"""Attributes of an episode that become properties of its recording, by which the catalog filters."""
+
+
+def export_rerun(run: Path, output: Path, *, jobs: Sequence[str] = ()) -> Iterator[str]:
+    """Write ``<job>/episode_<index>.rrd`` for each recorded episode, and yield a line about each job.
+
+    Args:
+        run: The directory of one run.
+        output: Where to write; an empty directory.
+        jobs: Only these jobs; by default all.
+
+    Raises:
+        ConfigError: If Rerun is not installed, ``run`` is no output of a run, or has no such job or no recording.
+        StorageError: If a file cannot be read or written.
+    """
+    optional_library("rerun", key="--rerun")
+    plan, num_episodes = read_run_plan(run), 0
+    names = [job.name for job in plan.jobs]
+    for name in jobs:
+        if name not in names:
+            raise ConfigError(Problem(f"the run has no job '{name}'{did_you_mean(name, names)}", key="--job"))
+    for name in jobs or names:
+        found, problems = locate_episodes(job_directory(run, name), name)
+        films = _films(job_directory(run, name) / VIDEOS_DIRECTORY)
+        for index, files in sorted(found.items()):
+            path = output / name / f"episode_{index:06d}.rrd"
+            recording_id = f"{plan.run_id}_{name}_{index}"
+            write_rerun_recording(path, read_episode(files[0], index), recording_id, films.get(index, {}))
+        num_episodes += len(found)
+        if found:
+            yield f"{output / name}: episodes {len(found)}; look with: rerun {output / name}"
+        yield from problems
+    if not num_episodes:
+        raise ConfigError(Problem("holds no recorded episode; run without --no_dataset", file=str(run)))
+
+
+def write_rerun_recording(path: Path, episode: RecordedEpisode, recording_id: str, films: Mapping[str, Path]) -> None:
+    """Write one episode.
+
+    Cameras come from the recorded pictures, and from the films of those of which none were recorded.
+
+    Args:
+        path: The file; it appears when it is complete.
+        episode: The episode.
+        recording_id: Names it among all episodes of all runs.
+        films: Its videos by their camera.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    library = optional_library("rerun", key="--rerun")
+    temporary = temporary_path(path)
+    with storage_errors("write", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    stream = library.RecordingStream("isaaclab_arena", recording_id=recording_id)
+    try:
+        stream.save(str(temporary))
+        _log_episode(library, stream, episode, films)
+        stream.flush()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise StorageError(f"cannot write {path}: {error}") from error
+    finally:
+        stream.disconnect()
+    with storage_errors("write", path):
+        temporary.replace(path)
+
+
+def _log_episode(library: Any, stream: Any, episode: RecordedEpisode, films: Mapping[str, Path]) -> None:
+    said = {name: episode.attributes[name] for name in _PROPERTIES if name in episode.attributes}
+    outcome = said.get("outcome", "unknown")
+    stream.send_recording_name(f"{said.get('job', 'episode')} {episode.episode_index}: {outcome}")
+    stream.send_property("episode", library.AnyValues(**said))
+    lines = "".join(f"- {name}: {value}\n" for name, value in said.items())
+    text = library.TextDocument(f"# {outcome}\n{lines}", media_type="text/markdown")
+    stream.log("outcome", text, static=True)
+    dt_s = float(episode.attributes.get("control_dt", 0) or 0)
+    recorded = set()
+    for name, array in episode.arrays.items():
+        group, _, camera = name.partition("/")
+        if group == CAMERA_OBSERVATIONS and array.ndim in (3, 4):
+            recorded.add(camera)
+            _log_pictures(library, stream, f"cameras/{camera}", array, dt_s)
+        elif group in _NUMBERS and len(array) and array.ndim in (1, 2) and np.issubdtype(array.dtype, np.number):
+            columns = library.Scalars.columns(scalars=array.astype(np.float64).reshape(-1))
+            width = array.size // len(array)
+            indexes = _indexes(library, np.arange(len(array)), dt_s)
+            stream.send_columns(name, indexes=indexes, columns=columns.partition([width] * len(array)))
+    for camera, film in films.items():
+        if camera not in recorded:
+            _log_film(library, stream, f"cameras/{camera}", film, dt_s)
+
+
+def _log_pictures(library: Any, stream: Any, entity: str, pictures: np.ndarray, dt_s: float) -> None:
+    """Log a camera's pictures: (num_samples, height, width, 3) colours in uint8, or depth [m], or numbers of bodies."""
+    for step, picture in enumerate(pictures):
+        stream.set_time(_STEP, sequence=step)
+        if dt_s:
+            stream.set_time(_TIME, duration=step * dt_s)
+        stream.log(entity, _picture(library, picture))
+
+
+def _picture(library: Any, picture: np.ndarray) -> Any:
+    if picture.ndim == 3 and picture.shape[-1] == 3:
+        return library.Image(picture).compress(jpeg_quality=_JPEG_QUALITY)
+    flat = picture[..., 0] if picture.ndim == 3 else picture
+    if np.issubdtype(flat.dtype, np.floating):
+        return library.DepthImage(flat.astype(np.float32), meter=1.0)
+    return library.SegmentationImage(flat.astype(np.uint16))
+
+
+def _log_film(library: Any, stream: Any, entity: str, film: Path, dt_s: float) -> None:
+    video = library.AssetVideo(path=film)
+    times_ns = np.asarray(video.read_frame_timestamps_nanos())
+    steps = np.round(times_ns / 1e9 / dt_s).astype(np.int64) if dt_s else np.arange(len(times_ns))
+    stream.log(entity, video, static=True)
+    stream.send_columns(
+        entity,
+        indexes=[
+            library.TimeColumn(_STEP, sequence=steps),
+            library.TimeColumn(_TIME, duration=times_ns.astype("timedelta64[ns]")),
+        ],
+        columns=library.VideoFrameReference.columns_nanos(times_ns),
+    )
+
+
+def _indexes(library: Any, steps: np.ndarray, dt_s: float) -> list[Any]:
+    indexes = [library.TimeColumn(_STEP, sequence=steps)]
+    return [*indexes, library.TimeColumn(_TIME, duration=steps * dt_s)] if dt_s else indexes
+
+
+def _films(directory: Path) -> dict[int, dict[str, Path]]:
+    """Return the videos of a job by episode and camera."""
+    found: dict[int, dict[str, Path]] = {}
+    for path in sorted(directory.glob("*.mp4")):
+        said = parse_video_file_name(path.name)
+        if said is not None and path.is_file():
+            found.setdefault(said.episode_index, {})[said.camera or "viewport"] = path
+    return found

@@ -1,0 +1,105 @@
+"""Show a run in MLflow: a run of its own for each job, below one for the whole, with settings, curves and videos."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from isaaclab_arena.registry import optional_library
+from isaaclab_arena.tracking.tracker import (
+    CHECKPOINTS,
+    PROJECT,
+    CheckpointMeasures,
+    FailureFilm,
+    JobMeasures,
+    TrackedRun,
+    Tracker,
+    filled_columns,
+)
+
+_ID_TAG = "isaaclab_arena.run_id"
+_JOB_TAG = "isaaclab_arena.job"
+_LONGEST_VALUE = 500
+_PARAMETERS_AT_ONCE = 100
+
+
+class MlflowTracker(Tracker):
+    """The server that ``MLFLOW_TRACKING_URI`` names, or an SQLite file on this machine.
+
+    ``search_runs`` then returns the table of jobs. A run that goes on, or is exported again, goes on in the same runs.
+
+    Args:
+        run: What is shown.
+    """
+
+    def __init__(self, run: TrackedRun) -> None:
+        library = optional_library("mlflow", key="--mlflow")
+        optional_library("mlflow.tracking", key="--mlflow")
+        self._run = run
+        self._on_this_machine = not library.is_tracking_uri_set()
+        store, files = run.directory / "mlflow" / "mlflow.db", run.directory / "mlflow" / "artifacts"
+        if self._on_this_machine:
+            # It says so of every table that it makes.
+            logging.getLogger("alembic").setLevel(logging.WARNING)
+            store.parent.mkdir(parents=True, exist_ok=True)
+        self._uri = f"sqlite:///{store.absolute()}" if self._on_this_machine else library.get_tracking_uri()
+        self._client: Any = library.MlflowClient(tracking_uri=self._uri)
+        name = library.environment_variables.MLFLOW_EXPERIMENT_NAME.get() or PROJECT
+        found = self._client.get_experiment_by_name(name)
+        location = files.absolute().as_uri() if self._on_this_machine else None
+        self._experiment = found.experiment_id if found else self._client.create_experiment(name, location)
+        self._whole = self._begun({_ID_TAG: run.run_id}, run.name, run.settings)
+        self._jobs: dict[str, str] = {}
+
+    def log_job(self, measures: JobMeasures) -> None:
+        """Add a point to the curves of the job's own run, over finished episodes."""
+        self._log(self._job(measures.job), measures.values, measures.episodes)
+
+    def log_checkpoint(self, measures: CheckpointMeasures) -> None:
+        """Add a point to the curves ``checkpoints/<series>/success_rate`` of the whole, over training steps."""
+        prefix = f"{CHECKPOINTS}/{_allowed(measures.series)}"
+        values = {f"{prefix}/{name}": value for name, value in measures.values.items()}
+        self._log(self._whole, values, measures.step)
+
+    def log_film(self, film: FailureFilm) -> None:
+        """Keep the video among the job's files, in ``failures``."""
+        self._client.log_artifact(self._job(film.job), str(film.path), "failures")
+
+    def log_table(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Keep the table as the file ``jobs.json``, in the form that MLflow shows as a table."""
+        columns = filled_columns(rows)
+        table = {"columns": columns, "data": [[row.get(name) for name in columns] for row in rows]}
+        self._client.log_dict(self._whole, table, "jobs.json")
+        for row in rows:
+            self._client.set_tag(self._job(str(row["name"])), "status", str(row["status"]))
+
+    def close(self) -> str:
+        """Finish, and return where it is."""
+        for run_id in (*self._jobs.values(), self._whole):
+            self._client.set_terminated(run_id)
+        return f"mlflow server --backend-store-uri {self._uri}" if self._on_this_machine else self._uri
+
+    def _job(self, name: str) -> str:
+        if name not in self._jobs:
+            tags = {_ID_TAG: self._run.run_id, _JOB_TAG: name, "mlflow.parentRunId": self._whole}
+            self._jobs[name] = self._begun(tags, name, self._run.jobs.get(name, {}))
+        return self._jobs[name]
+
+    def _begun(self, tags: Mapping[str, str], name: str, settings: Mapping[str, Any]) -> str:
+        """Return the id of the run with these tags, which is made if there is none."""
+        known = self._client.search_runs([self._experiment], filter_string=f"tags.`{_ID_TAG}` = '{tags[_ID_TAG]}'")
+        for run in known:
+            if run.data.tags.get(_JOB_TAG) == tags.get(_JOB_TAG):
+                return run.info.run_id
+        run_id = self._client.create_run(self._experiment, tags=dict(tags), run_name=name).info.run_id
+        for key, value in settings.items():
+            self._client.log_param(run_id, _allowed(key), str(value)[:_LONGEST_VALUE])
+        return run_id
+
+    def _log(self, run_id: str, values: Mapping[str, float], step: int) -> None:
+        for name, value in values.items():
+            self._client.log_metric(run_id, name, value, step=step)
+
+
+def _allowed(name: str) -> str:
+    """Return a name with the characters that MLflow takes: letters, digits, and a few signs."""
+    return "".join(letter if letter.isalnum() or letter in "_-. /" else "_" for letter in name)

@@ -1,0 +1,84 @@
+"""Show a run in Weights & Biases: curves of each job, the table of jobs, videos of failures, and the jobs' settings."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from isaaclab_arena.registry import optional_library
+from isaaclab_arena.tracking.tracker import (
+    CHECKPOINTS,
+    PROJECT,
+    CheckpointMeasures,
+    FailureFilm,
+    JobMeasures,
+    TrackedRun,
+    Tracker,
+    filled_columns,
+)
+
+_STEP = "checkpoint_step"
+_EPISODES = "episodes"
+
+
+class WandbTracker(Tracker):
+    """Weights & Biases, or its files on this machine where no key is known.
+
+    Each job's curves have an axis of their own, its number of finished episodes; those of swept checkpoints have
+    ``checkpoint_step``. W&B's environment variables hold, such as ``WANDB_MODE`` and ``WANDB_PROJECT``.
+
+    Args:
+        run: What is shown.
+    """
+
+    def __init__(self, run: TrackedRun) -> None:
+        self._library = optional_library("wandb", key="--wandb")
+        quiet = {"silent": True, "console": "off"}
+        wanted = self._library.setup(self._library.Settings(**quiet)).settings
+        has_key = self._library.login(prompt=False, verify=False)
+        mode = "offline" if wanted.mode == "online" and not has_key else wanted.mode
+        run.directory.mkdir(parents=True, exist_ok=True)
+        self._run: Any = self._library.init(
+            project=wanted.project or PROJECT,
+            name=run.name,
+            id=run.run_id,
+            resume="allow" if mode == "online" else None,
+            dir=str(run.directory),
+            mode=mode,
+            config={**run.settings, "jobs": {name: dict(settings) for name, settings in run.jobs.items()}},
+            reinit="create_new",
+            settings=self._library.Settings(**quiet),
+        )
+        self._run.define_metric(_STEP, hidden=True)
+        self._run.define_metric(f"{CHECKPOINTS}/*", step_metric=_STEP)
+        self._jobs: set[str] = set()
+
+    def log_job(self, measures: JobMeasures) -> None:
+        """Add a point to the curves ``<job>/success_rate`` and so on."""
+        axis = f"{measures.job}/{_EPISODES}"
+        if measures.job not in self._jobs:
+            self._jobs.add(measures.job)
+            self._run.define_metric(axis, hidden=True)
+            self._run.define_metric(f"{measures.job}/*", step_metric=axis)
+        values = {f"{measures.job}/{name}": value for name, value in measures.values.items()}
+        self._run.log({**values, axis: measures.episodes})
+
+    def log_checkpoint(self, measures: CheckpointMeasures) -> None:
+        """Add a point to the curves ``checkpoints/<series>/success_rate`` and so on."""
+        prefix = f"{CHECKPOINTS}/{measures.series}"
+        values = {f"{prefix}/{name}": value for name, value in measures.values.items()}
+        self._run.log({**values, _STEP: measures.step})
+
+    def log_film(self, film: FailureFilm) -> None:
+        """Add a video to ``<job>/failures``."""
+        video = self._library.Video(str(film.path), caption=film.caption, format="mp4")
+        self._run.log({f"{film.job}/failures": video})
+
+    def log_table(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Show the jobs as the table ``jobs``."""
+        columns = filled_columns(rows)
+        data = [[row.get(name) for name in columns] for row in rows]
+        self._run.log({"jobs": self._library.Table(columns=columns, data=data, allow_mixed_types=True)})
+
+    def close(self) -> str:
+        """Finish, and return the page of the run, or the command that sends its files."""
+        self._run.finish()
+        return str(self._run.url) if self._run.url else f"wandb sync {self._run.settings.sync_dir}"

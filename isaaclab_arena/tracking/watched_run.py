@@ -1,0 +1,197 @@
+"""Read what the ranks of a run have written so far, and tell trackers what is new."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from isaaclab_arena.errors import first_line
+from isaaclab_arena.interfaces.content import holds_secret
+from isaaclab_arena.interfaces.episode import Outcome
+from isaaclab_arena.results.freshness import sizes_of_sources
+from isaaclab_arena.results.grouping import job_settings
+from isaaclab_arena.results.merge import merge_results, read_evidence, records
+from isaaclab_arena.results.rows import JobEvidence, JobResultStatus, job_row
+from isaaclab_arena.storage.layout import VIDEOS_DIRECTORY, job_directory, parse_video_file_name
+from isaaclab_arena.storage.run.attempts import contents_in_effect, read_attempts, times_rerun
+from isaaclab_arena.storage.run.run_plan import PlanEntry, RunPlan
+from isaaclab_arena.tracking.checkpoint_steps import checkpoint_step, series_name
+from isaaclab_arena.tracking.tracker import CheckpointMeasures, FailureFilm, JobMeasures, TrackedRun, Tracker
+
+MAX_FILMS_OF_A_JOB = 8
+"""So many videos of failures of a job are sent; they are what takes time and space."""
+
+_MEASURES = (
+    *("success_rate", "success_low", "success_high", "mean_length", "mean_return"),
+    *("failures", "timeouts", "errors"),
+)
+_ENDED = {JobResultStatus.COMPLETED, JobResultStatus.FAILED}
+_FAILED = {Outcome.FAILURE, Outcome.TIMEOUT, Outcome.ERROR}
+_LOG = logging.getLogger(__name__)
+
+
+class OpenedTracker:
+    """A tracker that opens when it is first told something. Its first failure is warned of, and ends it.
+
+    Args:
+        name: What messages call it.
+        opened: Makes the tracker.
+
+    Attributes:
+        failure: What went wrong, None as long as nothing has.
+        place: Where the results are, once it is closed.
+    """
+
+    def __init__(self, name: str, opened: Callable[[], Tracker]) -> None:
+        self.name = name
+        self.failure: str | None = None
+        self.place: str | None = None
+        self._opened = opened
+        self._tracker: Tracker | None = None
+
+    def tell(self, say: Callable[[Tracker], None]) -> None:
+        """Tell it something, unless it has failed."""
+        if self.failure is not None:
+            return
+        try:
+            self._tracker = self._tracker or self._opened()
+            say(self._tracker)
+        except Exception as error:  # noqa: BLE001  a service's library may fail in any way, and no run ends for it
+            self.failure = first_line(error)
+            _LOG.warning("%s gets no more results of this run, which goes on: %s", self.name, self.failure)
+
+    def close(self) -> None:
+        """Finish, and keep where the results are."""
+
+        def finish(tracker: Tracker) -> None:
+            self.place = tracker.close()
+
+        self.tell(finish)
+
+
+class WatchedRun:
+    """A run whose files are read again and again, and what is new in them.
+
+    Args:
+        output_directory: The run's directory.
+        plan: What the run set out to do.
+        trackers: Those that are told of it.
+    """
+
+    def __init__(self, output_directory: Path, plan: RunPlan, trackers: Sequence[OpenedTracker]) -> None:
+        self._output_directory = output_directory
+        self._jobs = {job.name: job for job in plan.jobs}
+        self._trackers = trackers
+        attempts, _ = read_attempts(output_directory)
+        self._contents = contents_in_effect(plan.jobs, attempts)
+        self._times_rerun = times_rerun(attempts)
+        self._sizes: Mapping[str, int] = {}
+        self._episodes: dict[str, int] = {}
+        self._failed: dict[str, dict[int, Outcome]] = {}
+        self._filmed: dict[str, set[Path]] = {}
+        self._rows: dict[str, dict[str, Any]] = {}
+
+    def look(self) -> None:
+        """Read the files that have grown since the last look, and tell the trackers what they say."""
+        rows = dict(self._rows)
+        self._look_at_what_has_grown()
+        if rows != self._rows:
+            self._tell_table([self._rows[name] for name in self._jobs if name in self._rows])
+
+    def finish(self) -> None:
+        """Look once more, tell the trackers the final table, and close them."""
+        self._look_at_what_has_grown()
+        for name in self._failed:
+            # The last films are complete after the last commit line.
+            self._tell_films(name)
+        self._tell_table(records(merge_results(self._output_directory).jobs))
+        for tracker in self._trackers:
+            tracker.close()
+
+    def _look_at_what_has_grown(self) -> None:
+        sizes = sizes_of_sources(self._output_directory)
+        changed = {file.partition("/")[0] for file, size in sizes.items() if self._sizes.get(file) != size}
+        self._sizes = sizes
+        for name, job in self._jobs.items():
+            if name in changed:
+                self._look_at(job)
+
+    def _look_at(self, job: PlanEntry) -> None:
+        evidence = self._evidence(job)
+        row = job_row(evidence)
+        values = {name: float(row[name]) for name in _MEASURES if row.get(name) is not None}
+        if self._episodes.get(job.name, 0) != row["episodes"]:
+            self._episodes[job.name] = row["episodes"]
+            measures = JobMeasures(job=job.name, episodes=row["episodes"], values=values)
+            self._tell(lambda tracker: tracker.log_job(measures))
+        self._failed[job.name] = {
+            line.episode_index: line.outcome for line in evidence.lines if line.outcome and line.outcome in _FAILED
+        }
+        self._tell_films(job.name)
+        if row["status"] in _ENDED and self._rows.get(job.name) != row:
+            self._rows[job.name] = row
+            self._tell_checkpoint(job, values)
+
+    def _evidence(self, job: PlanEntry) -> JobEvidence:
+        evidence = read_evidence(self._output_directory, job, [], same_conditions=True)
+        return replace(evidence, contents=self._contents[job.name], times_rerun=self._times_rerun[job.name])
+
+    def _tell(self, say: Callable[[Tracker], None]) -> None:
+        for tracker in self._trackers:
+            tracker.tell(say)
+
+    def _tell_table(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._tell(lambda tracker: tracker.log_table(rows))
+
+    def _tell_checkpoint(self, job: PlanEntry, values: Mapping[str, float]) -> None:
+        found = checkpoint_step(job.config.swept)
+        if found is not None:
+            key, step = found
+            series = series_name(job.config.environment, job.config.swept, key)
+            measures = CheckpointMeasures(series=series, step=step, values=values)
+            self._tell(lambda tracker: tracker.log_checkpoint(measures))
+
+    def _tell_films(self, job: str) -> None:
+        filmed, failed = self._filmed.setdefault(job, set()), self._failed[job]
+        videos = job_directory(self._output_directory, job) / VIDEOS_DIRECTORY
+        for path in sorted(videos.glob("*.mp4")) if failed else ():
+            said = parse_video_file_name(path.name)
+            wanted = said is not None and said.episode_index in failed and path not in filmed
+            if said is None or not wanted or len(filmed) >= MAX_FILMS_OF_A_JOB or not path.is_file():
+                continue
+            filmed.add(path)
+            outcome = str(failed[said.episode_index])
+            film = FailureFilm(job=job, episode_index=said.episode_index, outcome=outcome, path=path)
+            self._tell(lambda tracker, film=film: tracker.log_film(film))
+
+
+def tracked_run(output_directory: Path, plan: RunPlan, directory: Path) -> TrackedRun:
+    """Return a run as services show it.
+
+    Args:
+        output_directory: The run's directory, after which it is called.
+        plan: What it set out to do.
+        directory: Where files of services lie that run on no server.
+    """
+    return TrackedRun(
+        run_id=plan.run_id,
+        name=output_directory.resolve().name,
+        directory=directory,
+        settings={
+            "config_hash": plan.config_hash,
+            "source_file": plan.source_file,
+            "created_at": plan.created_at,
+            "git_revision": plan.git_revision,
+            "world_size": plan.world_size,
+            "devices": ", ".join(plan.devices),
+            "cpu": plan.machine.cpu,
+            "versions": dict(plan.versions),
+            "options": dict(plan.settings),
+        },
+        jobs={job.name: _without_secrets(job_settings(job)) for job in plan.jobs if job.is_to_run},
+    )
+
+
+def _without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if not holds_secret(key)}

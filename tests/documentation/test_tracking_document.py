@@ -1,0 +1,52 @@
+"""docs/how_to/tracking.md shows commands that work one after the other."""
+
+import json
+import shlex
+
+import pytest
+
+from isaaclab_arena.cli.main import main
+from isaaclab_arena.config.schema import TrackerName
+from isaaclab_arena.tracking.watched_run import MAX_FILMS_OF_A_JOB
+from tests.documentation.reading import as_arguments, blocks
+from tests.end_to_end.launching import ROOT, run
+
+DOCUMENT = (ROOT / "docs" / "how_to" / "tracking.md").read_text()
+LIBRARIES = {"--wandb": "wandb", "--mlflow": "mlflow", "--rerun": "rerun"}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """Return a directory in which the commands have run."""
+    pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
+    directory = tmp_path_factory.mktemp("tracked")
+    (job_file,) = blocks(DOCUMENT, "yaml")
+    (directory / "jobs.yaml").write_text(job_file)
+    (commands,) = blocks(DOCUMENT, "bash")
+    for line in commands.splitlines():
+        finished = run(as_arguments(line), timeout_s=200, directory=directory)
+        assert finished.returncode == 0, finished.stderr
+    return directory / "outputs"
+
+
+def test_the_commands_run_one_after_the_other(directory):
+    assert list((directory / "tracked" / "logs" / "tensorboard").glob("events.*"))
+    assert list((directory / "tracked_tensorboard" / "tensorboard").glob("events.*"))
+    info = json.loads((directory / "tracked_lerobot" / "eval_info.json").read_text())
+    assert [task["metrics"]["successes"] for task in info["per_task"]] == [[True] * 4, [True] * 4]
+
+
+@pytest.mark.parametrize("option", LIBRARIES)
+def test_a_run_is_sent_afterwards_as_it_says(directory, option, monkeypatch):
+    pytest.importorskip(LIBRARIES[option], reason=f"the extra {LIBRARIES[option]} is not installed")
+    [line] = [line for line in DOCUMENT.splitlines() if line.startswith("    isaaclab-arena") and option in line]
+    for name in ("MLFLOW_TRACKING_URI", "WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(directory.parent)
+    assert main(shlex.split(line)[1:]) == 0
+    assert any((directory / f"tracked_{LIBRARIES[option]}").iterdir())
+
+
+def test_the_page_names_every_service_and_how_many_films_are_sent():
+    assert all(f"`{name}`" in DOCUMENT or f"[{name}]" in DOCUMENT for name in TrackerName)
+    assert f"at most {MAX_FILMS_OF_A_JOB} of a job" in DOCUMENT

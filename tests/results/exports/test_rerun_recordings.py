@@ -1,0 +1,97 @@
+"""Tests of Rerun recordings, read back by Rerun's catalog as tables."""
+
+import numpy as np
+import pytest
+
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.results.exports.rerun_recordings import export_rerun
+from isaaclab_arena.storage.hdf5.episodes import write_episode
+from isaaclab_arena.storage.recorded_episode import RecordedEpisode
+from tests.results.evidence import planned, write_plan
+from tests.tracking.runs import write_film
+
+NUM_STEPS = 5
+JOINTS = np.arange(NUM_STEPS * 3, dtype=np.float64).reshape(NUM_STEPS, 3)
+
+
+def record(run, job: str, index: int, outcome: str) -> None:
+    write_episode(
+        run / job / "episodes" / f"e{index:06d}.h5",
+        RecordedEpisode(
+            episode_index=index,
+            arrays={
+                "actions": np.ones((NUM_STEPS, 2), dtype=np.float32),
+                "rewards": np.arange(NUM_STEPS, dtype=np.float32),
+                "camera_obs/wrist_cam_rgb": np.full((NUM_STEPS, 16, 16, 3), 200, dtype=np.uint8),
+                "camera_obs/wrist_cam_depth": np.full((NUM_STEPS, 16, 16, 1), 0.5, dtype=np.float32),
+                "camera_obs/wrist_cam_segmentation": np.ones((NUM_STEPS, 16, 16, 1), dtype=np.int32),
+                "states/articulation/robot/joint_position": JOINTS,
+                "initial_state/articulation/robot/joint_position": JOINTS[:1],
+            },
+            attributes={"job": job, "outcome": outcome, "success": outcome == "success", "control_dt": 0.05},
+            env_args={},
+        ),
+    )
+
+
+@pytest.fixture
+def run(tmp_path):
+    write_plan(tmp_path / "run", planned("lift"), planned("reach", index=1))
+    record(tmp_path / "run", "lift", 0, "success")
+    record(tmp_path / "run", "lift", 7, "timeout")
+    write_film(tmp_path / "run", "lift", 7)
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def catalog(run, tmp_path):
+    """Return the exported recordings as a dataset of Rerun's catalog."""
+    pytest.importorskip("datafusion", reason="Rerun's catalog, which reads recordings as tables, is not installed")
+    server = pytest.importorskip("rerun.server", reason="the extra rerun is not installed")
+    [line] = export_rerun(run, tmp_path / "there")
+    assert line == f"{tmp_path / 'there' / 'lift'}: episodes 2; look with: rerun {tmp_path / 'there' / 'lift'}"
+    files = [str(path) for path in sorted((tmp_path / "there").rglob("*.rrd"))]
+    with server.Server(host="127.0.0.1", datasets={"episodes": files}) as served:
+        yield served.client().get_dataset("episodes")
+
+
+def table(catalog):
+    steps = catalog.filter_contents(["/**"]).reader(index="step").to_pandas()
+    return steps[steps["rerun_segment_id"] == "run_lift_7"].sort_values("step").reset_index()
+
+
+def test_a_recording_has_joint_states_actions_and_rewards_at_each_step(catalog):
+    steps = table(catalog)
+    assert list(steps["step"]) == list(range(NUM_STEPS))
+    joints = np.stack(list(steps["/states/articulation/robot/joint_position:Scalars:scalars"]))
+    assert np.array_equal(joints, JOINTS)
+    assert [reward.item() for reward in steps["/rewards:Scalars:scalars"]] == [0, 1, 2, 3, 4]
+    assert [time.total_seconds() for time in steps["time"]] == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])
+
+
+def test_a_recording_has_the_pictures_of_its_cameras(catalog):
+    steps = table(catalog)
+    assert steps["/cameras/wrist_cam_rgb:EncodedImage:blob"].notna().sum() == NUM_STEPS
+    assert steps["/cameras/wrist_cam_depth:DepthImage:buffer"].notna().sum() == NUM_STEPS
+    assert steps["/cameras/wrist_cam_segmentation:SegmentationImage:buffer"].notna().sum() == NUM_STEPS
+
+
+def test_a_film_stands_for_a_camera_that_was_not_recorded(catalog):
+    steps = table(catalog)
+    shown = steps[steps["/cameras/viewport:VideoFrameReference:timestamp"].notna()]
+    assert list(shown["step"]) == [0, 2, 4]
+
+
+def test_episodes_are_found_by_their_outcome(catalog):
+    episodes = catalog.segment_table().to_pandas().set_index("rerun_segment_id")
+    outcomes = {name: value[0] for name, value in episodes["property:episode:outcome"].items()}
+    assert outcomes == {"run_lift_0": "success", "run_lift_7": "timeout"}
+    assert [value[0] for value in episodes.sort_index()["property:episode:success"]] == [True, False]
+
+
+def test_a_job_may_be_chosen_and_an_unknown_one_is_refused(run, tmp_path):
+    pytest.importorskip("rerun", reason="the extra rerun is not installed")
+    with pytest.raises(ConfigError, match="--job: the run has no job 'lft'; did you mean 'lift'"):
+        list(export_rerun(run, tmp_path / "there", jobs=("lft",)))
+    with pytest.raises(ConfigError, match="holds no recorded episode"):
+        list(export_rerun(run, tmp_path / "there", jobs=("reach",)))

@@ -1,0 +1,70 @@
+"""Runs for tests of trackers, and a tracker that keeps what it is told."""
+
+from pathlib import Path
+
+import numpy as np
+
+from isaaclab_arena.recording.video_file import VideoFile
+from isaaclab_arena.storage.layout import VIDEOS_DIRECTORY, video_file_name
+from isaaclab_arena.tracking.tracker import Tracker
+from tests.results.evidence import commit_lines, planned, report, write_lines, write_plan, write_report
+
+CHECKPOINT = "policy_config_dict.checkpoint_path"
+
+
+class NotingTracker(Tracker):
+    """Keeps what it is told; where a reason is given, it refuses to be told of jobs."""
+
+    def __init__(self, *, broken: str | None = None) -> None:
+        self.jobs = []
+        self.checkpoints = []
+        self.films = []
+        self.tables = []
+        self.is_closed = False
+        self._broken = broken
+
+    def log_job(self, measures) -> None:
+        if self._broken is not None:
+            raise RuntimeError(self._broken)
+        self.jobs.append(measures)
+
+    def log_checkpoint(self, measures) -> None:
+        self.checkpoints.append(measures)
+
+    def log_film(self, film) -> None:
+        self.films.append(film)
+
+    def log_table(self, rows) -> None:
+        self.tables.append(list(rows))
+
+    def close(self) -> str:
+        self.is_closed = True
+        return "here"
+
+
+def finished_run(directory: Path) -> Path:
+    """Write a run of two checkpoints: four episodes, the second a failure that was filmed, and two successes."""
+    directory.mkdir(parents=True, exist_ok=True)
+    early, late = ({CHECKPOINT: f"runs/model_{step}.pt"} for step in (100, 200))
+    write_plan(
+        directory,
+        planned("early", num_episodes=4, swept=early, policy_config={"checkpoint_path": early[CHECKPOINT]}),
+        planned("late.v2", index=1, num_episodes=2, swept=late, policy_config={"remote_api_token": "hush"}),
+    )
+    write_lines(directory, commit_lines("sfse", job="early"))
+    write_lines(directory, commit_lines("ss", job="late.v2"))
+    for name in ("early", "late.v2"):
+        write_report(directory, report(name))
+    for index in (0, 1):
+        write_film(directory, "early", index)
+    return directory
+
+
+def write_film(directory: Path, job: str, index: int, *, num_frames: int = 3) -> Path:
+    """Write a film of an episode, which grows brighter."""
+    path = directory / job / VIDEOS_DIRECTORY / video_file_name(None, env_id=index % 4, episode_index=index)
+    video = VideoFile(path, frames_per_second=10, title="brighter")
+    for number in range(num_frames):
+        video.add(np.full((48, 64, 3), number * 255 // num_frames, dtype=np.uint8))
+    video.finish()
+    return path

@@ -1,0 +1,74 @@
+"""Tests of MLflow runs, read back by its own ``search_runs``."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from isaaclab_arena.tracking.exporting import export_mlflow
+from tests.tracking.runs import finished_run
+
+mlflow = pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
+
+
+@pytest.fixture(scope="module", params=["database", "file store"])
+def client(request, tmp_path_factory):
+    """Send a run to the database that is the default, or to the store of files that a user names."""
+    directory = tmp_path_factory.mktemp("mlflow")
+    uri = f"sqlite:///{directory / 'there' / 'mlflow' / 'mlflow.db'}"
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+            patch.delenv(name, raising=False)
+        if request.param == "file store":
+            uri = (directory / "store").as_uri()
+            patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+            patch.setenv("MLFLOW_TRACKING_URI", uri)
+        finished_run(directory / "run")
+        # What is sent again goes on in the same runs.
+        for _ in range(2):
+            export_mlflow(directory / "run", directory / "there")
+        yield mlflow.MlflowClient(tracking_uri=uri)
+
+
+def runs(client):
+    experiment = client.get_experiment_by_name("isaaclab_arena")
+    return {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+
+
+def test_each_job_is_one_run_below_that_of_the_whole(client):
+    experiment = client.get_experiment_by_name("isaaclab_arena")
+    found = runs(client)
+    assert len(client.search_runs([experiment.experiment_id])) == 3
+    assert set(found) == {"run", "early", "late.v2"}
+    early = found["early"]
+    assert early.data.tags["mlflow.parentRunId"] == found["run"].info.run_id
+    assert (early.info.status, early.data.tags["status"]) == ("FINISHED", "completed")
+    assert early.data.params["policy_config_dict.checkpoint_path"] == "runs/model_100.pt"
+    assert "hush" not in str(found["late.v2"].data.params)
+
+
+def test_a_job_has_its_rate_with_the_interval_over_its_episodes(client):
+    early = runs(client)["early"]
+    rate, _ = client.get_metric_history(early.info.run_id, "success_rate")
+    assert (rate.step, rate.value) == (4, pytest.approx(2 / 3))
+    assert early.data.metrics["success_low"] < 2 / 3 < early.data.metrics["success_high"]
+
+
+def test_jobs_are_found_by_their_results(client):
+    experiment = client.get_experiment_by_name("isaaclab_arena").experiment_id
+    [found] = client.search_runs([experiment], filter_string="metrics.success_rate > 0.9")
+    assert found.info.run_name == "late.v2"
+
+
+def test_checkpoints_are_a_curve_over_training_steps(client):
+    whole = runs(client)["run"].info.run_id
+    points = client.get_metric_history(whole, "checkpoints/lift_object/success_rate")
+    assert {(each.step, each.value) for each in points} == {(100, 2 / 3), (200, 1.0)}
+
+
+def test_films_of_failures_and_the_table_are_files(client):
+    found = runs(client)
+    [film] = client.list_artifacts(found["early"].info.run_id, "failures")
+    assert film.path == "failures/viewport-env1-episode-1.mp4"
+    table = json.loads(Path(client.download_artifacts(found["run"].info.run_id, "jobs.json")).read_text())
+    assert [row[table["columns"].index("name")] for row in table["data"]] == ["early", "late.v2"]

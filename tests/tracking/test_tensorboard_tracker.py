@@ -1,0 +1,63 @@
+"""Tests of event files, read back by TensorBoard's own reader."""
+
+import io
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from isaaclab_arena.registry import imported
+from isaaclab_arena.tracking.exporting import export_tensorboard
+from tests.tracking.runs import finished_run, write_film
+
+reader = pytest.importorskip(
+    "tensorboard.backend.event_processing.event_accumulator", reason="the extra tensorboard is not installed"
+)
+
+
+def events(directory: Path):
+    accumulator = reader.EventAccumulator(str(directory), size_guidance={"images": 0, "scalars": 0, "tensors": 0})
+    accumulator.Reload()
+    return accumulator
+
+
+@pytest.fixture
+def shown(tmp_path):
+    [line] = export_tensorboard(finished_run(tmp_path / "run"), tmp_path / "there")
+    assert line == f"tensorboard --logdir {tmp_path / 'there' / 'tensorboard'}"
+    return events(tmp_path / "there" / "tensorboard")
+
+
+def test_each_job_has_its_rate_with_the_interval_over_its_episodes(shown):
+    [rate] = shown.Scalars("early/success_rate")
+    [low], [high] = shown.Scalars("early/success_low"), shown.Scalars("early/success_high")
+    assert (rate.step, rate.value) == (4, pytest.approx(2 / 3))
+    assert low.value < rate.value < high.value
+
+
+def test_checkpoints_are_a_curve_over_training_steps(shown):
+    points = [(each.step, each.value) for each in shown.Scalars("checkpoints/lift_object/success_rate")]
+    assert points == [(100, pytest.approx(2 / 3)), (200, 1.0)]
+
+
+def test_the_table_and_the_settings_are_texts(shown):
+    def text(tag: str) -> str:
+        return shown.Tensors(f"{tag}/text_summary")[-1].tensor_proto.string_val[0].decode()
+
+    assert "| late.v2 |" in text("jobs")
+    assert "| policy_config_dict.checkpoint_path | runs/model_100.pt |" in text("early/settings")
+    assert "| config_hash | abc |" in text("settings")
+
+
+def test_a_film_of_a_failure_is_a_picture_that_moves(shown):
+    [tag] = shown.Tags()["images"]
+    assert tag.startswith("early/failures/episode 1 failure/")
+    [picture] = shown.Images(tag)
+    moving = Image.open(io.BytesIO(picture.encoded_image_string))
+    assert (moving.format, moving.size, getattr(moving, "n_frames", 1)) == ("GIF", (64, 48), 3)
+
+
+def test_a_long_film_is_shortened_to_sixty_frames_at_most(tmp_path):
+    moving_picture = imported("isaaclab_arena.tracking.tensorboard_tracker:moving_picture")
+    moving, _ = moving_picture(write_film(tmp_path, "lift", 0, num_frames=130))
+    assert getattr(Image.open(io.BytesIO(moving)), "n_frames", 1) == 44
