@@ -1,9 +1,7 @@
 """The pages of the Python reference: which modules each shows; mkdocstrings writes them from the docstrings."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
 PACKAGE = "isaaclab_arena"
 
 
@@ -14,17 +12,22 @@ class Chapter:
     Attributes:
         title: Its heading.
         says: What the reader finds there, in a sentence.
-        modules: Dotted names without the package; one that ends in a dot is a room, of which every file is shown.
+        modules: Dotted names without the package.
+        names: Dotted names of single classes, from modules of which nothing else is shown.
     """
 
     title: str
     says: str
     modules: tuple[str, ...]
+    names: tuple[str, ...] = ()
 
 
 CHAPTERS = {
     "python": Chapter(
-        "From a Python program", "What `import isaaclab_arena` offers, and its exceptions.", ("", "api.", "errors")
+        "From a Python program",
+        "What `import isaaclab_arena` offers, and its exceptions.",
+        ("", "api.evaluating", "api.arguments", "api.results", "api.comparing", "api.making"),
+        ("errors.ArenaError", "errors.ConfigError", "errors.Problem", "errors.PolicyLostError", "errors.StorageError"),
     ),
     "policies": Chapter(
         "Policies",
@@ -99,15 +102,8 @@ CHAPTERS = {
 
 
 def modules_of(chapter: Chapter) -> list[str]:
-    """Return the full names of the modules that a page shows; rooms that are not there are left out."""
-    found: list[str] = []
-    for name in chapter.modules:
-        room = ROOT / PACKAGE / name.removesuffix(".").replace(".", "/")
-        if name.endswith("."):
-            found += [f"{PACKAGE}.{name}{path.stem}" for path in sorted(room.glob("*.py")) if path.stem != "__init__"]
-        else:
-            found.append(f"{PACKAGE}.{name}".removesuffix("."))
-    return found
+    """Return the full names of the modules that a page shows."""
+    return [f"{PACKAGE}.{name}".removesuffix(".") for name in chapter.modules]
 
 
 def pages() -> dict[str, str]:
@@ -118,5 +114,6 @@ def pages() -> dict[str, str]:
 
 
 def _page(chapter: Chapter) -> str:
-    parts = [f"# {chapter.title}", chapter.says, *(f"::: {module}" for module in modules_of(chapter))]
+    shown = [*modules_of(chapter), *(f"{PACKAGE}.{name}" for name in chapter.names)]
+    parts = [f"# {chapter.title}", chapter.says, *(f"::: {name}" for name in shown)]
     return "\n\n".join(parts) + "\n"

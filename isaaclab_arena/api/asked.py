@@ -2,43 +2,25 @@
 
 import importlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
+from isaaclab_arena.api.arguments import PolicyLike
 from isaaclab_arena.api.options import OPTION_NAMES, as_arguments, run_options
 from isaaclab_arena.errors import ConfigError, Problem
 from isaaclab_arena.evaluation.eval_runner import EvalOptions, jobs_request
 from isaaclab_arena.evaluation.options import RunOptions
 from isaaclab_arena.evaluation.plan.planning import RunRequest
 from isaaclab_arena.evaluation.policy_runner import job_request, options_of_policy, resolved_block
-from isaaclab_arena.interfaces.environment import Environment, Observation
 from isaaclab_arena.interfaces.policy import PolicyBase
 from isaaclab_arena.interfaces.policy_traits import SharesNetwork
 from isaaclab_arena.policy.lent import lent_policy_class
 from isaaclab_arena.policy.lent_content import name_of_lent
 
 _OF_THE_JOB = ("name", "variations", "language_instruction", "conditions")
-
-
-class ActsOnObservations(Protocol):
-    """An object with the methods of Isaac Lab Arena's policies, whatever its class; ``reset(env_ids)`` may be there."""
-
-    def get_action(self, env: Environment, observation: Observation) -> Any:
-        """Return the action of every env slot. Shape: (num_envs, action_dim)."""
-        ...
-
-
-PolicyLike: TypeAlias = str | type[PolicyBase[Any]] | PolicyBase[Any] | ActsOnObservations | Callable[[Any], Any]
-"""What `evaluate` takes as a policy: a registered name, a class path, a class, an object or a function.
-
-A function or torch module gets the observation of all env slots: a nested dict of tensors (num_envs, ...) on the
-environment's device, such as ``observation["policy"]["robot_joint_pos"]``. It returns the actions, a tensor or an array
-(num_envs, action_dim). An object has ``get_action(env, observation)``, and ``reset(env_ids)`` if it remembers anything.
-Modules that an object is or holds are in evaluation mode meanwhile. Objects are not closed.
-"""
 
 
 @dataclass(frozen=True, kw_only=True)

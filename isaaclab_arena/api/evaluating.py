@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
-from isaaclab_arena.api.asked import Asked, PolicyLike, asked_for
+from isaaclab_arena.api.arguments import JobFileKeywords, JobKeywords, PolicyLike
+from isaaclab_arena.api.asked import Asked, asked_for
 from isaaclab_arena.api.left_alone import left_alone
 from isaaclab_arena.api.ranks import ranks_here, run_on_ranks
 from isaaclab_arena.api.results import Results
@@ -32,7 +33,7 @@ def evaluate(
     output_dir: "str | PathLike[str] | None" = None,
     num_ranks: int | None = None,
     show_progress: bool = False,
-    **options: Any,
+    **options: Unpack[JobFileKeywords],
 ) -> Results: ...
 
 
@@ -53,7 +54,7 @@ def evaluate(
     output_dir: "str | PathLike[str] | None" = None,
     num_ranks: int | None = None,
     show_progress: bool = False,
-    **options: Any,
+    **options: Unpack[JobKeywords],
 ) -> Results: ...
 
 
@@ -75,7 +76,8 @@ def evaluate(
         output_dir: The run's directory, missing or empty; by default a temporary one, removed with the results.
         num_ranks: Ranks to start as processes; 1 for this process alone; None for an open process group, if any.
         show_progress: Whether progress is shown on stderr. Nothing is written to stdout.
-        options: Options of the command line by name, and with ``environment`` those of that environment and the job.
+        options: Options of the command line by name, and with ``environment`` those of that environment and the job;
+            see `JobFileKeywords` and `JobKeywords`.
 
     Returns:
         The results. A job that failed, because of its policy for instance, is in the table.

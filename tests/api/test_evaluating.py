@@ -175,7 +175,7 @@ def test_a_policy_of_which_nobody_knows_what_it_holds_cannot_go_on(tmp_path):
     ],
 )
 def test_a_mistake_is_told_as_the_command_line_tells_it(asked, message):
-    length = {} if "num_ranks" in asked and "jobs" in asked else {"num_episodes": 1}
+    length: dict[str, Any] = {} if "num_ranks" in asked and "jobs" in asked else {"num_episodes": 1}
     with pytest.raises(arena.ConfigError) as told:
         arena.evaluate(**{**length, **asked})
     assert message in str(told.value)

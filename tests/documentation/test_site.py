@@ -23,6 +23,7 @@ SETTINGS = ROOT / "documentation" / "mkdocs.yml"
 MKDOCS = ROOT / ".venv-docs" / "bin" / "mkdocs"
 # What a browser would load without being asked: scripts, styles, fonts, pictures, frames.
 _LOADED = re.compile(r"<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=[\"']?((?:https?:)?//[^\"' >]+)")
+ALONE = {f"isaaclab_arena.{name}" for chapter in CHAPTERS.values() for name in chapter.names}
 PUBLIC = {module for chapter in CHAPTERS.values() for module in modules_of(chapter)}
 
 
@@ -73,9 +74,10 @@ def test_every_module_of_the_python_reference_exists_and_says_what_it_is_for():
 
 
 def imported(body: str) -> set[str]:
-    """Return the modules of the package that a program imports, or imports names from."""
+    """Return the modules of the package that a program imports, or imports names from that are not shown alone."""
     nodes = [node for node in ast.walk(ast.parse(body)) if isinstance(node, ast.ImportFrom)]
     names = [(node.module, alias.name) for node in nodes if node.module for alias in node.names]
+    names = [name for name in names if ".".join(name) not in ALONE]
     modules = {f"{module}.{name}" if is_module(f"{module}.{name}") else module for module, name in names}
     return {module for module in modules if module.startswith("isaaclab_arena.")}
 
@@ -93,10 +95,30 @@ def test_what_the_documents_have_users_import_is_in_the_python_reference():
     assert {name for name in used - PUBLIC if not hasattr(importlib.import_module(name), "main")} == set()
 
 
-def test_every_public_name_is_in_the_python_reference():
-    sources = "\n".join((ROOT / f"{module.replace('.', '/')}.py").read_text() for module in PUBLIC - {"isaaclab_arena"})
-    for name in getattr(isaaclab_arena, "__all__", ()):
-        assert re.search(rf"^(class|def) {name}\b|^{name}\b", sources, re.MULTILINE), name
+def public_names(module: str) -> set[str]:
+    """Return the names that a module defines for others."""
+    tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text())
+    defined = {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    assigned = {
+        node.target.id for node in tree.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+    return {name for name in defined | assigned if not name.startswith("_")}
+
+
+def test_every_name_of_the_package_is_in_the_python_reference():
+    homes = {name: getattr(isaaclab_arena, name).__module__ for name in isaaclab_arena.__all__}
+    assert len(homes) >= 7
+    for name, home in homes.items():
+        assert home in PUBLIC or f"{home}.{name}" in ALONE, name
+
+
+def test_of_the_python_interface_nothing_internal_is_in_the_reference():
+    offered = {getattr(isaaclab_arena, name).__module__ for name in isaaclab_arena.__all__}
+    types = "isaaclab_arena.api.arguments"
+    shown = {module for module in PUBLIC if module.startswith("isaaclab_arena.api.")}
+    assert shown == {module for module in offered if module.startswith("isaaclab_arena.api.")} | {types}
+    for module in shown - {types}:
+        assert public_names(module) <= set(isaaclab_arena.__all__), module
 
 
 def test_links_to_other_files_of_the_project_lead_to_copies_in_the_site():
