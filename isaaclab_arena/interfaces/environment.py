@@ -111,6 +111,8 @@ class Environment(ABC):
     def instruction(self, conditions: Conditions) -> str:
         """Return what one episode asks for, where not every episode asks for the same; by default it does.
 
+        The loop asks after `reset`. An environment that learns it only there says ``task_description`` before.
+
         Args:
             conditions: What the episode starts from.
         """

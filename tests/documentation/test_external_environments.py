@@ -59,7 +59,7 @@ def test_the_environment_of_the_document_draws_what_is_wanted():
     block: Any = names["PushBlock"]()
     slot = EnvSlot(gymnasium.wrappers.TimeLimit(block, 5), (), drawing_of(block))
     assert slot.description()["draws_on_demand"]
-    assert set(slot.reset(1, pictures=False)) == {"place"}
+    assert set(slot.reset(1, pictures=False).observation) == {"place"}
     first = slot.step(np.ones(2, np.float32), pictures=True).observation
     assert first["front"].shape == (64, 64, 3)
     block.drawn = None

@@ -21,7 +21,13 @@ from isaaclab_arena.environments.gym.env_slots import (
     WorkerSlots,
     find_in_worker,
 )
-from isaaclab_arena.environments.gym.environment import GymEnvironment, GymTraits
+from isaaclab_arena.environments.gym.environment import (
+    INDEX_CONDITION,
+    SEED_CONDITION,
+    GymEnvironment,
+    GymTraits,
+    slot_reset,
+)
 from isaaclab_arena.environments.gym.success import SuccessRule
 from isaaclab_arena.environments.gym.worker_process import RequestError, WorkerError
 from isaaclab_arena.errors import ArenaError, ConfigError, EnvironmentBuildError, Problem
@@ -43,6 +49,9 @@ class GymConfig(WorkerOptions):
         max_episode_length: Control steps until truncation; needed where the environment's registration has none.
         metric_keys: Entries of ``info`` that are kept as metrics.
         task_description: What a policy is told; the environment's name by default.
+        instruction_key: Entry of the ``info`` of a reset, or else attribute of the environment, that holds what a
+            policy is told in this episode, instead of ``task_description``.
+        tell_episode: Whether ``reset`` is given ``options`` with the episode's index and conditions.
         control_dt: Time between two control steps [s], where the environment does not say.
         seed_bits: Seeds are below two to this power; many environments take no more than 32 bits.
         seeded: Whether an environment that starts differently from the same seed is refused.
@@ -56,6 +65,8 @@ class GymConfig(WorkerOptions):
     max_episode_length: Count | None = None
     metric_keys: tuple[str, ...] = ()
     task_description: str | None = None
+    instruction_key: str | None = None
+    tell_episode: bool = False
     control_dt: Positive | None = None
     seed_bits: Literal[32, 63] = 32
     seeded: bool = True
@@ -197,6 +208,7 @@ class GymBuilder:
             make_kwargs=config.make_kwargs,
             max_episode_length=config.max_episode_length,
             info_keys=(*success_keys, *config.metric_keys),
+            instruction_key=config.instruction_key,
         )
 
     def _traits(self, config: GymConfig, description: Mapping[str, Any]) -> GymTraits:
@@ -217,13 +229,16 @@ class GymBuilder:
                 end_on_success=config.end_on_success,
             ),
             metric_keys=config.metric_keys,
+            tells_episode=config.tell_episode,
         )
 
     def _check_seeding(self, config: GymConfig, slots: EnvSlots) -> None:
         """Refuse an environment that does not start as its seed says: its episodes could never be repeated."""
         if not config.seeded:
             return
-        first, again = (slots.reset({0: 2**config.seed_bits - 1}, seen=[0])[0] for _ in range(2))
+        conditions = {SEED_CONDITION: 2**config.seed_bits - 1, INDEX_CONDITION: 0}
+        reset = slot_reset(conditions, tells_episode=config.tell_episode)
+        first, again = (slots.reset({0: reset}, seen=[0])[0].observation for _ in range(2))
         if not all(np.array_equal(first[name], again[name], equal_nan=True) for name in first):
             raise EnvironmentBuildError(
                 f"'{self.name}' starts differently from the same seed, so its episodes cannot be repeated; "

@@ -14,7 +14,8 @@ import numpy as np
 from isaaclab_arena.config.options import Positive
 from isaaclab_arena.environments.gym.worker import meta_world, registered
 from isaaclab_arena.environments.gym.worker.drawing import drawing_of
-from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot, SlotStep
+from isaaclab_arena.environments.gym.worker.env_slot import EnvSlot, SlotStart, SlotStep
+from isaaclab_arena.environments.gym.worker.versions import versions_of
 from isaaclab_arena.environments.gym.worker_process import RequestError, WorkerError, WorkerProcess
 from isaaclab_arena.errors import ArenaError, EnvironmentBuildError, first_line
 
@@ -37,6 +38,7 @@ class SlotSource:
         make_kwargs: Keyword arguments for its maker.
         max_episode_length: Steps until it is truncated, None for its own limit.
         info_keys: Entries of ``info`` that are wanted.
+        instruction_key: What holds the instruction of an episode; see `EnvSlot`.
     """
 
     kind: str
@@ -44,6 +46,20 @@ class SlotSource:
     make_kwargs: Mapping[str, Any] = field(default_factory=dict)
     max_episode_length: int | None = None
     info_keys: tuple[str, ...] = ()
+    instruction_key: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotReset:
+    """What a single environment starts an episode from.
+
+    Attributes:
+        seed: Its seed.
+        options: Its ``options``, plain JSON values; None for an environment that is not told the episode.
+    """
+
+    seed: int
+    options: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,17 +79,17 @@ class EnvSlots(ABC):
     An env slot that failed is made anew when it is next reset.
 
     Attributes:
-        description: What each of them looks like; see `EnvSlot.description`.
+        description: What each of them looks like; see `EnvSlot.description`, and ``versions`` of what it runs on.
     """
 
     description: Mapping[str, Any]
 
     @abstractmethod
-    def reset(self, seeds: Mapping[int, int], seen: Container[int]) -> dict[int, dict[str, np.ndarray]]:
-        """Start episodes and return their first observations.
+    def reset(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> dict[int, SlotStart]:
+        """Start episodes and return what they start with.
 
         Args:
-            seeds: Env slot to the seed of its episode.
+            resets: Env slot to what its episode starts from.
             seen: Env slots whose pictures are wanted. The observations of others have none.
         """
 
@@ -121,14 +137,18 @@ class LocalSlots(EnvSlots):
         self._slots: dict[int, EnvSlot] = {}
         for index in range(num_envs):
             self._slots[index] = self._made()
-        self.description = self._slots[0].description()
+        first = self._slots[0]
+        self.description = {**first.description(), "versions": versions_of(first.environment)}
 
-    def reset(self, seeds: Mapping[int, int], seen: Container[int]) -> dict[int, dict[str, np.ndarray]]:
+    def reset(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> dict[int, SlotStart]:
         """Start episodes; what an environment raises fails the job. See `EnvSlots.reset`."""
-        for index in seeds:
+        starts = {}
+        for index, reset in resets.items():
             if index not in self._slots:
                 self._slots[index] = self._made()
-        return {index: self._slots[index].reset(seed, pictures=index in seen) for index, seed in seeds.items()}
+            options = None if reset.options is None else dict(reset.options)
+            starts[index] = self._slots[index].reset(reset.seed, pictures=index in seen, options=options)
+        return starts
 
     def step(self, actions: Mapping[int, np.ndarray], seen: Container[int]) -> dict[int, SlotStep | SlotFailure]:
         """Make one step; see `EnvSlots.step`."""
@@ -160,7 +180,7 @@ class LocalSlots(EnvSlots):
         source = self._source
         make = SOURCES[source.kind].make
         environment = make(source.name, dict(source.make_kwargs), source.max_episode_length)
-        return EnvSlot(environment, source.info_keys, drawing_of(environment))
+        return EnvSlot(environment, source.info_keys, drawing_of(environment), source.instruction_key)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,23 +227,25 @@ class WorkerSlots(EnvSlots):
             self.close()
             raise
 
-    def reset(self, seeds: Mapping[int, int], seen: Container[int]) -> dict[int, dict[str, np.ndarray]]:
+    def reset(self, resets: Mapping[int, SlotReset], seen: Container[int]) -> dict[int, SlotStart]:
         """Start episodes. See `EnvSlots.reset`.
 
         Raises:
             ArenaError: If an environment raises, or its worker dies or does not answer.
         """
-        missing = [index for index in seeds if index not in self._workers]
+        missing = [index for index in resets if index not in self._workers]
         if missing:
             self._make(missing)
         try:
-            for index, seed in seeds.items():
-                self._workers[index].send({"request": "reset", "seed": seed, "pictures": index in seen})
-            return {index: self._workers[index].receive(self._options.start_timeout_s)[1] for index in seeds}
+            for index, reset in resets.items():
+                told = {"seed": reset.seed, "options": reset.options, "pictures": index in seen}
+                self._workers[index].send({"request": "reset", **told})
+            answers = {index: self._workers[index].receive(self._options.start_timeout_s) for index in resets}
         except RequestError as error:
             raise ArenaError(f"'{self._source.name}' failed to reset: {error}\n{error.traceback}") from error
         except WorkerError as error:
             raise ArenaError(f"'{self._source.name}' failed to reset: {error}") from error
+        return {index: SlotStart(arrays, message["instruction"]) for index, (message, arrays) in answers.items()}
 
     def step(self, actions: Mapping[int, np.ndarray], seen: Container[int]) -> dict[int, SlotStep | SlotFailure]:
         """Make one step in all workers at once. See `EnvSlots.step`."""
@@ -293,6 +315,7 @@ class WorkerSlots(EnvSlots):
             "make_kwargs": dict(source.make_kwargs),
             "max_episode_length": source.max_episode_length,
             "info_keys": list(source.info_keys),
+            "instruction_key": source.instruction_key,
         }
         description: dict[str, Any] = {}
         try:

@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotFailure
+from isaaclab_arena.environments.gym.env_slots import EnvSlots, SlotFailure, SlotReset
 from isaaclab_arena.environments.gym.slot_pictures import SlotPictures
 from isaaclab_arena.environments.gym.success import SuccessRule
 from isaaclab_arena.environments.gym.worker.env_slot import SlotStep
 from isaaclab_arena.interfaces.environment import VIEWPORT, Environment, Observation, Step
-from isaaclab_arena.interfaces.episode import Conditions
+from isaaclab_arena.interfaces.episode import Conditions, Episode
 from isaaclab_arena.interfaces.pictures import CAMERAS
 from isaaclab_arena.interfaces.specs import ArraySpec
 
 SEED_CONDITION = "gym.seed"
+INDEX_CONDITION = "gym.episode_index"
 
 RENDER_HINT = "; what it renders can be filmed with make_kwargs: {render_mode: rgb_array} in its arena_env_args"
 
@@ -36,6 +37,7 @@ class GymTraits:
         reproducible: Whether an episode follows from its seed and its actions alone.
         success: What counts as success.
         metric_keys: Entries of ``info`` that are kept as metrics.
+        tells_episode: Whether the environment is told at its reset which episode starts.
     """
 
     name: str
@@ -47,6 +49,7 @@ class GymTraits:
     reproducible: bool
     success: SuccessRule
     metric_keys: tuple[str, ...]
+    tells_episode: bool = False
 
 
 class GymEnvironment(Environment):
@@ -81,6 +84,7 @@ class GymEnvironment(Environment):
         self._render_s = 0.0
         self._viewports: dict[int, np.ndarray] = {}
         self._lost: set[int] = set()
+        self._instructions: dict[int, tuple[Conditions, str | None]] = {}
         self._slots = slots
         self._traits = traits
         self._arrays = {name: np.zeros((num_envs, *spec.shape), np.float32) for name, spec in specs.items()}
@@ -98,15 +102,27 @@ class GymEnvironment(Environment):
         """Draw the seed of an episode, from which its environment draws everything else."""
         return {SEED_CONDITION: int(generator.integers(0, 2**self._traits.seed_bits, dtype=np.uint64))}
 
+    def vary_conditions(self, conditions: Conditions, episode: Episode) -> Conditions:
+        """Return the conditions with the episode's index where the environment is told it."""
+        return {**conditions, INDEX_CONDITION: episode.episode_index} if self._traits.tells_episode else conditions
+
+    def instruction(self, conditions: Conditions) -> str:
+        """Return what an episode asks for; one that has its own words says them only when it was reset."""
+        told = (words for started, words in self._instructions.values() if started == conditions)
+        return next(told, None) or self.task_description
+
     def reset(self, env_ids: torch.Tensor, conditions: Sequence[Conditions]) -> Observation:
         """Start new episodes in the named env slots. Shape of ``env_ids``: (n,)."""
         slots = env_ids.tolist()
-        seeds = {slot: int(str(each[SEED_CONDITION])) for slot, each in zip(slots, conditions, strict=True)}
+        tells = self._traits.tells_episode
+        resets = {slot: slot_reset(each, tells_episode=tells) for slot, each in zip(slots, conditions, strict=True)}
         self._lost.difference_update(slots)
         self._running[slots] = True
         seen = self._pictures.wanted(slots, ~self._running)
-        for slot, observation in self._slots.reset(seeds, seen).items():
-            self._put(slot, observation, drawn=slot in seen)
+        starts = self._slots.reset(resets, seen)
+        for slot, each in zip(slots, conditions, strict=True):
+            self._put(slot, starts[slot].observation, drawn=slot in seen)
+            self._instructions[slot] = (each, starts[slot].instruction)
         self._return[slots] = 0.0
         for values in self._metrics.values():
             values[slots] = np.nan
@@ -238,6 +254,23 @@ class GymEnvironment(Environment):
         numbers = {name: torch.from_numpy(values.copy()).to(self.device) for name, values in self._arrays.items()}
         pictures = self._pictures.observed(self.device)
         return {"policy": numbers, CAMERAS: pictures} if pictures else {"policy": numbers}
+
+
+def slot_reset(conditions: Conditions, *, tells_episode: bool) -> SlotReset:
+    """Return what a single environment starts from.
+
+    Args:
+        conditions: Those of the episode, with its seed; with its index too where it is told.
+        tells_episode: Whether the environment is told index and conditions, as ``options``.
+
+    Raises:
+        KeyError: If the seed or the index is missing.
+    """
+    seed = int(str(conditions[SEED_CONDITION]))
+    if not tells_episode:
+        return SlotReset(seed=seed)
+    plain = {key: list(value) if isinstance(value, tuple) else value for key, value in conditions.items()}
+    return SlotReset(seed=seed, options={"episode_index": plain[INDEX_CONDITION], "conditions": plain})
 
 
 def _action_spec(description: Mapping[str, Any]) -> ArraySpec:

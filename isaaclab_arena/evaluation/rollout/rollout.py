@@ -16,7 +16,7 @@ from isaaclab_arena.evaluation.rollout.limits import NO_LIMITS, RolloutLimits
 from isaaclab_arena.evaluation.rollout.picture_readers import PictureReaders
 from isaaclab_arena.evaluation.rollout.policy_answers import PolicyAnswer, agreed_instruction
 from isaaclab_arena.evaluation.rollout.running_episodes import RolloutResult, RunningEpisodes
-from isaaclab_arena.evaluation.rollout.starts import next_starts, reset_to
+from isaaclab_arena.evaluation.rollout.starts import instructed, next_starts, reset_to
 from isaaclab_arena.evaluation.rollout.stopwatch import Phase, Stopwatch
 from isaaclab_arena.interfaces.environment import Environment, Observation, Step
 from isaaclab_arena.interfaces.episode import Episode
@@ -96,12 +96,13 @@ class EpisodeLoop:
     def reset(self, env_ids: Iterable[int]) -> None:
         """Start the next episodes in these env slots, unless there is no step left; slots without an episode rest."""
         environment, has_steps = self._environment, self._limits.allow_step(self.episodes.num_steps)
-        starts = next_starts(environment, env_ids, self._pending, self._instruction) if has_steps else []
+        starts = next_starts(environment, env_ids, self._pending) if has_steps else []
         if not starts:
             return
         self.pictures.before_reset([start.env_id for start in starts])
         with self._measure(Phase.SIMULATE):
             self._observation = reset_to(environment, starts)
+            starts = instructed(environment, starts, self._instruction)
         self.episodes.begin(starts, now_s=self._stopwatch.elapsed_s())
         with self._measure(Phase.POLICY):
             self._policy.start_episodes(environment, starts)

@@ -1,5 +1,6 @@
 """Start episodes: their conditions, instruction and env slot."""
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
@@ -11,24 +12,36 @@ from isaaclab_arena.interfaces.observer import EpisodeStart
 from isaaclab_arena.interfaces.recordable import Restorable
 
 
-def next_starts(
-    environment: Environment, env_ids: Iterable[int], pending: Iterator[Episode], instruction: str | None
-) -> list[EpisodeStart]:
+def next_starts(environment: Environment, env_ids: Iterable[int], pending: Iterator[Episode]) -> list[EpisodeStart]:
     """Return the starts of the next episodes, one for each env slot as long as there are episodes.
+
+    They have the task's words, until `instructed` gives them their own.
 
     Args:
         environment: Draws what episodes start from.
         env_ids: Env slots that are free.
         pending: Episodes that have yet to begin, in order; no more are taken than there are env slots.
-        instruction: What the policy is told in every episode, None where the environment says it for each.
     """
     starts = []
+    words = environment.task_description
     for env_id, episode in zip(env_ids, pending, strict=False):
         conditions = _conditions(environment, episode)
-        words = instruction or environment.instruction(conditions)
         start = EpisodeStart(env_id=env_id, episode=episode, conditions=conditions, language_instruction=words)
         starts.append(start)
     return starts
+
+
+def instructed(environment: Environment, starts: Sequence[EpisodeStart], instruction: str | None) -> list[EpisodeStart]:
+    """Return starts with what the policy is told.
+
+    Args:
+        environment: Was reset to them, because some learn only then what an episode asks for.
+        starts: Those of `next_starts`.
+        instruction: What the policy is told in every episode, None where the environment says it for each.
+    """
+    words = [instruction or environment.instruction(start.conditions) for start in starts]
+    told = zip(starts, words, strict=True)
+    return [dataclasses.replace(start, language_instruction=each) for start, each in told]
 
 
 def reset_to(environment: Environment, starts: Sequence[EpisodeStart]) -> Observation:

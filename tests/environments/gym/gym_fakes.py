@@ -1,4 +1,4 @@
-"""A small Gymnasium environment that misbehaves when asked to; importing this registers it as ``Fake/Draw-v0``.
+"""Small Gymnasium environments, one of which misbehaves when asked to; importing this registers them below ``Fake``.
 
 Nothing is imported here that a worker's interpreter might not have.
 """
@@ -82,6 +82,33 @@ class DrawEnvironment(gymnasium.Env):
         return {"numbers": numbers, "eye": {"front": np.full((4, 5, 3), self.clock, np.uint8)}}
 
 
+class TaskSetEnvironment(gymnasium.Env):
+    """Has a layout for each episode, says in words what to do in it, and lasts two steps.
+
+    Observes the layout, and how many conditions it was told. ``words`` is what ``info`` holds as ``language``.
+    """
+
+    NOUNS = ("cube", "mug", "plate")
+    attribute_words = "tidy up"
+
+    def __init__(self, words="put away the {noun}"):
+        self.words = words
+        self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+        self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        told = options or {"episode_index": -1, "conditions": {}}
+        self.layout, self.num_told, self.clock = told["episode_index"] % 3, len(told["conditions"]), 0
+        info = {"language": self.words.format(noun=self.NOUNS[self.layout])} if self.words else {"language": 3}
+        return np.array([self.layout, self.num_told]), info
+
+    def step(self, action):
+        self.clock += 1
+        return np.array([self.layout, self.num_told]), 0.0, self.clock == 2, False, {}
+
+
+gymnasium.register("Fake/TaskSet-v0", entry_point=f"{__name__}:TaskSetEnvironment", max_episode_steps=5)
 gymnasium.register("Fake/Draw-v0", entry_point=f"{__name__}:DrawEnvironment", max_episode_steps=20)
 gymnasium.register("Fake/Limitless-v0", entry_point=f"{__name__}:DrawEnvironment")
 gymnasium.register("Fake/Missing-v0", entry_point="no_such_package.no_module:Environment", max_episode_steps=5)

@@ -24,6 +24,7 @@ PLACES = pytest.mark.parametrize("place", [{}, IN_WORKERS], ids=["here", "in_wor
 
 
 SEEN, SPARING = (f"gym:tests.environments.gym.gym_pictures:Fake/{name}-v0" for name in ("Seen", "Sparing"))
+TASK_SET = "gym:tests.environments.gym.gym_fakes:Fake/TaskSet-v0"
 OPTIONS = {"success_key": "near", "end_on_success": False, "metric_keys": ("drawn",)}
 
 
@@ -49,6 +50,56 @@ def test_workers_give_the_same_bits_as_this_process():
     assert {index: record.outcome for index, record in here.items()} == {
         index: record.outcome for index, record in there.items()
     }
+
+
+@PLACES
+def test_an_environment_is_told_which_episode_starts_if_the_job_says_so(place):
+    layouts = {}
+    for num_envs in (1, 3):
+        trace = Trace()
+        records = run(TASK_SET, num_envs=num_envs, num_episodes=4, observer=trace, tell_episode=True, **place)
+        layouts[num_envs] = {index: np.frombuffer(steps[0][0], np.float32) for index, steps in trace.steps.items()}
+        assert [records[index].conditions["gym.episode_index"] for index in range(4)] == [0, 1, 2, 3]
+    assert [layouts[1][index].tolist() for index in range(4)] == [[0, 2], [1, 2], [2, 2], [0, 2]]
+    assert all(np.array_equal(layouts[1][index], layouts[3][index]) for index in range(4))
+
+
+def test_an_environment_is_told_nothing_by_default():
+    trace = Trace()
+    records = run(TASK_SET, num_episodes=1, observer=trace)
+    assert np.frombuffer(trace.steps[0][0][0], np.float32).tolist() == [2.0, 0.0]
+    assert set(records[0].conditions) == {"gym.seed"}
+
+
+@PLACES
+def test_an_episode_has_the_words_that_its_reset_says(place):
+    options = {"tell_episode": True, "instruction_key": "language", "task_description": "tidy"}
+    records = run(TASK_SET, num_envs=2, num_episodes=3, **options, **place)
+    told = [records[index].language_instruction for index in range(3)]
+    assert told == ["put away the cube", "put away the mug", "put away the plate"]
+
+
+def test_an_episode_may_have_the_words_of_an_attribute():
+    records = run(TASK_SET, num_episodes=1, instruction_key="attribute_words")
+    assert records[0].language_instruction == "tidy up"
+
+
+def test_the_task_has_words_before_an_episode_starts():
+    environment = build(TASK_SET, instruction_key="language", task_description="tidy")
+    assert environment.instruction({"gym.seed": 3}) == "tidy"
+
+
+@PLACES
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"instruction_key": "speech"}, "neither reset's info nor the environment has 'speech'"),
+        ({"instruction_key": "language", "make_kwargs": {"words": ""}}, "'language' is 3, not an instruction in words"),
+    ],
+)
+def test_an_instruction_that_is_missing_or_no_text_is_told(place, options, message):
+    with pytest.raises((ArenaError, ValueError), match=message):
+        build(TASK_SET, **options, **place)
 
 
 def test_an_env_slot_that_has_finished_rests_until_it_is_reset():

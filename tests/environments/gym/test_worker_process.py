@@ -24,9 +24,10 @@ ROOT = Path(__file__).parents[3]
 def ready(**make_kwargs) -> WorkerProcess:
     """Return a worker whose fake environment has been reset."""
     worker = WorkerProcess(sys.executable, IN_WORKERS["environment_variables"])
-    made = {"source": "gym", "name": ID, "make_kwargs": make_kwargs, "max_episode_length": None, "info_keys": []}
+    made = {"source": "gym", "name": ID, "make_kwargs": make_kwargs, "max_episode_length": None}
+    made |= {"info_keys": [], "instruction_key": None}
     worker.ask({"request": "make", **made}, timeout_s=60)
-    worker.ask({"request": "reset", "seed": 1, "pictures": True}, timeout_s=60)
+    worker.ask({"request": "reset", "seed": 1, "options": None, "pictures": True}, timeout_s=60)
     return worker
 
 

@@ -34,6 +34,7 @@ if __name__ == "__main__":
 drawing = importlib.import_module("drawing")
 frames = importlib.import_module("frames")
 slot_module = importlib.import_module("env_slot")
+versions = importlib.import_module("versions")
 sources = {"gym": importlib.import_module("registered"), "metaworld": importlib.import_module("meta_world")}
 sys.path.pop(0)
 
@@ -75,15 +76,17 @@ class _Worker:
         request = message["request"]
         if request == "find":
             found = sources[message["source"]].find(message["name"])
-            return {**found, "origins": {name: slot_module.origin(name) for name in found["modules"]}}, {}
+            return {**found, "origins": {name: versions.origin(name) for name in found["modules"]}}, {}
         if request == "make":
             environment = sources[message["source"]].make(
                 message["name"], message["make_kwargs"], message["max_episode_length"]
             )
-            self._slot = slot_module.EnvSlot(environment, message["info_keys"], drawing.drawing_of(environment))
-            return self._slot.description(), {}
+            told = message["info_keys"], drawing.drawing_of(environment), message["instruction_key"]
+            self._slot = slot_module.EnvSlot(environment, *told)
+            return {**self._slot.description(), "versions": versions.versions_of(environment)}, {}
         if request == "reset":
-            return {}, self._slot.reset(message["seed"], pictures=message["pictures"])
+            start = self._slot.reset(message["seed"], pictures=message["pictures"], options=message["options"])
+            return {"instruction": start.instruction}, start.observation
         if request == "expert":
             return {}, {"actions": sources["metaworld"].expert_actions(message["task"], arrays["observations"])}
         if request == "render":

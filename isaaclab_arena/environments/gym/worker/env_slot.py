@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import platform
-import sys
 import typing
-from importlib import metadata
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
 _NUMBER_KINDS = frozenset("biuf")
+
+
+class SlotStart(typing.NamedTuple):
+    """What the reset of one environment gave.
+
+    ``observation`` lacks pictures that were not wanted. ``instruction`` is None where no key for it was given.
+    """
+
+    observation: dict[str, np.ndarray]
+    instruction: str | None
 
 
 class SlotStep(typing.NamedTuple):
@@ -33,10 +40,15 @@ class SlotStep(typing.NamedTuple):
 class EnvSlot:
     """One environment.
 
+    Attributes:
+        environment: What is stepped.
+
     Args:
         environment: What is stepped.
         info_keys: Which entries of ``info`` are wanted.
         drawing: Tells the environment whether its pictures are wanted, None if it always draws them.
+        instruction_key: Entry of the ``info`` of a reset, or else attribute of the environment, that holds the
+            instruction of the episode.
 
     Raises:
         TypeError: If its actions or observations are of a kind that is not supported.
@@ -47,8 +59,10 @@ class EnvSlot:
         environment: gymnasium.Env,
         info_keys: typing.Sequence[str],
         drawing: typing.Callable[[bool], contextlib.AbstractContextManager[None]] | None = None,
+        instruction_key: str | None = None,
     ) -> None:
-        self._environment = environment
+        self.environment = environment
+        self._instruction_key = instruction_key
         self._drawing = drawing
         self._info_keys = tuple(info_keys)
         self._action_space = environment.action_space
@@ -57,7 +71,7 @@ class EnvSlot:
 
     def description(self) -> dict[str, typing.Any]:
         """Return what the environment looks like, as JSON."""
-        environment, spec = self._environment, self._environment.spec
+        environment, spec = self.environment, self.environment.spec
         low, high = action_bounds(self._action_space)
         return {
             "observation": {
@@ -71,19 +85,22 @@ class EnvSlot:
             "control_dt": _control_dt(environment),
             "renders": environment.render_mode == "rgb_array",
             "draws_on_demand": self._drawing is not None,
-            "versions": _versions(type(environment.unwrapped).__module__.partition(".")[0]),
         }
 
-    def reset(self, seed: int, *, pictures: bool) -> dict[str, np.ndarray]:
-        """Start an episode and return its first observation, with or without its pictures."""
+    def reset(self, seed: int, *, pictures: bool, options: dict | None = None) -> SlotStart:
+        """Start an episode, and observe with or without pictures.
+
+        Raises:
+            ValueError: If the instruction of the episode is missing, or no text.
+        """
         with self._told(pictures):
-            observation, _ = self._environment.reset(seed=seed)
-        return self._arrays(observation, pictures=pictures)
+            observation, info = self.environment.reset(seed=seed, options=options)
+        return SlotStart(self._arrays(observation, pictures=pictures), self._instruction(info))
 
     def step(self, action: np.ndarray, *, pictures: bool) -> SlotStep:
         """Make one step, and observe with or without pictures. Shape of ``action``: (action_dim,), float32."""
         with self._told(pictures):
-            answer = self._environment.step(native_action(self._action_space, action))
+            answer = self.environment.step(native_action(self._action_space, action))
         observation, reward, terminated, truncated, info = answer
         return SlotStep(
             observation=self._arrays(observation, pictures=pictures),
@@ -96,11 +113,23 @@ class EnvSlot:
 
     def render(self) -> np.ndarray:
         """Return what the environment renders of itself. Shape: (height, width, 3), uint8."""
-        return np.asarray(self._environment.render(), np.uint8)
+        return np.asarray(self.environment.render(), np.uint8)
 
     def close(self) -> None:
         """Close the environment."""
-        self._environment.close()
+        self.environment.close()
+
+    def _instruction(self, info: dict) -> str | None:
+        key = self._instruction_key
+        if key is None:
+            return None
+        try:
+            words = info[key] if key in info else self.environment.get_wrapper_attr(key)
+        except AttributeError as error:
+            raise ValueError(f"instruction_key: neither reset's info nor the environment has '{key}'") from error
+        if not isinstance(words, str) or not words:
+            raise ValueError(f"instruction_key: '{key}' is {words!r}, not an instruction in words")
+        return words
 
     def _told(self, pictures: bool) -> contextlib.AbstractContextManager[None]:  # noqa: FBT001  passed on
         return contextlib.nullcontext() if self._drawing is None else self._drawing(pictures)
@@ -185,23 +214,3 @@ def _control_dt(environment: gymnasium.Env) -> float | None:
     if not isinstance(dt, (int, float)) and rate_hz:
         dt = 1.0 / float(rate_hz)
     return float(dt) if isinstance(dt, (int, float)) and dt > 0 else None
-
-
-def origin(module: str) -> dict[str, str | None]:
-    """Return the file of a module that is imported, and the versions of what provides it, if that is installed."""
-    package = module.partition(".")[0]
-    providers = (
-        metadata.packages_distributions().get(package, ()) if hasattr(metadata, "packages_distributions") else ()
-    )
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in sorted(set(providers)))
-    return {"file": getattr(sys.modules[module], "__file__", None), "versions": versions or None}
-
-
-def _versions(package: str) -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in ("gymnasium", "numpy", "mujoco", package):
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found

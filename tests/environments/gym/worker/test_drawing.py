@@ -20,7 +20,7 @@ def played(environment: gymnasium.Env, wanted: tuple[bool, ...] = WANTED) -> lis
     slot, shown = EnvSlot(environment, (), drawing_of(environment)), []
     assert slot.description()["draws_on_demand"] == (drawing_of(environment) is not None)
     for seed in (1, 2):
-        shown.append(slot.reset(seed, pictures=wanted[0]))
+        shown.append(slot.reset(seed, pictures=wanted[0]).observation)
         for number, is_wanted in enumerate(wanted[1:]):
             action = np.full(environment.action_space.shape or (), 0.1 * number, np.float32)
             shown.append(slot.step(action, pictures=is_wanted).observation)

@@ -1,0 +1,76 @@
+"""What an environment runs on is told by package, revision and engine."""
+
+import importlib
+import sys
+
+import gymnasium
+import mujoco
+import pytest
+
+from isaaclab_arena.environments.gym.worker.versions import engine_of, origin, revision, versions_of
+from tests.environments.gym.gym_fakes import DrawEnvironment
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """Return the directory of a checkout whose package ``checked_out`` was imported."""
+    (tmp_path / "checked_out.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    importlib.import_module("checked_out")
+    (tmp_path / ".git" / "refs" / "heads").mkdir(parents=True)
+    yield tmp_path
+    del sys.modules["checked_out"]
+
+
+def test_packages_are_told_with_their_versions():
+    found = versions_of(gymnasium.make("CartPole-v1"))
+    assert found["gymnasium"] == gymnasium.__version__
+    assert "engine" not in found
+
+
+def test_the_engine_is_the_one_that_the_environment_uses():
+    assert versions_of(gymnasium.make("Ant-v5"))["engine"] == f"mujoco {mujoco.__version__}"
+    assert engine_of(type(gymnasium.make("Pendulum-v1").unwrapped)) is None
+
+
+@pytest.mark.parametrize(
+    ("head", "file", "line"),
+    [
+        (COMMIT, None, ""),
+        ("ref: refs/heads/main", "refs/heads/main", COMMIT),
+        ("ref: refs/heads/main", "packed-refs", f"# pack-refs\n{COMMIT} refs/heads/main"),
+    ],
+    ids=["detached", "branch", "packed"],
+)
+def test_a_checkout_is_told_with_its_commit(checkout, head, file, line):
+    (checkout / ".git" / "HEAD").write_text(f"{head}\n")
+    if file is not None:
+        (checkout / ".git" / file).write_text(f"{line}\n")
+    assert revision("checked_out") == COMMIT
+
+
+def test_a_branch_without_commits_has_no_revision(checkout):
+    (checkout / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    assert revision("checked_out") is None
+
+
+def test_an_installed_package_has_no_revision_but_that_of_its_installation(tmp_path, monkeypatch):
+    assert revision("gymnasium") is None
+    info = tmp_path / "from_git-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: from-git\nVersion: 1.0\n")
+    (info / "top_level.txt").write_text("from_git\n")
+    (info / "direct_url.json").write_text(f'{{"url": "https://x.org/y", "vcs_info": {{"commit_id": "{COMMIT}"}}}}')
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    assert revision("from_git") == COMMIT
+
+
+def test_the_origin_of_a_module_is_its_file_or_what_installed_it():
+    assert origin("gymnasium")["versions"] == f"gymnasium {gymnasium.__version__}"
+    module = DrawEnvironment.__module__
+    assert origin(module)["versions"] is None
+    assert str(origin(module)["file"]).endswith("gym_fakes.py")
