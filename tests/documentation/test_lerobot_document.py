@@ -6,7 +6,7 @@ import tomllib
 import numpy as np
 
 from isaaclab_arena.storage.hdf5.episodes import list_episodes, read_episode
-from tests.documentation.reading import as_arguments, blocks
+from tests.documentation.reading import as_arguments, commands_of
 from tests.end_to_end.launching import ROOT, run
 
 DOCUMENT = (ROOT / "docs" / "users" / "lerobot.md").read_text()
@@ -32,8 +32,7 @@ def declare_policies(directory):
 
 def test_the_commands_run_one_after_the_other(tmp_path):
     declare_policies(tmp_path)
-    (commands,) = blocks(DOCUMENT, "bash")
-    for line in commands.splitlines():
+    for line in commands_of(DOCUMENT):
         path = {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
         finished = run(as_arguments(line), timeout_s=200, directory=tmp_path, extra=path)
         assert finished.returncode == 0, finished.stderr

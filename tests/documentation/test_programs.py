@@ -22,8 +22,10 @@ ELSEWHERE = {
     "how_to/finetuning.md": "test_finetuning_document.py",
     "how_to/python.md": "test_python_document.py",
     "how_to/tasks.md": "test_documents.py",
+    "how_to/tracking.md": "test_tracking_document.py",
     "how_to/training.md": "test_training_document.py",
     "how_to/verification.md": "test_verification_document.py",
+    "index.md": "test_start.py",
     "start/first_run.md": "test_start.py",
     "start/install.md": "test_start.py",
     "start/my_policy.md": "test_start.py",
@@ -73,6 +75,11 @@ NOT_RUN = {
         "pip install -e submodules/Isaac-GR00T": "is installed already",
         "gr00t-server": "serves until it is stopped; tests/gr00t starts servers",
     },
+    "how_to/tracking.md": {
+        "isaaclab-arena export outputs/tracked --wandb": "W&B is a service of others; tests/tracking has a client",
+        "isaaclab-arena export outputs/tracked --mlflow": "needs MLflow; tests/tracking runs where it is installed",
+        "isaaclab-arena export outputs/tracked --rerun": "needs Rerun; tests/results/exports runs where it is",
+    },
     "how_to/training.md": {
         "python -m torch.distributed.run": "tests/training trains on two ranks",
         "python -m isaaclab_arena.training.train velocity_go1": "trains for a quarter of an hour; its options are read",
@@ -80,6 +87,7 @@ NOT_RUN = {
         "python -m isaaclab_arena.training.train cartpole --env": "trains for minutes; its options are read",
         "python -m isaaclab_arena.training.train cartpole --resume": "W&B is a service of others; its options are read",
     },
+    "index.md": {"pip install": "tests/packaging/test_start_from_a_wheel.py does it, slowly"},
     "start/install.md": {
         "python3 -m venv": "tests/packaging/test_start_from_a_wheel.py does it, slowly",
         "source": "as above",

@@ -42,6 +42,21 @@ def test_the_navigation_has_every_page():
     assert shown == {name for name in written if not name.startswith("reference/task_catalog/")}
 
 
+def test_the_page_of_how_to_groups_its_pages_as_the_navigation_does():
+    settings = yaml.safe_load(re.sub(r"!!python\S+", "", SETTINGS.read_text()))
+    (how_to,) = [part["How-to"] for part in settings["nav"] if "How-to" in part]
+    groups = {name: in_order for group in how_to if isinstance(group, dict) for name, in_order in group.items()}
+    shown = {
+        section.partition("\n")[0]: re.findall(r"^- \[(.+?)\]\((\w+\.md)\)", section, re.MULTILINE)
+        for section in (DOCS / "how_to" / "index.md").read_text().split("\n## ")[1:]
+    }
+    assert shown == {
+        name: [(title, page.removeprefix("how_to/")) for each in pages for title, page in each.items()]
+        for name, pages in groups.items()
+    }
+    assert all(len(pages) <= 6 for pages in shown.values())
+
+
 @pytest.mark.parametrize(
     ("command", "options"), [("run", EvalOptions), ("policy", PolicyOptions), ("train", TrainOptions)]
 )

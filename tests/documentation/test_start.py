@@ -32,6 +32,12 @@ def test_a_step_can_be_done(workspace, step):
     follow(step, workspace)
 
 
+def test_the_front_page_shows_what_start_begins_with():
+    front = commands_of((ROOT / "docs" / "index.md").read_text())
+    assert set(front) - set(commands_of(PAGES["install"])) == {"isaaclab-arena quickstart"}
+    assert any(line.startswith(front[-1]) for line in commands_of(PAGES["install"]))
+
+
 def evaluated(workspace: Path) -> list[dict[str, Any]]:
     """Return the rows of all jobs of the dated runs in a workspace."""
     tables = pd.concat(map(jobs_table, (workspace / "outputs").glob("20*")))

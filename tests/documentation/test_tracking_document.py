@@ -8,7 +8,7 @@ import pytest
 from isaaclab_arena.cli.main import main
 from isaaclab_arena.config.schema import TrackerName
 from isaaclab_arena.tracking.watched_run import MAX_FILMS_OF_A_JOB
-from tests.documentation.reading import as_arguments, blocks
+from tests.documentation.reading import as_arguments, blocks, commands_of
 from tests.end_to_end.launching import ROOT, run
 
 DOCUMENT = (ROOT / "docs" / "how_to" / "tracking.md").read_text()
@@ -22,8 +22,7 @@ def directory(tmp_path_factory):
     directory = tmp_path_factory.mktemp("tracked")
     (job_file,) = blocks(DOCUMENT, "yaml")
     (directory / "jobs.yaml").write_text(job_file)
-    (commands,) = blocks(DOCUMENT, "bash")
-    for line in commands.splitlines():
+    for line in commands_of(DOCUMENT.partition("## Afterwards")[0]):
         finished = run(as_arguments(line), timeout_s=200, directory=directory)
         assert finished.returncode == 0, finished.stderr
     return directory / "outputs"
@@ -39,7 +38,7 @@ def test_the_commands_run_one_after_the_other(directory):
 @pytest.mark.parametrize("option", LIBRARIES)
 def test_a_run_is_sent_afterwards_as_it_says(directory, option, monkeypatch):
     pytest.importorskip(LIBRARIES[option], reason=f"the extra {LIBRARIES[option]} is not installed")
-    [line] = [line for line in DOCUMENT.splitlines() if line.startswith("    isaaclab-arena") and option in line]
+    [line] = [line for line in commands_of(DOCUMENT) if option in line]
     for name in ("MLFLOW_TRACKING_URI", "WANDB_API_KEY", "WANDB_MODE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(directory.parent)
