@@ -164,7 +164,8 @@ def compare_runs(
             f"{candidate.directory} and {baseline.directory} have no job of the same name; say which belong together "
             "with --map OLD=NEW"
         )
-    return _report(arms, question, family="every job against its own of the other run", partial=partial)
+    report = _report(arms, question, family="every job against its own of the other run", partial=partial)
+    return report if names else replace(report, notes=(*report.notes, *_unshared(candidate, baseline)))
 
 
 def compare_with_job(run: ReadRun, baseline: str, question: Question, *, partial: bool = False) -> ComparisonReport:
@@ -207,6 +208,14 @@ def _compare_with_best(arms: Mapping[str, Arm], question: Question) -> Compariso
     others = [(not_chosen_by(arm), second) for name, arm in arms.items() if name != choice.name]
     family = f"every other job against '{choice.name}', the best by the episodes of even index"
     return replace(_report(others, question, family=family, partial=False), choice=choice)
+
+
+def _unshared(candidate: ReadRun, baseline: ReadRun) -> Iterator[str]:
+    """Yield which jobs only one of two runs has."""
+    first, second = candidate.arms(), baseline.arms()
+    for who, own, other in (("candidate", first, second), ("baseline", second, first)):
+        if alone := [f"'{name}'" for name in own if name not in other]:
+            yield f"only the {who} has {', '.join(alone)}"
 
 
 def _report(arms: Sequence[tuple[Arm, Arm]], question: Question, *, family: str, partial: bool) -> ComparisonReport:

@@ -44,6 +44,7 @@ def test_with_a_margin_the_interval_decides():
     assert verdict_of(0.0, Interval(low=-0.04, high=0.04), 1.0, asked) is Verdict.NO_WORSE
     assert verdict_of(-0.2, Interval(low=-0.3, high=-0.1), 0.0, asked) is Verdict.WORSE
     assert verdict_of(-0.05, Interval(low=-0.1, high=-0.01), 0.01, asked) is Verdict.UNDECIDED
+    assert verdict_of(0.0, Interval(low=-0.1, high=0.1), 1.0, asked) is Verdict.UNDECIDED
 
 
 def test_errors_are_left_out_and_bounded(tmp_path):

@@ -40,6 +40,11 @@ def test_no_worse_means_no_worse_on_every_task(tmp_path):
     assert compare_runs(*runs(tmp_path / "2", unsure, unsure), Question(margin=0.05)).verdict is Verdict.UNDECIDED
 
 
+def test_jobs_that_only_one_run_has_are_told(tmp_path):
+    report = compare_runs(*runs(tmp_path, {"lift": "ss", "new": "s"}, {"lift": "sf", "a": "s", "b": "s"}), Question())
+    assert report.notes == ("only the candidate has 'new'", "only the baseline has 'a', 'b'")
+
+
 def test_jobs_may_be_named_to_belong_together(tmp_path):
     candidate, baseline = runs(tmp_path, {"lift-new": "ss"}, {"lift-old": "sf"})
     with pytest.raises(NotComparableError, match=r"have no job of the same name; .* --map OLD=NEW"):

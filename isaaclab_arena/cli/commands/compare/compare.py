@@ -29,7 +29,7 @@ class CompareOptions:
     """Compare two runs, or jobs of one run, over the episodes that started from the same conditions.
 
     The exit code is 0 if the candidate is better, or with --margin no worse; 1 if it is worse, 2 for a mistake in the
-    request, 3 if nothing can be compared, 4 if it is undecided.
+    request, 3 if nothing can be compared, or some job cannot and none is worse, 4 if it is undecided.
     """
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
@@ -77,7 +77,9 @@ def main(argv: Sequence[str]) -> int:
     else:
         show(report, results_console())
         results_console().print(Text(f"written to {written[0]}"))
-    return _EXIT_CODES[report.verdict]
+    # Nothing passes because a job that may be worse was left out.
+    left_out = report.refused and report.verdict is not Verdict.WORSE
+    return NOT_COMPARABLE if left_out else _EXIT_CODES[report.verdict]
 
 
 def show(report: ComparisonReport, console: Console) -> None:
@@ -87,7 +89,8 @@ def show(report: ComparisonReport, console: Console) -> None:
             console.print(drawn(table))
     for sentence in sentences(report):
         console.print(Text(plain_text(sentence)))
-    console.print(Text(f"verdict: {report.verdict}", style="bold"))
+    limits = f", over what could be compared; {len(report.refused)} could not" if report.refused else ""
+    console.print(Text(f"verdict: {report.verdict}{limits}", style="bold"))
 
 
 def _mapped(text: str) -> tuple[str, str]:

@@ -28,6 +28,16 @@ def test_the_exit_code_is_the_verdict(candidate, baseline, options, code, verdic
     assert (tmp_path / "new" / "comparison.md").read_text().startswith(f"**{verdict}**")
 
 
+@pytest.mark.parametrize(("outcomes", "code"), [("s" * 8, 3), ("sfsfsfsf", 3), ("f" * 8, 1)])
+def test_no_workflow_passes_because_a_job_was_left_out(outcomes, code, tmp_path, capsys):
+    old = write_run(tmp_path / "old", {"lift": "fsfsfsfs" if code == 3 else "s" * 8, "reach": "ssss"})
+    new = write_run(tmp_path / "new", {"lift": outcomes, "reach": "sss-"})
+    assert main(["compare", str(old), str(new)]) == code
+    shown = capsys.readouterr().out
+    assert "reach has 1 of 4 episodes to go" in " ".join(shown.split())
+    assert ", over what could be compared; 1 could not" in shown
+
+
 def test_what_cannot_be_compared_has_an_exit_code_of_its_own(tmp_path, capsys):
     assert compared(tmp_path, "ss-", "sss") == 3
     assert "has 1 of 3 episodes to go" in capsys.readouterr().err
@@ -64,7 +74,8 @@ def test_a_program_reads_json(tmp_path, capsys):
     assert (tmp_path / "said" / "comparison.csv").exists()
 
 
-def test_a_workflow_gets_the_tables(tmp_path, monkeypatch):
+@pytest.mark.parametrize("option", ["--github_summary", "--github-summary"])
+def test_a_workflow_gets_the_tables(option, tmp_path, monkeypatch):
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
-    assert compared(tmp_path, "s" * 8, "f" * 8, "--github_summary") == 0
+    assert compared(tmp_path, "s" * 8, "f" * 8, option) == 0
     assert "| lift | 8 | 100.0 | 0.0 |" in (tmp_path / "summary.md").read_text()
