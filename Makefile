@@ -36,7 +36,7 @@ $(INSTALLED): pyproject.toml constraints.txt submodules/Isaac-GR00T/pyproject.to
 	@touch $@
 
 eval: $(INSTALLED)
-	$(BIN)/python -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs/quickstart.json
+	$(BIN)/python -m isaaclab_arena.evaluation.eval_runner --eval_jobs_config jobs/quickstart.json --record_viewport_video --video_episodes 2
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not slow and not gpu" --numprocesses auto --dist loadfile --no-loadscope-reorder

@@ -49,7 +49,7 @@ def write_comparison(directory: Path, report: ComparisonReport) -> tuple[Path, .
         "json": json_text(document(report)),
         "csv": _csv(report),
         "md": markdown(report),
-        "tex": _latex(rates_table(report)),
+        "tex": latex_table(rates_table(report)),
     }
     paths = []
     for ending, text in texts.items():
@@ -75,9 +75,9 @@ def document(report: ComparisonReport) -> dict[str, Any]:
 
 def markdown(report: ComparisonReport) -> str:
     """Return the tables and sentences in Markdown, as ``--github-summary`` wants them too."""
-    parts = [f"**{report.verdict}**", _markdown_table(rates_table(report))]
+    parts = [f"**{report.verdict}**", markdown_table(rates_table(report))]
     if measures_table(report).rows:
-        parts.append(_markdown_table(measures_table(report)))
+        parts.append(markdown_table(measures_table(report)))
     parts.append("\n".join(f"- {sentence.strip()}" for sentence in sentences(report)))
     return "\n\n".join(parts) + "\n"
 
@@ -145,12 +145,14 @@ def _numbers(each: JobComparison) -> dict[str, Any]:
     return named | rates | means
 
 
-def _markdown_table(table: TextTable) -> str:
+def markdown_table(table: TextTable) -> str:
+    """Return a table as Markdown has it."""
     lines = [table.headings, tuple("---" if at == 0 else "--:" for at in range(len(table.headings))), *table.rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def _latex(table: TextTable) -> str:
+def latex_table(table: TextTable) -> str:
+    """Return a table as LaTeX has it, every character of its cells as it is."""
     return "\n".join(_latex_lines(table)) + "\n"
 
 

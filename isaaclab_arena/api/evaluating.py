@@ -123,7 +123,9 @@ def _here(asked: Asked, *, alone: bool, shows_progress: bool) -> tuple[Results, 
         limit_threads(options.torch_threads)
         if options.deterministic:
             calculate_deterministically()
-        conduct = RunConduct(shows_progress=shows_progress, shows_results=False, listen=watch_as_guest)
+        conduct = RunConduct(
+            shows_progress=shows_progress, shows_results=False, writes_report=not chosen, listen=watch_as_guest
+        )
         with modules_at_rest(asked.policy):
             outcome = execute_among(ranks, request, conduct=conduct)
         path = Path(ranks.share_from_rank_zero("directory of the results", str(outcome.output_directory)))

@@ -53,6 +53,7 @@ _GROUPS = {
     },
     "look": {
         "list": (f"{_HERE}.look.listing:ListOptions", "environments, policies, embodiments or objects, or one of them"),
+        "report": (f"{_HERE}.look.report:ReportOptions", "write the page of runs, report.html: figures and films"),
         "view": (f"{_HERE}.look.view:ViewOptions", "watch a policy in a window, or write a video of it"),
     },
     "files of a run": {

@@ -3,12 +3,19 @@
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
 
 from isaaclab_arena.distributed.launching.launcher_messages import leave_last_words
+from isaaclab_arena.errors import ArenaError
 from isaaclab_arena.evaluation.console import as_text, show_results
 from isaaclab_arena.storage.layout import job_directory
 from isaaclab_arena.storage.recovery.leftovers import consolidate_leftovers
 from isaaclab_arena.storage.run.run_plan import RunPlan
+
+if TYPE_CHECKING:
+    from isaaclab_arena.results.merge import MergedResults
 
 _LOG = logging.getLogger(__name__)
 
@@ -19,6 +26,7 @@ def merge_and_show(
     before_showing: Callable[[], None] = lambda: None,
     how_to_go_on: str | None = None,
     shows: bool = True,
+    report: bool = False,
 ) -> int:
     """Write the tables and show them.
 
@@ -28,6 +36,7 @@ def merge_and_show(
         how_to_go_on: Shown below the table of a run that is not complete, as this program's last words; None where
             the run is only a part of what the program does.
         shows: Whether they are shown at all.
+        report: Whether the page of the run is written too, and its path shown last.
 
     Returns:
         The exit code: 0 if the run is complete, otherwise 1.
@@ -40,17 +49,26 @@ def merge_and_show(
     merged = merge_results(output_directory)
     write_tables(output_directory, merged)
     before_showing()
+    page = _written_report(output_directory, merged) if report else None
     last_line = "" if merged.complete else how_to_go_on or ""
+
+    def show(console: Console) -> None:
+        print_summary(merged, output_directory, console, report=page, last_line=last_line)
+
     if shows:
-        show_results(lambda console: print_summary(merged, output_directory, console, last_line=last_line))
+        show_results(show)
     if last_line:
         # Below whatever a launcher prints of a rank that ends with a failure.
-        leave_last_words(as_text(lambda console: print_summary(merged, output_directory, console, last_line=last_line)))
+        leave_last_words(as_text(show))
     return 0 if merged.complete else 1
 
 
 def show_finished_run(
-    output_directory: Path, *, before_showing: Callable[[], None] = lambda: None, shows: bool = True
+    output_directory: Path,
+    *,
+    before_showing: Callable[[], None] = lambda: None,
+    shows: bool = True,
+    report: bool = False,
 ) -> int:
     """Show the tables of a run that has nothing left to do; those that are missing, old or changed are written anew.
 
@@ -58,6 +76,7 @@ def show_finished_run(
         output_directory: The run's directory.
         before_showing: Called once the tables are what they should be.
         shows: Whether they are shown at all.
+        report: Whether the page of the run is written anew, and its path shown last.
 
     Returns:
         The exit code: 0 if the run is complete, otherwise 1.
@@ -74,9 +93,21 @@ def show_finished_run(
         _LOG.warning("%s did not hold what the commit record says, and is written anew", names)
         write_tables(output_directory, merged)
     before_showing()
+    page = _written_report(output_directory, merged) if report else None
     if shows:
-        show_results(lambda console: print_summary(merged, output_directory, console))
+        show_results(lambda console: print_summary(merged, output_directory, console, report=page))
     return 0 if merged.complete else 1
+
+
+def _written_report(output_directory: Path, merged: "MergedResults") -> Path | None:
+    """Write the page of a run. That it cannot be written is no failure of the run: the tables hold the results."""
+    from isaaclab_arena.report.writing import ReportedRun, write_page  # noqa: PLC0415  pandas, see merge_and_show
+
+    try:
+        return write_page([ReportedRun(directory=output_directory, merged=merged)])
+    except (ArenaError, OSError, ValueError, TypeError, LookupError) as error:
+        _LOG.warning("there is no page of this run: %s", error)
+        return None
 
 
 def consolidate_what_others_left(plan: RunPlan, output_directory: Path) -> None:

@@ -93,6 +93,8 @@ class RunOptions(FlagsWithoutEffect, LaunchOptions):
     """Which episodes of a job are filmed: all, failures, or a number N for the first N."""
     video_fps: Annotated[float, Field(gt=0, le=MAX_FPS)] = 10.0
     """Frames of a second of the robot's time, and of a video, which plays in real time; at most one per step."""
+    no_report: bool = False
+    """Write no report.html, the page with the figures and films of the run."""
     list_variations: bool = False
     """Show what may vary in each job's environment, and exit."""
     save_conditions: str | None = None

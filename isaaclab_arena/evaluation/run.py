@@ -68,7 +68,7 @@ def execute(request: RunRequest, context: DistributedContext) -> int:
     if request.options.deterministic:
         calculate_deterministically()
     with initialise(context, process_group=request.options.process_group) as ranks:
-        return execute_among(ranks, request, conduct=RunConduct(is_whole_program=True)).exit_code
+        return execute_among(ranks, request, conduct=RunConduct(is_whole_program=True, writes_report=True)).exit_code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,12 +80,14 @@ class RunConduct:
             program's.
         shows_progress: Whether progress is shown on stderr.
         shows_results: Whether the table is shown on stdout.
+        writes_report: Whether the page of the run is written, where no option says otherwise.
         listen: Listens for signals that ask to stop, from the plan to the tables.
     """
 
     is_whole_program: bool = False
     shows_progress: bool = True
     shows_results: bool = True
+    writes_report: bool = False
     listen: Callable[[], AbstractContextManager[Interruption]] = watch_for_interruption
 
 
@@ -304,6 +306,7 @@ class _RankRun:
             before_showing=self._save_conditions,
             how_to_go_on=self._how_to_go_on if self._conduct.is_whole_program else None,
             shows=self._conduct.shows_results,
+            report=_writes_report(self._request, self._conduct),
         )
 
 
@@ -311,7 +314,16 @@ def _finished_run(request: RunRequest, output_directory: Path, conduct: RunCondu
     if request.options.video_options().wanted:
         _LOG.warning("no episode runs, so none is filmed")
     before = _saving_conditions(request, output_directory)
-    return show_finished_run(output_directory, before_showing=before, shows=conduct.shows_results)
+    return show_finished_run(
+        output_directory,
+        before_showing=before,
+        shows=conduct.shows_results,
+        report=_writes_report(request, conduct),
+    )
+
+
+def _writes_report(request: RunRequest, conduct: RunConduct) -> bool:
+    return conduct.writes_report and not request.options.no_report
 
 
 def _saving_conditions(request: RunRequest, output_directory: Path) -> Callable[[], None]:

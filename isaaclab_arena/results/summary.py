@@ -14,13 +14,16 @@ from isaaclab_arena.results.table import MAX_JOBS_SHOWN, console_table, is_parti
 _MAX_INDICES_SHOWN = 8
 
 
-def print_summary(merged: MergedResults, output_directory: Path, console: Console, *, last_line: str = "") -> None:
+def print_summary(
+    merged: MergedResults, output_directory: Path, console: Console, *, report: Path | None = None, last_line: str = ""
+) -> None:
     """Show the results of a run.
 
     Args:
         merged: The results.
         output_directory: Where the run has written.
         console: Where to show them.
+        report: The page of the run, None where none was written.
         last_line: What a person shall do next, nothing where empty.
     """
     console.print(console_table(merged, console.width))
@@ -41,6 +44,8 @@ def print_summary(merged: MergedResults, output_directory: Path, console: Consol
     for line in elsewhere(merged):
         console.print(Text(plain(line)), soft_wrap=True)
     console.print(Text(plain(f"results in {output_directory}")), soft_wrap=True)
+    if report is not None:
+        console.print(Text(plain(f"report in {report}")), soft_wrap=True)
     if last_line:
         console.print(Text(plain(last_line), style="bold"), soft_wrap=True)
 

@@ -32,7 +32,8 @@ def write_run(
             dataclasses.replace(line, variations={"cube.x": (moved or {}).get(line.episode_index, 0.5)})
             for line in commit_lines(outcomes, job=name)
         ]
-        write_lines(directory, lines)
+        if lines:
+            write_lines(directory, lines)
         if "-" not in outcomes:
             write_report(directory, report(name))
     return directory

@@ -1,0 +1,50 @@
+"""``isaaclab-arena report``: write the page of runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from pydantic import Field
+
+from isaaclab_arena.cli.json_output import print_json
+from isaaclab_arena.config.options import wrong_numbers
+from isaaclab_arena.errors import ConfigError, Problem
+from isaaclab_arena.logs import plain_text
+from isaaclab_arena.report.writing import EMBEDDED_MB, write_report
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    """Write the page of one run or several: results, films, comparisons, in one file that needs no network."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Directories of runs, each of which holds run.json."""
+    output: Path | None = None
+    """The file; report.html in the directory of the first run by default."""
+    embed_mb: Annotated[float, Field(ge=0, le=2_000)] = EMBEDDED_MB
+    """How many MB of films go into the page; of others it holds the path."""
+    json: bool = False
+    """Print the path as JSON."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write the page and say where it is.
+
+    Raises:
+        ConfigError: If a directory is no output of a run, or the size is out of range.
+        StorageError: If the page cannot be written.
+    """
+    options = tyro.cli(ReportOptions, args=argv, prog="isaaclab-arena report", use_underscores=True)
+    problems = list(wrong_numbers(options))
+    if not options.runs:
+        problems.append(Problem("name the directory of a run", key="RUNS"))
+    if problems:
+        raise ConfigError(problems)
+    path = write_report(list(dict.fromkeys(options.runs)), options.output, embed_mb=options.embed_mb)
+    if options.json:
+        print_json({"report": str(path)})
+    else:
+        print(f"report in {plain_text(path)}")
+    return 0

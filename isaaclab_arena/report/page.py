@@ -1,0 +1,244 @@
+"""Everything that a page shows, as data: its runs, its jobs, what went wrong, and what its script draws."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from isaaclab_arena.logs import plain_text
+from isaaclab_arena.report.films import Film, chosen_films, films_of_job
+from isaaclab_arena.report.jobs import MOST_CONDITION_VALUES, OUTCOMES, JobOnPage, job_on_page
+from isaaclab_arena.report.texts import texts
+from isaaclab_arena.results.merge import MergedResults, records
+from isaaclab_arena.results.summary import caveats, describe_missing, elsewhere
+from isaaclab_arena.storage.contents import shown
+
+MOST_JOBS_SHOWN = 300
+"""Jobs in the table of the page."""
+
+MOST_JOBS_IN_DETAIL = 100
+"""Jobs with charts of their own."""
+
+_MOST_ERRORS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportedRun:
+    """A run of which a page tells.
+
+    Attributes:
+        directory: Its directory.
+        merged: Its results.
+    """
+
+    directory: Path
+    merged: MergedResults
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """What was evaluated, by its content.
+
+    Attributes:
+        policy: The policy.
+        path: The checkpoint, None for a policy without one.
+        sha256: The hash of all that decides what the policy does, None where it is only this package.
+        short: The first digits of the hash.
+        jobs: The jobs that evaluated it.
+    """
+
+    policy: str
+    path: str | None
+    sha256: str | None
+    short: str
+    jobs: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOnPage:
+    """A run on the page.
+
+    Attributes:
+        name: Name of its directory.
+        directory: Its directory as it was named.
+        facts: What, when and on what, as pairs of a heading and a text.
+        complete: Whether nothing is missing.
+        progress: ``412 of 900`` while it goes, None otherwise.
+        notes: What whoever quotes a figure must know.
+        missing: Which episodes are missing.
+        problems: Files and lines that could not be read.
+    """
+
+    name: str
+    directory: str
+    facts: tuple[tuple[str, str], ...]
+    complete: bool
+    progress: str | None
+    notes: tuple[str, ...]
+    missing: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """A page.
+
+    Attributes:
+        title: What it is called.
+        made_at: When it was made, in UTC.
+        runs: The runs that it tells of.
+        jobs: Their jobs, in order.
+        checkpoints: What was evaluated.
+        films: Films of their episodes.
+        texts: What can be copied, each with its name.
+        error_texts: What episodes that ended in an error said: the job, the first line, and how many.
+        reloads: Whether a run goes on, and the page loads itself again.
+    """
+
+    title: str
+    made_at: str
+    runs: tuple[RunOnPage, ...]
+    jobs: tuple[JobOnPage, ...]
+    checkpoints: tuple[Checkpoint, ...]
+    films: tuple[Film, ...]
+    texts: tuple[tuple[str, str], ...] = ()
+    error_texts: tuple[tuple[str, str, int], ...] = ()
+    reloads: bool = False
+
+    @property
+    def group_keys(self) -> tuple[str, ...]:
+        """The keys whose values differ between jobs, by which they can be grouped."""
+        values: dict[str, set[str | None]] = {}
+        for name in dict.fromkeys(name for job in self.jobs for name in job.keys):
+            values[name] = {job.keys.get(name) for job in self.jobs}
+        return tuple(name for name, found in values.items() if len(found) > 1)
+
+
+def page_of(
+    runs: Sequence[ReportedRun], *, embedded_bytes: int, running: bool = False, now: datetime | None = None
+) -> Page:
+    """Return the page of runs.
+
+    Args:
+        runs: At least one.
+        embedded_bytes: How much of films goes into the page.
+        running: Whether the last run goes on.
+        now: The time; that of the clock where None.
+    """
+    jobs: list[JobOnPage] = []
+    films: list[Film] = []
+    errors: list[tuple[str, str, int]] = []
+    total = max(1, sum(len(run.merged.episodes) for run in runs))
+    for number, run in enumerate(runs):
+        of_job = dict(list(run.merged.episodes.groupby("job", sort=False)))
+        for row in records(run.merged.jobs):
+            films += films_of_job(run.directory, row["name"], job=len(jobs))
+            episodes = of_job.get(row["name"], run.merged.episodes.iloc[:0])
+            label = row["name"] if len(runs) == 1 else f"{_name(run)}: {row['name']}"
+            most = MOST_CONDITION_VALUES * len(episodes) // total
+            jobs.append(job_on_page(row, episodes, run=number, label=label, most_values=most))
+            errors += [(jobs[-1].name, text, count) for text, count in error_lines(episodes)]
+    failed = {number: job.failed for number, job in enumerate(jobs)}
+    return Page(
+        title=", ".join(map(_name, runs)),
+        made_at=(now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC"),
+        runs=tuple(_run_on_page(run, running=running and run is runs[-1]) for run in runs),
+        jobs=tuple(jobs),
+        checkpoints=checkpoints(jobs),
+        films=tuple(chosen_films(films, failed, budget_bytes=embedded_bytes)),
+        texts=texts(jobs[:MOST_JOBS_SHOWN], [run.merged.plan for run in runs]),
+        error_texts=tuple(errors),
+        reloads=running,
+    )
+
+
+def error_lines(episodes: pd.DataFrame) -> list[tuple[str, int]]:
+    """Return the first lines of what episodes that ended in an error said, the most frequent first, and how many."""
+    said = (text.strip().partition("\n")[0] for text in episodes["error"] if isinstance(text, str))
+    return [(plain_text(line), count) for line, count in Counter(said).most_common(_MOST_ERRORS)]
+
+
+def checkpoints(jobs: Sequence[JobOnPage]) -> tuple[Checkpoint, ...]:
+    """Return the policies with their content, each once."""
+    found: dict[tuple[str, str | None, str | None], list[str]] = {}
+    for job in jobs:
+        key = (job.row["policy"], job.row["checkpoint"], job.row["policy_sha256"])
+        found.setdefault(key, []).append(job.name)
+    return tuple(
+        Checkpoint(
+            policy=plain_text(policy),
+            path=None if path is None else plain_text(path),
+            sha256=sha256,
+            short="this package" if sha256 is None else shown(sha256),
+            jobs=tuple(names),
+        )
+        for (policy, path, sha256), names in found.items()
+    )
+
+
+def script_data(page: Page, page_directory: Path) -> dict[str, Any]:
+    """Return what the script of a page draws: episodes as columns, and where their films are."""
+    return {
+        "reloads": page.reloads,
+        "outcomes": OUTCOMES,
+        "jobs": [{"name": job.name, "run": job.run, **job.episodes} for job in page.jobs],
+        "films": [
+            {
+                "job": film.job,
+                "episode": film.episode_index,
+                "camera": film.camera,
+                "name": film.name,
+                "poster": film.poster,
+                "address": None if film.embedded else film.address(page_directory),
+            }
+            for film in page.films
+        ],
+    }
+
+
+def progress_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many of the planned episodes have finished: ``412 of 900``."""
+    done = sum(row["episodes"] or 0 for row in rows)
+    planned = [row["planned"] for row in rows if row["status"] != "skipped"]
+    return f"{done:,} episodes" if None in planned else f"{done:,} of {sum(planned):,}"
+
+
+def _run_on_page(run: ReportedRun, *, running: bool) -> RunOnPage:
+    merged, plan = run.merged, run.merged.plan
+    versions = {
+        name: plan.versions[name] for name in ("isaaclab-arena-mujoco", "mujoco", "torch") if name in plan.versions
+    }
+    facts = {
+        "started": plan.created_at.replace("T", " ")[:19] + " " + plan.created_at[23:].replace("+00:00", "UTC"),
+        "job file": plan.source_file,
+        "command": " ".join(plan.command_line),
+        "machine": f"{plan.machine.cpu}, {plan.machine.cores} cores, {plan.machine.host}",
+        "system": plan.machine.platform,
+        "devices": f"{', '.join(dict.fromkeys(plan.devices))} ({_ranks(plan.world_size)})",
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        "git revision": plan.git_revision,
+        "config hash": plan.config_hash,
+        "run": plan.run_id,
+    }
+    return RunOnPage(
+        name=_name(run),
+        directory=plain_text(run.directory),
+        facts=tuple((name, plain_text(text)) for name, text in facts.items() if text),
+        complete=merged.complete,
+        progress=progress_text(records(merged.jobs)) if running else None,
+        notes=tuple(map(plain_text, [*caveats(merged), *elsewhere(merged)])),
+        missing=() if running else tuple(plain_text(describe_missing(each)) for each in merged.missing),
+        problems=tuple(map(plain_text, merged.problems)),
+    )
+
+
+def _ranks(count: int) -> str:
+    return "one rank" if count == 1 else f"{count} ranks"
+
+
+def _name(run: ReportedRun) -> str:
+    return plain_text(run.directory.absolute().name)

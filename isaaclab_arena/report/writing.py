@@ -1,0 +1,104 @@
+"""Writes the page of runs: ``report.html``, complete or not at all."""
+
+import json
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from isaaclab_arena.logs import plain_text
+from isaaclab_arena.report.conditions import MEASURE
+from isaaclab_arena.report.page import MOST_JOBS_IN_DETAIL, MOST_JOBS_SHOWN, Page, ReportedRun, page_of, script_data
+from isaaclab_arena.results.merge import merge_results
+from isaaclab_arena.storage.atomic import write_text
+from isaaclab_arena.storage.json_values import plain
+
+REPORT_FILE = "report.html"
+EMBEDDED_MB = 15.0
+"""How much of films goes into a page by default [10^6 bytes]."""
+
+_TEMPLATES = Path(__file__).parent / "template"
+_ACTIVE = re.compile("[<>&\u2028\u2029]")
+
+
+def write_report(
+    directories: Sequence[Path], output: Path | None = None, *, embed_mb: float = EMBEDDED_MB, running: bool = False
+) -> Path:
+    """Write the page of runs, over an earlier one.
+
+    Args:
+        directories: Directories of runs, each of which holds ``run.json``.
+        output: The file; ``report.html`` in the first directory where None.
+        embed_mb: How much of films goes into the page [10^6 bytes]; of others it holds the path.
+        running: Whether the last run goes on; then the page says so, and loads itself again.
+
+    Returns:
+        The file.
+
+    Raises:
+        ConfigError: If a directory is no output of a run.
+        StorageError: If a file cannot be read, or the page cannot be written.
+    """
+    runs = [ReportedRun(directory=directory, merged=merge_results(directory)) for directory in directories]
+    return write_page(runs, output, embed_mb=embed_mb, running=running)
+
+
+def write_page(
+    runs: Sequence[ReportedRun], output: Path | None = None, *, embed_mb: float = EMBEDDED_MB, running: bool = False
+) -> Path:
+    """Write the page of runs that were read already; see `write_report`.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    path = runs[0].directory / REPORT_FILE if output is None else output
+    page = page_of(runs, embedded_bytes=round(embed_mb * 1e6), running=running)
+    write_text(path, html_of(page, path.parent), overwrite=True)
+    return path
+
+
+def html_of(page: Page, page_directory: Path) -> str:
+    """Return the page as HTML.
+
+    Args:
+        page: What it shows.
+        page_directory: Where it will lie, from which it finds films that it does not hold.
+    """
+    template = _environment().get_template("report.html.j2")
+    return template.render(page=page, data=safe_json(script_data(page, page_directory)))
+
+
+def safe_json(value: Any) -> Markup:
+    """Return JSON that can stand inside of a script element: nothing in it ends the element or begins another."""
+    text = json.dumps(plain(value), ensure_ascii=False, separators=(",", ":"))
+    return Markup(_ACTIVE.sub(lambda match: f"\\u{ord(match[0]):04x}", text))  # noqa: S704  made harmless above
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["percent"] = lambda share: f"{100 * share:.4g}%"
+    environment.filters["plain"] = plain_text
+    environment.globals |= {
+        "own": _own_file,
+        "limit": MOST_JOBS_SHOWN,
+        "details": MOST_JOBS_IN_DETAIL,
+        "measure": MEASURE,
+    }
+    return environment
+
+
+@cache
+def _own_file(name: str) -> Markup:
+    """Return a file of the template that goes into the page as it is."""
+    return Markup((_TEMPLATES / name).read_text(encoding="utf-8"))  # noqa: S704  a file of this package

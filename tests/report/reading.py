@@ -1,0 +1,44 @@
+"""Reads what a page shows, as a browser would: the cells of its table and the data of its script."""
+
+import json
+from html.parser import HTMLParser
+from typing import Any
+
+
+class Reader(HTMLParser):
+    """Collects the cells of the table of jobs, the text of elements by id, and every tag.
+
+    Args:
+        html: The page.
+    """
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.cells: list[dict[str, str]] = []
+        self.texts: dict[str, str] = {}
+        self.tags: list[str] = []
+        self._open: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(html)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return json.loads(self.texts["data"])
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        attributes = dict(attrs)
+        self.tags.append(tag)
+        if tag == "tr" and "data-job" in attributes:
+            self.cells.append({})
+        if tag not in {"meta", "link", "input", "line", "circle", "rect", "br", "img"}:
+            self._open.append((tag, attributes))
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._open and self._open.pop()[0] != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        for _, attributes in self._open:
+            if (column := attributes.get("data-column")) is not None:
+                self.cells[-1][column] = self.cells[-1].get(column, "") + data
+            if (name := attributes.get("id")) is not None:
+                self.texts[name] = self.texts.get(name, "") + data

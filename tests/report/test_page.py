@@ -1,0 +1,45 @@
+from datetime import UTC, datetime
+from pathlib import Path
+
+from isaaclab_arena.report.page import ReportedRun, page_of, script_data
+from isaaclab_arena.results.merge import merge_results
+from tests.analysis.recorded_runs import write_run
+from tests.report.test_films import write_films
+
+
+def run_of(directory: Path, **jobs: str) -> ReportedRun:
+    write_run(directory, jobs)
+    return ReportedRun(directory=directory, merged=merge_results(directory))
+
+
+def test_a_run_that_goes_on_says_how_far_it_is(tmp_path: Path):
+    run = run_of(tmp_path / "run", lift="ssf--", reach="----")
+    page = page_of([run], embedded_bytes=0, running=True, now=datetime(2026, 1, 2, 3, 4, tzinfo=UTC))
+    assert page.runs[0].progress == "3 of 9"
+    assert page.runs[0].missing == ()
+    assert page.made_at == "2026-01-02 03:04 UTC"
+    assert script_data(page, tmp_path)["reloads"]
+
+
+def test_a_run_that_is_over_names_what_is_missing(tmp_path: Path):
+    page = page_of([run_of(tmp_path / "run", lift="ssf--")], embedded_bytes=0)
+    assert page.runs[0].progress is None
+    assert "lacks 2 episodes (3, 4)" in page.runs[0].missing[0]
+
+
+def test_jobs_of_several_runs_are_named_after_them(tmp_path: Path):
+    page = page_of([run_of(tmp_path / "old", lift="s"), run_of(tmp_path / "new", lift="f")], embedded_bytes=0)
+    assert [job.name for job in page.jobs] == ["old: lift", "new: lift"]
+    assert page.title == "old, new"
+
+
+def test_films_that_have_no_room_are_found_by_their_path(tmp_path: Path):
+    write_run(tmp_path / "run", {"lift": "sf"})
+    write_films(tmp_path / "run", "lift", range(2))
+    page = page_of([run_of_existing(tmp_path / "run")], embedded_bytes=400)
+    films = script_data(page, tmp_path / "run")["films"]
+    assert [film["address"] for film in films] == ["lift/videos/viewport-env0-episode-0.mp4", None]
+
+
+def run_of_existing(directory: Path) -> ReportedRun:
+    return ReportedRun(directory=directory, merged=merge_results(directory))

@@ -1,0 +1,27 @@
+from pathlib import Path
+
+import yaml
+
+from isaaclab_arena.report.jobs import job_on_page
+from isaaclab_arena.report.texts import AUTHORS, PROGRAM, texts
+from isaaclab_arena.results.merge import merge_results, records
+from tests.analysis.recorded_runs import write_run
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_table_can_be_pasted_in_three_ways(tmp_path: Path):
+    merged = merge_results(write_run(tmp_path / "run", {"lift_cube": "sssf"}))
+    job = job_on_page(records(merged.jobs)[0], merged.episodes, run=0, label="lift_cube")
+    found = dict(texts([job], [merged.plan]))
+    assert "| lift_cube |" in found["Markdown"]
+    assert "75.0 [30.1, 95.4]" in found["Markdown"]
+    assert r"lift\_cube & " in found["LaTeX"]
+    assert merged.plan.run_id in found["BibTeX"]
+    assert found["BibTeX"].startswith("@software{")
+
+
+def test_what_is_cited_is_what_the_citation_file_names():
+    said = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert said["title"] == PROGRAM
+    assert said["authors"] == [{"name": AUTHORS}]

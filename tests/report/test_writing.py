@@ -1,0 +1,84 @@
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from isaaclab_arena.errors import ConfigError
+from isaaclab_arena.report.columns import unpacked_numbers
+from isaaclab_arena.report.writing import safe_json, write_report
+from tests.analysis.recorded_runs import write_all_tables, write_run
+from tests.report.reading import Reader
+from tests.report.test_films import write_films
+
+HOSTILE = "</script><script>alert(1)</script>\"'<!--\u202e\u2028"
+
+
+def page_of(directory: Path, **jobs: str) -> Reader:
+    write_run(directory, jobs)
+    write_all_tables(directory)
+    return Reader(write_report([directory]).read_text(encoding="utf-8"))
+
+
+def test_every_number_is_that_of_the_tables(tmp_path: Path):
+    page = page_of(tmp_path / "run", lift="sssfte", reach="sf--", place="ttt")
+    table = pd.read_csv(tmp_path / "run" / "results.csv")
+    for cells, (_, row) in zip(page.cells, table.iterrows(), strict=True):
+        rate, low, high = (100 * row[name] for name in ("success_rate", "success_low", "success_high"))
+        assert cells["success_rate"] == f"{rate:.1f} % [{low:.1f}, {high:.1f}]"
+        assert cells["successes"] == f"{row['successes']}/{row['failures'] + row['timeouts'] + row['successes']}"
+        assert cells["mean_length"] == f"{row['mean_length']:.1f}"
+        assert cells["mean_return"] == f"{row['mean_return']:.2f}"
+        assert cells["errors"].split()[0] == str(row["errors"])
+
+
+def test_every_episode_of_the_script_is_that_of_the_tables(tmp_path: Path):
+    data = page_of(tmp_path / "run", lift="sssfte", reach="sf").data
+    table = pd.read_csv(tmp_path / "run" / "episodes.csv")
+    for job in data["jobs"]:
+        own = table[table["job"] == job["name"]]
+        assert job["count"] == len(own)
+        assert unpacked_numbers(job["length"], len(own)).tolist() == own["length"].tolist()
+        decimals = job["return"]["decimals"]
+        found = unpacked_numbers(job["return"], len(own))
+        assert [f"{each:.{decimals}f}" for each in found] == [f"{each:.{decimals}f}" for each in own["return"]]
+
+
+def test_hostile_words_stay_words():
+    text = str(safe_json({"error": HOSTILE, HOSTILE: 1}))
+    assert not any(character in text for character in "<>&\u2028")
+    page = Reader(f'<script id="data" type="application/json">{text}</script>')
+    assert page.data["error"].startswith("</script>")
+    assert page.tags == ["script"]
+
+
+def test_a_hostile_directory_makes_no_element(tmp_path: Path):
+    directory = tmp_path / "<img src=x onerror=alert(1)>"
+    page = page_of(directory, lift="s")
+    assert "img" not in page.tags
+
+
+def test_films_are_inside_of_the_page_and_nothing_is_fetched(tmp_path: Path):
+    write_run(tmp_path / "run", {"lift": "sf"})
+    write_films(tmp_path / "run", "lift", range(2))
+    html = write_report([tmp_path / "run"]).read_text(encoding="utf-8")
+    assert 'id="film-0-1-viewport"' in html
+    assert "http://" not in html
+    assert "https://" not in html
+
+
+def test_a_page_is_written_where_it_is_wanted_and_nowhere_else(tmp_path: Path):
+    write_run(tmp_path / "run", {"lift": "s"})
+    path = write_report([tmp_path / "run"], tmp_path / "pages" / "mine.html")
+    assert path == tmp_path / "pages" / "mine.html"
+    assert not (tmp_path / "run" / "report.html").exists()
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match="not the output of a run"):
+        write_report([tmp_path])
+
+
+@pytest.mark.parametrize("outcomes", ["", "e", "----"])
+def test_a_run_with_nothing_to_show_has_a_page(tmp_path: Path, outcomes: str):
+    page = page_of(tmp_path / "run", lift=outcomes or "-")
+    assert len(page.cells) == 1
