@@ -1,7 +1,7 @@
 """Columns of episodes in few bytes, for the script of a page: numbers on a decimal grid, and texts by number."""
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,7 @@ def unpacked_numbers(packed: dict[str, Any] | None, count: int) -> np.ndarray:
     return np.where(above == _LARGEST[width], np.nan, (above + packed["lowest"]) / scale)
 
 
-def packed_texts(values: "Sequence[Any] | pd.Series") -> dict[str, Any] | None:
+def packed_texts(values: Iterable[Any]) -> dict[str, Any] | None:
     """Return texts as the script reads them: every text once, and its number for each episode, 0 for none.
 
     Returns:

@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,11 +56,11 @@ class ConditionRates:
     bins: tuple[RateBin, ...]
 
 
-def condition_columns(conditions: Sequence[str]) -> dict[str, np.ndarray]:
+def condition_columns(conditions: Iterable[Any]) -> dict[str, np.ndarray]:
     """Return every condition that is a number or a text as a column; elements of lists have a column each.
 
     Args:
-        conditions: What each episode started from, as JSON objects.
+        conditions: What each episode started from, as JSON objects; what is no text stands for none.
 
     Returns:
         Name to values. Shape of each: (num_episodes,); float with NaN for none, or object with None for none.

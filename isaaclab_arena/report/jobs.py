@@ -173,7 +173,7 @@ def _for_script(
     document = {
         "count": count,
         "index": None if np.array_equal(index, np.arange(count)) else packed_numbers(index),
-        "outcome": packed_texts(episodes["outcome"].fillna("not measured")),
+        "outcome": packed_texts(episodes["outcome"].fillna("not measured").to_numpy(object)),
         "conditions": {
             plain_text(name): packed_numbers(values) if values.dtype == float else packed_texts(_plain(values))
             for name, values in columns.items()

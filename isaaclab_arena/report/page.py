@@ -134,10 +134,10 @@ def page_of(
     errors: list[tuple[str, str, int]] = []
     total = max(1, sum(len(run.merged.episodes) for run in runs))
     for number, run in enumerate(runs):
-        of_job = dict(list(run.merged.episodes.groupby("job", sort=False)))
+        of_job = {str(name): pd.DataFrame(part) for name, part in run.merged.episodes.groupby("job", sort=False)}
         for row in records(run.merged.jobs):
             films += films_of_job(run.directory, row["name"], job=len(jobs))
-            episodes = of_job.get(row["name"], run.merged.episodes.iloc[:0])
+            episodes = of_job.get(row["name"], pd.DataFrame(run.merged.episodes.iloc[:0]))
             label = row["name"] if len(runs) == 1 else f"{_name(run)}: {row['name']}"
             most = MOST_CONDITION_VALUES * len(episodes) // total
             jobs.append(job_on_page(row, episodes, run=number, label=label, most_values=most))
