@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,82 +21,62 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 
-def merge_and_show(
-    output_directory: Path,
-    *,
-    before_showing: Callable[[], None] = lambda: None,
-    how_to_go_on: str | None = None,
-    shows: bool = True,
-    report: bool = False,
-) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """What the end of a run does besides writing the tables.
+
+    Attributes:
+        before_showing: Called once the tables are what they should be.
+        how_to_go_on: Shown below the table of a run that is not complete, as this program's last words; None where
+            the run is only a part of what the program does.
+        shows: Whether the tables are shown at all.
+        writes_report: Whether the page of the run is written too, and its path shown last.
+    """
+
+    before_showing: Callable[[], None] = lambda: None
+    how_to_go_on: str | None = None
+    shows: bool = True
+    writes_report: bool = False
+
+
+def merge_and_show(output_directory: Path, ending: Ending, *, is_finished: bool = False) -> int:
     """Write the tables and show them.
 
     Args:
         output_directory: The run's directory.
-        before_showing: Called between the two.
-        how_to_go_on: Shown below the table of a run that is not complete, as this program's last words; None where
-            the run is only a part of what the program does.
-        shows: Whether they are shown at all.
-        report: Whether the page of the run is written too, and its path shown last.
+        ending: What is done besides.
+        is_finished: Whether the run had nothing left to do: then tables are written anew only where they are missing,
+            old or changed.
 
     Returns:
         The exit code: 0 if the run is complete, otherwise 1.
     """
     # The first step of a run should not wait for pandas.
     from isaaclab_arena.results.merge import merge_results  # noqa: PLC0415  pandas loads for half a second
-    from isaaclab_arena.results.result_files import write_tables  # noqa: PLC0415  pandas
+    from isaaclab_arena.results.result_files import stale_tables, write_tables  # noqa: PLC0415  pandas
     from isaaclab_arena.results.summary import print_summary  # noqa: PLC0415  pandas
 
+    if is_finished:
+        _LOG.info("%s is complete; there is nothing to do", output_directory)
     merged = merge_results(output_directory)
-    write_tables(output_directory, merged)
-    before_showing()
-    page = _written_report(output_directory, merged) if report else None
-    last_line = "" if merged.complete else how_to_go_on or ""
+    stale = stale_tables(output_directory, merged) if is_finished else ()
+    if stale:
+        names = ", ".join(path.name for path in stale)
+        _LOG.warning("%s did not hold what the commit record says, and is written anew", names)
+    if stale or not is_finished:
+        write_tables(output_directory, merged)
+    ending.before_showing()
+    page = _written_report(output_directory, merged) if ending.writes_report else None
+    last_line = "" if merged.complete else ending.how_to_go_on or ""
 
     def show(console: Console) -> None:
         print_summary(merged, output_directory, console, report=page, last_line=last_line)
 
-    if shows:
+    if ending.shows:
         show_results(show)
     if last_line:
         # Below whatever a launcher prints of a rank that ends with a failure.
         leave_last_words(as_text(show))
-    return 0 if merged.complete else 1
-
-
-def show_finished_run(
-    output_directory: Path,
-    *,
-    before_showing: Callable[[], None] = lambda: None,
-    shows: bool = True,
-    report: bool = False,
-) -> int:
-    """Show the tables of a run that has nothing left to do; those that are missing, old or changed are written anew.
-
-    Args:
-        output_directory: The run's directory.
-        before_showing: Called once the tables are what they should be.
-        shows: Whether they are shown at all.
-        report: Whether the page of the run is written anew, and its path shown last.
-
-    Returns:
-        The exit code: 0 if the run is complete, otherwise 1.
-    """
-    from isaaclab_arena.results.merge import merge_results  # noqa: PLC0415  pandas, see merge_and_show
-    from isaaclab_arena.results.result_files import stale_tables, write_tables  # noqa: PLC0415  pandas
-    from isaaclab_arena.results.summary import print_summary  # noqa: PLC0415  pandas
-
-    _LOG.info("%s is complete; there is nothing to do", output_directory)
-    merged = merge_results(output_directory)
-    stale = stale_tables(output_directory, merged)
-    if stale:
-        names = ", ".join(path.name for path in stale)
-        _LOG.warning("%s did not hold what the commit record says, and is written anew", names)
-        write_tables(output_directory, merged)
-    before_showing()
-    page = _written_report(output_directory, merged) if report else None
-    if shows:
-        show_results(lambda console: print_summary(merged, output_directory, console, report=page))
     return 0 if merged.complete else 1
 
 

@@ -15,7 +15,7 @@ from isaaclab_arena.distributed.process import die_with_parent, limit_threads
 from isaaclab_arena.distributed.process_group import initialise
 from isaaclab_arena.distributed.ranks import Ranks
 from isaaclab_arena.errors import ArenaError, DiskUnusableError
-from isaaclab_arena.evaluation.finish import consolidate_what_others_left, merge_and_show, show_finished_run
+from isaaclab_arena.evaluation.finish import Ending, consolidate_what_others_left, merge_and_show
 from isaaclab_arena.evaluation.heartbeat.rank_status import RankState, RankStatus
 from isaaclab_arena.evaluation.heartbeat.rank_watch import lowest_live_rank, wait_for_ranks
 from isaaclab_arena.evaluation.heartbeat.status_publisher import StatusPublisher
@@ -301,25 +301,24 @@ class _RankRun:
         self._result_sync.receive()
         if self._work.others_may_finish_jobs:
             consolidate_what_others_left(self._started.plan, self._output_directory)
-        return merge_and_show(
-            self._output_directory,
+        ending = Ending(
             before_showing=self._save_conditions,
             how_to_go_on=self._how_to_go_on if self._conduct.is_whole_program else None,
             shows=self._conduct.shows_results,
-            report=_writes_report(self._request, self._conduct),
+            writes_report=_writes_report(self._request, self._conduct),
         )
+        return merge_and_show(self._output_directory, ending)
 
 
 def _finished_run(request: RunRequest, output_directory: Path, conduct: RunConduct) -> int:
     if request.options.video_options().wanted:
         _LOG.warning("no episode runs, so none is filmed")
-    before = _saving_conditions(request, output_directory)
-    return show_finished_run(
-        output_directory,
-        before_showing=before,
+    ending = Ending(
+        before_showing=_saving_conditions(request, output_directory),
         shows=conduct.shows_results,
-        report=_writes_report(request, conduct),
+        writes_report=_writes_report(request, conduct),
     )
+    return merge_and_show(output_directory, ending, is_finished=True)
 
 
 def _writes_report(request: RunRequest, conduct: RunConduct) -> bool:

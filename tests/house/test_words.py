@@ -80,6 +80,7 @@ TABLES = (
     "isaaclab_arena/evaluation/console.py",
     "isaaclab_arena/evaluation/plan/variation_listing.py",
     "isaaclab_arena/evaluation/progress.py",
+    "isaaclab_arena/report/",
     "isaaclab_arena/results/",
     "isaaclab_arena/tracking/",
     "isaaclab_arena_gr00t/data/files/",
@@ -92,6 +93,7 @@ TABLES = (
     "tests/mutants/results.yaml",
     "tests/outsiders/lerobot_",
     "tests/outsiders/test_hostile_lerobot_datasets.py",
+    "tests/report/",
     "tests/results/",
     "tests/tracking/",
     # The texts of a column that others may compare.
