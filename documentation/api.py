@@ -13,7 +13,7 @@ class Chapter:
         title: Its heading.
         says: What the reader finds there, in a sentence.
         modules: Dotted names without the package.
-        names: Dotted names of single classes, from modules of which nothing else is shown.
+        names: Dotted names of single classes and functions, which stand first.
     """
 
     title: str
@@ -26,8 +26,21 @@ CHAPTERS = {
     "python": Chapter(
         "From a Python program",
         "What `import isaaclab_arena` offers, and its exceptions.",
-        ("", "api.evaluating", "api.arguments", "api.results", "api.comparing", "api.making"),
-        ("errors.ArenaError", "errors.ConfigError", "errors.Problem", "errors.PolicyLostError", "errors.StorageError"),
+        ("api.arguments",),
+        (
+            "evaluate",
+            "make",
+            "load_results",
+            "compare",
+            "Results",
+            "JobResults",
+            "Comparison",
+            "ArenaError",
+            "ConfigError",
+            "errors.Problem",
+            "errors.PolicyLostError",
+            "errors.StorageError",
+        ),
     ),
     "policies": Chapter(
         "Policies",
@@ -114,6 +127,6 @@ def pages() -> dict[str, str]:
 
 
 def _page(chapter: Chapter) -> str:
-    shown = [*modules_of(chapter), *(f"{PACKAGE}.{name}" for name in chapter.names)]
+    shown = [*(f"{PACKAGE}.{name}" for name in chapter.names), *modules_of(chapter)]
     parts = [f"# {chapter.title}", chapter.says, *(f"::: {name}" for name in shown)]
     return "\n\n".join(parts) + "\n"

@@ -54,6 +54,11 @@ def test_the_workflow_runs_the_checks_and_tests_that_contributors_run_on_every_p
     assert PROJECT["requires-python"] == f">={min(python_versions(), key=lambda version: int(version[2:]))}"
 
 
+def test_the_gate_of_every_landing_builds_the_site_before_the_tests_look_at_it():
+    lines = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert lines.index("make check") < lines.index("make docs") < lines.index("make test")
+
+
 def test_the_workflow_may_only_read():
     assert WORKFLOW["permissions"] == {"contents": "read"}
 
