@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-from scipy.special import betaln, gammaln, xlogy
 
 from benchmarks.harness.pages import Page, PageOptions, run
 from benchmarks.harness.tables import Table
@@ -16,11 +15,16 @@ from isaaclab_arena.analysis.families import holm
 from isaaclab_arena.analysis.paired_rates import mcnemar_exact_p, mcnemar_mid_p
 from isaaclab_arena.analysis.planning import pair_chances
 from isaaclab_arena.results.statistics import Interval
-from isaaclab_arena.results.stopping.anytime import difference_interval, log_e_values, rate_interval
+from isaaclab_arena.results.stopping.anytime import (
+    difference_interval,
+    log_e_values,
+    log_e_values_of_difference,
+    log_e_values_of_rate,
+    rate_interval,
+)
 from isaaclab_arena.results.stopping.counts import PairCounts
 
 ALPHA = 0.05
-PRIOR = 0.5
 ONLY_FIRST, ONLY_SECOND, BOTH, NEITHER = range(4)
 
 
@@ -127,28 +131,44 @@ def families_with_a_rejection(
 
 @dataclass(frozen=True, kw_only=True)
 class Stops:
-    """When streams of pairs were decided, looked at after every pair."""
+    """When streams were decided, looked at after every episode."""
 
     decided: float  # Share of the streams.
-    mean_pairs: float  # Mean number of pairs until they were, over these.
+    mean_episodes: float  # Mean number of episodes until they were, over these.
 
 
-def stops(setting: Setting, *, looks: int, repeats: int, generator: np.random.Generator) -> Stops:
-    """Return when the evidence reaches 1 / alpha."""
-    came_out = outcomes(setting, (repeats, looks), generator)
-    wins, losses = (np.cumsum(came_out == which, axis=1) for which in (ONLY_FIRST, ONLY_SECOND))
-    reached = log_e_values(wins, losses) >= -np.log(ALPHA)
+def stops(evidence: np.ndarray) -> Stops:
+    """Return when evidence reaches 1 / alpha.
+
+    Args:
+        evidence: Logarithm of the e-value after each episode. Shape: (number of streams, number of looks).
+    """
+    reached = evidence >= -np.log(ALPHA)
     decided = reached.any(axis=1)
     first = reached.argmax(axis=1)[decided] + 1
-    return Stops(decided=float(decided.mean()), mean_pairs=float(first.mean()) if decided.any() else np.inf)
+    return Stops(decided=float(decided.mean()), mean_episodes=float(first.mean()) if decided.any() else np.inf)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Streams:
+    """Streams of pairs, counted after every pair. Shapes: (number of streams, number of looks)."""
+
+    wins: np.ndarray
+    losses: np.ndarray
+    alike: np.ndarray
+
+
+def streams(setting: Setting, *, looks: int, repeats: int, generator: np.random.Generator) -> Streams:
+    """Return streams of pairs of two policies."""
+    came_out = outcomes(setting, (repeats, looks), generator)
+    wins, losses = (np.cumsum(came_out == which, axis=1) for which in (ONLY_FIRST, ONLY_SECOND))
+    return Streams(wins=wins, losses=losses, alike=np.arange(1, looks + 1) - wins - losses)
 
 
 def coverage_of_rates(rate: float, *, looks: int, repeats: int, generator: np.random.Generator) -> float:
     """Return how many streams have a true rate in the anytime interval at every look."""
     successes = np.cumsum(generator.random((repeats, looks)) < rate, axis=1)
-    failures = np.arange(1, looks + 1) - successes
-    evidence = betaln(PRIOR + successes, PRIOR + failures) - betaln(PRIOR, PRIOR)
-    evidence -= xlogy(successes, rate) + xlogy(failures, 1.0 - rate)
+    evidence = log_e_values_of_rate(successes, np.arange(1, looks + 1) - successes, rate)
 
     def interval(stream: int, look: int) -> Interval:
         return rate_interval(int(successes[stream, look]), look + 1, alpha=ALPHA)
@@ -156,31 +176,24 @@ def coverage_of_rates(rate: float, *, looks: int, repeats: int, generator: np.ra
     return _coverage(evidence, interval, rate)
 
 
-def coverage_of_differences(setting: Setting, *, looks: int, repeats: int, generator: np.random.Generator) -> float:
+def coverage_of_differences(drawn: Streams, difference: float) -> float:
     """Return how many streams have the true difference in the anytime interval at every look."""
-    came_out = outcomes(setting, (repeats, looks), generator)
-    wins, losses = (np.cumsum(came_out == which, axis=1) for which in (ONLY_FIRST, ONLY_SECOND))
-    alike = np.arange(1, looks + 1) - wins - losses
-    chances = pair_chances(setting.first, setting.second, agreement=setting.agreement)
-    evidence = sum(gammaln(PRIOR + each) - gammaln(PRIOR) for each in (wins, losses, alike))
-    evidence += gammaln(3.0 * PRIOR) - gammaln(3.0 * PRIOR + wins + losses + alike)
-    same = 1.0 - chances.only_first - chances.only_second
-    evidence -= xlogy(wins, chances.only_first) + xlogy(losses, chances.only_second) + xlogy(alike, same)
+    evidence = log_e_values_of_difference(drawn.wins, drawn.losses, drawn.alike, difference)
 
     def interval(stream: int, look: int) -> Interval:
-        counts = wins[stream, look], losses[stream, look], alike[stream, look]
-        only_first, only_second, both = (int(each) for each in counts)
+        only_first, only_second, both = (
+            int(counts[stream, look]) for counts in (drawn.wins, drawn.losses, drawn.alike)
+        )
         pairs = PairCounts(both=both, only_first=only_first, only_second=only_second, neither=0)
         return difference_interval(pairs, alpha=ALPHA)
 
-    return _coverage(evidence, interval, setting.difference)
+    return _coverage(evidence, interval, difference)
 
 
 def _coverage(evidence: np.ndarray, interval: Callable[[int, int], Interval], truth: float) -> float:
     """Return the share of streams whose intervals hold the truth at every look.
 
-    An interval leaves the truth out only where the evidence against what the stream was drawn from has reached
-    1 / alpha, so only these looks are asked.
+    Only looks at which the evidence against the truth has reached 1 / alpha can leave it out, so these are asked.
 
     Args:
         evidence: Logarithm of that evidence. Shape: (number of streams, number of looks).
@@ -225,29 +238,39 @@ def fixed_numbers(options: Options, generator: np.random.Generator) -> Iterator[
 
 def decisions(options: Options, generator: np.random.Generator) -> Iterator[Figure]:
     """Yield how often a running evaluation is stopped wrongly, and how soon it is stopped rightly."""
+    many = {"looks": options.looks, "repeats": options.repeats, "generator": generator}
     for rate, agreement in ((0.5, 0.0), (0.5, 0.5), (0.9, 0.0), (0.9, 0.5)):
         setting = Setting(first=rate, second=rate, agreement=agreement)
-        found = stops(setting, looks=options.looks, repeats=options.repeats, generator=generator)
-        what = f"e-value: stops within {options.looks} pairs without a difference"
+        drawn = streams(setting, **many)
+        found = stops(log_e_values(drawn.wins, drawn.losses))
+        what = f"better or worse: decided within {options.looks} pairs of equal policies"
+        yield Figure(what=what, setting=str(setting), value=found.decided, at_most=ALPHA)
+    for first, second, agreement in ((0.75, 0.8, 0.5), (0.9, 0.95, 0.0)):
+        setting = Setting(first=first, second=second, agreement=agreement)
+        drawn = streams(setting, **many)
+        found = stops(log_e_values_of_difference(drawn.wins, drawn.losses, drawn.alike, setting.difference))
+        what = f"no worse by 5 points: decided within {options.looks} pairs where it is 5 points worse"
         yield Figure(what=what, setting=str(setting), value=found.decided, at_most=ALPHA)
     for first, second, agreement, most in ((0.9, 0.7, 0.5, 60.0), (0.9, 0.7, 0.0, 80.0), (0.7, 0.5, 0.5, 80.0)):
         setting = Setting(first=first, second=second, agreement=agreement)
-        found = stops(setting, looks=options.looks, repeats=options.repeats, generator=generator)
-        what = "e-value: stops where there is one"
+        drawn = streams(setting, **many)
+        found = stops(log_e_values(drawn.wins, drawn.losses))
+        what = f"better or worse: decided within {options.looks} pairs"
         yield Figure(what=what, setting=str(setting), value=found.decided, at_least=0.99)
-        what = "e-value: mean number of pairs until then"
-        yield Figure(what=what, setting=str(setting), value=found.mean_pairs, at_most=most, unit="pairs")
+        what = "better or worse: mean number of pairs until then"
+        yield Figure(what=what, setting=str(setting), value=found.mean_episodes, at_most=most, unit="pairs")
 
 
 def intervals(options: Options, generator: np.random.Generator) -> Iterator[Figure]:
     """Yield how often anytime intervals hold the truth at every look."""
+    many = {"looks": options.looks, "repeats": options.repeats, "generator": generator}
     for rate in (0.05, 0.5, 0.9):
-        held = coverage_of_rates(rate, looks=options.looks, repeats=options.repeats, generator=generator)
+        held = coverage_of_rates(rate, **many)
         what = f"anytime interval of a rate: holds it at all {options.looks} looks"
         yield Figure(what=what, setting=f"{rate:g}", value=held, at_least=1.0 - ALPHA)
     for first, second, agreement in ((0.5, 0.5, 0.0), (0.9, 0.7, 0.5), (0.95, 0.95, 0.5)):
         setting = Setting(first=first, second=second, agreement=agreement)
-        held = coverage_of_differences(setting, looks=options.looks, repeats=options.repeats, generator=generator)
+        held = coverage_of_differences(streams(setting, **many), setting.difference)
         what = f"anytime interval of a difference: holds it at all {options.looks} looks"
         yield Figure(what=what, setting=str(setting), value=held, at_least=1.0 - ALPHA)
 

@@ -18,8 +18,10 @@ from benchmarks.analysis.decision_quality import (
     outcomes,
     rejected_by,
     stops,
+    streams,
 )
 from isaaclab_arena.analysis.paired_rates import mcnemar_mid_p
+from isaaclab_arena.results.stopping.anytime import log_e_values
 
 EQUAL = Setting(first=0.7, second=0.7, agreement=0.5)
 UNEQUAL = Setting(first=0.9, second=0.7, agreement=0.5)
@@ -63,15 +65,17 @@ def test_a_family_finds_nothing_that_is_not_there(against_first, generator):
 
 
 def test_evidence_stops_few_streams_without_a_difference_and_all_with_one(generator):
-    assert 0.01 < stops(EQUAL, looks=300, repeats=1_000, generator=generator).decided < 0.05
-    found = stops(UNEQUAL, looks=300, repeats=1_000, generator=generator)
+    equal, unequal = (streams(each, looks=300, repeats=1_000, generator=generator) for each in (EQUAL, UNEQUAL))
+    assert 0.01 < stops(log_e_values(equal.wins, equal.losses)).decided < 0.05
+    found = stops(log_e_values(unequal.wins, unequal.losses))
     assert found.decided > 0.99
-    assert 48.0 < found.mean_pairs < 58.0
+    assert 48.0 < found.mean_episodes < 58.0
 
 
 def test_anytime_intervals_hold_the_truth_at_every_look(generator):
+    drawn = streams(UNEQUAL, looks=200, repeats=1_000, generator=generator)
     assert 0.95 <= coverage_of_rates(0.5, looks=200, repeats=1_000, generator=generator) < 1.0
-    assert coverage_of_differences(UNEQUAL, looks=200, repeats=1_000, generator=generator) >= 0.98
+    assert coverage_of_differences(drawn, UNEQUAL.difference) >= 0.98
 
 
 def test_every_figure_keeps_its_bar_or_is_marked():
